@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels need round-to-nearest-even and subnormals. Hosts may have changed either for the
+// calling thread (a flush-to-zero option, a library built with fast math): set both for the
+// duration of a call and put back what was there.
+#pragma once
+
+#include <cfenv>
+#include <cstdint>
+
+#if defined(__SSE__) || defined(_M_X64)
+#include <xmmintrin.h>
+#endif
+
+namespace anybit {
+
+class IeeeArithmetic {
+ public:
+#if defined(__SSE__) || defined(_M_X64)
+  IeeeArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(all_exceptions_masked); }
+  // Exceptions that the call raised stay unreported: overflow and 0/0 have defined results.
+  ~IeeeArithmetic() { _mm_setcsr(saved_); }
+#elif defined(__aarch64__)
+  IeeeArithmetic() {
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
+    __asm__ volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
+  }
+  ~IeeeArithmetic() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_)); }
+#else
+  IeeeArithmetic() : saved_(std::fegetround()) { std::fesetround(FE_TONEAREST); }
+  ~IeeeArithmetic() { std::fesetround(saved_); }
+#endif
+  IeeeArithmetic(const IeeeArithmetic&) = delete;
+  IeeeArithmetic& operator=(const IeeeArithmetic&) = delete;
+
+ private:
+#if defined(__SSE__) || defined(_M_X64)
+  static constexpr unsigned all_exceptions_masked = 0x1f80;
+  unsigned saved_;
+#elif defined(__aarch64__)
+  std::uint64_t saved_ = 0;
+#else
+  int saved_;
+#endif
+};
+
+}  // namespace anybit

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled once per instruction set; ANYBIT_ISA names the namespace. Everything the loops call is
+// forced inline or in an unnamed namespace: a function with external linkage could be merged by
+// the linker with its twin from another instruction set.
+#include "kernels.hpp"
+
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "../ops/operators.hpp"
+#include "half.hpp"
+
+namespace anybit::ANYBIT_ISA {
+namespace {
+
+// The gathered type of an input: integer parameters are read exactly, not rounded to T.
+template <class Op, class T, std::size_t input>
+using Gathered = std::conditional_t<Op::inputs[input].domain.integer, double, T>;
+
+template <class Op, class T, int variant, std::size_t... input>
+auto prepared_at(const typename Op::Attributes& attributes, const void* const* gathered,
+                 std::int64_t i, std::index_sequence<input...>) {
+  return Op::template prepare<variant, T>(
+      attributes, static_cast<const Gathered<Op, T, input + 1>*>(gathered[input])[i]...);
+}
+
+template <class Op>
+using Parameters = std::make_index_sequence<Op::inputs.size() - 1>;
+
+template <class Op, class T>
+inline constexpr std::size_t columns =
+    std::tuple_size_v<decltype(prepared_at<Op, T, 0>({}, nullptr, 0, Parameters<Op>{}))>;
+
+template <class Op, class T, int variant>
+void prepare(const void* attributes, const void* const* gathered, std::int64_t count,
+             void* prepared, std::int64_t plane) {
+  const auto& typed = *static_cast<const typename Op::Attributes*>(attributes);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto row = prepared_at<Op, T, variant>(typed, gathered, i, Parameters<Op>{});
+    for (std::size_t column = 0; column < row.size(); ++column)
+      static_cast<T*>(prepared)[static_cast<std::int64_t>(column) * plane + i] = row[column];
+  }
+}
+
+template <class Op, class T, int variant, bool uniform, std::size_t... column>
+void apply(const T* x, auto* out, std::int64_t count, const T* prepared, std::int64_t plane,
+           std::index_sequence<column...>) {
+  if constexpr (uniform) {
+    const T parameters[] = {prepared[static_cast<std::int64_t>(column) * plane]...};
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i)
+      out[i] = Op::template apply<variant>(x[i], parameters[column]...);
+  } else {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i)
+      out[i] = Op::template apply<variant>(
+          x[i], prepared[static_cast<std::int64_t>(column) * plane + i]...);
+  }
+}
+
+template <class Op, class T, int variant, bool uniform>
+void apply_erased(const void* x, void* out, std::int64_t count, const void* prepared,
+                  std::int64_t plane) {
+  constexpr auto all = std::make_index_sequence<columns<Op, T>>{};
+  using Result = decltype([]<std::size_t... c>(std::index_sequence<c...>) {
+    return Op::template apply<variant>(T(), (static_cast<void>(c), T())...);
+  }(all));
+  apply<Op, T, variant, uniform>(static_cast<const T*>(x), static_cast<Result*>(out), count,
+                                 static_cast<const T*>(prepared), plane, all);
+}
+
+template <class Op, class T>
+Kernel kernel_of() {
+  static_assert(Op::inputs.size() <= max_inputs && columns<Op, T> <= max_columns);
+  return []<int... variant>(std::integer_sequence<int, variant...>) {
+    static constexpr Prepare prepares[] = {prepare<Op, T, variant>...};
+    static constexpr Apply uniforms[] = {apply_erased<Op, T, variant, true>...};
+    static constexpr Apply varyings[] = {apply_erased<Op, T, variant, false>...};
+    return Kernel{static_cast<int>(columns<Op, T>), prepares, uniforms, varyings};
+  }(std::make_integer_sequence<int, Op::variants>{});
+}
+
+Kernel kernel(int operator_index, bool float64) {
+  Kernel found{};
+  int index = 0;
+  Operators::for_each([&]<class Op>() {
+    if (index++ == operator_index) found = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
+  });
+  return found;
+}
+
+template <ElementType type>
+struct Stored;
+template <> struct Stored<ElementType::float32> { using type = float; };
+template <> struct Stored<ElementType::float64> { using type = double; };
+template <> struct Stored<ElementType::float16> { using type = std::uint16_t; };
+template <> struct Stored<ElementType::bfloat16> { using type = std::uint16_t; };
+template <> struct Stored<ElementType::int8> { using type = std::int8_t; };
+template <> struct Stored<ElementType::int16> { using type = std::int16_t; };
+template <> struct Stored<ElementType::int32> { using type = std::int32_t; };
+template <> struct Stored<ElementType::int64> { using type = std::int64_t; };
+template <> struct Stored<ElementType::uint8> { using type = std::uint8_t; };
+template <> struct Stored<ElementType::uint16> { using type = std::uint16_t; };
+template <> struct Stored<ElementType::uint32> { using type = std::uint32_t; };
+template <> struct Stored<ElementType::uint64> { using type = std::uint64_t; };
+template <> struct Stored<ElementType::boolean> { using type = std::uint8_t; };
+
+template <ElementType type, class T>
+[[gnu::always_inline]] inline T decoded(typename Stored<type>::type stored) {
+  if constexpr (type == ElementType::float16) return from_float16(stored);
+  else if constexpr (type == ElementType::bfloat16) return from_bfloat16(stored);
+  else if constexpr (type == ElementType::boolean) return stored != 0 ? T(1) : T(0);
+  else return static_cast<T>(stored);
+}
+
+template <ElementType type, class T>
+[[gnu::always_inline]] inline typename Stored<type>::type encoded(T value) {
+  if constexpr (type == ElementType::float16) return to_float16(static_cast<float>(value));
+  else if constexpr (type == ElementType::bfloat16) return to_bfloat16(static_cast<float>(value));
+  else return static_cast<typename Stored<type>::type>(value);
+}
+
+template <ElementType type, class T>
+void load(const void* x, std::int64_t stride, std::int64_t count, void* out) {
+  using S = typename Stored<type>::type;
+  if (stride == static_cast<std::int64_t>(sizeof(S))) {
+    for (std::int64_t i = 0; i < count; ++i)
+      static_cast<T*>(out)[i] = decoded<type, T>(static_cast<const S*>(x)[i]);
+    return;
+  }
+  const char* next = static_cast<const char*>(x);
+  for (std::int64_t i = 0; i < count; ++i, next += stride)
+    static_cast<T*>(out)[i] = decoded<type, T>(*reinterpret_cast<const S*>(next));
+}
+
+template <ElementType type, class T>
+void store(const void* x, std::int64_t count, void* out, std::int64_t stride) {
+  using S = typename Stored<type>::type;
+  // Integer results are stored from their own bits, floating ones from the compute type.
+  using From = std::conditional_t<is_floating(type), T, S>;
+  if (stride == static_cast<std::int64_t>(sizeof(S))) {
+    for (std::int64_t i = 0; i < count; ++i)
+      static_cast<S*>(out)[i] = encoded<type>(static_cast<const From*>(x)[i]);
+    return;
+  }
+  char* next = static_cast<char*>(out);
+  for (std::int64_t i = 0; i < count; ++i, next += stride)
+    *reinterpret_cast<S*>(next) = encoded<type>(static_cast<const From*>(x)[i]);
+}
+
+template <int... type>
+constexpr auto loads(std::integer_sequence<int, type...>) {
+  return std::array<std::array<Load, 2>, element_type_count>{
+      {{load<ElementType{type}, float>, load<ElementType{type}, double>}...}};
+}
+
+template <int... type>
+constexpr auto stores(std::integer_sequence<int, type...>) {
+  return std::array<std::array<Store, 2>, element_type_count>{
+      {{store<ElementType{type}, float>, store<ElementType{type}, double>}...}};
+}
+
+}  // namespace
+
+extern const KernelSet kernel_set;
+const KernelSet kernel_set{ANYBIT_ISA_NAME, kernel,
+                           loads(std::make_integer_sequence<int, element_type_count>{}),
+                           stores(std::make_integer_sequence<int, element_type_count>{})};
+
+}  // namespace anybit::ANYBIT_ISA

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops that are compiled once per instruction set, behind plain function pointers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "types.hpp"
+
+namespace anybit {
+
+// No operator has more inputs or needs more prepared parameters per element.
+inline constexpr int max_inputs = 6;
+inline constexpr int max_columns = 8;
+
+// Parameters are kept by column: `plane` elements lie between one column and the next.
+
+// prepared columns <- gathered input columns (compute type; double for integer inputs).
+using Prepare = void (*)(const void* attributes, const void* const* gathered, std::int64_t count,
+                         void* prepared, std::int64_t plane);
+// out[i] <- operator(x[i]), contiguous; x and out may be the same array.
+using Apply = void (*)(const void* x, void* out, std::int64_t count, const void* prepared,
+                       std::int64_t plane);
+// out[i] <- x[i] converted to the compute type; x strided in bytes, out contiguous.
+using Load = void (*)(const void* x, std::int64_t stride, std::int64_t count, void* out);
+// out[i] <- x[i] converted to the element type; x contiguous, out strided in bytes.
+using Store = void (*)(const void* x, std::int64_t count, void* out, std::int64_t stride);
+
+// The loops of one operator for one compute type, by variant. `uniform` takes one set of prepared
+// parameters for all elements, `varying` one per element.
+struct Kernel {
+  int columns;
+  const Prepare* prepare;
+  const Apply* uniform;
+  const Apply* varying;
+};
+
+// All loops of one instruction set. The second index: 0 float32, 1 float64.
+struct KernelSet {
+  std::string_view name;
+  Kernel (*kernel)(int operator_index, bool float64);
+  std::array<std::array<Load, 2>, element_type_count> load;
+  std::array<std::array<Store, 2>, element_type_count> store;
+};
+
+// The set in use: the best one this processor runs, or what ANYBIT_ISA names. Throws Error if that
+// is unknown or cannot run here.
+const KernelSet& kernels();
+
+// Use another set from now on. Throws Error for one that is unknown or that cannot run here.
+void select_kernels(std::string_view name);
+
+// The name of the set in use.
+std::string_view selected_kernels();
+
+}  // namespace anybit

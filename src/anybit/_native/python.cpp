@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators as Python functions over NumPy arrays. Names no operator.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <type_traits>
+
+#include "../ops/operators.hpp"
+#include "application.hpp"
+#include "python_arrays.hpp"
+#include "threads.hpp"
+
+namespace anybit {
+namespace {
+
+// Below this a second thread costs more than it saves, and below that releasing the GIL does.
+constexpr std::int64_t elements_per_thread = 128 * 1024;
+constexpr std::int64_t elements_without_gil = 4096;
+
+void read_attribute(nb::handle value, std::string_view name, bool& flag) {
+  if (!PyLong_Check(value.ptr()) && !PyObject_HasAttrString(value.ptr(), "__bool__"))
+    throw Error(Error::Kind::type, std::string(name) + " must be a bool, got " +
+                                       nb::cast<std::string>(nb::repr(value)));
+  const int truth = PyObject_IsTrue(value.ptr());
+  if (truth < 0) throw nb::python_error();
+  flag = truth == 1;
+}
+
+void read_attribute(nb::handle value, std::string_view, std::int64_t& number) {
+  const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) throw nb::python_error();
+  number = PyLong_AsLongLong(index.ptr());
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+}
+
+// A choice is given by its name, or as an object that has that name (a dtype, a type).
+template <class Choice>
+void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
+  nb::object text = nb::borrow(value);
+  for (const char* attribute : {"__name__", "name"})
+    if (!PyUnicode_Check(text.ptr()))
+      text = nb::getattr(value, attribute, nb::borrow(value));
+  Py_ssize_t length = 0;
+  const char* characters =
+      PyUnicode_Check(text.ptr()) ? PyUnicode_AsUTF8AndSize(text.ptr(), &length) : nullptr;
+  if (characters == nullptr) {
+    PyErr_Clear();
+    throw Error(Error::Kind::type, std::string(name) + " must be a string, got " +
+                                       nb::cast<std::string>(nb::repr(value)));
+  }
+  parse(std::string_view(characters, static_cast<std::size_t>(length)), choice);
+}
+
+[[noreturn]] void fail(std::string_view op, const std::string& rest) {
+  throw Error(Error::Kind::type, std::string(op) + "() " + rest);
+}
+
+// The arguments of one call, sorted by the operator's declaration.
+template <class Op>
+struct Arguments {
+  std::array<nb::handle, Op::inputs.size()> inputs{};
+  nb::handle out{};
+  typename Op::Attributes attributes;
+
+  Arguments(const nb::args& positional, const nb::kwargs& keywords) {
+    if (positional.size() > inputs.size())
+      fail(Op::name, "takes at most " + std::to_string(inputs.size()) +
+                         " positional arguments, got " + std::to_string(positional.size()));
+    for (std::size_t i = 0; i < positional.size(); ++i) inputs[i] = positional[i];
+    for (const auto [key, value] : keywords) take(nb::cast<std::string_view>(key), value);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].is_valid() && inputs[i].is_none() && Op::inputs[i].optional) inputs[i] = {};
+      if (!inputs[i].is_valid() && !Op::inputs[i].optional)
+        fail(Op::name, "misses the argument '" + std::string(Op::inputs[i].name) + "'");
+    }
+  }
+
+  void take(std::string_view key, nb::handle value) {
+    if (key == "out") {
+      out = value.is_none() ? nb::handle() : value;
+      return;
+    }
+    bool known = false;
+    attributes.visit([&](std::string_view name, auto& attribute) {
+      if (name != key) return;
+      read_attribute(value, name, attribute);
+      known = true;
+    });
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (Op::inputs[i].name != key) continue;
+      if (inputs[i].is_valid()) fail(Op::name, "got '" + std::string(key) + "' twice");
+      inputs[i] = value;
+      known = true;
+    }
+    if (!known) fail(Op::name, "has no argument '" + std::string(key) + "'");
+  }
+};
+
+std::string described(const nb::object& array) {
+  return "shape " + nb::cast<std::string>(nb::str(array.attr("shape"))) + " and dtype " +
+         nb::cast<std::string>(nb::str(array.attr("dtype")));
+}
+
+// Borrows the array to write to, or makes one in x's memory order.
+void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type) {
+  const NumPy& numpy = NumPy::get();
+  if (!given.is_valid()) {
+    const bool same = type == x.tensor().type;
+    return out.borrow(same ? numpy.empty_like(x.object())
+                           : numpy.empty_like(x.object(), std::string(name_of(type))),
+                      "out", true);
+  }
+  if (!nb::isinstance(given, numpy.ndarray))
+    throw Error(Error::Kind::type, "out must be a NumPy array, got " +
+                                       nb::cast<std::string>(nb::repr(given.type())));
+  const nb::object array = nb::borrow(given);
+  const bool fits = array.attr("shape").equal(x.object().attr("shape")) &&
+                    nb::cast<std::string>(nb::str(array.attr("dtype"))) == name_of(type);
+  if (!fits)
+    throw Error(Error::Kind::value,
+                "out must have shape " +
+                    nb::cast<std::string>(nb::str(x.object().attr("shape"))) + " and dtype " +
+                    std::string(name_of(type)) + ", got " + described(array));
+  out.borrow(array, "out", true);
+}
+
+template <class Op>
+nb::object call(const nb::args& positional, const nb::kwargs& keywords) {
+  Arguments<Op> arguments(positional, keywords);
+  const OperatorInfo& op = operator_info<Op, Operators>();
+  std::array<Operand, Op::inputs.size()> operands;
+  Operand& x = operands[0];
+  const nb::handle given = arguments.inputs[0];
+  x.borrow(is_ndarray(given) ? nb::borrow(given) : NumPy::get().asarray(given), op.inputs[0].name,
+           false);
+  const ElementType type = result_type(op, &arguments.attributes, x.tensor().type);
+  for (std::size_t i = 1; i < operands.size(); ++i)
+    if (arguments.inputs[i].is_valid()) operands[i].read(arguments.inputs[i], op.inputs[i].name);
+
+  Operand out;
+  take_out(out, arguments.out, x, type);
+  if (arguments.out.is_valid())
+    for (Operand& operand : operands)
+      // Writing the result must not change what is still to be read.
+      if (operand.touches(out) && !(&operand == &x && operand.is_same_memory(out)))
+        operand.borrow(NumPy::get().copy(operand.object()), "x", false);
+
+  std::array<Tensor, Op::inputs.size()> tensors;
+  for (std::size_t i = 0; i < operands.size(); ++i) tensors[i] = operands[i].tensor();
+  const Application application(op, &arguments.attributes, tensors, out.tensor());
+  if (application.size() < elements_without_gil) {
+    application.run(0, application.size());
+  } else {
+    const nb::gil_scoped_release unlocked;
+    parallel_for(application.size(), elements_per_thread,
+                 [&](std::int64_t first, std::int64_t last) { application.run(first, last); });
+  }
+  return out.object();
+}
+
+// What the C++ side believes of an operator, for the test that compares it with the Python side.
+template <class Op>
+nb::dict describe() {
+  nb::list inputs;
+  for (const Input& input : Op::inputs)
+    inputs.append(nb::make_tuple(nb::str(input.name.data(), input.name.size()), input.optional,
+                                 std::string(input.domain.description), input.domain.integer,
+                                 input.domain.minimum));
+  nb::dict attributes;
+  typename Op::Attributes defaults;
+  defaults.visit([&](std::string_view name, auto& value) {
+    using Value = std::remove_reference_t<decltype(value)>;
+    const nb::str key(name.data(), name.size());
+    if constexpr (std::is_enum_v<Value>) attributes[key] = static_cast<int>(value);
+    else attributes[key] = value;
+  });
+  nb::dict description;
+  description["inputs"] = inputs;
+  description["attributes"] = attributes;
+  return description;
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    PyErr_SetString(error.kind == Error::Kind::type ? PyExc_TypeError : PyExc_ValueError,
+                    error.what());
+  }
+}
+
+}  // namespace
+}  // namespace anybit
+
+NB_MODULE(_core, module) {
+  using namespace anybit;
+  nb::register_exception_translator(translate);
+  nb::dict descriptions;
+  Operators::for_each([&]<class Op>() {
+    module.def(Op::name.data(), &call<Op>);
+    descriptions[Op::name.data()] = describe<Op>();
+  });
+  module.attr("descriptions") = descriptions;
+  module.def("num_threads", &num_threads);
+  module.def("set_num_threads", &set_num_threads);
+  module.def("isa", [] { return std::string(selected_kernels()); });
+  module.def("set_isa", [](const std::string& name) { select_kernels(name); });
+  selected_kernels();  // an unusable ANYBIT_ISA fails the import, not the first call
+}

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in ONNX files: read them, bring them into one form, hand them to a runtime.
+
+    read        a checked `onnx_ir.Model` from a path, bytes, a proto or a model
+    prepare     the same, with every operator under its one name and constants folded
+    serialize   what a runtime takes: a small proto, and the large tensors beside it
+
+Nothing here names an operator: the passes loop over `anybit.ops.OPERATORS`.
+"""
+
+from anybit.onnx._prepare import prepare
+from anybit.onnx._read import Source, read
+from anybit.onnx._serialize import serialize
+
+__all__ = ["Source", "prepare", "read", "serialize"]

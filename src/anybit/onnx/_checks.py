@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model file claims, compared with what is there, before anything is allocated or read."""
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+
+# 4 TiB of float32: beyond any machine these models are for, and below any overflow.
+_MOST_ELEMENTS = 2**40
+
+
+def check_shapes(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse declared shapes that are negative, that no memory holds, or that hold no input."""
+    for graph in _graphs(proto):
+        initialized = {tensor.name for tensor in graph.initializer}
+        inputs = {value.name for value in graph.input} - initialized
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim
+                    if dim.HasField("dim_value")]  # fmt: skip
+            what = f"{where}: {value.name!r} is declared with shape {_shown(dims)}"
+            if any(dim < 0 for dim in dims) or math.prod(dims) > _MOST_ELEMENTS:
+                raise ModelError(f"{what}, which no machine can hold")
+            if 0 in dims and value.name in inputs:
+                raise ModelError(f"{what}: an input without elements; export it with real sizes")
+
+
+def check_tensors(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
+    """Refuse tensors whose data are missing, misplaced or of another size than their shape."""
+    for tensor in _tensors(proto):
+        what = f"{where}: tensor {tensor.name!r}"
+        elements = math.prod(tensor.dims)
+        if any(dim < 0 for dim in tensor.dims) or elements > _MOST_ELEMENTS:
+            raise ModelError(f"{what} has shape {_shown(tensor.dims)}, which no machine can hold")
+        size = _bytes(tensor, elements, what)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _check_external(tensor, size, folder, what)
+        elif tensor.HasField("raw_data"):
+            if size is not None and len(tensor.raw_data) != size:
+                raise ModelError(f"{what} of shape {_shown(tensor.dims)} needs {size} bytes "
+                                 f"but holds {len(tensor.raw_data)}")  # fmt: skip
+        elif elements > 4 * tensor.ByteSize():  # no encoding has more than four elements a byte
+            raise ModelError(f"{what} of shape {_shown(tensor.dims)} holds too few values")
+
+
+def _bytes(tensor: onnx.TensorProto, elements: int, what: str) -> int | None:
+    try:
+        dtype = ir.DataType(tensor.data_type)
+    except ValueError:
+        raise ModelError(f"{what} has the unknown data type {tensor.data_type}") from None
+    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return None
+    return -(-elements * dtype.bitwidth // 8)
+
+
+def _check_external(
+    tensor: onnx.TensorProto, size: int | None, folder: Path | None, what: str
+) -> None:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if folder is None:
+        raise ModelError(f"{what} is stored in {location!r}; load the model by its path")
+    path = (folder / location).resolve()
+    if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
+        raise ModelError(f"{what} is stored in {location!r}, outside the model's folder; "
+                         "external data must lie beside the model")  # fmt: skip
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or 0)
+    except ValueError:
+        raise ModelError(f"{what} has no valid offset and length") from None
+    if not path.is_file():
+        raise ModelError(f"{what} is stored in {location!r}, which is missing from {folder}; "
+                         "copy that file beside the model")  # fmt: skip
+    if size is None or min(offset, length) < 0 or (length and length != size):
+        raise ModelError(f"{what} of shape {_shown(tensor.dims)} needs {size} bytes, "
+                         f"but its entry gives length {length} at offset {offset}")  # fmt: skip
+    if offset + size > path.stat().st_size:
+        raise ModelError(f"{what} needs {size} bytes at offset {offset} of {location!r}, "
+                         f"which has {path.stat().st_size}; the file is cut short")  # fmt: skip
+
+
+def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The main graph and all graphs inside it and inside local functions."""
+    waiting = [proto.graph]
+    for function in proto.functions:
+        waiting.extend(_subgraphs(function.node))
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        waiting.extend(_subgraphs(graph.node))
+
+
+def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+            yield from attribute.graphs
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    graphs = list(_graphs(proto))
+    bodies = [graph.node for graph in graphs] + [function.node for function in proto.functions]
+    for graph in graphs:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for nodes in bodies:
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+
+
+def _shown(dims: Iterable[int]) -> str:
+    """A shape in few characters, however many dimensions a hostile file gives it."""
+    sizes = [str(dim) for dim in dims]
+    return "[" + ", ".join(sizes[:8] + ["..."] * (len(sizes) > 8)) + "]"

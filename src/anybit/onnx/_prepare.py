@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything between a file and a session."""
+
+import onnx_ir as ir
+
+from anybit.onnx._read import Source, read
+from anybit.onnx.passes import FoldConstants, Normalize
+
+
+def prepare(source: Source) -> ir.Model:
+    """Read a model, normalise it and fold what is constant. The source itself is not changed.
+
+    Quantized weights are computed once, here, by the operators' own functions, and bit for bit
+    what they would be at every run: a runtime does not fold operators that are not its own.
+
+    Raises:
+        ModelError: As `read`, `Normalize` and `FoldConstants`.
+    """
+    model = read(source)
+    if model is source:
+        model = model.clone()
+    # Called one by one: `Sequential` would wrap the errors.
+    for step in (Normalize(), FoldConstants()):
+        step(model)
+    return model

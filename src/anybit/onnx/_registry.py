@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operator a node stands for, by its domain, name and number of inputs."""
+
+from collections import defaultdict
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.ops import OPERATORS, Operator
+
+CANONICAL_DOMAINS = {
+    "finn.custom_op.general": "qonnx.custom_op.general",
+    "onnx.brevitas": "qonnx.custom_op.general",
+}
+"""Domains that exporters have used, and the one that the operators belong to."""
+
+
+def _versions() -> dict[tuple[str, str], tuple[Operator, ...]]:
+    named: dict[tuple[str, str], tuple[Operator, ...]] = defaultdict(tuple)
+    for operator in OPERATORS:
+        for name in (operator.onnx_name, *operator.onnx_aliases):
+            named[operator.onnx_domain, name] += (operator,)
+    return dict(named)
+
+
+_VERSIONS = _versions()
+
+
+def versions_of(domain: str, name: str) -> tuple[Operator, ...]:
+    """All versions of the operator of that name, legacy names included; () if it is not ours."""
+    return _VERSIONS.get((CANONICAL_DOMAINS.get(domain, domain), name), ())
+
+
+def operator_of(node: ir.Node) -> Operator | None:
+    """The operator that a node stands for, or None. Versions are told apart by their inputs.
+
+    Raises:
+        ModelError: One of our names with a number of inputs that no version has.
+    """
+    versions = versions_of(node.domain, node.op_type)
+    if not versions:
+        return None
+    present = [index for index, value in enumerate(node.inputs) if value is not None]
+    given = max(present, default=-1) + 1
+    for operator in versions:
+        if operator.required_inputs <= given <= len(operator.inputs):
+            missing = set(range(operator.required_inputs)) - set(present)
+            if missing:
+                name = operator.inputs[min(missing)].name
+                raise ModelError(f"{described(node)} lacks its input {name}")
+            return operator
+    wanted = " or ".join(str(operator.required_inputs) for operator in reversed(versions))
+    raise ModelError(f"{described(node)} must have {wanted} inputs, got {given}")
+
+
+def described(node: ir.Node) -> str:
+    """A node as error messages name it."""
+    name = node.name or next((value.name for value in node.outputs if value.name), "")
+    return f"node {name!r} ({node.op_type})"

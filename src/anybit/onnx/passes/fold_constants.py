@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluate what is constant once, before the session."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from anybit.errors import ModelError
+from anybit.onnx._evaluate import (
+    Array,
+    Arrays,
+    evaluate_operator,
+    evaluate_standard,
+    result_bound,
+)
+from anybit.onnx._registry import described, operator_of
+
+# What folding may add to a model: four times its own constants, and room for small models.
+_GROWTH = 4
+_ROOM = 2**24
+
+
+class FoldConstants(InPlacePass):
+    """Replace nodes whose inputs are all constant by their results. The model is normalised.
+
+    Our operators are evaluated by their own functions, bit for bit what their kernels compute;
+    the standard operators that scales, bit-widths and weights are computed with, by ONNX Runtime's
+    kernels. Other nodes, and whatever would make the constants more than five times as large, stay.
+
+    Tensors are read one at a time, and each folded input is dropped when its last reader is.
+
+    Raises:
+        ModelError: An operator refuses its constant inputs (a bit-width of 2.5, shapes that do
+            not broadcast), or a tensor cannot be read.
+    """
+
+    def __init__(self, *, operators: bool = True) -> None:
+        """`operators=False` folds standard operators only, so that a reader finds the others."""
+        self._operators = operators
+
+    def call(self, model: ir.Model) -> PassResult:
+        sizes = (value.const_value.size for graph in (model.graph, *model.graph.subgraphs())
+                 for value in graph.initializers.values() if value.const_value is not None)  # fmt: skip
+        folding = _Folding(model, _ROOM + _GROWTH * sum(sizes), self._operators)
+        count = sum(folding.fold(node) for node in list(model.graph.all_nodes()))
+        modified = RemoveUnusedNodesPass()(model).modified
+        return PassResult(model, bool(count) or modified)
+
+
+class _Folding:
+    def __init__(self, model: ir.Model, elements_left: int, operators: bool) -> None:
+        self._elements_left = elements_left
+        self._operators = operators
+        self._opset = model.graph.opset_imports.get("", 1)
+        self._ir_version = model.ir_version or 8
+
+    def fold(self, node: ir.Node) -> bool:
+        """Put the result in the node's place, if it can be known."""
+        constants = [value is None or _is_constant(value) for value in node.inputs]
+        if not all(constants) or node.graph is None or len(node.outputs) != 1:
+            return False
+        if node.op_type == "Constant" and node.domain == "":
+            tensor = node.attributes.get("value")
+            if tensor is not None and not tensor.is_ref():
+                _replace(node, tensor.as_tensor())
+                return True
+        elif not node.inputs:
+            return False
+        result = self._result(node)
+        if result is None:
+            return False
+        self._elements_left -= result.size
+        _replace(node, ir.tensor(result))
+        return True
+
+    def _result(self, node: ir.Node) -> Array | None:
+        operator = operator_of(node)
+        if operator is not None and not self._operators:
+            return None
+        arrays = [None if value is None else _array(node, value) for value in node.inputs]
+        if operator is not None:
+            # The result has the shape of the first input.
+            if arrays[0] is None or arrays[0].size > self._elements_left:
+                return None
+            return evaluate_operator(node, operator, arrays)
+        return self._standard_result(node, arrays)
+
+    def _standard_result(self, node: ir.Node, arrays: Arrays) -> Array | None:
+        bound = 1 if node.op_type == "Constant" else result_bound(node, arrays)
+        if bound is None or bound > self._elements_left:
+            return None
+        return evaluate_standard(node, arrays, self._opset, self._ir_version)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
+
+
+def _array(node: ir.Node, value: ir.Value) -> Array:
+    assert value.const_value is not None, "asked for constants only"
+    try:
+        return np.asarray(value.const_value.numpy())
+    except Exception as error:  # onnx_ir has no error class of its own
+        raise ModelError(f"{described(node)}: cannot read {value.name!r}: {error}") from error
+
+
+def _replace(node: ir.Node, tensor: ir.TensorProtocol) -> None:
+    """Make the node's output an initializer of that value, and drop inputs without readers."""
+    graph, old, inputs = node.graph, node.outputs[0], [v for v in node.inputs if v is not None]
+    assert graph is not None
+    value = ir.Value(name=old.name, const_value=tensor, type=ir.TensorType(tensor.dtype),
+                     shape=ir.Shape(tensor.shape))  # fmt: skip
+    old.replace_all_uses_with(value, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    graph.register_initializer(value)
+    for each in inputs:
+        owner = each.graph
+        if owner is not None and each.name is not None and not each.uses() and _is_constant(each):
+            if not each.is_graph_output():
+                del owner.initializers[each.name]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bring the spellings found in files into the one form that everything else expects."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes.common import RemoveInitializersFromInputsPass
+
+from anybit.errors import ModelError
+from anybit.onnx._registry import (
+    CANONICAL_DOMAINS,
+    described,
+    operator_of,
+    versions_of,
+)
+from anybit.ops import Attribute, Operator, RoundingMode
+
+# The first versions of the format that have local functions, and these types.
+_LOWEST_IR_VERSION = 8
+_TYPE_IR_VERSIONS = {
+    "FLOAT8E4M3FN": 9,
+    "FLOAT8E4M3FNUZ": 9,
+    "FLOAT8E5M2": 9,
+    "FLOAT8E5M2FNUZ": 9,
+    "INT4": 10,
+    "UINT4": 10,
+    "FLOAT4E2M1": 11,
+    "FLOAT8E8M0": 12,
+    "INT2": 13,
+    "UINT2": 13,
+    "FLOAT6E2M3": 14,
+    "FLOAT6E3M2": 14,
+}
+
+
+class Normalize(InPlacePass):
+    """One name, one domain, every attribute written out, and a header that runtimes accept.
+
+    * Operators get their own domain and name (`onnx.brevitas`, `finn.custom_op.general` and
+      legacy names are known), missing attributes their defaults, rounding modes upper case.
+    * Local functions with an operator's name go: the operator itself is meant, and some exporters
+      write a body that merely copies its input.
+    * Domains in use are imported: with the version that the file declares, else with the version
+      that its operators have. A file that holds two versions of one operator, and so declares
+      none, gets no import: none would be true.
+    * Initializers are no longer inputs, which would keep them from being constants.
+    * The IR version is the lowest that the types in use allow, so that the oldest runtime loads it.
+
+    Running it twice changes nothing. Weights are not read.
+
+    Raises:
+        ModelError: A number of inputs that no version of the operator has or that contradicts the
+            declared version, an unknown rounding mode, an attribute of another type.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        modified = _drop_functions(model)
+        for graph in (model.graph, *(each.graph for each in model.functions.values())):
+            declared = dict(graph.opset_imports)
+            for node in graph.all_nodes():
+                operator = operator_of(node)
+                if operator is not None:
+                    _check_version(node, operator, declared)
+                    modified |= _rename(node, operator)
+                    modified |= _spell_out(node, operator)
+            modified |= _import_domains(graph, declared)
+        modified |= RemoveInitializersFromInputsPass()(model).modified
+        modified |= _set_ir_version(model)
+        return PassResult(model, modified)
+
+
+def _drop_functions(model: ir.Model) -> bool:
+    ours = [key for key in model.functions if versions_of(key[0], key[1])]
+    for key in ours:
+        del model.functions[key]
+    return bool(ours)
+
+
+def _check_version(node: ir.Node, operator: Operator, imports: dict[str, int]) -> None:
+    declared = imports.get(node.domain, 0)
+    if declared < 1:  # an absent version reads as 0
+        return
+    if _meant(node.domain, node.op_type, declared) != operator.version:
+        raise ModelError(
+            f"{described(node)} has {operator.required_inputs} inputs, which is version "
+            f"{operator.version}, but the model imports {node.domain!r} version {declared}; "
+            "correct the import or export the model again"
+        )
+
+
+def _rename(node: ir.Node, operator: Operator) -> bool:
+    meant = (operator.onnx_domain, operator.onnx_name, "")
+    if (node.domain, node.op_type, node.overload) == meant:
+        return False
+    node.domain, node.op_type, node.overload = meant
+    return True
+
+
+def _spell_out(node: ir.Node, operator: Operator) -> bool:
+    modified = False
+    for attribute in operator.attributes:
+        spellings = (attribute.onnx_name, *attribute.aliases)
+        found = [node.attributes.pop(name) for name in spellings if name in node.attributes]
+        value = _value(node, found[0], attribute) if found else attribute.default
+        written = _written(attribute.onnx_name, value)
+        modified |= [written] != found
+        node.attributes.add(written)
+    return modified
+
+
+def _value(node: ir.Node, found: ir.Attr, declared: Attribute) -> bool | int | str:
+    if found.is_ref():
+        raise ModelError(f"{described(node)}: attribute {found.name} is a parameter of a local "
+                         "function; inline the function first")  # fmt: skip
+    value = found.value
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    wanted = str if isinstance(declared.default, str) else int
+    flag = isinstance(declared.default, bool)
+    if not isinstance(value, wanted) or (flag and value not in (0, 1)):
+        kind = "a string" if wanted is str else "0 or 1" if flag else "an integer"
+        raise ModelError(f"{described(node)}: {found.name} must be {kind}, got {value!r}")
+    if declared.default in RoundingMode.__members__:
+        try:
+            return RoundingMode.parse(value).value
+        except ValueError as error:
+            raise ModelError(f"{described(node)}: {error}") from None
+    return value
+
+
+def _written(name: str, value: bool | int | str) -> ir.Attr:
+    return ir.AttrString(name, value) if isinstance(value, str) else ir.AttrInt64(name, int(value))
+
+
+def _import_domains(graph: ir.Graph, declared: dict[str, int]) -> bool:
+    before = dict(graph.opset_imports)
+    for legacy in CANONICAL_DOMAINS.keys() - {node.domain for node in graph.all_nodes()}:
+        graph.opset_imports.pop(legacy, None)
+    used: dict[str, set[Operator]] = {}
+    for node in graph.all_nodes():
+        operator = operator_of(node)
+        if operator is not None:
+            used.setdefault(operator.onnx_domain, set()).add(operator)
+    for domain, operators in used.items():
+        names = (domain, *(old for old, new in CANONICAL_DOMAINS.items() if new == domain))
+        version = max(*(declared.get(name, 1) for name in names), *(o.version for o in operators))
+        if all(_meant(domain, o.onnx_name, version) == o.version for o in operators):
+            graph.opset_imports[domain] = version
+        else:
+            graph.opset_imports.pop(domain, None)
+    return graph.opset_imports != before
+
+
+def _meant(domain: str, name: str, declared: int) -> int:
+    """The version of an operator that a domain's declared version stands for."""
+    versions = (operator.version for operator in versions_of(domain, name))
+    return max((version for version in versions if version <= declared), default=0)
+
+
+def _set_ir_version(model: ir.Model) -> bool:
+    names = {value.dtype.name for graph in model.graphs() for value in _values(graph)
+             if value.dtype is not None}  # fmt: skip
+    needed = max([_LOWEST_IR_VERSION, *(_TYPE_IR_VERSIONS.get(name, 0) for name in names)])
+    modified = model.ir_version != needed
+    model.ir_version = needed
+    return modified
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    return [*graph.inputs, *graph.initializers.values(),
+            *(value for node in graph for value in node.outputs)]  # fmt: skip

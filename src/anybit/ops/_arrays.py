@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the references need from an array library: namespaces, the compute type, checked parameters.
+
+The compute type is float64 for float64 arrays and float32 for float32, float16 and bfloat16.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from anybit.ops._domain import Domain
+
+Place = Callable[[Any, Any, str, dict[str, Any]], Any]
+
+
+def is_foreign(x: Any) -> bool:
+    """Whether x is an array of a library other than NumPy."""
+    if isinstance(x, np.ndarray | np.generic | int | float | list | tuple):
+        return False
+    from array_api_compat import is_array_api_obj
+
+    return bool(is_array_api_obj(x))
+
+
+def as_array(x: Any) -> Any:
+    return x if is_foreign(x) else np.asarray(x)
+
+
+def namespace(x: Any) -> Any:
+    """The array-API namespace of x."""
+    from array_api_compat import array_namespace
+
+    return array_namespace(x)
+
+
+def _is_bfloat16(x: Any) -> bool:
+    # The array API has no bfloat16; libraries that offer it agree on the name only.
+    return str(x.dtype).rpartition(".")[2] == "bfloat16"
+
+
+def compute_type(x: Any) -> Any:
+    """The dtype in which results for x are computed. TypeError unless x is real floating."""
+    xp = namespace(x)
+    if x.dtype == xp.float64:
+        return xp.float64
+    if x.dtype == xp.float32 or str(x.dtype).endswith("float16"):
+        return xp.float32
+    raise TypeError(f"x must be float32, float64, float16 or bfloat16, got {x.dtype}")
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    if isinstance(x, np.ndarray) or _is_bfloat16(x):
+        return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
+    return namespace(x).astype(x, dtype)
+
+
+def widened(x: Any) -> Any:
+    """x in its compute type; exact."""
+    return _cast(x, compute_type(x))
+
+
+def delivered(result: Any, x: Any, out: Any) -> Any:
+    """The result in x's dtype (an integer result stays as it is), written to `out` if given."""
+    if namespace(result).isdtype(result.dtype, "real floating") and result.dtype != x.dtype:
+        result = _cast(result, x.dtype)
+    if out is None:
+        return result
+    if out.shape != result.shape or out.dtype != result.dtype:
+        raise ValueError(
+            f"out must have shape {tuple(result.shape)} and dtype {result.dtype}, "
+            f"got {tuple(out.shape)} and {out.dtype}"
+        )
+    out[...] = result
+    return out
+
+
+def parameter(value: Any, domain: Domain | None, x: Any, name: str) -> Any:
+    """One parameter as an array beside x: the compute type, or int64 where integers are asked for.
+
+    Raises TypeError for what is no real number and ValueError for values outside the domain.
+    """
+    assert domain is not None, "only the first input has no domain"
+    xp = namespace(x)
+    values = np.asarray(value) if not is_foreign(value) else value
+    kinds = ("real floating", "integral", "bool")
+    named = str(values.dtype).rpartition(".")[2]
+    if not (_is_bfloat16(values) or namespace(values).isdtype(values.dtype, kinds)) or (
+        domain.dtypes and named not in domain.dtypes and hasattr(value, "dtype")
+    ):
+        raise TypeError(f"{name} must be {domain.description}, got dtype {values.dtype}")
+    if domain.integer or domain.minimum is not None:
+        _check(values, domain, name)
+    if domain.integer:
+        # Beyond 2^62 every width and bias means the same; the cast itself must not wrap.
+        host = namespace(values)
+        wide = _cast(values, host.float64)
+        whole = host.clip(wide, -(2.0**62), 2.0**62)
+        return _beside(_cast(whole, host.int64), xp, xp.int64, x)
+    return _beside(values, xp, compute_type(x), x)
+
+
+def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
+    """`values` as an array of x's library on x's device."""
+    from array_api_compat import device
+
+    if is_foreign(values):
+        return _cast(values, dtype)
+    if isinstance(x, np.ndarray):
+        return values.astype(dtype)
+    # NumPy rounds to the compute type: float64 and float32 have the same name in every library.
+    return xp.asarray(values.astype(str(dtype).rpartition(".")[2]), dtype=dtype, device=device(x))
+
+
+def _check(values: Any, domain: Domain, name: str) -> None:
+    xp = namespace(values)
+    wide = _cast(values, xp.float64)
+    wrong = xp.isnan(wide)
+    if domain.integer:
+        wrong = wrong | xp.isinf(wide) | (wide != xp.floor(wide))
+    if domain.minimum is not None:
+        wrong = wrong | (wide < domain.minimum)
+    if bool(xp.any(wrong)):
+        raise ValueError(f"{name} must be {domain.description}, got {float(wide[wrong][0]):.17g}")
+
+
+def broadcastable(value: Any, x: Any, name: str, attributes: dict[str, Any]) -> Any:
+    """The parameter as it is, if it broadcasts to x without enlarging it. ValueError otherwise."""
+    del attributes  # NumPy's rule needs none
+    shape, wanted = tuple(value.shape), tuple(x.shape)
+    trailing = wanted[len(wanted) - len(shape) :]
+    if len(shape) > len(wanted) or any(
+        size not in (1, whole) for size, whole in zip(shape, trailing, strict=True)
+    ):
+        raise ValueError(f"{name} of shape {shape} does not broadcast to x of shape {wanted}")
+    return value

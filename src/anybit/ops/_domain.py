@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values an operator's input may hold, written as annotations in its signature."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A set of numbers. `minimum` is inclusive; without one NaN and infinities are welcome too.
+
+    Arrays must be of one of `dtypes`, if any are named; Python numbers need only be in the set.
+    """
+
+    description: str
+    integer: bool = False
+    minimum: float | None = None
+    dtypes: tuple[str, ...] = ()
+
+
+Array = Any
+"""An array of any array-API library, or for NumPy whatever `numpy.asarray` takes."""
+
+Real = Annotated[Any, Domain("a real number")]
+NonNegative = Annotated[Any, Domain("a number >= 0", minimum=0)]
+Integer = Annotated[Any, Domain("an integer", integer=True)]
+PositiveInteger = Annotated[Any, Domain("an integer >= 1", integer=True, minimum=1)]
+NonNegativeInteger = Annotated[Any, Domain("an integer >= 0", integer=True, minimum=0)]
+Float32 = Annotated[Any, Domain("float32", dtypes=("float32",))]
+SmallInteger = Annotated[
+    Any, Domain("int8, uint8 or int32", integer=True, dtypes=("int8", "uint8", "int32"))
+]

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Operator`: everything the adapters need to know, read once from a Python signature.
+
+An operator is a function whose positional parameters are its ONNX inputs and whose keyword-only
+parameters are its ONNX attributes. The annotations say what each input may hold (`Real`,
+`PositiveInteger`, ...), the docstring is the specification and the body is the readable reference,
+written for any array-API library. The decorator `operator` turns it into the public function.
+"""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from anybit import _core
+from anybit.ops import _arrays
+from anybit.ops._domain import Domain
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One ONNX input. `domain` is None for the tensor that is quantized."""
+
+    name: str
+    domain: Domain | None
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One ONNX attribute. A bool is stored as int 0 or 1, a str as string.
+
+    `onnx_name` differs from `name` where the Python word would mislead in a model file;
+    `aliases` are spellings found in files.
+    """
+
+    name: str
+    default: bool | int | str
+    onnx_name: str
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator: the public `function`, the `reference` behind it, and its names in ONNX.
+
+    `function` takes NumPy arrays to the native kernel. `reference` evaluates the readable body
+    for any array-API array, NumPy's included; both take the same arguments.
+    """
+
+    name: str
+    onnx_name: str
+    onnx_domain: str
+    onnx_aliases: tuple[str, ...]
+    version: int
+    inputs: tuple[Input, ...]
+    attributes: tuple[Attribute, ...]
+    function: Callable[..., Any] = field(repr=False, compare=False)
+    reference: Callable[..., Any] = field(repr=False, compare=False)
+
+    @property
+    def required_inputs(self) -> int:
+        """The number of leading inputs that have no default."""
+        return sum(not declared.optional for declared in self.inputs)
+
+
+def operator(
+    onnx_name: str,
+    *,
+    domain: str = "qonnx.custom_op.general",
+    version: int = 1,
+    aliases: tuple[str, ...] = (),
+    attribute_names: Mapping[str, tuple[str, ...]] | None = None,
+    place: _arrays.Place = _arrays.broadcastable,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Turn a reference into the public function of the same signature.
+
+    `attribute_names` gives, for an attribute that ONNX files spell differently, the ONNX name and
+    then further spellings. `place` shapes a parameter so that it broadcasts to x.
+    """
+
+    def decorate(body: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(body)
+        hints = typing.get_type_hints(body, include_extras=True)
+        inputs = tuple(
+            Input(name, _domain(hints[name]), optional=parameter.default is not parameter.empty)
+            for name, parameter in signature.parameters.items()
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        )
+        attributes = tuple(
+            Attribute(name, parameter.default, *_spellings(name, attribute_names or {}))
+            for name, parameter in signature.parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY and name != "out"
+        )
+        native = getattr(_core, body.__name__)
+
+        def reference(*arguments: P.args, **keywords: P.kwargs) -> R:
+            bound = signature.bind(*arguments, **keywords)
+            bound.apply_defaults()
+            return typing.cast(R, _evaluate(body, inputs, place, bound.arguments))
+
+        @functools.wraps(body)
+        def function(*arguments: P.args, **keywords: P.kwargs) -> R:
+            x = arguments[0] if arguments else keywords.get(inputs[0].name)
+            if type(x) is np.ndarray or not _arrays.is_foreign(x):
+                return typing.cast(R, native(*arguments, **keywords))
+            return reference(*arguments, **keywords)
+
+        described = Operator(
+            name=body.__name__,
+            onnx_name=onnx_name,
+            onnx_domain=domain,
+            onnx_aliases=aliases,
+            version=version,
+            inputs=inputs,
+            attributes=attributes,
+            function=function,
+            reference=reference,
+        )
+        function.operator = described  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def _domain(hint: Any) -> Domain | None:
+    metadata = getattr(hint, "__metadata__", ())
+    return next((item for item in metadata if isinstance(item, Domain)), None)
+
+
+def _spellings(
+    name: str, attribute_names: Mapping[str, tuple[str, ...]]
+) -> tuple[str, tuple[str, ...]]:
+    onnx_name, *others = attribute_names.get(name, (name,))
+    return onnx_name, tuple(others)
+
+
+def _evaluate(
+    body: Callable[..., Any],
+    inputs: tuple[Input, ...],
+    place: _arrays.Place,
+    arguments: dict[str, Any],
+) -> Any:
+    """Convert x and the parameters to the compute type, run the body, round once to x's dtype."""
+    attributes = dict(arguments)
+    x = _arrays.as_array(attributes.pop(inputs[0].name))
+    out = attributes.pop("out")
+    parameters = [
+        None if value is None else _arrays.parameter(value, declared.domain, x, declared.name)
+        for declared in inputs[1:]
+        for value in [attributes.pop(declared.name)]
+    ]
+    placed = [
+        None if value is None else place(value, x, declared.name, attributes)
+        for declared, value in zip(inputs[1:], parameters, strict=True)
+    ]
+    with np.errstate(all="ignore"):  # 0/0 and overflow have defined results
+        result = body(_arrays.widened(x), *placed, **attributes)
+        return _arrays.delivered(result, x, out)

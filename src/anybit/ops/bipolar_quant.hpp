@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// bipolar_quant for one element; bipolar_quant.py is the specification.
+#pragma once
+
+#include <array>
+
+#include "../_native/types.hpp"
+
+namespace anybit {
+
+struct BipolarQuant {
+  static constexpr std::string_view name = "bipolar_quant";
+  static constexpr std::array inputs = {Input{"x"}, Input{"scale"}};
+
+  struct Attributes {
+    constexpr void visit(auto&&) {}
+  };
+
+  static constexpr int variants = 1;
+  static int variant(const Attributes&) { return 0; }
+
+  template <int, class T>
+  static std::array<T, 1> prepare(const Attributes&, T scale) {
+    return {scale};
+  }
+
+  template <int, class T>
+  [[gnu::always_inline]] static T apply(T x, T scale) {
+    return (x >= T(0) ? T(1) : T(-1)) * scale;
+  }
+};
+
+}  // namespace anybit

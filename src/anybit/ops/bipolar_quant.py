@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+from anybit.ops._arrays import namespace
+from anybit.ops._domain import Array, Real
+from anybit.ops._operator import operator
+
+
+@operator("BipolarQuant")
+def bipolar_quant(x: Array, scale: Real, *, out: Array | None = None) -> Array:
+    """Quantize x to one bit: +scale where x >= 0, -scale elsewhere.
+
+    Args:
+        x: float32, float64, float16 or bfloat16, any shape.
+        scale: The magnitude of the result; broadcasts to x without enlarging it.
+        out: An array of x's shape and dtype to write to; x itself is allowed.
+
+    Returns:
+        An array of x's shape and dtype. Both zeros give +scale, NaN gives -scale.
+
+    Raises:
+        ValueError: A scale that does not broadcast to x, an `out` of another shape or dtype.
+        TypeError: An x or a scale of a dtype that is not real.
+
+    Source: QONNX operator BipolarQuant, version 1.
+
+    >>> bipolar_quant([0.3, -0.0, -7.0], 2.0)
+    array([ 2.,  2., -2.])
+    """
+    xp = namespace(x)
+    return xp.where(x >= 0, xp.ones_like(x), -xp.ones_like(x)) * scale

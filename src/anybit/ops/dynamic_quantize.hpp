@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// dynamic_quantize for one element; dynamic_quantize.py is the specification.
+#pragma once
+
+#include <array>
+
+#include "rounding.hpp"
+
+namespace anybit {
+
+enum class Target : std::uint8_t { s8, u8 };
+enum class Granularity : std::uint8_t { per_tensor, per_channel };
+enum class Arithmetic : std::uint8_t { divide, reciprocal };
+
+inline constexpr std::string_view granularity_names[] = {"per_tensor", "per_channel"};
+inline constexpr std::string_view arithmetic_names[] = {"divide", "reciprocal"};
+
+template <class Choice, std::size_t count>
+void choose(std::string_view attribute, std::string_view text,
+            const std::string_view (&names)[count], Choice& choice) {
+  for (std::size_t i = 0; i < count; ++i)
+    if (text == names[i]) {
+      choice = static_cast<Choice>(i % 2);
+      return;
+    }
+  throw Error(Error::Kind::value, std::string(attribute) + " must be " + std::string(names[0]) +
+                                      " or " + std::string(names[1]) + ", got '" +
+                                      std::string(text) + "'");
+}
+
+inline void parse(std::string_view text, Target& target) {
+  constexpr std::string_view names[] = {"s8", "u8", "int8", "uint8"};
+  choose("dtype", text, names, target);
+}
+inline void parse(std::string_view text, Granularity& granularity) {
+  choose("qtype", text, granularity_names, granularity);
+}
+inline void parse(std::string_view text, Arithmetic& arithmetic) {
+  choose("arithmetic", text, arithmetic_names, arithmetic);
+}
+
+struct DynamicQuantize {
+  static constexpr std::string_view name = "dynamic_quantize";
+  static constexpr std::array inputs = {Input{"src", float32_only}, Input{"scales", float32_only},
+                                        Input{"zps", small_integer, true, 0}};
+
+  struct Attributes {
+    Target target = Target::s8;
+    Granularity granularity = Granularity::per_tensor;
+    std::int64_t axis = 1;
+    Arithmetic arithmetic = Arithmetic::divide;
+    constexpr void visit(auto&& visitor) {
+      visitor("dtype", target);
+      visitor("qtype", granularity);
+      visitor("axis", axis);
+      visitor("arithmetic", arithmetic);
+    }
+  };
+
+  static ElementType result_type(const Attributes& attributes) {
+    return attributes.target == Target::s8 ? ElementType::int8 : ElementType::uint8;
+  }
+
+  // The axis along which the 1-D parameters lie; -1: one element for the whole tensor.
+  static int parameter_axis(const Attributes& attributes, int rank) {
+    if (attributes.granularity == Granularity::per_tensor) return -1;
+    if (attributes.axis < -rank || attributes.axis >= rank)
+      throw Error(Error::Kind::value,
+                  "axis must be in [" + std::to_string(-rank) + ", " + std::to_string(rank - 1) +
+                      "] for src of rank " + std::to_string(rank) + ", got " +
+                      std::to_string(attributes.axis));
+    return static_cast<int>(attributes.axis < 0 ? attributes.axis + rank : attributes.axis);
+  }
+
+  static constexpr int variants = 4;
+  static int variant(const Attributes& attributes) {
+    return static_cast<int>(attributes.target) + 2 * static_cast<int>(attributes.arithmetic);
+  }
+
+  template <int variant, class T>
+  static std::array<T, 2> prepare(const Attributes&, T scale, double zero_point) {
+    return {variant < 2 ? scale : T(1) / scale, static_cast<T>(zero_point)};
+  }
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static auto apply(T x, T scale, T zero_point) {
+    using Result = std::conditional_t<variant % 2 == 0, std::int8_t, std::uint8_t>;
+    constexpr T lowest = std::numeric_limits<Result>::min();
+    constexpr T highest = std::numeric_limits<Result>::max();
+    T y = (variant < 2 ? x / scale : x * scale) + zero_point;
+    y = y > lowest ? y : lowest;  // NaN gives the lowest value
+    y = y < highest ? y : highest;
+    return static_cast<Result>(static_cast<std::int32_t>(std::nearbyint(y)));
+  }
+};
+
+}  // namespace anybit

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+from anybit.ops._arrays import namespace
+from anybit.ops._domain import Array, Float32, SmallInteger
+from anybit.ops._operator import operator
+
+# dtype: the array API's name, the lowest and the highest value
+_TARGETS = {"s8": ("int8", -128, 127), "u8": ("uint8", 0, 255)}
+
+
+def _along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
+    """A 1-D parameter in the shape that broadcasts along the channel axis of src."""
+    qtype, axis, rank = attributes["qtype"], attributes["axis"], src.ndim
+    if qtype not in ("per_tensor", "per_channel"):
+        raise ValueError(f"qtype must be per_tensor or per_channel, got {qtype!r}")
+    if qtype == "per_channel" and not -rank <= axis < rank:
+        raise ValueError(f"axis must be in [-{rank}, {rank - 1}] for src of rank {rank}, got {axis}")
+    wanted = src.shape[axis] if qtype == "per_channel" else 1
+    if value.ndim > 1 or value.size != wanted:
+        raise ValueError(f"{name} must have shape ({wanted},) for {qtype}, got {tuple(value.shape)}")
+    shape = [1] * rank
+    if qtype == "per_channel":
+        shape[axis] = wanted
+    return namespace(value).reshape(value, tuple(shape))
+
+
+@operator("DynamicQuantize", domain="anybit", attribute_names={"dtype": ("dst",)}, place=_along_axis)
+def dynamic_quantize(
+    src: Array,
+    scales: Float32,
+    zps: SmallInteger | None = None,
+    *,
+    dtype: str = "s8",
+    qtype: str = "per_tensor",
+    axis: int = 1,
+    arithmetic: str = "divide",
+    out: Array | None = None,
+) -> Array:
+    """Convert float32 to int8 or uint8 with scales and zero-points that are known at run time.
+
+        result = saturate(round_half_even(src / scale + zp))
+
+    The scales are inputs; nothing is measured. (ONNX's DynamicQuantizeLinear computes them.)
+
+    Args:
+        src: float32, any shape.
+        scales: float32, 1-D: one element (per_tensor) or src.shape[axis] (per_channel).
+        zps: int8, uint8 or int32, as many as scales; 0 if not given. Added before rounding.
+        dtype: "s8" or "u8", or the NumPy dtype int8 or uint8.
+        qtype: "per_tensor" or "per_channel".
+        axis: The channel axis, in [-rank, rank - 1].
+        arithmetic: "divide" is the formula above. "reciprocal" computes src * (1 / scale) + zp,
+            three roundings, which is what oneDNN does on CPUs.
+        out: An int8 or uint8 array of src's shape to write to.
+
+    Returns:
+        An int8 or uint8 array of src's shape. NaN gives the lowest value (-128 or 0);
+        infinities saturate.
+
+    Raises:
+        ValueError: Another qtype, dtype or arithmetic, an axis that src does not have, scales or
+            zps of another shape, an `out` of another shape or dtype.
+        TypeError: A src, scales or zps of another dtype.
+
+    Source: oneDNN Graph operator DynamicQuantize.
+
+    >>> dynamic_quantize(np.array([0.5, 1.5, 300.0], np.float32), np.array([0.5], np.float32))
+    array([  1,   3, 127], dtype=int8)
+    """
+    xp = namespace(src)
+    target, lowest, highest = _TARGETS[target_name(dtype)]
+    if arithmetic == "divide":
+        y = src / scales
+    elif arithmetic == "reciprocal":
+        y = src * (1 / scales)
+    else:
+        raise ValueError(f"arithmetic must be divide or reciprocal, got {arithmetic!r}")
+    if zps is not None:
+        y = y + xp.astype(zps, src.dtype)
+    q = xp.clip(xp.round(y), lowest, highest)
+    return xp.astype(xp.where(xp.isnan(q), xp.full_like(q, lowest), q), getattr(xp, target))
+
+
+def target_name(dtype: Any) -> str:
+    """"s8" or "u8" for either spelling of a target: that name, or a dtype called int8 or uint8."""
+    if dtype in _TARGETS:
+        return str(dtype)
+    spelled = getattr(dtype, "__name__", str(dtype)).rpartition(".")[2]
+    for name, (array_name, _, _) in _TARGETS.items():
+        if spelled == array_name:
+            return name
+    raise ValueError(f"dtype must be s8 or u8 (int8 or uint8), got {dtype!r}")

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// float_quant for one element; float_quant.py is the specification.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "powers.hpp"
+#include "rounding.hpp"
+
+namespace anybit {
+
+struct FloatQuant {
+  static constexpr std::string_view name = "float_quant";
+  static constexpr std::array inputs = {
+      Input{"x"},
+      Input{"scale"},
+      Input{"exponent_bitwidth", positive_integer},
+      Input{"mantissa_bitwidth", non_negative_integer},
+      Input{"exponent_bias", integer},
+      Input{"max_val", non_negative, true, std::numeric_limits<double>::infinity()}};
+
+  struct Attributes {
+    bool is_signed = true;
+    RoundingMode rounding_mode = RoundingMode::round;
+    // Facts about the format for other tools: they do not change the result.
+    bool has_infinity = false;
+    bool has_nan = false;
+    bool has_subnormal = true;
+    bool saturation = true;
+    constexpr void visit(auto&& visitor) {
+      visitor("signed", is_signed);
+      visitor("rounding_mode", rounding_mode);
+      visitor("has_infinity", has_infinity);
+      visitor("has_nan", has_nan);
+      visitor("has_subnormal", has_subnormal);
+      visitor("saturation", saturation);
+    }
+  };
+
+  // Every rounding mode twice: `usual` formats, whose steps and the reciprocals of them are normal
+  // numbers of T, need no care; the others are computed by integer exponents.
+  static constexpr int variants = 2 * rounding_modes;
+  template <class T>
+  static int variant(const Attributes& attributes, std::span<const Range, 6> ranges) {
+    using L = Layout<T>;
+    const Range mantissa = ranges[3];
+    const Range bias = ranges[4];
+    const bool usual = mantissa.lowest >= 1 && mantissa.highest <= L::mantissa &&
+                       bias.highest + mantissa.highest <= L::bias && bias.lowest >= 1 - L::bias;
+    return static_cast<int>(attributes.rounding_mode) + (usual ? 0 : rounding_modes);
+  }
+
+  template <int variant, class T>
+  static std::array<T, 5> prepare(const Attributes& attributes, T scale, double exponent_bitwidth,
+                                  double mantissa_bitwidth, double exponent_bias, T max_val) {
+    const double top = power_of_two<double>(exponent_bitwidth) - 1 - exponent_bias;
+    const T significand = T(2) - power_of_two<T>(-mantissa_bitwidth);
+    T largest = times_power_of_two(significand, static_cast<int>(std::clamp(top, -9999., 9999.)));
+    largest = max_val < largest ? max_val : largest;
+    const T lowest = attributes.is_signed ? -largest : T(0);
+    const double finest = 1 - exponent_bias - mantissa_bitwidth;
+    if constexpr (variant < rounding_modes)
+      return {scale, power_of_two<T>(1 - exponent_bias), power_of_two<T>(-mantissa_bitwidth),
+              lowest, largest};
+    else
+      return {scale, static_cast<T>(std::clamp(finest, -9999., 9999.)),
+              static_cast<T>(std::min(mantissa_bitwidth, plenty)), lowest, largest};
+  }
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static T apply(T x, T scale, T first, T second, T lowest, T largest) {
+    constexpr auto mode = RoundingMode{variant % rounding_modes};
+    const T y = x / scale;
+    T q = variant < rounding_modes ? on_usual_grid<mode>(y, first, second)
+                                   : on_any_grid<mode>(y, first, second);
+    q = q > largest ? largest : q;  // comparisons, not min and max: NaN passes
+    q = q < lowest ? lowest : q;
+    return q * scale;
+  }
+
+ private:
+  // More mantissa bits than any compute type has: a finer grid changes no value.
+  static constexpr double plenty = 60;
+
+  template <RoundingMode mode, class T>
+  [[gnu::always_inline]] static T on_usual_grid(T y, T smallest_normal, T last_place) {
+    using L = Layout<T>;
+    using Bits = typename L::Bits;
+    constexpr Bits exponent_bits = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());
+    constexpr Bits of_reciprocal = static_cast<Bits>(2 * L::bias) << L::mantissa;
+    T binade = std::abs(y);
+    binade = binade < smallest_normal ? smallest_normal : binade;
+    binade = std::bit_cast<T>(std::bit_cast<Bits>(binade) & exponent_bits);
+    const T step = binade * last_place;
+    // The exponent of 1 / step. For an infinite step it is held at 0, which makes inf * 0 = NaN.
+    const Bits reciprocal = of_reciprocal - std::bit_cast<Bits>(step);
+    const T per_step = std::bit_cast<T>(reciprocal < 0 ? Bits{0} : reciprocal);
+    return round_to_integer<mode>(y * per_step) * step;
+  }
+
+  template <RoundingMode mode, class T>
+  [[gnu::always_inline]] static T on_any_grid(T y, T finest_step, T mantissa_bitwidth) {
+    const int exponent = floor_log2(y);
+    const int wanted = std::max(exponent - static_cast<int>(mantissa_bitwidth),
+                                static_cast<int>(finest_step));
+    const int step = std::max(wanted, exponent - static_cast<int>(plenty));
+    // Far below the grid the product could underflow to 0, which UP and CEIL must not see.
+    const bool far_below = exponent < step - 2 && y != T(0);
+    const T steps = far_below ? std::copysign(T(0.25), y) : times_power_of_two(y, -step);
+    const T q = times_power_of_two(round_to_integer<mode>(steps), step);
+    return std::isinf(y) ? std::numeric_limits<T>::quiet_NaN() : q;
+  }
+};
+
+}  // namespace anybit

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+from anybit.ops._arrays import namespace
+from anybit.ops._domain import Array, Integer, NonNegative, NonNegativeInteger, PositiveInteger, Real
+from anybit.ops._minifloat import largest_value, round_to_grid
+from anybit.ops._operator import operator
+
+
+@operator("FloatQuant", attribute_names={"has_infinity": ("has_infinity", "has_inf")})
+def float_quant(
+    x: Array,
+    scale: Real,
+    exponent_bitwidth: PositiveInteger,
+    mantissa_bitwidth: NonNegativeInteger,
+    exponent_bias: Integer,
+    max_val: NonNegative | None = None,
+    *,
+    signed: bool = True,
+    rounding_mode: str = "ROUND",
+    has_infinity: bool = False,
+    has_nan: bool = False,
+    has_subnormal: bool = True,
+    saturation: bool = True,
+    out: Array | None = None,
+) -> Array:
+    """Quantize x to a floating-point format of any exponent and mantissa width.
+
+        y = x / scale
+        q = y rounded to mantissa_bitwidth bits behind the leading one, and to the spacing of
+            the smallest normal number, 2^(1 - exponent_bias), below it
+        result = clip(q, -largest, largest) * scale          0 .. largest if not signed
+
+    with largest = min((2 - 2^-m) * 2^(2^e - 1 - bias), max_val).
+
+    Args:
+        x: float32, float64, float16 or bfloat16, any shape. Computed in float32 (float64 for
+            float64).
+        scale: What 1.0 of the format stands for. Like all parameters it broadcasts to x without
+            enlarging it, so that even the format may differ per channel.
+        exponent_bitwidth: e, an integer >= 1.
+        mantissa_bitwidth: m, an integer >= 0, without the leading one.
+        exponent_bias: Any integer; 2^(e-1) - 1 is usual.
+        max_val: The largest value of the format, >= 0, where codes are reserved (448 for
+            float8_e4m3fn). None stands for no reserved codes. `anybit.formats` has the usual ones.
+        signed: Whether negative values exist (an extension of the operator).
+        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        has_infinity, has_nan, has_subnormal, saturation: Facts about the format for other tools.
+            They do not change the result.
+        out: An array of x's shape and dtype to write to; x itself is allowed.
+
+    Returns:
+        An array of x's shape and dtype. NaN stays NaN, and an infinite x / scale gives NaN. The
+        sign of a zero and of a negative underflow is kept.
+
+    Raises:
+        ValueError: A width or bias that is no integer in its range, a NaN or negative max_val, an
+            unknown rounding mode, a parameter that does not broadcast to x, an `out` of another
+            shape or dtype.
+        TypeError: An x or a parameter of a dtype that is not real.
+
+    Source: QONNX operator FloatQuant, version 1. The exponent is exact here; the sample
+    implementation takes it from a rounded logarithm (see deviations).
+
+    >>> float_quant([0.3, 17.0, 1e9], 1.0, 4, 3, 7, 448.0)
+    array([  0.3125,  16.    , 448.    ])
+    """
+    xp = namespace(x)
+    largest = largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, x.dtype)
+    if max_val is not None:
+        largest = xp.where(max_val < largest, max_val, largest)
+    lowest = -largest if signed else xp.zeros_like(largest)
+    q = round_to_grid(x / scale, mantissa_bitwidth, exponent_bias, rounding_mode)
+    q = xp.where(q > largest, largest, q)
+    q = xp.where(q < lowest, lowest, q)
+    return q * scale

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+from anybit.ops._arrays import namespace
+from anybit.ops._domain import Array, PositiveInteger, Real
+from anybit.ops._operator import operator
+from anybit.ops._powers import power_of_two
+from anybit.ops._rounding import round_to_integer
+
+
+@operator("IntQuant", aliases=("Quant",))
+def int_quant(
+    x: Array,
+    scale: Real,
+    zeropt: Real,
+    bitwidth: PositiveInteger,
+    *,
+    signed: bool = True,
+    narrow: bool = False,
+    rounding_mode: str = "ROUND",
+    out: Array | None = None,
+) -> Array:
+    """Quantize x to integers of any width and return the values those integers stand for.
+
+        y = clip(x / scale + zeropt, lowest, highest)
+        result = (round(y) - zeropt) * scale
+
+    The range is -2^(b-1) .. 2^(b-1) - 1 if signed, else 0 .. 2^b - 1. `narrow` removes one value:
+    the lowest if signed, else the highest.
+
+    Args:
+        x: float32, float64, float16 or bfloat16, any shape. Computed in float32 (float64 for
+            float64), each operation rounded once, to nearest even.
+        scale: The size of one step. Like all parameters it broadcasts to x without enlarging it:
+            per-tensor, per-channel and per-element. 0, negative, NaN and inf are legal.
+        zeropt: The integer that stands for 0; fractions are legal.
+        bitwidth: The number of bits b, an integer >= 1 of any dtype. b = 1 signed gives {-1, 0};
+            for +-1 see `bipolar_quant`.
+        signed: Whether one bit is the sign.
+        narrow: Whether the range is one value shorter.
+        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        out: An array of x's shape and dtype to write to; x itself is allowed.
+
+    Returns:
+        An array of x's shape and dtype. NaN stays NaN; infinities saturate; 0 / 0 is NaN. The
+        clip comes before the rounding. From 2^24 on float32 bounds are themselves rounded: b = 25
+        unsigned saturates at 33554432.
+
+    Raises:
+        ValueError: A width that is no integer >= 1, an unknown rounding mode, a parameter that
+            does not broadcast to x, an `out` of another shape or dtype.
+        TypeError: An x or a parameter of a dtype that is not real.
+
+    Source: QONNX operator IntQuant, version 1 (formerly Quant).
+
+    >>> int_quant([0.5, 1.5, 99.0, -99.0], 0.5, 0, 4)
+    array([ 0.5,  1.5,  3.5, -4. ])
+    """
+    xp = namespace(x)
+    lowest, highest = integer_range(bitwidth, signed, narrow, x.dtype)
+    y = x / scale + zeropt
+    y = xp.where(y > highest, highest, y)
+    y = xp.where(y < lowest, lowest, y)
+    return (round_to_integer(y, rounding_mode) - zeropt) * scale
+
+
+def integer_range(bitwidth: Any, signed: bool, narrow: bool, dtype: Any) -> tuple[Any, Any]:
+    """The lowest and the highest integer of that many bits, rounded to the dtype."""
+    if signed:
+        magnitude = power_of_two(bitwidth - 1, dtype)
+        return -magnitude + int(narrow), magnitude - 1
+    highest = power_of_two(bitwidth, dtype) - (1 + int(narrow))
+    return highest * 0, highest

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seven rounding modes for one element. A zero result carries the operand's sign; NaN and
+// infinities pass. All of it is straight-line code that vectorises.
+#pragma once
+
+#include <cctype>
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "../_native/types.hpp"
+
+namespace anybit {
+
+enum class RoundingMode : std::uint8_t { round, ceil, floor, up, down, half_up, half_down };
+inline constexpr int rounding_modes = 7;
+
+inline constexpr std::string_view rounding_mode_names[] = {
+    "ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN"};
+
+// y rounded to an integer. The thread must round to nearest even (see floating_point.hpp).
+template <RoundingMode mode, class T>
+[[gnu::always_inline]] inline T round_to_integer(T y) {
+  if constexpr (mode == RoundingMode::round) return std::nearbyint(y);
+  if constexpr (mode == RoundingMode::ceil) return std::ceil(y);
+  if constexpr (mode == RoundingMode::floor) return std::floor(y);
+  if constexpr (mode == RoundingMode::down) return std::trunc(y);
+  const T magnitude = std::abs(y);
+  if constexpr (mode == RoundingMode::up) return std::copysign(std::ceil(magnitude), y);
+  // floor(|y| + 0.5) would be wrong at 0.49999997 and above 2^23: compare the exact remainder.
+  const T whole = std::trunc(magnitude);
+  const T rest = magnitude - whole;
+  const bool away = mode == RoundingMode::half_up ? rest >= T(0.5) : rest > T(0.5);
+  return std::copysign(whole + (away ? T(1) : T(0)), y);
+}
+
+inline bool equals_ignoring_case(std::string_view text, std::string_view upper) {
+  if (text.size() != upper.size()) return false;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (std::toupper(static_cast<unsigned char>(text[i])) != upper[i]) return false;
+  return true;
+}
+
+inline void parse(std::string_view text, RoundingMode& mode) {
+  for (int i = 0; i < rounding_modes; ++i)
+    if (equals_ignoring_case(text, rounding_mode_names[i])) {
+      mode = static_cast<RoundingMode>(i);
+      return;
+    }
+  if (equals_ignoring_case(text, "HALF_EVEN")) {
+    mode = RoundingMode::round;
+    return;
+  }
+  std::string known = "HALF_EVEN";
+  for (const std::string_view name : rounding_mode_names) known.append(", ").append(name);
+  const bool brevitas = equals_ignoring_case(text, "ROUND_TO_ZERO");
+  throw Error(Error::Kind::value, "rounding_mode must be one of " + known + ", got '" +
+                                      std::string(text) + "'" +
+                                      (brevitas ? "; Brevitas's ROUND_TO_ZERO is DOWN" : ""));
+}
+
+}  // namespace anybit

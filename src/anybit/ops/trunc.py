@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+from anybit.ops._arrays import namespace
+from anybit.ops._domain import Array, PositiveInteger, Real
+from anybit.ops._operator import operator
+from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
+from anybit.ops._rounding import round_to_integer
+from anybit.ops.int_quant import integer_range
+
+
+@operator("Trunc", version=2, aliases=("TruncQuant",))
+def trunc(
+    x: Array,
+    scale: Real,
+    zeropt: Real,
+    in_bitwidth: PositiveInteger,
+    out_scale: Real,
+    out_bitwidth: PositiveInteger,
+    *,
+    signed: bool = True,
+    narrow: bool = False,
+    rounding_mode: str = "FLOOR",
+    out: Array | None = None,
+) -> Array:
+    """Remove low bits of integers that are carried as floats: requantize to a coarser scale.
+
+        y = round_half_even(x / scale + zeropt)
+        t = 2^(the integer nearest to log2(out_scale / scale))
+        result = (round(clip(y / t, lowest, highest)) - zeropt / t) * out_scale
+
+    The range is that of `int_quant` for out_bitwidth.
+
+    Args:
+        x: float32, float64, float16 or bfloat16, any shape; multiples of scale. Computed in
+            float32 (float64 for float64), each operation rounded once, to nearest even.
+        scale, zeropt: Those of x. Like all parameters they broadcast to x without enlarging it.
+        in_bitwidth: The bits of x, an integer >= 1. It does not change the result.
+        out_scale: The scale of the result; the result is NaN unless out_scale / scale is
+            finite and > 0.
+        out_bitwidth: The bits of the result, an integer >= 1.
+        signed, narrow: The range of the result, as in `int_quant`.
+        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        out: An array of x's shape and dtype to write to; x itself is allowed.
+
+    Returns:
+        An array of x's shape and dtype. NaN stays NaN; infinities saturate.
+
+    Raises:
+        ValueError: A width that is no integer >= 1, an unknown rounding mode, a parameter that
+            does not broadcast to x, an `out` of another shape or dtype.
+        TypeError: An x or a parameter of a dtype that is not real.
+
+    Source: QONNX operator Trunc, version 2 (six inputs); see `trunc_v1` for five.
+
+    >>> trunc([7.0, -7.0, 100.0], 1.0, 0.0, 8, 4.0, 4)
+    array([ 4., -8., 28.])
+    """
+    del in_bitwidth  # validated only
+    xp = namespace(x)
+    lowest, highest = integer_range(out_bitwidth, signed, narrow, x.dtype)
+    factor = _nearest_power_of_two(out_scale / scale)
+    y = round_to_integer(x / scale + zeropt, "ROUND") / factor
+    y = xp.where(y > highest, highest, y)
+    y = xp.where(y < lowest, lowest, y)
+    return (round_to_integer(y, rounding_mode) - zeropt / factor) * out_scale
+
+
+def _nearest_power_of_two(ratio: Any) -> Any:
+    """2^K for the integer K nearest to log2(ratio); NaN unless ratio is finite and > 0."""
+    xp = namespace(ratio)
+    exponent = floor_log2(ratio)
+    # The largest float below sqrt(2), in float32 and in float64.
+    above_half = times_power_of_two(ratio, -exponent) > 1.4142135623730949
+    power = power_of_two(xp.where(above_half, exponent + 1, exponent), ratio.dtype)
+    usable = xp.isfinite(ratio) & (ratio > 0)
+    return xp.where(usable, power, xp.full_like(ratio, float("nan")))

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// trunc_v1 for one element; trunc_v1.py is the specification.
+#pragma once
+
+#include <array>
+
+#include "powers.hpp"
+#include "rounding.hpp"
+
+namespace anybit {
+
+struct TruncV1 {
+  static constexpr std::string_view name = "trunc_v1";
+  static constexpr std::array inputs = {Input{"x"}, Input{"scale"}, Input{"zeropt"},
+                                        Input{"in_bitwidth", positive_integer},
+                                        Input{"out_bitwidth", positive_integer}};
+
+  struct Attributes {
+    RoundingMode rounding_mode = RoundingMode::floor;
+    constexpr void visit(auto&& visitor) { visitor("rounding_mode", rounding_mode); }
+  };
+
+  static constexpr int variants = rounding_modes;
+  static int variant(const Attributes& attributes) {
+    return static_cast<int>(attributes.rounding_mode);
+  }
+
+  template <int, class T>
+  static std::array<T, 3> prepare(const Attributes&, T scale, T zeropt, double in_bitwidth,
+                                  double out_bitwidth) {
+    return {scale, zeropt, power_of_two<T>(in_bitwidth - out_bitwidth)};
+  }
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static T apply(T x, T scale, T zeropt, T factor) {
+    const T y = round_to_integer<RoundingMode::round>(x / scale + zeropt) / factor;
+    return (round_to_integer<RoundingMode{variant}>(y) - zeropt) * scale;
+  }
+};
+
+}  // namespace anybit

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+from anybit.ops._domain import Array, PositiveInteger, Real
+from anybit.ops._operator import operator
+from anybit.ops._powers import power_of_two
+from anybit.ops._rounding import round_to_integer
+
+
+@operator("Trunc", version=1, aliases=("TruncQuant",))
+def trunc_v1(
+    x: Array,
+    scale: Real,
+    zeropt: Real,
+    in_bitwidth: PositiveInteger,
+    out_bitwidth: PositiveInteger,
+    *,
+    rounding_mode: str = "FLOOR",
+    out: Array | None = None,
+) -> Array:
+    """Remove low bits of integers that are carried as floats, as files before 2025 mean it.
+
+        y = round_half_even(x / scale + zeropt)
+        result = (round(y / 2^(in_bitwidth - out_bitwidth)) - zeropt) * scale
+
+    Nothing is clipped and neither the zero-point nor the scale follows the lost bits: the result
+    shrinks. Old files mean exactly that; new ones use `trunc`.
+
+    Args:
+        x: float32, float64, float16 or bfloat16, any shape; multiples of scale. Computed in
+            float32 (float64 for float64), each operation rounded once, to nearest even.
+        scale, zeropt: Those of x. Like all parameters they broadcast to x without enlarging it.
+        in_bitwidth, out_bitwidth: Bits before and after, integers >= 1.
+        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        out: An array of x's shape and dtype to write to; x itself is allowed.
+
+    Returns:
+        An array of x's shape and dtype. NaN stays NaN; infinities pass.
+
+    Raises:
+        ValueError: A width that is no integer >= 1, an unknown rounding mode, a parameter that
+            does not broadcast to x, an `out` of another shape or dtype.
+        TypeError: An x or a parameter of a dtype that is not real.
+
+    Source: QONNX operator Trunc, version 1 (five inputs).
+
+    >>> trunc_v1([7.0, -7.0, 100.0], 1.0, 0.0, 8, 6)
+    array([ 1., -2., 25.])
+    """
+    factor = power_of_two(in_bitwidth - out_bitwidth, x.dtype)
+    y = round_to_integer(x / scale + zeropt, "ROUND") / factor
+    return (round_to_integer(y, rounding_mode) - zeropt) * scale
