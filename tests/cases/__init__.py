@@ -187,7 +187,7 @@ def refused_widths(inputs: tuple, place: int, name: str, least: int | None = 1) 
     bad = {"fraction": (2.5, r"2\.5"), "nan": (nan, "(?i)nan"), "inf": (inf, "(?i)inf")}
     if least is not None:
         bad["negative"] = (-1, "-1")
-        bad["too_small"] = (least - 1, str(least - 1))
+        bad["too_small"] = (least - 1, f"(?<![0-9.]){least - 1}")
     for what, (value, pattern) in bad.items():
         yield refused(f"{name}_{what}", with_input(inputs, place, value), ValueError, pattern)
         array = f32([4, value])

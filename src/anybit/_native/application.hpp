@@ -40,19 +40,33 @@ class Application {
     std::array<std::int64_t, max_parameters> parameters;
     bool varies() const;
     bool carries_on(const Loop& inner) const;
-    bool carries_on_in_all(const Loop& inner) const;
   };
-  struct Position;
-  struct Scratch;
+  struct Position {
+    std::int64_t x = 0;
+    std::int64_t out = 0;
+    std::int64_t table = 0;
+    std::array<std::int64_t, max_parameters> parameters{};
+    void advance(const Loop& loop, std::int64_t steps);
+  };
+  // Elements converted or prepared at a time: all scratch arrays together stay below 40 KiB.
+  static constexpr std::int64_t block = 256;
+  struct Scratch {
+    alignas(64) double x[block];
+    alignas(64) double out[block];
+    alignas(64) double gathered[max_parameters][block];
+    alignas(64) double prepared[max_columns * block];
+  };
 
   void lay_out_loops(const Tensor& x, const Tensor& out, std::span<const Tensor> parameters);
   void merge_loops();
   void plan_table();
-  void widen_row(std::int64_t limit);
-  void lay_out_table();
-  void fill_table(Scratch& scratch);
-  void prepare(const std::int64_t* offsets, int first_loop, int last_loop, std::int64_t first,
-               std::int64_t count, void* prepared, std::int64_t plane, Scratch& scratch) const;
+  void fill_table(int innermost);
+  bool widen_row();
+  void repeat_table(const char* compact, std::int64_t compact_plane,
+                    const std::array<std::int64_t, max_rank>& compact_steps);
+  char* allocate_table();
+  void prepare(const Position& at, int along, std::int64_t first, std::int64_t count,
+               void* prepared, std::int64_t plane, Scratch& scratch) const;
   void run_row(const Position& at, std::int64_t first, std::int64_t last, Scratch& scratch) const;
   void run_piece(const Position& at, std::int64_t first, std::int64_t count, const void* prepared,
                  std::int64_t plane, bool uniform, Scratch& scratch) const;
@@ -79,8 +93,9 @@ class Application {
   std::int64_t row_ = 1;             // elements in a row
   std::int64_t period_ = 0;  // after which a row's parameters repeat; 0: one set for the whole row
   std::int64_t plane_ = 0;   // elements in each column of the table; 0: too many for a table
-  std::array<double, 2 * max_columns> small_table_;
-  std::unique_ptr<double[]> large_table_;
+  // A single set fits into the object itself; tables are allocated.
+  alignas(64) std::array<double, max_columns> single_set_;
+  std::unique_ptr<char[]> memory_;
   char* table_ = nullptr;
 };
 

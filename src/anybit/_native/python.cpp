@@ -2,8 +2,8 @@
 // The operators as Python functions over NumPy arrays. Names no operator.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
 
+#include <optional>
 #include <type_traits>
 
 #include "../ops/operators.hpp"
@@ -21,7 +21,7 @@ constexpr std::int64_t elements_without_gil = 4096;
 void read_attribute(nb::handle value, std::string_view name, bool& flag) {
   if (!PyLong_Check(value.ptr()) && !PyObject_HasAttrString(value.ptr(), "__bool__"))
     throw Error(Error::Kind::type, std::string(name) + " must be a bool, got " +
-                                       nb::cast<std::string>(nb::repr(value)));
+                                       repr_of(value));
   const int truth = PyObject_IsTrue(value.ptr());
   if (truth < 0) throw nb::python_error();
   flag = truth == 1;
@@ -34,6 +34,15 @@ void read_attribute(nb::handle value, std::string_view, std::int64_t& number) {
   if (number == -1 && PyErr_Occurred()) throw nb::python_error();
 }
 
+// The characters of a str, which the str owns; nothing for another object.
+std::optional<std::string_view> characters(nb::handle object) {
+  if (!PyUnicode_Check(object.ptr())) return std::nullopt;
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &length);
+  if (text == nullptr) throw nb::python_error();
+  return std::string_view(text, static_cast<std::size_t>(length));
+}
+
 // A choice is given by its name, or as an object that has that name (a dtype, a type).
 template <class Choice>
 void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
@@ -41,15 +50,11 @@ void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
   for (const char* attribute : {"__name__", "name"})
     if (!PyUnicode_Check(text.ptr()))
       text = nb::getattr(value, attribute, nb::borrow(value));
-  Py_ssize_t length = 0;
-  const char* characters =
-      PyUnicode_Check(text.ptr()) ? PyUnicode_AsUTF8AndSize(text.ptr(), &length) : nullptr;
-  if (characters == nullptr) {
-    PyErr_Clear();
+  const auto spelled = characters(text);
+  if (!spelled)
     throw Error(Error::Kind::type, std::string(name) + " must be a string, got " +
-                                       nb::cast<std::string>(nb::repr(value)));
-  }
-  parse(std::string_view(characters, static_cast<std::size_t>(length)), choice);
+                                       repr_of(value));
+  parse(*spelled, choice);
 }
 
 [[noreturn]] void fail(std::string_view op, const std::string& rest) {
@@ -68,7 +73,7 @@ struct Arguments {
       fail(Op::name, "takes at most " + std::to_string(inputs.size()) +
                          " positional arguments, got " + std::to_string(positional.size()));
     for (std::size_t i = 0; i < positional.size(); ++i) inputs[i] = positional[i];
-    for (const auto [key, value] : keywords) take(nb::cast<std::string_view>(key), value);
+    for (const auto [key, value] : keywords) take(*characters(key), value);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].is_valid() && inputs[i].is_none() && Op::inputs[i].optional) inputs[i] = {};
       if (!inputs[i].is_valid() && !Op::inputs[i].optional)
@@ -82,7 +87,7 @@ struct Arguments {
       return;
     }
     bool known = false;
-    attributes.visit([&](std::string_view name, auto& attribute) {
+    attributes.visit([&](std::string_view name, auto& attribute, auto... /*onnx_names*/) {
       if (name != key) return;
       read_attribute(value, name, attribute);
       known = true;
@@ -98,8 +103,8 @@ struct Arguments {
 };
 
 std::string described(const nb::object& array) {
-  return "shape " + nb::cast<std::string>(nb::str(array.attr("shape"))) + " and dtype " +
-         nb::cast<std::string>(nb::str(array.attr("dtype")));
+  return "shape " + text_of(nb::object(array.attr("shape"))) + " and dtype " +
+         text_of(nb::object(array.attr("dtype")));
 }
 
 // Borrows the array to write to, or makes one in x's memory order.
@@ -113,14 +118,14 @@ void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type
   }
   if (!nb::isinstance(given, numpy.ndarray))
     throw Error(Error::Kind::type, "out must be a NumPy array, got " +
-                                       nb::cast<std::string>(nb::repr(given.type())));
+                                       repr_of(given.type()));
   const nb::object array = nb::borrow(given);
   const bool fits = array.attr("shape").equal(x.object().attr("shape")) &&
-                    nb::cast<std::string>(nb::str(array.attr("dtype"))) == name_of(type);
+                    text_of(nb::object(array.attr("dtype"))) == name_of(type);
   if (!fits)
     throw Error(Error::Kind::value,
                 "out must have shape " +
-                    nb::cast<std::string>(nb::str(x.object().attr("shape"))) + " and dtype " +
+                    text_of(nb::object(x.object().attr("shape"))) + " and dtype " +
                     std::string(name_of(type)) + ", got " + described(array));
   out.borrow(array, "out", true);
 }
@@ -169,7 +174,7 @@ nb::dict describe() {
                                  input.domain.minimum));
   nb::dict attributes;
   typename Op::Attributes defaults;
-  defaults.visit([&](std::string_view name, auto& value) {
+  defaults.visit([&](std::string_view name, auto& value, auto... /*onnx_names*/) {
     using Value = std::remove_reference_t<decltype(value)>;
     const nb::str key(name.data(), name.size());
     if constexpr (std::is_enum_v<Value>) attributes[key] = static_cast<int>(value);

@@ -29,6 +29,15 @@ struct NumPy {
   }
 };
 
+// str(object), and repr(object).
+inline std::string text_of(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Str(object.ptr()));
+  const char* characters = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
+  if (characters == nullptr) throw nb::python_error();
+  return characters;
+}
+inline std::string repr_of(nb::handle object) { return text_of(nb::repr(object)); }
+
 inline bool is_ndarray(nb::handle object) {
   return Py_TYPE(object.ptr()) == reinterpret_cast<PyTypeObject*>(NumPy::get().ndarray.ptr());
 }
@@ -94,7 +103,7 @@ class Operand {
     const bool bfloat16 = !acquire(array, writable);
     std::optional<ElementType> type;
     if (bfloat16) {
-      if (nb::cast<std::string>(nb::str(array.attr("dtype").attr("name"))) != "bfloat16")
+      if (text_of(nb::object(array.attr("dtype").attr("name"))) != "bfloat16")
         fail(array, name);
       const nb::object bits = array.attr("view")("uint16");
       if (!acquire(bits, writable)) fail(array, name);
@@ -168,7 +177,7 @@ class Operand {
   [[noreturn]] static void fail(const nb::object& array, std::string_view name) {
     throw Error(Error::Kind::type,
                 std::string(name) + " must hold real numbers, got dtype " +
-                    nb::cast<std::string>(nb::str(array.attr("dtype"))));
+                    text_of(nb::object(array.attr("dtype"))));
   }
 
   bool is_aligned() const {

@@ -83,6 +83,13 @@ struct Input {
   double absent = 0;
 };
 
+// What an operator is called in ONNX files. Versions of one operator share a name.
+struct OnnxName {
+  std::string_view name;
+  std::string_view domain;
+  std::string_view alias = {};  // another name found in files
+};
+
 // The lowest and the highest value that an integer input holds in one call.
 struct Range {
   double lowest = 0;

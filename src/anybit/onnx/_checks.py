@@ -20,8 +20,11 @@ def check_shapes(proto: onnx.ModelProto, where: str) -> None:
         initialized = {tensor.name for tensor in graph.initializer}
         inputs = {value.name for value in graph.input} - initialized
         for value in (*graph.input, *graph.output, *graph.value_info):
-            dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim
-                    if dim.HasField("dim_value")]  # fmt: skip
+            dims = [
+                dim.dim_value
+                for dim in value.type.tensor_type.shape.dim
+                if dim.HasField("dim_value")
+            ]
             what = f"{where}: {value.name!r} is declared with shape {_shown(dims)}"
             if any(dim < 0 for dim in dims) or math.prod(dims) > _MOST_ELEMENTS:
                 raise ModelError(f"{what}, which no machine can hold")
@@ -41,8 +44,10 @@ def check_tensors(proto: onnx.ModelProto, folder: Path | None, where: str) -> No
             _check_external(tensor, size, folder, what)
         elif tensor.HasField("raw_data"):
             if size is not None and len(tensor.raw_data) != size:
-                raise ModelError(f"{what} of shape {_shown(tensor.dims)} needs {size} bytes "
-                                 f"but holds {len(tensor.raw_data)}")  # fmt: skip
+                raise ModelError(
+                    f"{what} of shape {_shown(tensor.dims)} needs {size} bytes "
+                    f"but holds {len(tensor.raw_data)}"
+                )
         elif elements > 4 * tensor.ByteSize():  # no encoding has more than four elements a byte
             raise ModelError(f"{what} of shape {_shown(tensor.dims)} holds too few values")
 
@@ -66,22 +71,30 @@ def _check_external(
         raise ModelError(f"{what} is stored in {location!r}; load the model by its path")
     path = (folder / location).resolve()
     if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
-        raise ModelError(f"{what} is stored in {location!r}, outside the model's folder; "
-                         "external data must lie beside the model")  # fmt: skip
+        raise ModelError(
+            f"{what} is stored in {location!r}, outside the model's folder; "
+            "external data must lie beside the model"
+        )
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or 0)
     except ValueError:
         raise ModelError(f"{what} has no valid offset and length") from None
     if not path.is_file():
-        raise ModelError(f"{what} is stored in {location!r}, which is missing from {folder}; "
-                         "copy that file beside the model")  # fmt: skip
+        raise ModelError(
+            f"{what} is stored in {location!r}, which is missing from {folder}; "
+            "copy that file beside the model"
+        )
     if size is None or min(offset, length) < 0 or (length and length != size):
-        raise ModelError(f"{what} of shape {_shown(tensor.dims)} needs {size} bytes, "
-                         f"but its entry gives length {length} at offset {offset}")  # fmt: skip
+        raise ModelError(
+            f"{what} of shape {_shown(tensor.dims)} needs {size} bytes, "
+            f"but its entry gives length {length} at offset {offset}"
+        )
     if offset + size > path.stat().st_size:
-        raise ModelError(f"{what} needs {size} bytes at offset {offset} of {location!r}, "
-                         f"which has {path.stat().st_size}; the file is cut short")  # fmt: skip
+        raise ModelError(
+            f"{what} needs {size} bytes at offset {offset} of {location!r}, "
+            f"which has {path.stat().st_size}; the file is cut short"
+        )
 
 
 def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:

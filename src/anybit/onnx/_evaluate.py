@@ -54,15 +54,16 @@ _BOUNDS: dict[str, Callable[[Arrays], int]] = {
     "Shape": lambda arrays: 64,
     "Size": lambda arrays: 1,
 }
-_BOUNDS |= dict.fromkeys(
-    "Cast CastLike Clip Flatten Identity Reshape Slice Squeeze Transpose Unsqueeze "
-    "Abs Ceil Exp Floor Log Neg Reciprocal Round Sign Sqrt Relu "
-    "ReduceMax ReduceMin ReduceMean ReduceSum".split(),
-    _largest,
-)
-_BOUNDS |= dict.fromkeys(
-    "Add Sub Mul Div Pow Mod Max Min Where Equal Greater Less And Or Not".split(), _broadcast
-)
+_SAME_SIZE = """
+    Cast CastLike Clip Flatten Identity Reshape Slice Squeeze Transpose Unsqueeze
+    Abs Ceil Exp Floor Log Neg Reciprocal Relu Round Sign Sqrt
+    ReduceMax ReduceMean ReduceMin ReduceSum
+"""
+_ELEMENTWISE = """
+    Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Not Or Pow Sub Where
+"""
+_BOUNDS |= dict.fromkeys(_SAME_SIZE.split(), _largest)
+_BOUNDS |= dict.fromkeys(_ELEMENTWISE.split(), _broadcast)
 
 
 def result_bound(node: ir.Node, arrays: Arrays) -> int | None:
@@ -95,7 +96,7 @@ def evaluate_standard(node: ir.Node, arrays: Arrays, opset: int, ir_version: int
 
     The runtime is asked, and not NumPy, because Pow, Exp and Log differ in their last bit.
     """
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-untyped]
 
     inputs = {f"x{index}": array for index, array in enumerate(arrays) if array is not None}
     proto = ir.to_proto(node)

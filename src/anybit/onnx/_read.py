@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
 from anybit.onnx._checks import check_shapes, check_tensors
@@ -102,8 +102,10 @@ def _check_values(model: ir.Model, where: str) -> None:
     for node in model.graph.all_nodes():
         for value in node.inputs:
             if value is not None and value.producer() is None and value not in known:
-                raise ModelError(f"{where}: node {node.name!r} reads {value.name!r}, "
-                                 "which nothing produces; export the model again")  # fmt: skip
+                raise ModelError(
+                    f"{where}: node {node.name!r} reads {value.name!r}, "
+                    "which nothing produces; export the model again"
+                )
     for value in model.graph.outputs:
         if value.producer() is None and value not in known:
             raise ModelError(f"{where}: nothing produces the output {value.name!r}")

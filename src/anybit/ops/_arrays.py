@@ -11,6 +11,8 @@ import numpy as np
 
 from anybit.ops._domain import Domain
 
+FLOATING = ("float32", "float64", "float16", "bfloat16")
+
 Place = Callable[[Any, Any, str, dict[str, Any]], Any]
 
 
@@ -34,19 +36,19 @@ def namespace(x: Any) -> Any:
     return array_namespace(x)
 
 
+def _dtype_name(x: Any) -> str:
+    # float16 and bfloat16 are no part of the array API; libraries agree on the names only.
+    return str(x.dtype).rpartition(".")[2]
+
+
 def _is_bfloat16(x: Any) -> bool:
-    # The array API has no bfloat16; libraries that offer it agree on the name only.
-    return str(x.dtype).rpartition(".")[2] == "bfloat16"
+    return _dtype_name(x) == "bfloat16"
 
 
 def compute_type(x: Any) -> Any:
-    """The dtype in which results for x are computed. TypeError unless x is real floating."""
+    """The dtype in which results for x are computed: float32 or float64."""
     xp = namespace(x)
-    if x.dtype == xp.float64:
-        return xp.float64
-    if x.dtype == xp.float32 or str(x.dtype).endswith("float16"):
-        return xp.float32
-    raise TypeError(f"x must be float32, float64, float16 or bfloat16, got {x.dtype}")
+    return xp.float64 if x.dtype == xp.float64 else xp.float32
 
 
 def _cast(x: Any, dtype: Any) -> Any:
@@ -55,13 +57,17 @@ def _cast(x: Any, dtype: Any) -> Any:
     return namespace(x).astype(x, dtype)
 
 
-def widened(x: Any) -> Any:
-    """x in its compute type; exact."""
+def widened(x: Any, domain: Domain, name: str) -> Any:
+    """x in its compute type; exact. TypeError for a dtype that the operator does not take."""
+    if _dtype_name(x) not in (domain.dtypes or FLOATING):
+        raise TypeError(f"{name} must be {domain.description}, got {x.dtype}")
     return _cast(x, compute_type(x))
 
 
 def delivered(result: Any, x: Any, out: Any) -> Any:
     """The result in x's dtype (an integer result stays as it is), written to `out` if given."""
+    if isinstance(result, np.generic):  # NumPy turns 0-d arrays into scalars
+        result = np.asarray(result)
     if namespace(result).isdtype(result.dtype, "real floating") and result.dtype != x.dtype:
         result = _cast(result, x.dtype)
     if out is None:
@@ -75,19 +81,16 @@ def delivered(result: Any, x: Any, out: Any) -> Any:
     return out
 
 
-def parameter(value: Any, domain: Domain | None, x: Any, name: str) -> Any:
+def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
     """One parameter as an array beside x: the compute type, or int64 where integers are asked for.
 
     Raises TypeError for what is no real number and ValueError for values outside the domain.
     """
-    assert domain is not None, "only the first input has no domain"
     xp = namespace(x)
     values = np.asarray(value) if not is_foreign(value) else value
     kinds = ("real floating", "integral", "bool")
-    named = str(values.dtype).rpartition(".")[2]
-    if not (_is_bfloat16(values) or namespace(values).isdtype(values.dtype, kinds)) or (
-        domain.dtypes and named not in domain.dtypes and hasattr(value, "dtype")
-    ):
+    other = hasattr(value, "dtype") and domain.dtypes and _dtype_name(values) not in domain.dtypes
+    if other or not (_is_bfloat16(values) or namespace(values).isdtype(values.dtype, kinds)):
         raise TypeError(f"{name} must be {domain.description}, got dtype {values.dtype}")
     if domain.integer or domain.minimum is not None:
         _check(values, domain, name)
@@ -109,7 +112,9 @@ def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return values.astype(dtype)
     # NumPy rounds to the compute type: float64 and float32 have the same name in every library.
-    return xp.asarray(values.astype(str(dtype).rpartition(".")[2]), dtype=dtype, device=device(x))
+    return xp.asarray(
+        values.astype(_dtype_name(xp.empty(0, dtype=dtype))), dtype=dtype, device=device(x)
+    )
 
 
 def _check(values: Any, domain: Domain, name: str) -> None:

@@ -18,9 +18,8 @@ class Domain:
     dtypes: tuple[str, ...] = ()
 
 
-Array = Any
+Floating = Annotated[Any, Domain("float32, float64, float16 or bfloat16")]
 """An array of any array-API library, or for NumPy whatever `numpy.asarray` takes."""
-
 Real = Annotated[Any, Domain("a real number")]
 NonNegative = Annotated[Any, Domain("a number >= 0", minimum=0)]
 Integer = Annotated[Any, Domain("an integer", integer=True)]

@@ -28,7 +28,7 @@ def round_to_grid(y: Any, mantissa_bitwidth: Any, exponent_bias: Any, mode: str)
     quarter = xp.where(y < 0, xp.full_like(y, -0.25), xp.full_like(y, 0.25))
     steps = xp.where((y != 0) & (exponent < step - 2), quarter, steps)
     rounded = times_power_of_two(round_to_integer(steps, mode), step)
-    return xp.where(xp.isinf(y), xp.full_like(y, float("nan")), rounded)
+    return xp.where(xp.isfinite(y), rounded, xp.full_like(y, float("nan")))
 
 
 def largest_value(
@@ -36,6 +36,8 @@ def largest_value(
 ) -> Any:
     """(2 - 2^-m) * 2^(2^e - 1 - bias): the largest value if no code is reserved."""
     xp = namespace(exponent_bitwidth)
-    codes = xp.bitwise_left_shift(xp.ones_like(exponent_bitwidth), xp.clip(exponent_bitwidth, 0, 62))
+    codes = xp.bitwise_left_shift(
+        xp.ones_like(exponent_bitwidth), xp.clip(exponent_bitwidth, 0, 62)
+    )
     significand = 2 - power_of_two(-mantissa_bitwidth, dtype)
     return times_power_of_two(significand, codes - 1 - exponent_bias)

@@ -26,10 +26,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Input:
-    """One ONNX input. `domain` is None for the tensor that is quantized."""
+    """One ONNX input."""
 
     name: str
-    domain: Domain | None
+    domain: Domain
     optional: bool
 
 
@@ -130,9 +130,13 @@ def operator(
     return decorate
 
 
-def _domain(hint: Any) -> Domain | None:
-    metadata = getattr(hint, "__metadata__", ())
-    return next((item for item in metadata if isinstance(item, Domain)), None)
+def _domain(hint: Any) -> Domain:
+    """The domain in an annotation, be it `Real` or `Real | None`."""
+    for part in (hint, *typing.get_args(hint)):
+        for item in getattr(part, "__metadata__", ()):
+            if isinstance(item, Domain):
+                return item
+    raise TypeError(f"annotate the input with its domain, got {hint!r}")
 
 
 def _spellings(
@@ -150,17 +154,20 @@ def _evaluate(
 ) -> Any:
     """Convert x and the parameters to the compute type, run the body, round once to x's dtype."""
     attributes = dict(arguments)
-    x = _arrays.as_array(attributes.pop(inputs[0].name))
+    given = [attributes.pop(declared.name) for declared in inputs]
     out = attributes.pop("out")
-    parameters = [
-        None if value is None else _arrays.parameter(value, declared.domain, x, declared.name)
-        for declared in inputs[1:]
-        for value in [attributes.pop(declared.name)]
-    ]
-    placed = [
-        None if value is None else place(value, x, declared.name, attributes)
-        for declared, value in zip(inputs[1:], parameters, strict=True)
-    ]
+    x = _arrays.as_array(given[0])
     with np.errstate(all="ignore"):  # 0/0 and overflow have defined results
-        result = body(_arrays.widened(x), *placed, **attributes)
-        return _arrays.delivered(result, x, out)
+        wide = _arrays.widened(x, inputs[0].domain, inputs[0].name)
+        parameters = [
+            None
+            if value is None
+            else place(
+                _arrays.parameter(value, declared.domain, x, declared.name),
+                x,
+                declared.name,
+                attributes,
+            )
+            for declared, value in zip(inputs[1:], given[1:], strict=True)
+        ]
+        return _arrays.delivered(body(wide, *parameters, **attributes), x, out)

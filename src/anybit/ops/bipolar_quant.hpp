@@ -10,6 +10,7 @@ namespace anybit {
 
 struct BipolarQuant {
   static constexpr std::string_view name = "bipolar_quant";
+  static constexpr OnnxName onnx{"BipolarQuant", "qonnx.custom_op.general"};
   static constexpr std::array inputs = {Input{"x"}, Input{"scale"}};
 
   struct Attributes {

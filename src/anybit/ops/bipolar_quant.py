@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
 from anybit.ops._arrays import namespace
-from anybit.ops._domain import Array, Real
+from anybit.ops._domain import Floating, Real
 from anybit.ops._operator import operator
 
 
 @operator("BipolarQuant")
-def bipolar_quant(x: Array, scale: Real, *, out: Array | None = None) -> Array:
+def bipolar_quant(x: Floating, scale: Real, *, out: Any = None) -> Any:
     """Quantize x to one bit: +scale where x >= 0, -scale elsewhere.
 
     Args:

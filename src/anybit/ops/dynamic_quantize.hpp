@@ -41,6 +41,7 @@ inline void parse(std::string_view text, Arithmetic& arithmetic) {
 
 struct DynamicQuantize {
   static constexpr std::string_view name = "dynamic_quantize";
+  static constexpr OnnxName onnx{"DynamicQuantize", "anybit"};
   static constexpr std::array inputs = {Input{"src", float32_only}, Input{"scales", float32_only},
                                         Input{"zps", small_integer, true, 0}};
 
@@ -50,7 +51,7 @@ struct DynamicQuantize {
     std::int64_t axis = 1;
     Arithmetic arithmetic = Arithmetic::divide;
     constexpr void visit(auto&& visitor) {
-      visitor("dtype", target);
+      visitor("dtype", target, "dst");
       visitor("qtype", granularity);
       visitor("axis", axis);
       visitor("arithmetic", arithmetic);
@@ -63,12 +64,15 @@ struct DynamicQuantize {
 
   // The axis along which the 1-D parameters lie; -1: one element for the whole tensor.
   static int parameter_axis(const Attributes& attributes, int rank) {
-    if (attributes.granularity == Granularity::per_tensor) return -1;
+    const bool per_tensor = attributes.granularity == Granularity::per_tensor;
+    // Only the default may name an axis that src lacks, and only where it is not used.
+    if (per_tensor && attributes.axis == Attributes{}.axis) return -1;
     if (attributes.axis < -rank || attributes.axis >= rank)
       throw Error(Error::Kind::value,
                   "axis must be in [" + std::to_string(-rank) + ", " + std::to_string(rank - 1) +
                       "] for src of rank " + std::to_string(rank) + ", got " +
                       std::to_string(attributes.axis));
+    if (per_tensor) return -1;
     return static_cast<int>(attributes.axis < 0 ? attributes.axis + rank : attributes.axis);
   }
 

@@ -2,8 +2,10 @@
 from typing import Any
 
 from anybit.ops._arrays import namespace
-from anybit.ops._domain import Array, Float32, SmallInteger
+from anybit.ops._domain import Float32, SmallInteger
 from anybit.ops._operator import operator
+
+_DEFAULT_AXIS = 1
 
 # dtype: the array API's name, the lowest and the highest value
 _TARGETS = {"s8": ("int8", -128, 127), "u8": ("uint8", 0, 255)}
@@ -14,29 +16,37 @@ def _along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> 
     qtype, axis, rank = attributes["qtype"], attributes["axis"], src.ndim
     if qtype not in ("per_tensor", "per_channel"):
         raise ValueError(f"qtype must be per_tensor or per_channel, got {qtype!r}")
-    if qtype == "per_channel" and not -rank <= axis < rank:
-        raise ValueError(f"axis must be in [-{rank}, {rank - 1}] for src of rank {rank}, got {axis}")
+    # Only the default may name an axis that src lacks, and only where it is not used.
+    unused = qtype == "per_tensor" and axis == _DEFAULT_AXIS
+    if not unused and not -rank <= axis < rank:
+        raise ValueError(
+            f"axis must be in [-{rank}, {rank - 1}] for src of rank {rank}, got {axis}"
+        )
     wanted = src.shape[axis] if qtype == "per_channel" else 1
     if value.ndim > 1 or value.size != wanted:
-        raise ValueError(f"{name} must have shape ({wanted},) for {qtype}, got {tuple(value.shape)}")
+        raise ValueError(
+            f"{name} must have shape ({wanted},) for {qtype}, got {tuple(value.shape)}"
+        )
     shape = [1] * rank
     if qtype == "per_channel":
         shape[axis] = wanted
     return namespace(value).reshape(value, tuple(shape))
 
 
-@operator("DynamicQuantize", domain="anybit", attribute_names={"dtype": ("dst",)}, place=_along_axis)
+@operator(
+    "DynamicQuantize", domain="anybit", attribute_names={"dtype": ("dst",)}, place=_along_axis
+)
 def dynamic_quantize(
-    src: Array,
+    src: Float32,
     scales: Float32,
     zps: SmallInteger | None = None,
     *,
     dtype: str = "s8",
     qtype: str = "per_tensor",
-    axis: int = 1,
+    axis: int = _DEFAULT_AXIS,
     arithmetic: str = "divide",
-    out: Array | None = None,
-) -> Array:
+    out: Any = None,
+) -> Any:
     """Convert float32 to int8 or uint8 with scales and zero-points that are known at run time.
 
         result = saturate(round_half_even(src / scale + zp))
@@ -83,7 +93,7 @@ def dynamic_quantize(
 
 
 def target_name(dtype: Any) -> str:
-    """"s8" or "u8" for either spelling of a target: that name, or a dtype called int8 or uint8."""
+    """ "s8" or "u8" for either spelling of a target: that name, or a dtype called int8 or uint8."""
     if dtype in _TARGETS:
         return str(dtype)
     spelled = getattr(dtype, "__name__", str(dtype)).rpartition(".")[2]

@@ -12,6 +12,7 @@ namespace anybit {
 
 struct FloatQuant {
   static constexpr std::string_view name = "float_quant";
+  static constexpr OnnxName onnx{"FloatQuant", "qonnx.custom_op.general"};
   static constexpr std::array inputs = {
       Input{"x"},
       Input{"scale"},
@@ -31,15 +32,16 @@ struct FloatQuant {
     constexpr void visit(auto&& visitor) {
       visitor("signed", is_signed);
       visitor("rounding_mode", rounding_mode);
-      visitor("has_infinity", has_infinity);
+      visitor("has_infinity", has_infinity, "has_infinity", "has_inf");
       visitor("has_nan", has_nan);
       visitor("has_subnormal", has_subnormal);
       visitor("saturation", saturation);
     }
   };
 
-  // Every rounding mode twice: `usual` formats, whose steps and the reciprocals of them are normal
-  // numbers of T, need no care; the others are computed by integer exponents.
+  // Every rounding mode twice. In `usual` formats all steps and their reciprocals are normal numbers
+  // of T, and the finest step is at most 1, so that y / step cannot underflow. The others are
+  // computed by integer exponents.
   static constexpr int variants = 2 * rounding_modes;
   template <class T>
   static int variant(const Attributes& attributes, std::span<const Range, 6> ranges) {
@@ -47,7 +49,8 @@ struct FloatQuant {
     const Range mantissa = ranges[3];
     const Range bias = ranges[4];
     const bool usual = mantissa.lowest >= 1 && mantissa.highest <= L::mantissa &&
-                       bias.highest + mantissa.highest <= L::bias && bias.lowest >= 1 - L::bias;
+                       bias.highest + mantissa.highest <= L::bias &&
+                       bias.lowest + mantissa.lowest >= 1;
     return static_cast<int>(attributes.rounding_mode) + (usual ? 0 : rounding_modes);
   }
 
@@ -109,7 +112,8 @@ struct FloatQuant {
     const bool far_below = exponent < step - 2 && y != T(0);
     const T steps = far_below ? std::copysign(T(0.25), y) : times_power_of_two(y, -step);
     const T q = times_power_of_two(round_to_integer<mode>(steps), step);
-    return std::isinf(y) ? std::numeric_limits<T>::quiet_NaN() : q;
+    const bool finite = std::abs(y) <= std::numeric_limits<T>::max();
+    return finite ? q : std::numeric_limits<T>::quiet_NaN();
   }
 };
 

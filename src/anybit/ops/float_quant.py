@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
 from anybit.ops._arrays import namespace
-from anybit.ops._domain import Array, Integer, NonNegative, NonNegativeInteger, PositiveInteger, Real
+from anybit.ops._domain import (
+    Floating,
+    Integer,
+    NonNegative,
+    NonNegativeInteger,
+    PositiveInteger,
+    Real,
+)
 from anybit.ops._minifloat import largest_value, round_to_grid
 from anybit.ops._operator import operator
 
 
 @operator("FloatQuant", attribute_names={"has_infinity": ("has_infinity", "has_inf")})
 def float_quant(
-    x: Array,
+    x: Floating,
     scale: Real,
     exponent_bitwidth: PositiveInteger,
     mantissa_bitwidth: NonNegativeInteger,
@@ -20,8 +29,8 @@ def float_quant(
     has_nan: bool = False,
     has_subnormal: bool = True,
     saturation: bool = True,
-    out: Array | None = None,
-) -> Array:
+    out: Any = None,
+) -> Any:
     """Quantize x to a floating-point format of any exponent and mantissa width.
 
         y = x / scale

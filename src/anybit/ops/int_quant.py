@@ -2,7 +2,7 @@
 from typing import Any
 
 from anybit.ops._arrays import namespace
-from anybit.ops._domain import Array, PositiveInteger, Real
+from anybit.ops._domain import Floating, PositiveInteger, Real
 from anybit.ops._operator import operator
 from anybit.ops._powers import power_of_two
 from anybit.ops._rounding import round_to_integer
@@ -10,7 +10,7 @@ from anybit.ops._rounding import round_to_integer
 
 @operator("IntQuant", aliases=("Quant",))
 def int_quant(
-    x: Array,
+    x: Floating,
     scale: Real,
     zeropt: Real,
     bitwidth: PositiveInteger,
@@ -18,8 +18,8 @@ def int_quant(
     signed: bool = True,
     narrow: bool = False,
     rounding_mode: str = "ROUND",
-    out: Array | None = None,
-) -> Array:
+    out: Any = None,
+) -> Any:
     """Quantize x to integers of any width and return the values those integers stand for.
 
         y = clip(x / scale + zeropt, lowest, highest)
@@ -70,4 +70,4 @@ def integer_range(bitwidth: Any, signed: bool, narrow: bool, dtype: Any) -> tupl
         magnitude = power_of_two(bitwidth - 1, dtype)
         return -magnitude + int(narrow), magnitude - 1
     highest = power_of_two(bitwidth, dtype) - (1 + int(narrow))
-    return highest * 0, highest
+    return namespace(highest).zeros_like(highest), highest

@@ -26,17 +26,16 @@ template <class T>
   return std::bit_cast<T>(static_cast<Bits>(exponent + Layout<T>::bias) << Layout<T>::mantissa);
 }
 
-// 2^exponent for any integer: inf above the range of T, 0 below it.
+// 2^exponent for any integer: inf above the range of T, 0 below it. Two factors, since a subnormal
+// power is the product of two normal ones, and a power out of range overflows or underflows as one.
 template <class T>
 [[gnu::always_inline]] inline T power_of_two(double exponent) {
   using L = Layout<T>;
-  const int clipped = static_cast<int>(
-      std::clamp(exponent, static_cast<double>(L::smallest - 1), static_cast<double>(L::bias + 1)));
-  if (clipped > L::bias) return std::numeric_limits<T>::infinity();
-  if (clipped < L::smallest) return T(0);
-  // Two factors: a subnormal power is the product of two normal ones.
-  const int half = clipped / 2;
-  return normal_power<T>(half) * normal_power<T>(clipped - half);
+  constexpr double lowest = L::smallest - 1, highest = L::bias + 1;
+  double clipped = exponent < lowest ? lowest : exponent;
+  clipped = clipped > highest ? highest : clipped;
+  const int whole = static_cast<int>(clipped);
+  return normal_power<T>(whole / 2) * normal_power<T>(whole - whole / 2);
 }
 
 // The E with 2^E <= |y| < 2^(E+1); very low for 0, above every exponent for inf and NaN.

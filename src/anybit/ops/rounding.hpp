@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -27,10 +28,13 @@ template <RoundingMode mode, class T>
   if constexpr (mode == RoundingMode::down) return std::trunc(y);
   const T magnitude = std::abs(y);
   if constexpr (mode == RoundingMode::up) return std::copysign(std::ceil(magnitude), y);
-  // floor(|y| + 0.5) would be wrong at 0.49999997 and above 2^23: compare the exact remainder.
+  // floor(|y| + 0.5) would be wrong at 0.49999997 and above 2^23. With the float below 0.5 the sum
+  // reaches the next integer exactly from the tie on: n + 1 - 2^-25 is rounded to n + 1.
+  constexpr T below_half = T(0.5) - std::numeric_limits<T>::epsilon() / 4;
+  if constexpr (mode == RoundingMode::half_up)
+    return std::copysign(std::trunc(magnitude + below_half), y);
   const T whole = std::trunc(magnitude);
-  const T rest = magnitude - whole;
-  const bool away = mode == RoundingMode::half_up ? rest >= T(0.5) : rest > T(0.5);
+  const bool away = magnitude - whole > T(0.5);
   return std::copysign(whole + (away ? T(1) : T(0)), y);
 }
 

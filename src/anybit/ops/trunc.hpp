@@ -11,6 +11,7 @@ namespace anybit {
 
 struct Trunc {
   static constexpr std::string_view name = "trunc";
+  static constexpr OnnxName onnx{"Trunc", "qonnx.custom_op.general", "TruncQuant"};
   static constexpr std::array inputs = {Input{"x"},
                                         Input{"scale"},
                                         Input{"zeropt"},

@@ -2,7 +2,7 @@
 from typing import Any
 
 from anybit.ops._arrays import namespace
-from anybit.ops._domain import Array, PositiveInteger, Real
+from anybit.ops._domain import Floating, PositiveInteger, Real
 from anybit.ops._operator import operator
 from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops._rounding import round_to_integer
@@ -11,7 +11,7 @@ from anybit.ops.int_quant import integer_range
 
 @operator("Trunc", version=2, aliases=("TruncQuant",))
 def trunc(
-    x: Array,
+    x: Floating,
     scale: Real,
     zeropt: Real,
     in_bitwidth: PositiveInteger,
@@ -21,8 +21,8 @@ def trunc(
     signed: bool = True,
     narrow: bool = False,
     rounding_mode: str = "FLOOR",
-    out: Array | None = None,
-) -> Array:
+    out: Any = None,
+) -> Any:
     """Remove low bits of integers that are carried as floats: requantize to a coarser scale.
 
         y = round_half_even(x / scale + zeropt)

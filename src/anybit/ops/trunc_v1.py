@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-from anybit.ops._domain import Array, PositiveInteger, Real
+from typing import Any
+
+from anybit.ops._domain import Floating, PositiveInteger, Real
 from anybit.ops._operator import operator
 from anybit.ops._powers import power_of_two
 from anybit.ops._rounding import round_to_integer
@@ -7,15 +9,15 @@ from anybit.ops._rounding import round_to_integer
 
 @operator("Trunc", version=1, aliases=("TruncQuant",))
 def trunc_v1(
-    x: Array,
+    x: Floating,
     scale: Real,
     zeropt: Real,
     in_bitwidth: PositiveInteger,
     out_bitwidth: PositiveInteger,
     *,
     rounding_mode: str = "FLOOR",
-    out: Array | None = None,
-) -> Array:
+    out: Any = None,
+) -> Any:
     """Remove low bits of integers that are carried as floats, as files before 2025 mean it.
 
         y = round_half_even(x / scale + zeropt)

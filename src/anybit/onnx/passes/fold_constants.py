@@ -40,9 +40,11 @@ class FoldConstants(InPlacePass):
         self._operators = operators
 
     def call(self, model: ir.Model) -> PassResult:
-        sizes = (value.const_value.size for graph in (model.graph, *model.graph.subgraphs())
-                 for value in graph.initializers.values() if value.const_value is not None)  # fmt: skip
-        folding = _Folding(model, _ROOM + _GROWTH * sum(sizes), self._operators)
+        constants = [
+            value.const_value for graph in model.graphs() for value in graph.initializers.values()
+        ]
+        present = sum(tensor.size for tensor in constants if tensor is not None)
+        folding = _Folding(model, _ROOM + _GROWTH * present, self._operators)
         count = sum(folding.fold(node) for node in list(model.graph.all_nodes()))
         modified = RemoveUnusedNodesPass()(model).modified
         return PassResult(model, bool(count) or modified)
@@ -100,7 +102,9 @@ def _is_constant(value: ir.Value) -> bool:
 def _array(node: ir.Node, value: ir.Value) -> Array:
     assert value.const_value is not None, "asked for constants only"
     try:
-        return np.asarray(value.const_value.numpy())
+        array = value.const_value.numpy()
+        # onnx_ir marks the byte order, which makes a dtype of its own; ask for the usual one.
+        return np.asarray(array, dtype=array.dtype.type)
     except Exception as error:  # onnx_ir has no error class of its own
         raise ModelError(f"{described(node)}: cannot read {value.name!r}: {error}") from error
 
@@ -109,13 +113,16 @@ def _replace(node: ir.Node, tensor: ir.TensorProtocol) -> None:
     """Make the node's output an initializer of that value, and drop inputs without readers."""
     graph, old, inputs = node.graph, node.outputs[0], [v for v in node.inputs if v is not None]
     assert graph is not None
-    value = ir.Value(name=old.name, const_value=tensor, type=ir.TensorType(tensor.dtype),
-                     shape=ir.Shape(tensor.shape))  # fmt: skip
+    value = ir.Value(
+        name=old.name,
+        const_value=tensor,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(tensor.shape.numpy()),
+    )
     old.replace_all_uses_with(value, replace_graph_outputs=True)
     graph.remove(node, safe=True)
     graph.register_initializer(value)
     for each in inputs:
-        owner = each.graph
-        if owner is not None and each.name is not None and not each.uses() and _is_constant(each):
-            if not each.is_graph_output():
-                del owner.initializers[each.name]
+        unread = _is_constant(each) and not each.uses() and not each.is_graph_output()
+        if unread and each.graph is not None and each.name is not None:
+            del each.graph.initializers[each.name]

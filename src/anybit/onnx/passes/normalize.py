@@ -108,23 +108,27 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
 
 
 def _value(node: ir.Node, found: ir.Attr, declared: Attribute) -> bool | int | str:
+    """The value of an attribute, checked against the type of its default."""
+    where = f"{described(node)}: {found.name}"
     if found.is_ref():
-        raise ModelError(f"{described(node)}: attribute {found.name} is a parameter of a local "
-                         "function; inline the function first")  # fmt: skip
+        raise ModelError(f"{where} is a parameter of a local function; inline the function first")
     value = found.value
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    wanted = str if isinstance(declared.default, str) else int
-    flag = isinstance(declared.default, bool)
-    if not isinstance(value, wanted) or (flag and value not in (0, 1)):
-        kind = "a string" if wanted is str else "0 or 1" if flag else "an integer"
-        raise ModelError(f"{described(node)}: {found.name} must be {kind}, got {value!r}")
-    if declared.default in RoundingMode.__members__:
-        try:
-            return RoundingMode.parse(value).value
-        except ValueError as error:
-            raise ModelError(f"{described(node)}: {error}") from None
+    if isinstance(declared.default, str):
+        if not isinstance(value, str):
+            raise ModelError(f"{where} must be a string, got {value!r}")
+        return _mode(where, value) if declared.default in RoundingMode.__members__ else value
+    if isinstance(declared.default, bool) and value not in (0, 1):
+        raise ModelError(f"{where} must be 0 or 1, got {value!r}")
+    if not isinstance(value, int):
+        raise ModelError(f"{where} must be an integer, got {value!r}")
     return value
+
+
+def _mode(where: str, name: str) -> str:
+    try:
+        return RoundingMode.parse(name).value
+    except ValueError as error:
+        raise ModelError(f"{where}: {error}") from None
 
 
 def _written(name: str, value: bool | int | str) -> ir.Attr:
@@ -157,8 +161,12 @@ def _meant(domain: str, name: str, declared: int) -> int:
 
 
 def _set_ir_version(model: ir.Model) -> bool:
-    names = {value.dtype.name for graph in model.graphs() for value in _values(graph)
-             if value.dtype is not None}  # fmt: skip
+    names = {
+        value.dtype.name
+        for graph in model.graphs()
+        for value in _values(graph)
+        if value.dtype is not None
+    }
     needed = max([_LOWEST_IR_VERSION, *(_TYPE_IR_VERSIONS.get(name, 0) for name in names)])
     modified = model.ir_version != needed
     model.ir_version = needed
@@ -166,5 +174,8 @@ def _set_ir_version(model: ir.Model) -> bool:
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *graph.initializers.values(),
-            *(value for node in graph for value in node.outputs)]  # fmt: skip
+    return [
+        *graph.inputs,
+        *graph.initializers.values(),
+        *(value for node in graph for value in node.outputs),
+    ]

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `anybit COMMAND`. One file per command."""
+
+import os
+import sys
+
+import typer
+
+from anybit.cli.info import info
+from anybit.cli.run import run
+from anybit.errors import ModelError
+
+app = typer.Typer(
+    help="Run quantized ONNX models, exactly and fast.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+app.command()(run)
+app.command()(info)
+
+
+def main() -> None:
+    """Run a command. Bad input gives one line on stderr and exit code 2, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output has gone; Python would complain again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        message = _message(error)
+        if message is None:
+            raise
+        print("error:", " ".join(message.split()), file=sys.stderr)
+        code = 2
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _message(error: Exception) -> str | None:
+    """What to tell the user, or None for a bug of ours."""
+    # Usage errors are classes of click in older versions of typer, and of typer in newer ones.
+    usage = getattr(error, "format_message", None)
+    if usage is not None:
+        return f"{usage()} (see anybit --help)"
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
+    return str(error) if isinstance(error, ModelError) else None

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays in files: .npy and .npz, read without trust and written whole or not at all."""
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from anybit.errors import ModelError
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz by name, or the one array of an .npy under the name "".
+
+    Pickled objects are refused: loading them would run code from the file.
+    """
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file" if not path.exists() else f"{path}: not a file")
+    try:
+        with np.load(path, allow_pickle=False) as loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (AttributeError, TypeError):  # an .npy: np.load returned the array itself
+        loaded = np.load(path, allow_pickle=False)
+        return {"": loaded}
+    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, zipfile.LargeZipFile) as error:
+        raise ModelError(f"{path} is no .npy or .npz file of numbers: {error}") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write an .npz of those names. The file appears when it is complete."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+        try:
+            # np.savez takes names as keywords, which not every ONNX name can be ("file").
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, array in arrays.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+            file.close()
+            os.chmod(file.name, 0o666 & ~_umask())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

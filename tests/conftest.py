@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The back-ends that every case table runs on."""
+
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+import anybit.ops
+from anybit import _core
+
+OPERATORS = {operator.name: operator for operator in anybit.ops.OPERATORS}
+STRICT_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+
+
+def strict(x: Any) -> Any:
+    """x as an array of array_api_strict, which has no half precision and copies everything."""
+    x = np.asarray(x)
+    if x.dtype.name not in STRICT_DTYPES:
+        pytest.skip(f"array_api_strict has no {x.dtype}")
+    return array_api_strict.asarray(x.copy())
+
+
+class Backend(enum.StrEnum):
+    """One way to compute an operator."""
+
+    REFERENCE = "reference"
+    REFERENCE_STRICT = "reference-strict"
+    BASELINE = "native-baseline"
+    AVX2 = "native-avx2"
+    AVX512 = "native-avx512"
+
+    def apply(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
+        match self:
+            case Backend.REFERENCE:
+                return OPERATORS[operator].reference(*inputs, **attributes)
+            case Backend.REFERENCE_STRICT:
+                x, *parameters = inputs
+                result = OPERATORS[operator].function(strict(x), *parameters, **attributes)
+                return np.asarray(result)
+            case _:
+                return OPERATORS[operator].function(*inputs, **attributes)
+
+
+@pytest.fixture(params=list(Backend))
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Each back-end in turn; native ones select their instruction set."""
+    chosen: Backend = request.param
+    before = _core.isa()
+    if chosen.startswith("native-"):
+        try:
+            _core.set_isa(chosen.removeprefix("native-"))
+        except ValueError as error:
+            pytest.skip(str(error))
+    yield chosen
+    _core.set_isa(before)
