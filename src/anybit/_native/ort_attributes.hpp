@@ -2,6 +2,7 @@
 // Reads an operator's attributes from a node, as its `visit` names them.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -13,6 +14,8 @@ namespace anybit::ort {
 class AttributeSource {
  public:
   virtual ~AttributeSource() = default;
+  // Whether attributes that are wrong count as missing.
+  virtual bool forgiving() const { return false; }
   virtual bool read(const std::string& name, std::int64_t& number) const = 0;
   virtual bool read(const std::string& name, std::string& text) const = 0;
 };
@@ -76,6 +79,8 @@ class InferredAttributes final : public AttributeSource {
   InferredAttributes(const OrtApi& api, const OrtShapeInferContext* context)
       : api_(api), context_(context) {}
 
+  bool forgiving() const override { return true; }
+
   bool read(const std::string& name, std::int64_t& number) const override {
     std::size_t size = 0;
     const OrtOpAttr* attribute = find(name);
@@ -133,15 +138,25 @@ bool assign(const AttributeSource& source, const std::string& name, Choice& choi
   return true;
 }
 
+template <class Value>
+bool assign_if_right(const AttributeSource& source, std::string_view name, Value& value) {
+  try {
+    return assign(source, std::string(name), value);
+  } catch (const Error&) {
+    if (!source.forgiving()) throw;
+    return false;
+  }
+}
+
 // The attributes of one node, with defaults for those that it does not have.
 template <class Op>
 std::shared_ptr<const void> attributes_from(const AttributeSource& source) {
   auto attributes = std::make_shared<typename Op::Attributes>();
   attributes->visit([&](std::string_view name, auto& value, auto... onnx_names) {
     if constexpr (sizeof...(onnx_names) == 0)
-      assign(source, std::string(name), value);
+      assign_if_right(source, name, value);
     else
-      (assign(source, std::string(onnx_names), value) || ...);
+      (assign_if_right(source, onnx_names, value) || ...);
   });
   return attributes;
 }

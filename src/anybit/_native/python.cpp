@@ -177,7 +177,7 @@ nb::dict describe() {
   defaults.visit([&](std::string_view name, auto& value, auto... /*onnx_names*/) {
     using Value = std::remove_reference_t<decltype(value)>;
     const nb::str key(name.data(), name.size());
-    if constexpr (std::is_enum_v<Value>) attributes[key] = static_cast<int>(value);
+    if constexpr (std::is_enum_v<Value>) attributes[key] = std::string(name_of(value));
     else attributes[key] = value;
   });
   nb::dict description;

@@ -12,31 +12,37 @@ enum class Target : std::uint8_t { s8, u8 };
 enum class Granularity : std::uint8_t { per_tensor, per_channel };
 enum class Arithmetic : std::uint8_t { divide, reciprocal };
 
-inline constexpr std::string_view granularity_names[] = {"per_tensor", "per_channel"};
-inline constexpr std::string_view arithmetic_names[] = {"divide", "reciprocal"};
+constexpr std::string_view name_of(Target target) { return target == Target::s8 ? "s8" : "u8"; }
+constexpr std::string_view name_of(Granularity granularity) {
+  return granularity == Granularity::per_tensor ? "per_tensor" : "per_channel";
+}
+constexpr std::string_view name_of(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::divide ? "divide" : "reciprocal";
+}
 
-template <class Choice, std::size_t count>
-void choose(std::string_view attribute, std::string_view text,
-            const std::string_view (&names)[count], Choice& choice) {
-  for (std::size_t i = 0; i < count; ++i)
-    if (text == names[i]) {
-      choice = static_cast<Choice>(i % 2);
+// Both choices by name; each has number 0 or 1.
+template <class Choice>
+void choose(std::string_view attribute, std::string_view text, Choice& choice) {
+  for (const Choice candidate : {Choice{0}, Choice{1}})
+    if (text == name_of(candidate)) {
+      choice = candidate;
       return;
     }
-  throw Error(Error::Kind::value, std::string(attribute) + " must be " + std::string(names[0]) +
-                                      " or " + std::string(names[1]) + ", got '" +
+  throw Error(Error::Kind::value, std::string(attribute) + " must be " +
+                                      std::string(name_of(Choice{0})) + " or " +
+                                      std::string(name_of(Choice{1})) + ", got '" +
                                       std::string(text) + "'");
 }
 
 inline void parse(std::string_view text, Target& target) {
-  constexpr std::string_view names[] = {"s8", "u8", "int8", "uint8"};
-  choose("dtype", text, names, target);
+  if (text == "int8" || text == "uint8") target = text == "int8" ? Target::s8 : Target::u8;
+  else choose("dtype", text, target);
 }
 inline void parse(std::string_view text, Granularity& granularity) {
-  choose("qtype", text, granularity_names, granularity);
+  choose("qtype", text, granularity);
 }
 inline void parse(std::string_view text, Arithmetic& arithmetic) {
-  choose("arithmetic", text, arithmetic_names, arithmetic);
+  choose("arithmetic", text, arithmetic);
 }
 
 struct DynamicQuantize {

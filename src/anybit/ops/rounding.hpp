@@ -19,6 +19,10 @@ inline constexpr int rounding_modes = 7;
 inline constexpr std::string_view rounding_mode_names[] = {
     "ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN"};
 
+constexpr std::string_view name_of(RoundingMode mode) {
+  return rounding_mode_names[static_cast<int>(mode)];
+}
+
 // y rounded to an integer. The thread must round to nearest even (see floating_point.hpp).
 template <RoundingMode mode, class T>
 [[gnu::always_inline]] inline T round_to_integer(T y) {

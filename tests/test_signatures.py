@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python and the C++ declaration of an operator are two copies of one fact: compare them."""
+
+import inspect
+import math
+
+import pytest
+from conftest import OPERATORS
+
+from anybit import _core
+from anybit.ops import Operator
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.name)
+def test_native_declaration(operator: Operator) -> None:
+    native = _core.descriptions[operator.name]
+    # x itself is described by its dtypes on both sides, which the case tables test.
+    declared = [
+        (
+            parameter.name,
+            parameter.optional,
+            parameter.domain.description,
+            parameter.domain.integer,
+            -math.inf if parameter.domain.minimum is None else parameter.domain.minimum,
+        )
+        for parameter in operator.inputs
+    ]
+    assert native["inputs"][1:] == declared[1:]
+    assert native["inputs"][0][0] == declared[0][0]
+    assert native["attributes"] == {item.name: item.default for item in operator.attributes}
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.name)
+def test_public_signature(operator: Operator) -> None:
+    parameters = inspect.signature(operator.function).parameters
+    assert list(parameters) == [
+        *(item.name for item in operator.inputs),
+        *(item.name for item in operator.attributes),
+        "out",
+    ]
+    assert parameters["out"].default is None
+    assert "Source: " in (operator.function.__doc__ or "")
+
+
+def test_registry_has_every_native_operator() -> None:
+    assert set(OPERATORS) == set(_core.descriptions)
