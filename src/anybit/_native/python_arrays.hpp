@@ -113,9 +113,8 @@ class Operand {
     }
     if (!type && !writable) {
       // Another byte order is converted; what has no native twin is no real number.
-      const nb::object native = array.attr("astype")(array.attr("dtype").attr("newbyteorder")("="));
-      release();
-      if (acquire(native, false)) type = element_type(view_);
+      array = array.attr("astype")(array.attr("dtype").attr("newbyteorder")("="));
+      if (acquire(array, false)) type = element_type(view_);
     }
     if (!type) fail(array, name);
     owner_ = std::move(array);

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The face of the package: what is there, what it costs to import, what it accepts."""
+
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import OPERATORS
+
+import anybit
+
+
+def test_names() -> None:
+    assert set(OPERATORS) <= set(anybit.__all__)
+    assert anybit.quant is anybit.int_quant
+    for name in anybit.__all__:
+        assert getattr(anybit, name) is not None
+    assert set(anybit.__all__) <= set(dir(anybit))
+
+
+def test_import_is_light() -> None:
+    """Importing anybit loads no framework, and neither does calling an operator."""
+    code = (
+        "import sys, numpy as np, anybit; anybit.int_quant(np.ones(3, np.float32), 1, 0, 4);"
+        "heavy = {'onnx', 'onnx_ir', 'onnxruntime', 'torch', 'jax', 'typer', 'rich',"
+        "         'ml_dtypes', 'array_api_compat'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_anything_numpy_takes() -> None:
+    expected = np.array([0.5, -4.0])
+    for x in ([0.5, -99.0], (0.5, -99.0), np.array([0.5, -99.0])):
+        result = anybit.int_quant(x, 0.5, 0, 4)
+        np.testing.assert_array_equal(result, expected)
+    assert anybit.int_quant(0.6, 0.5, 0, 4).shape == ()
+    assert anybit.int_quant(np.float32(0.6), 0.5, 0, 4).dtype == np.float32
+    swapped = np.array([0.5, -99.0], ">f4")
+    np.testing.assert_array_equal(anybit.int_quant(swapped, 0.5, 0, 4), expected)
+
+
+def test_parameters_of_any_real_type() -> None:
+    x = np.array([0.6, -99.0], np.float32)
+    expected = anybit.int_quant(x, 0.5, 1, 4)
+    for dtype in ("float16", "float64", ml_dtypes.bfloat16):
+        for width in ("int8", "uint64", "float32", "bool"):
+            wanted = anybit.int_quant(x, 0.5, 1, 1) if width == "bool" else expected
+            got = anybit.int_quant(
+                x, np.array(0.5, dtype), np.array([1], ">i8"), np.array(4).astype(width)
+            )
+            np.testing.assert_array_equal(got, wanted)
+    assert anybit.int_quant(x, 0.5, 1, 10**30).tolist() == pytest.approx([0.5, -99.0])
+
+
+def test_keywords_reach_every_argument() -> None:
+    x = np.array([0.6, -99.0], np.float32)
+    by_name = anybit.int_quant(bitwidth=4, scale=0.5, x=x, zeropt=0)
+    np.testing.assert_array_equal(by_name, anybit.int_quant(x, 0.5, 0, 4))
+    for arguments, keywords, message in [
+        ((x, 0.5, 0), {}, "bitwidth"),
+        ((x, 0.5, 0, 4, 5), {}, "5"),
+        ((x, 0.5, 0, 4), {"scale": 1}, "scale"),
+        ((x, 0.5, 0, 4), {"sign": 1}, "sign"),
+        ((x, 0.5, 0, 4), {"rounding_mode": 3}, "rounding_mode must be a string, got 3"),
+        ((x, 0.5, 0, 4), {"signed": "yes"}, "signed must be a bool, got 'yes'"),
+        ((x, None, 0, 4), {}, "scale"),
+        ((), {}, "x"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            anybit.int_quant(*arguments, **keywords)
+
+
+def test_out() -> None:
+    x = np.array([[0.6, -99.0, 3.0]], np.float32)
+    expected = anybit.int_quant(x, 0.5, 0, 4)
+    out = np.empty_like(x)
+    assert anybit.int_quant(x, 0.5, 0, 4, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    in_place = x.copy()
+    assert anybit.int_quant(in_place, 0.5, 0, 4, out=in_place) is in_place
+    np.testing.assert_array_equal(in_place, expected)
+
+
+def test_out_that_overlaps_what_is_read() -> None:
+    memory = np.arange(12, dtype=np.float32) / 3
+    expected = anybit.int_quant(memory[:8].copy(), 0.5, 0, 4)
+    shifted = memory.copy()
+    anybit.int_quant(shifted[:8], 0.5, 0, 4, out=shifted[2:10])
+    np.testing.assert_array_equal(shifted[2:10], expected)
+    reversed_ = memory.copy()[:8]
+    anybit.int_quant(reversed_, 0.5, 0, 4, out=reversed_[::-1])
+    np.testing.assert_array_equal(reversed_[::-1], expected)
+    scale = np.full(8, 0.5, np.float32)
+    anybit.int_quant(memory[:8], scale, 0, 4, out=scale)
+    np.testing.assert_array_equal(scale, expected)
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        (np.empty(3, np.float32), ValueError, r"shape \(2,\).*got shape \(3,\)"),
+        (np.empty(2), ValueError, "float32.*float64"),
+        (np.empty(2, np.int8), ValueError, "float32.*int8"),
+        (np.empty(2, ">f4"), ValueError, ">f4"),
+        ([0.0, 0.0], TypeError, "list"),
+    ],
+)
+def test_wrong_out(out: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        anybit.int_quant(np.ones(2, np.float32), 1, 0, 4, out=out)
+
+
+def test_read_only_out() -> None:
+    out = np.zeros(2, np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        anybit.int_quant(np.ones(2, np.float32), 1, 0, 4, out=out)
+    assert out.tolist() == [0, 0]
+
+
+def test_nothing_is_written_before_an_error() -> None:
+    x = np.full(1000, 0.3, np.float32)
+    widths = np.full(1000, 4.0)
+    widths[-1] = 2.5
+    with pytest.raises(ValueError, match=r"2\.5"):
+        anybit.int_quant(x, 0.25, 0, widths, out=x)
+    assert (x == np.float32(0.3)).all()
+
+
+def test_unaligned_arrays() -> None:
+    raw = np.zeros(17, np.uint8)
+    x = raw[1:].view(np.float32)
+    x[:] = [0.6, -99.0, 1.0, 2.0]
+    assert anybit.int_quant(x, 0.5, 0, 4).tolist() == [0.5, -4.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match="aligned"):
+        anybit.int_quant(np.ones(4, np.float32), 0.5, 0, 4, out=x)
+
+
+@pytest.mark.parametrize("x", [np.array(["a"]), np.array([None]), np.zeros(2, "M8[s]"), {}, "text"])
+def test_what_is_no_array_of_numbers(x: object) -> None:
+    with pytest.raises(TypeError, match="x must"):
+        anybit.int_quant(x, 0.5, 0, 4)
+
+
+def test_too_many_dimensions() -> None:
+    x = np.ones((1,) * 64, np.float32)
+    assert anybit.int_quant(x, 1, 0, 4).shape == x.shape
