@@ -7,6 +7,7 @@ from typing import Any
 
 import array_api_strict
 import numpy as np
+import ort_backend
 import pytest
 
 import anybit.ops
@@ -32,6 +33,8 @@ class Backend(enum.StrEnum):
     BASELINE = "native-baseline"
     AVX2 = "native-avx2"
     AVX512 = "native-avx512"
+    ORT = "ort"
+    ORT_INPUTS = "ort-inputs"
 
     def apply(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
         match self:
@@ -41,6 +44,10 @@ class Backend(enum.StrEnum):
                 x, *parameters = inputs
                 result = OPERATORS[operator].function(strict(x), *parameters, **attributes)
                 return np.asarray(result)
+            case Backend.ORT:
+                return ort_backend.evaluate(operator, *inputs, **attributes)
+            case Backend.ORT_INPUTS:
+                return ort_backend.evaluate(operator, *inputs, constant=False, **attributes)
             case _:
                 return OPERATORS[operator].function(*inputs, **attributes)
 

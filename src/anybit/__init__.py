@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizers of any width that compute the same bits everywhere."""
 
+from typing import TYPE_CHECKING, Any
+
 from anybit import formats
 from anybit._core import num_threads, set_num_threads
 from anybit.ops import RoundingMode
@@ -11,18 +13,40 @@ from anybit.ops.int_quant import int_quant
 from anybit.ops.trunc import trunc
 from anybit.ops.trunc_v1 import trunc_v1
 
+if TYPE_CHECKING:
+    from anybit.errors import ModelError
+    from anybit.model import Model, load
+
 quant = int_quant
 
 __all__ = [
+    "Model",
+    "ModelError",
     "RoundingMode",
     "bipolar_quant",
     "dynamic_quantize",
     "float_quant",
     "formats",
     "int_quant",
+    "load",
     "num_threads",
     "quant",
     "set_num_threads",
     "trunc",
     "trunc_v1",
 ]
+
+# Models need onnx and onnxruntime, which take a second to import; arrays need neither.
+_LAZY = {"Model": "anybit.model", "ModelError": "anybit.errors", "load": "anybit.model"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -34,7 +34,8 @@ def main() -> None:
         message = _message(error)
         if message is None:
             raise
-        print("error:", " ".join(message.split()), file=sys.stderr)
+        if message:
+            print("error:", " ".join(message.split()), file=sys.stderr)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -44,7 +45,8 @@ def _message(error: Exception) -> str | None:
     # Usage errors are classes of click in older versions of typer, and of typer in newer ones.
     usage = getattr(error, "format_message", None)
     if usage is not None:
-        return f"{usage()} (see anybit --help)"
+        # It is empty where the help has been shown for want of a command.
+        return usage() and f"{usage()} (see anybit --help)"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, MemoryError):

@@ -22,14 +22,15 @@ def read_arrays(path: Path) -> dict[str, Array]:
     Pickled objects are refused: loading them would run code from the file.
     """
     if not path.is_file():
-        raise ModelError(f"{path}: no such file" if not path.exists() else f"{path}: not a file")
+        raise ModelError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:
-        with np.load(path, allow_pickle=False) as loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (AttributeError, TypeError):  # an .npy: np.load returned the array itself
-        loaded = np.load(path, allow_pickle=False)
-        return {"": loaded}
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, zipfile.LargeZipFile) as error:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"": loaded}
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
         raise ModelError(f"{path} is no .npy or .npz file of numbers: {error}") from error
 
 

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from anybit.onnx.summary import Parameter, Quantizer, Summary, summarize
 
+_LONGEST_NAME = 16
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -24,9 +26,8 @@ def info(
     """Show a model's quantizers, opsets, domains and sizes. The model is not run."""
     summary = summarize(model)
     if as_json:
-        # NaN and infinities have no JSON; a scale that is one reads as null.
-        text = json.dumps({"file": str(model), **_plain(dataclasses.asdict(summary))}, indent=2)
-        print(text)
+        record = {"file": str(model), **dataclasses.asdict(summary)}
+        print(json.dumps(_plain(record), indent=2))
         return
     console = Console()
     console.print(_header(model, summary))
@@ -34,11 +35,10 @@ def info(
         console.print("No quantizers.")
         return
     console.print(_quantizers(summary.quantizers))
-    needing = [each.node for each in summary.quantizers if not each.constant]
-    folded = len(summary.quantizers) - len(needing)
+    folded = sum(each.constant for each in summary.quantizers)
     console.print(
-        f"{len(needing)} of these nodes need the operator library when the model runs; "
-        f"{folded} are constant and folded when it is loaded (marked *)."
+        f"Nodes that need the operator library when the model runs: "
+        f"{len(summary.quantizers) - folded}; folded when it is loaded (*): {folded}."
     )
 
 
@@ -65,49 +65,62 @@ def _header(model: Path, summary: Summary) -> Table:
 
 
 def _quantizers(quantizers: tuple[Quantizer, ...]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("node", overflow="ellipsis", no_wrap=True, ratio=3)
-    table.add_column("operator", no_wrap=True)
-    table.add_column("quantizes", overflow="ellipsis", no_wrap=True, ratio=3)
-    for heading in ("bits", "range", "scale", "zero", "rounding"):
-        table.add_column(heading, no_wrap=heading != "scale")
-    for each in quantizers:
-        table.add_row(
-            escape(each.node),
-            each.operator,
-            escape(f"{each.role} {each.tensor}") + ("*" if each.constant else ""),
-            each.bits,
-            _range(each),
-            _parameter(each.parameters, "scale", "scales"),
-            _parameter(each.parameters, "zeropt", "zps"),
-            str(each.attributes.get("rounding_mode", "")),
-        )
+    """One row per quantizer. What all of them have in common stands below the table."""
+    rows = [_row(each) for each in quantizers]
+    values = {
+        heading: {row[heading] for row in rows} - {""}
+        for heading in ("range", "zero-point", "rounding")
+    }
+    common = {heading: "".join(texts) for heading, texts in values.items() if len(texts) < 2}
+    shown = [f"{name} {text}" for name, text in common.items() if text]
+    caption = f"in common: {', '.join(shown)}" if shown else None
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+    headings = [heading for heading in rows[0] if heading not in common]
+    for heading in headings:
+        # Where the terminal is narrow, long names go over several lines and nothing else does.
+        if heading in ("node", "tensor"):
+            table.add_column(heading, overflow="fold", min_width=8)
+        else:
+            table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*(escape(row[heading]) for heading in headings))
     return table
 
 
-def _range(quantizer: Quantizer) -> str:
-    attributes = quantizer.attributes
-    words = [
-        word
-        for name, yes, no in (("signed", "signed", "unsigned"), ("narrow", "narrow", ""))
-        if name in attributes
-        for word in [yes if attributes[name] else no]
-        if word
-    ]
-    return " ".join(words)
+def _row(quantizer: Quantizer) -> dict[str, str]:
+    attributes, parameters = quantizer.attributes, quantizer.parameters
+    words = []
+    if "signed" in attributes:
+        words.append("signed" if attributes["signed"] else "unsigned")
+    if attributes.get("narrow"):
+        words.append("narrow")
+    scale = parameters.get("scale") or parameters.get("scales")
+    zero = parameters.get("zeropt") or parameters.get("zps")
+    return {
+        "node": _short(quantizer.node),
+        "operator": quantizer.operator,
+        "quantizes": quantizer.role + "*" * quantizer.constant,
+        "tensor": _short(quantizer.tensor),
+        "bits": quantizer.bits,
+        "scale": _values(scale),
+        "per": scale.granularity.removeprefix("per-") if scale is not None else "",
+        "range": " ".join(words),
+        "zero-point": _values(zero),
+        "rounding": str(attributes.get("rounding_mode", "")),
+    }
 
 
-def _parameter(parameters: dict[str, Parameter], *names: str) -> str:
-    for name in names:
-        if name in parameters:
-            each = parameters[name]
-            if each.smallest is None or each.largest is None:
-                return each.granularity
-            values = f"{each.smallest:.4g}"
-            if each.largest != each.smallest:
-                values += f"..{each.largest:.4g}"
-            return values if each.granularity == "per-tensor" else f"{each.granularity} {values}"
-    return ""
+def _short(name: str) -> str:
+    """A long name without its middle: both ends tell names apart."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:6]}..{name[8 - _LONGEST_NAME :]}"
+
+
+def _values(parameter: Parameter | None) -> str:
+    if parameter is None or parameter.smallest is None or parameter.largest is None:
+        return ""
+    if parameter.smallest == parameter.largest:
+        return f"{parameter.smallest:.4g}"
+    return f"{parameter.smallest:.2g}..{parameter.largest:.2g}"
 
 
 def _bytes(count: int) -> str:
@@ -118,12 +131,9 @@ def _bytes(count: int) -> str:
 
 
 def _plain(value: object) -> object:
+    """The value with null for NaN and infinities, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return (
-        None
-        if isinstance(value, float) and (value != value or abs(value) == float("inf"))
-        else value
-    )
+    return None if isinstance(value, float) and not math.isfinite(value) else value

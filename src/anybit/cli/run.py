@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, TypeAlias
@@ -88,12 +89,14 @@ def _timed(
         advance = _delayed(bar, repeat)
         for index in range(repeat):
             start = time.perf_counter()
-            outputs = network.run(
-                feeds, progress=lambda done, of, index=index: advance(index + done / of)
-            )
+            outputs = network.run(feeds, progress=partial(_share, advance, index))
             times.append(time.perf_counter() - start)
             advance(index + 1)
     return times, outputs
+
+
+def _share(advance: Callable[[float], None], runs: int, slices: int, of: int) -> None:
+    advance(runs + slices / of)
 
 
 def _delayed(bar: Progress, total: float) -> Callable[[float], None]:
@@ -121,15 +124,17 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
     for kind, arrays in (("input", feeds), ("output", outputs)):
         for name, array in arrays.items():
             places = _largest_at(array) if kind == "output" else ""
-            shape = " × ".join(map(str, array.shape))
-            limits = [f"{limit:.6g}" for limit in (np.min(array), np.max(array))]
+            shape = " x ".join(map(str, array.shape))
+            limits = [
+                f"{float(pick(array)):.6g}" if array.size else "" for pick in (np.min, np.max)
+            ]
             table.add_row(kind, escape(name), str(array.dtype), shape, *limits, places)
     return table
 
 
 def _largest_at(array: Array) -> str:
     """The index of each row's largest value: what a classifier predicts."""
-    if array.ndim != 2 or array.shape[1] < 2:
+    if array.ndim != 2 or array.shape[1] < 2 or not array.size:
         return ""
     shown = 12
     rows = [str(index) for index in array[:shown].argmax(axis=1)]

@@ -4,12 +4,14 @@
     read        a checked `onnx_ir.Model` from a path, bytes, a proto or a model
     prepare     the same, with every operator under its one name and constants folded
     serialize   what a runtime takes: a small proto, and the large tensors beside it
+    exact_session_options   how to set the runtime up so that it computes what is written
 
 Nothing here names an operator: the passes loop over `anybit.ops.OPERATORS`.
 """
 
+from anybit.onnx._options import exact_session_options
 from anybit.onnx._prepare import prepare
 from anybit.onnx._read import Source, read
 from anybit.onnx._serialize import serialize
 
-__all__ = ["Source", "prepare", "read", "serialize"]
+__all__ = ["Source", "exact_session_options", "prepare", "read", "serialize"]

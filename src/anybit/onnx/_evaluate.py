@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
+import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
+from anybit.onnx._options import exact_session_options
 from anybit.onnx._registry import described
 from anybit.ops import Operator
 
@@ -96,8 +98,6 @@ def evaluate_standard(node: ir.Node, arrays: Arrays, opset: int, ir_version: int
 
     The runtime is asked, and not NumPy, because Pow, Exp and Log differ in their last bit.
     """
-    import onnxruntime  # type: ignore[import-untyped]
-
     inputs = {f"x{index}": array for index, array in enumerate(arrays) if array is not None}
     proto = ir.to_proto(node)
     names = [f"x{index}" if f"x{index}" in inputs else "" for index in range(len(arrays))]
@@ -113,10 +113,8 @@ def evaluate_standard(node: ir.Node, arrays: Arrays, opset: int, ir_version: int
         model = onnx.helper.make_model(
             graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version
         )
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options = exact_session_options()
         options.intra_op_num_threads = 1
-        options.log_severity_level = 4
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, ["CPUExecutionProvider"], enable_fallback=0
         )

@@ -41,8 +41,8 @@ def read(source: Source) -> ir.Model:
     else:
         path = Path(source)
         where = str(path)
-        folder = path.resolve().parent
         proto = _parse(_contents(path), where)
+        folder = path.resolve().parent
     check_shapes(proto, where)
     check_tensors(proto, folder, where)
     model = _deserialized(proto, where)

@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,9 @@ from anybit.ops import Operator
 
 # Where these take their bias.
 _BIAS_INPUTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
+
+
+_RESHAPING = {"Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,25 @@ def summarize(source: Source) -> Summary:
     )
     model = model.clone()
     Normalize()(model)
+    origins = {
+        node.outputs[0].name: _origin(node) for node in model.graph.all_nodes() if operator_of(node)
+    }
     FoldConstants(operators=False)(model)
-    return Summary(**{**vars(header), "quantizers": tuple(_quantizers(model))})
+    return replace(header, quantizers=tuple(_quantizers(model, origins)))
 
 
-def _quantizers(model: ir.Model) -> Iterator[Quantizer]:
+def _origin(node: ir.Node) -> str:
+    """The tensor that a node quantizes: the stored one where nodes only reshape it on the way."""
+    value = node.inputs[0]
+    while value is not None:
+        producer = value.producer()
+        if producer is None or producer.op_type not in _RESHAPING:
+            return str(value.name)
+        value = producer.inputs[0]
+    return ""
+
+
+def _quantizers(model: ir.Model, origins: dict[str | None, str]) -> Iterator[Quantizer]:
     constant = set(model.graph.initializers.values())
     for node in model.graph.all_nodes():
         operator = operator_of(node)
@@ -114,7 +131,7 @@ def _quantizers(model: ir.Model) -> Iterator[Quantizer]:
             node=node.name or str(node.outputs[0].name),
             operator=operator.onnx_name,
             version=operator.version,
-            tensor=str(x.name),
+            tensor=origins.get(node.outputs[0].name, str(x.name)),
             role=_role(node, x in constant),
             constant=node.outputs[0] in constant,
             bits=_bits(operator, parameters),
@@ -171,9 +188,6 @@ def _levels(operator: Operator) -> int:
 
 
 def _typed(value: ir.Value) -> str:
-    shape = (
-        "[?]"
-        if value.shape is None
-        else str(list(value.shape.numpy() if value.shape.is_static() else map(str, value.shape)))
-    )
-    return f"{value.dtype.name.lower() if value.dtype else '?'} {shape}"
+    dtype = value.dtype.name.lower() if value.dtype is not None else "?"
+    sizes = ["?"] if value.shape is None else [str(size) for size in value.shape]
+    return f"{dtype} [{', '.join(sizes)}]"

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a digit classifier with 4-bit weights and 4-bit activations; write it as a QONNX model.
+
+    python examples/digits_w4a4.py [FOLDER]
+
+writes digits_w4a4.onnx and digits.npz (x: test images, y: what the model must give for them,
+label: the digits that they show) to the folder of this file or to FOLDER, and prints the accuracy
+in float and in 4 bits.
+
+All scales are powers of two. Every product and every sum of the network is then a small integer
+times a power of two, which float32 holds exactly: any runtime, in any order of summation, gives
+the same bits. `y` is computed with integers and without anybit, so that comparing with it says
+something. The training rounds gradients to a grid for the same reason: the files come out the
+same on every machine, whatever its BLAS does.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
+
+import anybit
+
+SIZES = (64, 64, 32, 10)
+BITS = 4
+BIAS_BITS = 16
+INPUT_SCALE = 1.0  # pixels are integers from 0 to 16
+HIDDEN_SCALE = 0.5
+EPOCHS = 600
+LEARNING_RATE = 0.003
+GRADIENT_STEP = 2.0**-24
+DOMAIN = "qonnx.custom_op.general"
+
+
+class Layer(NamedTuple):
+    """The weights and biases of one layer, before quantization."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+
+class Digits(NamedTuple):
+    """Images of shape (rows, 8, 8) and the digits that they show."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def digits() -> tuple[Digits, Digits]:
+    """scikit-learn's digits for training and for testing: every seventh image."""
+    data = load_digits()
+    test = np.arange(len(data.target)) % 7 == 0
+    return Digits(data.images[~test], data.target[~test]), Digits(
+        data.images[test], data.target[test]
+    )
+
+
+def weight_scale(weight: np.ndarray) -> np.ndarray:
+    """For each output the largest power of two that is at most a seventh of its largest weight."""
+    largest = np.abs(weight).max(axis=0)
+    _, exponent = np.frexp(largest / 7)  # significands are in [1/2, 1)
+    return np.ldexp(np.ones_like(largest), exponent - 1)
+
+
+def quantized_weight(weight: np.ndarray) -> np.ndarray:
+    return anybit.int_quant(weight, weight_scale(weight), 0, BITS, narrow=True)
+
+
+def quantized_bias(layer: Layer, input_scale: float) -> np.ndarray:
+    """The biases in steps of the accumulator that they are added to."""
+    step = input_scale * weight_scale(layer.weight)
+    return anybit.int_quant(layer.bias, step, 0, BIAS_BITS)
+
+
+def quantized_activation(x: np.ndarray, scale: float) -> np.ndarray:
+    return anybit.int_quant(x, scale, 0, BITS, signed=False)
+
+
+def forward(layers: list[Layer], images: np.ndarray, *, quantize: bool) -> list[np.ndarray]:
+    """The input of each layer, and the output of the last one."""
+    values = [images.reshape(len(images), -1)]
+    scale = INPUT_SCALE
+    for index, (weight, bias) in enumerate(layers):
+        x = np.maximum(values[-1], 0)
+        if quantize:
+            x = quantized_activation(x, scale)
+            weight, bias = quantized_weight(weight), quantized_bias(layers[index], scale)
+        values[-1] = x
+        values.append(x @ weight + bias)
+        scale = HIDDEN_SCALE
+    return values
+
+
+def gradients(
+    layers: list[Layer], images: np.ndarray, labels: np.ndarray, *, quantize: bool
+) -> list[Layer]:
+    """Of the squared hinge loss. Rounding counts as the identity, saturation as a constant."""
+    *inputs, outputs = forward(layers, images, quantize=quantize)
+    wanted = 2.0 * np.eye(SIZES[-1])[labels] - 1
+    gradient = -2 * wanted * np.maximum(0, 1 - wanted * outputs) / len(images)
+    found = []
+    for (weight, _), x in zip(reversed(layers), reversed(inputs), strict=True):
+        if quantize:
+            # On this grid the sums below are exact, in any order.
+            gradient = np.rint(gradient / GRADIENT_STEP) * GRADIENT_STEP
+            weight = quantized_weight(weight)
+        found.append(Layer(x.T @ gradient, gradient.sum(axis=0)))
+        inside = x > 0
+        if quantize:
+            inside &= x < HIDDEN_SCALE * (2**BITS - 1)
+        gradient = (gradient @ weight.T) * inside
+    return found[::-1]
+
+
+def train(data: Digits, *, quantize: bool, seed: int = 0) -> list[Layer]:
+    """Adam on all images at once, with a rate that falls to zero."""
+    random = np.random.default_rng(seed)
+    layers = [
+        Layer((2 * random.random((rows, columns)) - 1) * np.sqrt(3 / rows), np.zeros(columns))
+        for rows, columns in zip(SIZES, SIZES[1:], strict=False)
+    ]
+    layers[0].weight[:] /= 8  # the pixels' mean is about 5, not 1
+    means = [[np.zeros_like(array) for array in layer] for layer in layers]
+    squares = [[np.zeros_like(array) for array in layer] for layer in layers]
+    left_of_mean = left_of_square = 1.0
+    for epoch in range(EPOCHS):
+        left_of_mean *= 0.9
+        left_of_square *= 0.999
+        rate = LEARNING_RATE * (1 - epoch / EPOCHS)
+        found = gradients(layers, *data, quantize=quantize)
+        for arrays in zip(layers, found, means, squares, strict=True):
+            for array, gradient, mean, square in zip(*arrays, strict=True):
+                mean += 0.1 * (gradient - mean)
+                square += 0.001 * (gradient * gradient - square)
+                spread = np.sqrt(square / (1 - left_of_square)) + 1e-8
+                array -= rate * (mean / (1 - left_of_mean)) / spread
+    return layers
+
+
+def integer_outputs(layers: list[Layer], images: np.ndarray) -> np.ndarray:
+    """What the model gives, computed with integers and without anybit."""
+    highest, largest_weight = 2**BITS - 1, 2 ** (BITS - 1) - 1
+    codes = np.clip(np.rint(images.reshape(len(images), -1) / INPUT_SCALE), 0, highest)
+    scale = INPUT_SCALE
+    for layer in layers:
+        step = weight_scale(layer.weight)
+        weight = np.clip(np.rint(layer.weight / step), -largest_weight, largest_weight)
+        bias = np.clip(np.rint(layer.bias / (scale * step)), -(2**15), 2**15 - 1)
+        sums = codes.astype(np.int64) @ weight.astype(np.int64) + bias.astype(np.int64)
+        outputs = sums * (scale * step)
+        scale = HIDDEN_SCALE
+        codes = np.clip(np.rint(outputs / scale), 0, highest)
+    return outputs.astype(np.float32)
+
+
+def onnx_model(layers: list[Layer]) -> onnx.ModelProto:
+    """The network in QONNX's terms: float weights behind quantizers, any number of rows."""
+    constants: dict[str, np.ndarray] = {
+        "zero": np.float32(0),
+        "bits": np.float32(BITS),
+        "bias_bits": np.float32(BIAS_BITS),
+        "input_scale": np.float32(INPUT_SCALE),
+        "hidden_scale": np.float32(HIDDEN_SCALE),
+    }
+    nodes = []
+
+    def node(op_type: str, inputs: list[str], output: str, **attributes: object) -> str:
+        nodes.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
+        return output
+
+    def quantizer(x: str, scale: str, bits: str, *, signed: bool, narrow: bool = False) -> str:
+        return node(
+            "IntQuant",
+            [x, scale, "zero", bits],
+            f"{x}_quantized",
+            domain=DOMAIN,
+            signed=int(signed),
+            narrow=int(narrow),
+            rounding_mode="ROUND",
+        )
+
+    value = node("Flatten", ["x"], "pixels")
+    scale, scale_name = INPUT_SCALE, "input_scale"
+    for number, layer in enumerate(layers, start=1):
+        step = weight_scale(layer.weight)
+        constants |= {
+            f"weight_{number}": layer.weight,
+            f"weight_{number}_scale": step,
+            f"bias_{number}": layer.bias,
+            f"bias_{number}_scale": scale * step,
+        }
+        value = quantizer(value, scale_name, "bits", signed=False)
+        weight = f"weight_{number}"
+        weight = quantizer(weight, f"{weight}_scale", "bits", signed=True, narrow=True)
+        bias = quantizer(f"bias_{number}", f"bias_{number}_scale", "bias_bits", signed=True)
+        last = number == len(layers)
+        value = node("Gemm", [value, weight, bias], "y" if last else f"sum_{number}")
+        if not last:
+            value = node("Relu", [value], f"hidden_{number}")
+        scale, scale_name = HIDDEN_SCALE, "hidden_scale"
+    graph = helper.make_graph(
+        nodes,
+        "digits_w4a4",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", SIZES[-1]])],
+        [
+            numpy_helper.from_array(np.asarray(array, np.float32), name)
+            for name, array in constants.items()
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=10, producer_name="examples/digits_w4a4.py"
+    )
+
+
+class Example(NamedTuple):
+    """What this script makes."""
+
+    model: onnx.ModelProto
+    arrays: dict[str, np.ndarray]
+    float_accuracy: float
+    accuracy: float
+
+
+def accuracy(outputs: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.mean(outputs.argmax(axis=1) == labels))
+
+
+def make(seed: int = 0) -> Example:
+    """Train with and without quantization and test both."""
+    training, test = digits()
+    with threadpool_limits(1):  # for matrices this small threads cost more than they bring
+        float_layers = train(training, quantize=False, seed=seed)
+        layers = train(training, quantize=True, seed=seed)
+    in_float = forward(float_layers, test.images, quantize=False)[-1]
+    layers = [Layer(*(array.astype(np.float32) for array in layer)) for layer in layers]
+    y = integer_outputs(layers, test.images)
+    arrays = {"x": test.images.astype(np.float32), "y": y, "label": test.labels.astype(np.int64)}
+    return Example(
+        onnx_model(layers), arrays, accuracy(in_float, test.labels), accuracy(y, test.labels)
+    )
+
+
+def main(folder: Path) -> None:
+    example = make()
+    onnx.save(example.model, folder / "digits_w4a4.onnx")
+    np.savez(folder / "digits.npz", **example.arrays)
+    print(f"{len(example.arrays['x'])} test images")
+    print(f"float:  {example.float_accuracy:.1%} correct")
+    print(f"4 bits: {example.accuracy:.1%} correct")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

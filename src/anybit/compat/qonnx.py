@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of the QONNX operator documents, under their names and positional signatures.
+
+    from qonnx.custom_op.general.quant import quant              # before
+    from anybit.compat.qonnx import quant                        # after
+
+The values are those of `anybit.int_quant`, `anybit.float_quant` and `anybit.trunc`; the names that
+the package QONNX 1.0.0 itself uses (int_quant, trunc_v1, trunc_v2, binary_quant) are here too.
+What differs from the documents' sample code, always:
+
+* The result has the dtype of x, and x decides the precision; float64 scales do not widen it.
+  Integers are accepted for x, as in the samples: they are computed in float64.
+* All seven rounding modes work in every function, in any case.
+* Widths may be Python numbers, and must be integers >= 1.
+* The result is an array also where x has no dimensions.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import anybit
+from anybit.ops import _arrays
+from anybit.ops._domain import Domain
+from anybit.ops._rounding import RoundingMode, round_to_integer
+
+
+def quant(
+    inp_tensor: Any,
+    scale: Any,
+    zeropt: Any,
+    bitwidth: Any,
+    signed: bool,
+    narrow: bool,
+    rounding_mode: str,
+) -> Any:
+    """`anybit.int_quant` in the document's order of arguments.
+
+    >>> quant(np.array([0.5, 1.5, 99.0, -99.0]), 0.5, 0, 4, signed=1, narrow=0,
+    ...       rounding_mode="ROUND")
+    array([ 0.5,  1.5,  3.5, -4. ])
+    """
+    return anybit.int_quant(
+        _floating(inp_tensor),
+        scale,
+        zeropt,
+        bitwidth,
+        signed=signed,
+        narrow=narrow,
+        rounding_mode=rounding_mode,
+    )
+
+
+def trunc(
+    inp_tensor: Any,
+    scale: Any,
+    zeropt: Any,
+    input_bit_width: Any,
+    narrow: bool,
+    signed: bool,
+    output_scale: Any,
+    output_bit_width: Any,
+    rounding_mode: str,
+) -> Any:
+    """`anybit.trunc` in the document's order of arguments.
+
+    >>> trunc(np.array([7.0, -7.0, 100.0]), 1.0, 0.0, 8, 0, 1, 4.0, 4, "FLOOR")
+    array([ 4., -8., 28.])
+    """
+    return anybit.trunc(
+        _floating(inp_tensor),
+        scale,
+        zeropt,
+        input_bit_width,
+        output_scale,
+        output_bit_width,
+        signed=signed,
+        narrow=narrow,
+        rounding_mode=rounding_mode,
+    )
+
+
+def trunc_v1(
+    inp_tensor: Any,
+    scale: Any,
+    zeropt: Any,
+    input_bit_width: Any,
+    output_bit_width: Any,
+    rounding_mode: str,
+) -> Any:
+    """`anybit.trunc_v1` in QONNX's order of arguments."""
+    return anybit.trunc_v1(
+        _floating(inp_tensor),
+        scale,
+        zeropt,
+        input_bit_width,
+        output_bit_width,
+        rounding_mode=rounding_mode,
+    )
+
+
+def binary_quant(inp_tensor: Any, scale: Any) -> Any:
+    """`anybit.bipolar_quant` under QONNX's name."""
+    return anybit.bipolar_quant(_floating(inp_tensor), scale)
+
+
+int_quant = quant
+trunc_v2 = trunc
+
+
+def float_quant(
+    X: Any,
+    scale: Any,
+    exponent_bitwidth: Any,
+    mantissa_bitwidth: Any,
+    exponent_bias: Any = None,
+    signed: bool = True,
+    max_val: Any = None,
+    has_inf: bool = False,
+    has_nan: bool = False,
+    has_subnormal: bool = False,
+    rounding_mode: str = "ROUND",
+    saturation: bool = True,
+) -> Any:
+    """`anybit.float_quant` in the document's order of arguments; saturation=False has an effect.
+
+    Without saturation a value that exceeds the format after rounding becomes an infinity of its
+    sign (has_inf), or else NaN (has_nan). An infinite x / scale gives NaN in any case.
+    `exponent_bias` None stands for 2^(e-1) - 1; the document gives neither it nor `signed` a
+    default, QONNX 1.0.0 gives both. `has_subnormal` has no effect, as in the document's sample.
+
+    Raises:
+        RuntimeError: saturation=False with neither has_inf nor has_nan.
+
+    >>> x = np.array([3.1, 1e9, -1e9])
+    >>> float_quant(x, 1.0, 4, 3, 7, True, 448.0)
+    array([   3.,  448., -448.])
+    >>> float_quant(x, 1.0, 4, 3, 7, True, 448.0, has_inf=True, saturation=False)
+    array([  3.,  inf, -inf])
+    """
+    del has_subnormal  # changes nothing
+    x = _floating(X)
+    if exponent_bias is None:
+        exponent_bias = compute_default_exponent_bias(exponent_bitwidth)
+    widths = (exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val)
+    attributes: dict[str, Any] = {"signed": signed, "rounding_mode": rounding_mode}
+    saturated = anybit.float_quant(x, scale, *widths, **attributes)
+    if saturation:
+        return saturated
+    if not has_inf and not has_nan:
+        raise RuntimeError(
+            "saturation=0 needs a value for what exceeds the format: set has_inf or has_nan, "
+            "or saturation=1"
+        )
+    return _overflowing(x, scale, widths, attributes, bool(has_inf))
+
+
+def _overflowing(
+    x: Any, scale: Any, widths: tuple[Any, ...], attributes: dict[str, Any], has_inf: bool
+) -> Any:
+    """float_quant with infinities or NaN for what the limits of the format would clip."""
+    xp = _arrays.namespace(x)
+    _, mantissa_bitwidth, exponent_bias, _ = widths
+    with np.errstate(all="ignore"):
+        factor = _arrays.parameter(scale, _REAL, x, "scale")
+        y = _arrays.widened(x, _REAL, "X") / factor
+        within = anybit.float_quant(y, 1.0, *widths, **attributes)
+        # An exponent this wide has no limits of its own.
+        unlimited = (_WIDEST_EXPONENT, mantissa_bitwidth, exponent_bias)
+        q = anybit.float_quant(y, 1.0, *unlimited, rounding_mode=attributes["rounding_mode"])
+        above, below = q > within, q < within
+        if has_inf:
+            q = xp.where(above, xp.full_like(q, math.inf), q)
+            q = xp.where(below, xp.full_like(q, -math.inf), q)
+        else:
+            q = xp.where(above | below | xp.isinf(q), xp.full_like(q, math.nan), q)
+        return _arrays.delivered(q * factor, x, None)
+
+
+def min_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
+    """The lowest integer of that many bits.
+
+    An int for an int; an array for an array: int64 for integer dtypes (at most 62 bits), else of
+    the same dtype, rounded once.
+
+    >>> min_int(signed=True, narrow_range=True, bit_width=8)
+    -127
+    """
+    magnitude = _power_of_two(bit_width, 1)
+    if signed:
+        return -magnitude + (1 if narrow_range else 0)
+    return 0 if isinstance(magnitude, int) else np.zeros_like(magnitude)[()]
+
+
+def max_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
+    """The highest integer of that many bits; types as for `min_int`.
+
+    >>> max_int(signed=False, narrow_range=True, bit_width=8)
+    254
+    """
+    if signed:
+        return _power_of_two(bit_width, 1) - 1
+    return _power_of_two(bit_width, 0) - (2 if narrow_range else 1)
+
+
+def compute_default_exponent_bias(exponent_bitwidth: Any) -> Any:
+    """2^(e-1) - 1 in float64.
+
+    >>> float(compute_default_exponent_bias(4))
+    7.0
+    """
+    widths = _arrays.parameter(exponent_bitwidth, _POSITIVE, _NUMPY, "exponent_bitwidth")
+    return np.ldexp(1.0, np.minimum(widths, _WIDEST_EXPONENT) - 1) - 1
+
+
+def compute_max_val(
+    exponent_bitwidth: Any, mantissa_bitwidth: Any, exponent_bias: Any = None
+) -> Any:
+    """(2 - 2^-m) * 2^(2^e - 1 - bias) in float64: the largest value if no code is reserved.
+
+    `exponent_bias` None stands for 2^(e-1) - 1.
+
+    >>> float(compute_max_val(4, 3, 7))
+    480.0
+    """
+    e = _arrays.parameter(exponent_bitwidth, _POSITIVE, _NUMPY, "exponent_bitwidth")
+    m = _arrays.parameter(mantissa_bitwidth, _NATURAL, _NUMPY, "mantissa_bitwidth")
+    if exponent_bias is None:
+        exponent_bias = compute_default_exponent_bias(e)
+    bias = _arrays.parameter(exponent_bias, _INTEGER, _NUMPY, "exponent_bias")
+    top = np.left_shift(1, np.minimum(e, _WIDEST_EXPONENT)) - 1 - bias
+    with np.errstate(all="ignore"):  # too large is infinite, too small is zero
+        return np.ldexp(2 - np.ldexp(1.0, -np.minimum(m, 60)), np.clip(top, -5000, 5000))
+
+
+def resolve_rounding_mode(mode_string: str) -> Callable[[Any], Any]:
+    """The function that rounds an array to integers in that mode. ValueError for another name.
+
+    >>> resolve_rounding_mode("half_up")(np.array([0.5, -2.5, 0.49999999999999994]))
+    array([ 1., -3.,  0.])
+    """
+    mode = RoundingMode.parse(mode_string)
+
+    def round_array(x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return round_to_integer(_floating(x), mode)
+
+    return round_array
+
+
+_REAL = Domain("a real number")
+_INTEGER = Domain("an integer", integer=True)
+_POSITIVE = Domain("an integer >= 1", integer=True, minimum=1)
+_NATURAL = Domain("an integer >= 0", integer=True, minimum=0)
+_NUMPY = np.zeros(())
+_WIDEST_EXPONENT = 62
+
+
+def _floating(x: Any) -> Any:
+    """x as an array; integers of NumPy in float64, which is what dividing them gives there."""
+    x = _arrays.as_array(x)
+    integral = isinstance(x, np.ndarray) and x.dtype.kind in "biu"
+    return x.astype(np.float64) if integral else x
+
+
+def _power_of_two(bit_width: Any, removed: int) -> Any:
+    """2^(bit_width - removed) as an int, an int64 array or an array of the width's float dtype."""
+    given = np.asarray(bit_width)
+    widths = _arrays.parameter(bit_width, _POSITIVE, _NUMPY, "bit_width")
+    if isinstance(bit_width, int):
+        return 1 << (bit_width - removed)
+    if given.dtype.kind in "iu":
+        if np.any(widths > 62):
+            raise ValueError(
+                f"bit_width must be at most 62 for dtype {given.dtype}, got {widths.max()}; "
+                "give a float for more"
+            )
+        return np.left_shift(1, widths - removed)
+    with np.errstate(all="ignore"):
+        return np.ldexp(1.0, np.minimum(widths, 5000) - removed).astype(given.dtype)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an installed package must do with nothing beside it: also run outside the source tree."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import anybit
+
+
+def test_operators() -> None:
+    x = np.array([0.5, 1.5, 99.0, -99.0], np.float32)
+    assert anybit.int_quant(x, 0.5, 0, 4).tolist() == [0.5, 1.5, 3.5, -4.0]
+    assert anybit.float_quant(x, 1, *anybit.formats.float4_e2m1fn).tolist() == [0.5, 1.5, 6, -6]
+    assert anybit.bipolar_quant(x, 2).tolist() == [2, 2, 2, -2]
+    assert anybit.trunc(x, 0.5, 0, 8, 2, 4).tolist() == [0, 0, 14, -16]
+    assert anybit.dynamic_quantize(x, [0.5]).tolist() == [1, 3, 127, -128]
+
+
+def test_onnxruntime_library_is_installed() -> None:
+    import anybit.onnxruntime
+
+    assert Path(anybit.onnxruntime.library_path()).is_file()
+
+
+def test_metadata() -> None:
+    metadata = importlib.metadata.metadata("anybit")
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "anybit" in {item.name for item in importlib.metadata.entry_points(group="console_scripts")}
+    installed = {str(file) for file in importlib.metadata.files("anybit") or []}
+    assert not any(name.endswith((".cpp", ".hpp")) for name in installed)
+
+
+def test_command_line_starts() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "anybit.cli", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "run" in done.stdout
+    assert "info" in done.stdout
