@@ -15,6 +15,7 @@ same on every machine, whatever its BLAS does.
 """
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,9 +56,8 @@ def digits() -> tuple[Digits, Digits]:
     """scikit-learn's digits for training and for testing: every seventh image."""
     data = load_digits()
     test = np.arange(len(data.target)) % 7 == 0
-    return Digits(data.images[~test], data.target[~test]), Digits(
-        data.images[test], data.target[test]
-    )
+    training, testing = (Digits(data.images[rows], data.target[rows]) for rows in (~test, test))
+    return training, testing
 
 
 def weight_scale(weight: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ def train(data: Digits, *, quantize: bool, seed: int = 0) -> list[Layer]:
     random = np.random.default_rng(seed)
     layers = [
         Layer((2 * random.random((rows, columns)) - 1) * np.sqrt(3 / rows), np.zeros(columns))
-        for rows, columns in zip(SIZES, SIZES[1:], strict=False)
+        for rows, columns in pairwise(SIZES)
     ]
     layers[0].weight[:] /= 8  # the pixels' mean is about 5, not 1
     means = [[np.zeros_like(array) for array in layer] for layer in layers]
@@ -177,7 +177,7 @@ def onnx_model(layers: list[Layer]) -> onnx.ModelProto:
         return node(
             "IntQuant",
             [x, scale, "zero", bits],
-            f"{x}_quantized",
+            f"{x}_q",
             domain=DOMAIN,
             signed=int(signed),
             narrow=int(narrow),

@@ -69,15 +69,23 @@ def minifloat() -> torch.nn.Module:
 class Residual(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.before = qnn.QuantIdentity(bit_width=4, return_quant_tensor=True)
-        self.conv = qnn.QuantConv2d(
-            4, 4, 3, padding=1, weight_bit_width=4, bias=True, bias_quant=Int32Bias
-        )
+        self.before = qnn.QuantIdentity(bit_width=4)
+        self.conv = qnn.QuantConv2d(4, 4, 3, padding=1, weight_bit_width=4)
         self.after = qnn.QuantIdentity(bit_width=4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.before(x)
-        return self.after(self.conv(x)) + x.value
+        return self.after(self.conv(x)) + x
+
+
+class QuantizedBias(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.quantize = qnn.QuantIdentity(bit_width=4, return_quant_tensor=True)
+        self.linear = qnn.QuantLinear(16, 8, bias=True, weight_bit_width=4, bias_quant=Int32Bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.quantize(x))
 
 
 class Pooling(torch.nn.Module):
@@ -87,7 +95,7 @@ class Pooling(torch.nn.Module):
         self.pool = qnn.TruncAvgPool2d(4, bit_width=4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.pool(self.quantize(x))
+        return self.pool(self.quantize(x)).value
 
 
 NETWORKS = {
@@ -95,6 +103,7 @@ NETWORKS = {
     "convolutional": (convolutional, (1, 4, 8, 8), {"IntQuant", "BipolarQuant"}),
     "depthwise": (depthwise, (1, 4, 8, 8), {"IntQuant"}),
     "minifloat": (minifloat, (1, 16), {"FloatQuant"}),
+    "quantized bias": (QuantizedBias, (1, 16), {"IntQuant"}),
     "residual": (Residual, (1, 4, 8, 8), {"IntQuant"}),
     "pooling": (Pooling, (1, 4, 8, 8), {"IntQuant", "Trunc"}),
 }

@@ -195,7 +195,7 @@ def test_resolved_rounding(mode: str, dtype: np.dtype) -> None:
 
 def test_unknown_rounding_modes() -> None:
     assert qonnx.resolve_rounding_mode("half_even")([0.5, 1.5]).tolist() == [0.0, 2.0]
-    with pytest.raises(ValueError, match="ROUND_TO_ZERO.*DOWN"):
+    with pytest.raises(ValueError, match=r"ROUND_TO_ZERO.*DOWN"):
         qonnx.resolve_rounding_mode("ROUND_TO_ZERO")
     with pytest.raises(ValueError, match="got 'NEAREST'"):
         qonnx.float_quant(X, 1, 4, 3, rounding_mode="NEAREST")

@@ -3,6 +3,7 @@
 #include "application.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "floating_point.hpp"
 
@@ -78,55 +79,72 @@ void Application::run(std::int64_t first, std::int64_t last) const noexcept {
     index[i] = rest % loop_[i].size;
     at.advance(loop_[i], index[i]);
   }
+  // Rows with one set of parameters each go to the kernel many at a time.
+  const bool by_rows = direct_ && period_ == 0 && plane_ > 0 && row_loop_ > 0;
   for (std::int64_t begin = first % row_; first < last; begin = 0) {
-    const std::int64_t end = std::min(row_, begin + last - first);
-    run_row(at, begin, end, scratch);
-    first += end - begin;
-    for (int i = row_loop_ - 1; i >= 0; --i) {
-      at.advance(loop_[i], 1);
-      if (++index[i] < loop_[i].size) break;
+    std::int64_t rows = 1;
+    if (by_rows && begin == 0 && last - first >= row_) {
+      rows = std::min((last - first) / row_, loop_[row_loop_ - 1].size - index[row_loop_ - 1]);
+      run_rows(at, rows);
+      first += rows * row_;
+    } else {
+      const std::int64_t end = std::min(row_, begin + last - first);
+      run_row(at, begin, end, scratch);
+      first += end - begin;
+    }
+    for (int i = row_loop_ - 1; i >= 0; --i, rows = 1) {
+      at.advance(loop_[i], rows);
+      index[i] += rows;
+      if (index[i] < loop_[i].size) break;
       at.advance(loop_[i], -loop_[i].size);
       index[i] = 0;
     }
   }
 }
 
+void Application::run_rows(const Position& at, std::int64_t rows) const {
+  const Loop& outer = loop_[row_loop_ - 1];
+  kernel_.uniform[variant_]({x_ + at.x, out_ + at.out, row_, table_ + at.table * element_size(),
+                             plane_, rows, outer.x, outer.out, outer.table});
+}
+
 void Application::run_row(const Position& at, std::int64_t first, std::int64_t last,
                           Scratch& scratch) const {
+  const Loop& inner = loop_[loops_ - 1];
   const bool uniform = period_ == 0;
-  if (plane_ == 0 && uniform)
-    prepare(at, -1, 0, 1, scratch.prepared, block, scratch);
-  while (first < last) {
-    std::int64_t count = last - first;
-    if (!direct_) count = std::min(count, block);
-    const char* prepared = reinterpret_cast<const char*>(scratch.prepared);
-    std::int64_t plane = block;
+  if (plane_ == 0 && uniform) prepare(at, -1, 0, 1, scratch.prepared, block, scratch);
+  for (std::int64_t count = 0; first < last; first += count) {
+    count = direct_ ? last - first : std::min(last - first, block);
+    Rows rows{x_ + at.x + first * inner.x, out_ + at.out + first * inner.out, count,
+              scratch.prepared, block};
     if (plane_ > 0) {
       const std::int64_t phase = uniform ? 0 : first % period_;
-      if (!uniform) count = std::min(count, period_ - phase);
-      prepared = table_ + (at.table + phase) * element_size();
-      plane = plane_;
+      rows.prepared = table_ + (at.table + phase) * element_size();
+      rows.plane = plane_;
+      if (!uniform) count = rows.length = std::min(count, period_ - phase);
+      if (!uniform && direct_ && count == period_) {
+        rows.rows = (last - first) / period_;
+        rows.x_step = period_ * inner.x;
+        rows.out_step = period_ * inner.out;
+        count *= rows.rows;
+      }
     } else if (!uniform) {
-      count = std::min(count, block);
+      count = rows.length = std::min(count, block);
       prepare(at, loops_ - 1, first, count, scratch.prepared, block, scratch);
     }
-    run_piece(at, first, count, prepared, plane, uniform, scratch);
-    first += count;
+    if (direct_) (uniform ? kernel_.uniform : kernel_.varying)[variant_](rows);
+    else run_converted(rows, inner, scratch);
   }
 }
 
-void Application::run_piece(const Position& at, std::int64_t first, std::int64_t count,
-                            const void* prepared, std::int64_t plane, bool uniform,
-                            Scratch& scratch) const {
-  const Loop& inner = loop_[loops_ - 1];
-  const char* x = x_ + at.x + first * inner.x;
-  char* out = out_ + at.out + first * inner.out;
-  const Apply apply = (uniform ? kernel_.uniform : kernel_.varying)[variant_];
-  if (direct_) return apply(x, out, count, prepared, plane);
+// Runs a short row by way of scratch arrays: where x or out is strided or of another type.
+void Application::run_converted(Rows rows, const Loop& inner, Scratch& scratch) const {
   const int wide = float64_ ? 1 : 0;
-  set_.load[static_cast<int>(x_type_)][wide](x, inner.x, count, scratch.x);
-  apply(scratch.x, scratch.out, count, prepared, plane);
-  set_.store[static_cast<int>(out_type_)][wide](scratch.out, count, out, inner.out);
+  const void* const x = std::exchange(rows.x, scratch.x);
+  void* const out = std::exchange(rows.out, scratch.out);
+  set_.load[static_cast<int>(x_type_)][wide](x, inner.x, rows.length, scratch.x);
+  (period_ == 0 ? kernel_.uniform : kernel_.varying)[variant_](rows);
+  set_.store[static_cast<int>(out_type_)][wide](scratch.out, rows.length, out, inner.out);
 }
 
 }  // namespace anybit

@@ -67,9 +67,9 @@ class Application {
   char* allocate_table();
   void prepare(const Position& at, int along, std::int64_t first, std::int64_t count,
                void* prepared, std::int64_t plane, Scratch& scratch) const;
+  void run_rows(const Position& at, std::int64_t rows) const;
   void run_row(const Position& at, std::int64_t first, std::int64_t last, Scratch& scratch) const;
-  void run_piece(const Position& at, std::int64_t first, std::int64_t count, const void* prepared,
-                 std::int64_t plane, bool uniform, Scratch& scratch) const;
+  void run_converted(Rows rows, const Loop& inner, Scratch& scratch) const;
   std::int64_t element_size() const { return float64_ ? 8 : 4; }
 
   const OperatorInfo& op_;

@@ -45,30 +45,39 @@ void prepare(const void* attributes, const void* const* gathered, std::int64_t c
 }
 
 template <class Op, class T, int variant, bool uniform, std::size_t... column>
-void apply(const T* x, auto* out, std::int64_t count, const T* prepared, std::int64_t plane,
-           std::index_sequence<column...>) {
+[[gnu::always_inline]] inline void apply_row(const T* x, auto* out, std::int64_t length,
+                                             const T* prepared, std::int64_t plane,
+                                             std::index_sequence<column...>) {
   if constexpr (uniform) {
     const T parameters[] = {prepared[static_cast<std::int64_t>(column) * plane]...};
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t i = 0; i < length; ++i)
       out[i] = Op::template apply<variant>(x[i], parameters[column]...);
   } else {
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t i = 0; i < length; ++i)
       out[i] = Op::template apply<variant>(
           x[i], prepared[static_cast<std::int64_t>(column) * plane + i]...);
   }
 }
 
 template <class Op, class T, int variant, bool uniform>
-void apply_erased(const void* x, void* out, std::int64_t count, const void* prepared,
-                  std::int64_t plane) {
+void apply(const Rows& rows) {
   constexpr auto all = std::make_index_sequence<columns<Op, T>>{};
   using Result = decltype([]<std::size_t... c>(std::index_sequence<c...>) {
     return Op::template apply<variant>(T(), (static_cast<void>(c), T())...);
   }(all));
-  apply<Op, T, variant, uniform>(static_cast<const T*>(x), static_cast<Result*>(out), count,
-                                 static_cast<const T*>(prepared), plane, all);
+  const char* x = static_cast<const char*>(rows.x);
+  char* out = static_cast<char*>(rows.out);
+  const T* prepared = static_cast<const T*>(rows.prepared);
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    apply_row<Op, T, variant, uniform>(reinterpret_cast<const T*>(x),
+                                       reinterpret_cast<Result*>(out), rows.length, prepared,
+                                       rows.plane, all);
+    x += rows.x_step;
+    out += rows.out_step;
+    prepared += rows.prepared_step;
+  }
 }
 
 template <class Op, class T>
@@ -76,8 +85,8 @@ Kernel kernel_of() {
   static_assert(Op::inputs.size() <= max_inputs && columns<Op, T> <= max_columns);
   return []<int... variant>(std::integer_sequence<int, variant...>) {
     static constexpr Prepare prepares[] = {prepare<Op, T, variant>...};
-    static constexpr Apply uniforms[] = {apply_erased<Op, T, variant, true>...};
-    static constexpr Apply varyings[] = {apply_erased<Op, T, variant, false>...};
+    static constexpr Apply uniforms[] = {apply<Op, T, variant, true>...};
+    static constexpr Apply varyings[] = {apply<Op, T, variant, false>...};
     return Kernel{static_cast<int>(columns<Op, T>), prepares, uniforms, varyings};
   }(std::make_integer_sequence<int, Op::variants>{});
 }

@@ -19,9 +19,19 @@ inline constexpr int max_columns = 8;
 // prepared columns <- gathered input columns (compute type; double for integer inputs).
 using Prepare = void (*)(const void* attributes, const void* const* gathered, std::int64_t count,
                          void* prepared, std::int64_t plane);
-// out[i] <- operator(x[i]), contiguous; x and out may be the same array.
-using Apply = void (*)(const void* x, void* out, std::int64_t count, const void* prepared,
-                       std::int64_t plane);
+// out[i] <- operator(x[i]) over contiguous rows; x and out may be the same array.
+struct Rows {
+  const void* x;
+  void* out;
+  std::int64_t length;  // elements in a row
+  const void* prepared;
+  std::int64_t plane;
+  std::int64_t rows = 1;
+  std::int64_t x_step = 0;  // bytes from one row to the next
+  std::int64_t out_step = 0;
+  std::int64_t prepared_step = 0;  // elements from one row's parameters to the next row's
+};
+using Apply = void (*)(const Rows& rows);
 // out[i] <- x[i] converted to the compute type; x strided in bytes, out contiguous.
 using Load = void (*)(const void* x, std::int64_t stride, std::int64_t count, void* out);
 // out[i] <- x[i] converted to the element type; x contiguous, out strided in bytes.

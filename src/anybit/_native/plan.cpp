@@ -15,8 +15,10 @@ namespace {
 // Tables of prepared parameters stay well inside the second-level cache.
 constexpr std::int64_t table_bytes = 256 * 1024;
 
-// A row shorter than this spends its time on being started.
+// Rows shorter than this spend their time on being started. Where each row has parameters of its
+// own the kernel starts the rows itself, and only very short ones are too short.
 constexpr std::int64_t short_row = 512;
+constexpr std::int64_t short_uniform_row = 32;
 
 // A table with repetitions must be read this often to be worth writing.
 constexpr std::int64_t worthwhile_reads = 4;
@@ -115,7 +117,8 @@ void Application::plan_table() {
   std::array<std::int64_t, max_rank> compact_steps;
   for (int i = 0; i < loops_; ++i) compact_steps[i] = loop_[i].table;
   const std::int64_t compact_plane = plane_;
-  if (sets == 1 || row_ >= short_row || !widen_row()) return;
+  const std::int64_t enough = period_ > 0 ? short_row : short_uniform_row;
+  if (sets == 1 || row_ >= enough || !widen_row()) return;
   const std::unique_ptr<char[]> memory = std::move(memory_);
   repeat_table(std::exchange(table_, nullptr), compact_plane, compact_steps);
 }

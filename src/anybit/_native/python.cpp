@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <optional>
 #include <type_traits>
 
@@ -102,11 +103,6 @@ struct Arguments {
   }
 };
 
-std::string described(const nb::object& array) {
-  return "shape " + text_of(nb::object(array.attr("shape"))) + " and dtype " +
-         text_of(nb::object(array.attr("dtype")));
-}
-
 // Borrows the array to write to, or makes one in x's memory order.
 void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type) {
   const NumPy& numpy = NumPy::get();
@@ -119,15 +115,16 @@ void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type
   if (!nb::isinstance(given, numpy.ndarray))
     throw Error(Error::Kind::type, "out must be a NumPy array, got " +
                                        repr_of(given.type()));
-  const nb::object array = nb::borrow(given);
-  const bool fits = array.attr("shape").equal(x.object().attr("shape")) &&
-                    text_of(nb::object(array.attr("dtype"))) == name_of(type);
-  if (!fits)
+  out.borrow(nb::borrow(given), "out", true);
+  const Tensor& wanted = x.tensor();
+  const Tensor& got = out.tensor();
+  if (!got.given || got.type != type || got.rank != wanted.rank ||
+      !std::equal(got.shape, got.shape + got.rank, wanted.shape))
     throw Error(Error::Kind::value,
-                "out must have shape " +
-                    text_of(nb::object(x.object().attr("shape"))) + " and dtype " +
-                    std::string(name_of(type)) + ", got " + described(array));
-  out.borrow(array, "out", true);
+                "out must have shape " + text_of(nb::object(x.object().attr("shape"))) +
+                    " and dtype " + std::string(name_of(type)) + ", got shape " +
+                    text_of(nb::object(given.attr("shape"))) + " and dtype " +
+                    text_of(nb::object(given.attr("dtype"))));
 }
 
 template <class Op>

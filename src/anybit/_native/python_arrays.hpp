@@ -97,7 +97,8 @@ class Operand {
     tensor_.literal = list;
   }
 
-  // Borrows a NumPy array. A writable one is never replaced by a copy.
+  // Borrows a NumPy array. A writable one is never replaced by a copy; if its dtype is none of
+  // ours, no tensor is given.
   void borrow(nb::object array, std::string_view name, bool writable) {
     release();
     const bool bfloat16 = !acquire(array, writable);
@@ -116,6 +117,7 @@ class Operand {
       array = array.attr("astype")(array.attr("dtype").attr("newbyteorder")("="));
       if (acquire(array, false)) type = element_type(view_);
     }
+    if (!type && writable) return;  // no tensor: it fits nowhere
     if (!type) fail(array, name);
     owner_ = std::move(array);
     if (!is_aligned()) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: `anybit COMMAND`. One file per command."""
 
+import logging
 import os
 import sys
 
@@ -22,6 +23,8 @@ app.command()(info)
 
 def main() -> None:
     """Run a command. Bad input gives one line on stderr and exit code 2, never a traceback."""
+    # Python prints the warnings of loggers that nobody listens to; the errors say the same.
+    logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):

@@ -32,6 +32,34 @@ def check_shapes(proto: onnx.ModelProto, where: str) -> None:
                 raise ModelError(f"{what}: an input without elements; export it with real sizes")
 
 
+def check_names(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse names that are no text: protobuf hands out damaged ones as bytes."""
+    for function in proto.functions:
+        names: list[object] = [function.name, function.domain, *function.input, *function.output]
+        _check_text([*names, *(each.domain for each in function.opset_import)], where)
+        _check_nodes(function.node, where)
+    _check_text([each.domain for each in proto.opset_import], where)
+    for graph in _graphs(proto):
+        values = (*graph.input, *graph.output, *graph.value_info)
+        names = [each.name for each in (*values, *graph.initializer)]
+        dims = [dim for each in values for dim in each.type.tensor_type.shape.dim]
+        _check_text([*names, *(dim.dim_param for dim in dims)], where)
+        _check_nodes(graph.node, where)
+
+
+def _check_nodes(nodes: Iterable[onnx.NodeProto], where: str) -> None:
+    for node in nodes:
+        attributes = [each.name for each in node.attribute]
+        names = [node.name, node.op_type, node.domain, node.overload, *attributes]
+        _check_text([*names, *node.input, *node.output], where)
+
+
+def _check_text(names: Iterable[object], where: str) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"{where} holds the name {name!r}, which is no UTF-8; it is damaged")
+
+
 def check_tensors(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
     """Refuse tensors whose data are missing, misplaced or of another size than their shape."""
     for tensor in _tensors(proto):
@@ -53,11 +81,11 @@ def check_tensors(proto: onnx.ModelProto, folder: Path | None, where: str) -> No
 
 
 def _bytes(tensor: onnx.TensorProto, elements: int, what: str) -> int | None:
-    try:
-        dtype = ir.DataType(tensor.data_type)
-    except ValueError:
-        raise ModelError(f"{what} has the unknown data type {tensor.data_type}") from None
-    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+    known = {dtype.value for dtype in ir.DataType} - {ir.DataType.UNDEFINED.value}
+    if tensor.data_type not in known:
+        raise ModelError(f"{what} has the unknown data type {tensor.data_type}")
+    dtype = ir.DataType(tensor.data_type)
+    if dtype == ir.DataType.STRING:
         return None
     return -(-elements * dtype.bitwidth // 8)
 

@@ -3,20 +3,19 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
+from anybit.onnx._constants import Array
 from anybit.onnx._options import exact_session_options
 from anybit.onnx._registry import described
 from anybit.ops import Operator
 
-Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Sequence[Array | None]
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
-from anybit.onnx._checks import check_shapes, check_tensors
+from anybit.onnx._checks import check_names, check_shapes, check_tensors
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -43,6 +43,7 @@ def read(source: Source) -> ir.Model:
         where = str(path)
         proto = _parse(_contents(path), where)
         folder = path.resolve().parent
+    check_names(proto, where)
     check_shapes(proto, where)
     check_tensors(proto, folder, where)
     model = _deserialized(proto, where)
@@ -96,19 +97,19 @@ def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
 
 
 def _check_values(model: ir.Model, where: str) -> None:
-    known = set(model.graph.inputs)
-    for graph in (model.graph, *model.graph.subgraphs()):
-        known.update(graph.inputs, graph.initializers.values())
+    graphs = [model.graph, *model.graph.subgraphs()]
+    known = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
     for node in model.graph.all_nodes():
         for value in node.inputs:
             if value is not None and value.producer() is None and value not in known:
                 raise ModelError(
-                    f"{where}: node {node.name!r} reads {value.name!r}, "
-                    "which nothing produces; export the model again"
+                    f"{where}: node {node.name!r} reads {value.name!r}, which nothing produces; "
+                    "export the model again"
                 )
-    for value in model.graph.outputs:
-        if value.producer() is None and value not in known:
-            raise ModelError(f"{where}: nothing produces the output {value.name!r}")
+    for graph in graphs:
+        for value in graph.outputs:
+            if value.producer() is None and value not in known:
+                raise ModelError(f"{where}: nothing produces the output {value.name!r}")
     try:
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             graph.sort()

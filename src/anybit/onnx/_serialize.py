@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model as a runtime takes it: one small message, and the large tensors beside it."""
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx._constants import Array, array_of
 
 # Below this a tensor travels in the message, where every optimisation of a runtime sees it.
 _LARGE = 64 * 1024
 
 
-def serialize(model: ir.Model) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
+def serialize(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
     """The bytes of the model without its large initializers, and those initializers by name.
 
     In the bytes they are external data of no file; a session takes them with
@@ -24,12 +22,12 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
         ModelError: What is left is still more than one message can hold.
     """
     slim = model.clone()
-    large: dict[str, npt.NDArray[Any]] = {}
+    large: dict[str, Array] = {}
     for name, value in slim.graph.initializers.items():
         tensor = value.const_value
         if tensor is None or tensor.nbytes < _LARGE or not _is_plain(tensor.dtype):
             continue
-        large[name] = np.ascontiguousarray(tensor.numpy())
+        large[name] = np.ascontiguousarray(array_of(value))
         value.const_value = ir.ExternalTensor(
             "beside", None, None, tensor.dtype, shape=ir.Shape(large[name].shape), name=name
         )

@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx._registry import operator_of
+from anybit.onnx._registry import versions_of
 
 # Domains whose operators ONNX Runtime itself brings.
 _RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft")
@@ -40,4 +40,4 @@ def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
     if node.domain in _STANDARD:
         # Operators younger than the installed onnx are left to the runtime.
         return opset > onnx.defs.onnx_opset_version() or onnx.defs.has(node.op_type, opset)
-    return operator_of(node) is not None
+    return bool(versions_of(node.domain, node.op_type))

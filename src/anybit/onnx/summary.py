@@ -5,12 +5,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from anybit.onnx._constants import array_of
 from anybit.onnx._read import Source, read
 from anybit.onnx._registry import operator_of
 from anybit.onnx.known import unknown_operators
@@ -155,7 +154,7 @@ def _role(node: ir.Node, constant: bool) -> str:
 def _parameter(value: ir.Value) -> Parameter:
     if value.const_value is None:
         return Parameter("computed", None, None, None)
-    array: npt.NDArray[Any] = np.asarray(value.const_value.numpy(), dtype=np.float64)
+    array = array_of(value).astype(np.float64)
     varying = [axis - array.ndim for axis, size in enumerate(array.shape) if size != 1]
     granularity = ("per-tensor", "per-channel")[len(varying)] if len(varying) < 2 else "per-element"
     smallest, largest = (float(array.min()), float(array.max())) if array.size else (None, None)

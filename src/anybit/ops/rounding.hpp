@@ -37,9 +37,10 @@ template <RoundingMode mode, class T>
   constexpr T below_half = T(0.5) - std::numeric_limits<T>::epsilon() / 4;
   if constexpr (mode == RoundingMode::half_up)
     return std::copysign(std::trunc(magnitude + below_half), y);
+  // ceil(|y| - 0.5) is right but where the difference is rounded down: there |y| is an integer.
   const T whole = std::trunc(magnitude);
-  const bool away = magnitude - whole > T(0.5);
-  return std::copysign(whole + (away ? T(1) : T(0)), y);
+  const T nearest = std::ceil(magnitude - T(0.5));
+  return std::copysign(nearest > whole ? nearest : whole, y);
 }
 
 inline bool equals_ignoring_case(std::string_view text, std::string_view upper) {

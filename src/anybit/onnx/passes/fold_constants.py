@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate what is constant once, before the session."""
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from anybit.errors import ModelError
+from anybit.onnx._constants import Array, array_of, is_constant
 from anybit.onnx._evaluate import (
-    Array,
     Arrays,
     evaluate_operator,
     evaluate_standard,
     result_bound,
 )
-from anybit.onnx._registry import described, operator_of
+from anybit.onnx._registry import operator_of
 
 # What folding may add to a model: four times its own constants, and room for small models.
 _GROWTH = 4
@@ -59,7 +57,7 @@ class _Folding:
 
     def fold(self, node: ir.Node) -> bool:
         """Put the result in the node's place, if it can be known."""
-        constants = [value is None or _is_constant(value) for value in node.inputs]
+        constants = [value is None or is_constant(value) for value in node.inputs]
         if not all(constants) or node.graph is None or len(node.outputs) != 1:
             return False
         if node.op_type == "Constant" and node.domain == "":
@@ -80,7 +78,7 @@ class _Folding:
         operator = operator_of(node)
         if operator is not None and not self._operators:
             return None
-        arrays = [None if value is None else _array(node, value) for value in node.inputs]
+        arrays = [None if value is None else array_of(value) for value in node.inputs]
         if operator is not None:
             # The result has the shape of the first input.
             if arrays[0] is None or arrays[0].size > self._elements_left:
@@ -93,20 +91,6 @@ class _Folding:
         if bound is None or bound > self._elements_left:
             return None
         return evaluate_standard(node, arrays, self._opset, self._ir_version)
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
-
-
-def _array(node: ir.Node, value: ir.Value) -> Array:
-    assert value.const_value is not None, "asked for constants only"
-    try:
-        array = value.const_value.numpy()
-        # onnx_ir marks the byte order, which makes a dtype of its own; ask for the usual one.
-        return np.asarray(array, dtype=array.dtype.type)
-    except Exception as error:  # onnx_ir has no error class of its own
-        raise ModelError(f"{described(node)}: cannot read {value.name!r}: {error}") from error
 
 
 def _replace(node: ir.Node, tensor: ir.TensorProtocol) -> None:
@@ -123,6 +107,6 @@ def _replace(node: ir.Node, tensor: ir.TensorProtocol) -> None:
     graph.remove(node, safe=True)
     graph.register_initializer(value)
     for each in inputs:
-        unread = _is_constant(each) and not each.uses() and not each.is_graph_output()
+        unread = is_constant(each) and not each.uses() and not each.is_graph_output()
         if unread and each.graph is not None and each.name is not None:
             del each.graph.initializers[each.name]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measuring side by side: contestants take turns in one run, the best time of each counts."""
+
+import argparse
+import platform
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+Call = Callable[[], object]
+
+
+def best_times(
+    calls: Mapping[str, Call], rounds: int = 7, at_least: float = 0.01
+) -> dict[str, float]:
+    """Seconds per call. Every round times every contestant once, so that noise hits all alike;
+    short calls are repeated until a round lasts `at_least` seconds."""
+    repeats = {}
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        repeats[name] = max(1, int(at_least / max(1e-9, time.perf_counter() - start)))
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(repeats[name]):
+                call()
+            best[name] = min(best[name], (time.perf_counter() - start) / repeats[name])
+    return best
+
+
+def machine() -> str:
+    """The processor's name, without which no figure means anything."""
+    for line in (
+        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    ):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions(*packages: str) -> str:
+    found = []
+    for package in packages:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"no {package}")
+    return ", ".join(found)
+
+
+def show(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]], markdown: bool) -> None:
+    """A table for the terminal, or as Markdown for the documentation."""
+    if markdown:
+        print(f"\n{title}\n")
+        print("| " + " | ".join(columns) + " |")
+        print("|" + "---|" * len(columns))
+        for row in rows:
+            print("| " + " | ".join(row) + " |")
+        return
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def arguments(question: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=question)
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each contestant is timed")
+    return parser

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures: what an operator makes of x, and how far that is from x."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from _svg import Line, Panel, Points, drawing
+
+from anybit import formats
+from anybit.ops import Operator, RoundingMode, int_quant
+
+# Where an operator jumps is found to within this part of the picture's width.
+_SAMPLES = 1024
+_HALVINGS = 12
+
+Curve = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One curve: the operator's parameters behind x, in words and in numbers."""
+
+    label: str
+    parameters: tuple[Any, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What to show of one operator: its result for some settings, and errors up to `error`.
+
+    `meaning` gives the number that a result stands for, where that is not the result itself.
+    """
+
+    settings: tuple[Setting, ...]
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    error: float
+    x_step: float = 1
+    y_step: float = 1
+    meaning: Curve | None = None
+
+
+FIGURES = {
+    "int_quant": Figure(
+        (
+            Setting("3 bits signed, scale 0.5", (0.5, 0, 3)),
+            Setting("unsigned", (0.5, 0, 3), {"signed": False}),
+        ),
+        x_range=(-4, 5),
+        y_range=(-3, 4),
+        error=1,
+    ),
+    "float_quant": Figure(
+        (
+            Setting("float4_e2m1fn", (1.0, *formats.float4_e2m1fn)),
+            Setting("the same, FLOOR", (1.0, *formats.float4_e2m1fn), {"rounding_mode": "FLOOR"}),
+        ),
+        x_range=(-8, 8),
+        y_range=(-7, 7),
+        error=2,
+    ),
+    "trunc": Figure(
+        (
+            Setting("to scale 4 and 4 bits, FLOOR", (1.0, 0, 8, 4.0, 4)),
+            Setting("ROUND", (1.0, 0, 8, 4.0, 4), {"rounding_mode": "ROUND"}),
+        ),
+        x_range=(-40, 36),
+        y_range=(-40, 36),
+        error=8,
+        x_step=8,
+        y_step=8,
+    ),
+    "trunc_v1": Figure(
+        (
+            Setting("8 to 6 bits, FLOOR", (1.0, 0, 8, 6)),
+            Setting("ROUND", (1.0, 0, 8, 6), {"rounding_mode": "ROUND"}),
+        ),
+        x_range=(-40, 36),
+        y_range=(-12, 12),
+        error=32,
+        x_step=8,
+        y_step=4,
+    ),
+    "bipolar_quant": Figure(
+        (Setting("scale 1", (1.0,)),), x_range=(-3, 3), y_range=(-2, 2), error=2
+    ),
+    "dynamic_quantize": Figure(
+        (
+            Setting(
+                "u8, scale 0.25, zero-point 10",
+                (np.float32([0.25]), np.int32([10])),
+                {"dtype": "u8"},
+            ),
+        ),
+        x_range=(-4, 4),
+        y_range=(-2, 28),
+        error=1,
+        y_step=4,
+        meaning=lambda code: (code - 10) * 0.25,
+    ),
+}
+
+
+def operator_figure(operator: Operator) -> str:
+    """The result over x, and below it the error."""
+    chosen = FIGURES[operator.name]
+    results, errors = [], []
+    for setting, kind in zip(chosen.settings, ("first", "second"), strict=False):
+        call = partial(_call, operator, setting)
+        curve = staircase(call, chosen.x_range)
+        meaning = chosen.meaning or (lambda result: result)
+        results.append(Line(curve, kind, setting.label))
+        errors.append(Line([(x, meaning(y) - x) for x, y in curve], kind))
+    guides = () if chosen.meaning else (Line([(x, x) for x in chosen.x_range], "guide", "x"),)
+    top = Panel(
+        (*guides, *reversed(results)),
+        chosen.x_range,
+        chosen.y_range,
+        chosen.x_step,
+        chosen.y_step,
+        label="result, an integer" if chosen.meaning else "result",
+        width=640,
+        height=280,
+    )
+    bottom = Panel(
+        tuple(reversed(errors)),
+        chosen.x_range,
+        (-chosen.error, chosen.error),
+        chosen.x_step,
+        chosen.error / 2,
+        label="what it stands for \N{MINUS SIGN} x"
+        if chosen.meaning
+        else "result \N{MINUS SIGN} x",
+        width=640,
+        height=120,
+    )
+    title = f"{operator.onnx_name}, version {operator.version}: result and error over x"
+    return drawing([top, bottom], 1, title, "; ".join(each.label for each in chosen.settings))
+
+
+def rounding_figure() -> str:
+    """The seven rounding modes side by side; dots show where the ties go."""
+    x_range = (-3.0, 3.0)
+    ties = np.arange(-2.5, 3).astype(np.float32)
+    panels = []
+    for mode in RoundingMode:
+        setting = Setting(mode.value, (1.0, 0, 8), {"rounding_mode": mode})
+        call = partial(_call, int_quant.operator, setting)
+        lines = (Line([(x, x) for x in x_range], "guide"), Line(staircase(call, x_range), "first"))
+        dots = [(float(x), float(y)) for x, y in zip(ties, call(ties), strict=True)]
+        panels.append(Panel(lines, x_range, x_range, 1, 1, mode.value, 150, 150, dots))
+    return drawing(panels, 4, "The seven rounding modes", "The rounded value over the value")
+
+
+def _call(operator: Operator, setting: Setting, x: np.ndarray) -> np.ndarray:
+    return operator.function(x, *setting.parameters, **setting.attributes)
+
+
+def staircase(function: Curve, x_range: tuple[float, float]) -> Points:
+    """The corners of a function of float32 that is constant but for its jumps."""
+    x = np.linspace(*x_range, _SAMPLES + 1).astype(np.float32)
+    y = function(x)
+    before = np.flatnonzero(y[1:] != y[:-1])
+    low, high = x[before], x[before + 1]
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        jumped = function(middle) != y[before]
+        low, high = np.where(jumped, low, middle), np.where(jumped, middle, high)
+    corners = [(float(x[0]), float(y[0]))]
+    for at, index in zip(high, before, strict=True):
+        corners += [(float(at), float(y[index])), (float(at), float(y[index + 1]))]
+    return [*corners, (float(x[-1]), float(y[-1]))]

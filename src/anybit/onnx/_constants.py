@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of a graph that are known before it runs."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether it is an initializer that no input can replace."""
+    return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
+
+
+def array_of(value: ir.Value) -> Array:
+    """The array of a constant; memory-mapped if it lies in a file.
+
+    Raises:
+        ModelError: The tensor cannot be read.
+    """
+    assert value.const_value is not None, "asked for constants only"
+    try:
+        array = value.const_value.numpy()
+    except Exception as error:  # onnx_ir has no error class of its own
+        raise ModelError(f"tensor {value.name!r} cannot be read: {error}") from error
+    # onnx_ir marks the byte order, which makes a dtype of its own; ask for the usual one.
+    return np.asarray(array, dtype=array.dtype.type)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must not change a bit: neighbours, memory layout, `out`, the type, the number of threads."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import OPERATORS, assert_same_bits, computed
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import any_float, arrays, quantizers
+
+import anybit
+
+any_operator = pytest.mark.parametrize("name", OPERATORS)
+
+
+@any_operator
+@given(data=st.data())
+def test_chunks_give_the_same_bits(name: str, data: st.DataObject) -> None:
+    """No element depends on its neighbours, nor on its place in a vector register."""
+    quantize = data.draw(quantizers(name))
+    x = np.tile(data.draw(arrays(any_float)), 5)
+    first = data.draw(st.integers(0, len(x)))
+    last = data.draw(st.integers(first, len(x)))
+    whole = quantize(x)
+    assert_same_bits(quantize(x[first:last]), whole[first:last], computed(repr(quantize), x))
+    one_by_one = [quantize(x[place : place + 1]) for place in range(first, last)]
+    together = np.concatenate([whole[:0], *one_by_one])
+    assert_same_bits(together, whole[first:last], computed(repr(quantize), x[first:last]))
+
+
+@any_operator
+@given(data=st.data())
+def test_layouts_give_the_same_bits(name: str, data: st.DataObject) -> None:
+    quantize = data.draw(quantizers(name))
+    x = data.draw(arrays(any_float))
+    expected = quantize(x)
+    case = computed(repr(quantize), x)
+    assert_same_bits(quantize(x[::-1])[::-1], expected, case)
+    assert_same_bits(quantize(np.repeat(x, 3)[1::3]), expected, case)
+    plane = np.array([x, x, -x])
+    assert_same_bits(quantize(np.asfortranarray(plane))[1], expected, case)
+    assert_same_bits(quantize(plane.T).T[0], expected, case)
+    assert_same_bits(quantize(x.astype(">f4")), expected, case)
+
+
+@any_operator
+@given(data=st.data())
+def test_out_gives_the_same_bits(name: str, data: st.DataObject) -> None:
+    quantize = data.draw(quantizers(name))
+    x = data.draw(arrays(any_float))
+    expected = quantize(x)
+    case = computed(repr(quantize), x)
+    spaced = np.empty((len(x), 2), expected.dtype)[:, 1]
+    returned = quantize(x, out=spaced)
+    assert returned is spaced
+    assert_same_bits(spaced.copy(), expected, case)
+    if expected.dtype == x.dtype:
+        in_place = x.copy()
+        assert quantize(in_place, out=in_place) is in_place
+        assert_same_bits(in_place, expected, case)
+        # An output that overlaps x without being x must not be read after it was written.
+        shifted = np.append(x, x[:1])
+        quantize(shifted[: len(x)], out=shifted[-len(x) or len(shifted) :])
+        assert_same_bits(shifted[-len(x) or len(shifted) :].copy(), expected, case)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@any_operator
+@given(data=st.data())
+def test_half_types_are_widened(name: str, dtype: Any, data: st.DataObject) -> None:
+    """The same float32 computation with one rounding at the end."""
+    quantize = data.draw(quantizers(name))
+    with np.errstate(all="ignore"):
+        x = data.draw(arrays(any_float)).astype(dtype)
+        wide = x.astype(np.float32)
+    if name == "dynamic_quantize":
+        with pytest.raises(TypeError, match="float32"):
+            quantize(x)
+        return
+    with np.errstate(all="ignore"):
+        expected = quantize(wide).astype(dtype)
+    assert_same_bits(quantize(x), expected, computed(repr(quantize), x))
+
+
+@any_operator
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_give_the_same_bits(name: str, threads: int) -> None:
+    """Enough elements for several threads, and a last block that is not full."""
+    generator = np.random.default_rng(3)
+    x = np.frombuffer(generator.bytes(4 * 700_001), np.float32)
+    quantize = {
+        "int_quant": lambda x: anybit.int_quant(x, 0.3, 1, 4),
+        "float_quant": lambda x: anybit.float_quant(x, 0.3, 4, 3, 7),
+        "trunc": lambda x: anybit.trunc(x, 0.3, 1, 8, 1.2, 4),
+        "trunc_v1": lambda x: anybit.trunc_v1(x, 0.3, 1, 8, 4),
+        "bipolar_quant": lambda x: anybit.bipolar_quant(x, 0.3),
+        "dynamic_quantize": lambda x: anybit.dynamic_quantize(x, np.float32([0.3])),
+    }[name]
+    parts = np.concatenate([quantize(part) for part in np.array_split(x, 300)])
+    before = anybit.num_threads()
+    anybit.set_num_threads(threads)
+    try:
+        whole = quantize(x)
+    finally:
+        anybit.set_num_threads(before)
+    assert_same_bits(whole, parts, computed(f"{name}_{threads}", x))
