@@ -180,7 +180,8 @@ def _codes(names: list[str]) -> str:
 
 
 def _imports(operator: Operator, examples: str) -> str:
-    lines = [">>> import numpy as np\n"] if "np." in examples else []
+    needs_numpy = "np." in examples and "import numpy" not in examples
+    lines = [">>> import numpy as np\n"] if needs_numpy else []
     return "".join([*lines, f">>> from anybit import {operator.name}\n"])
 
 

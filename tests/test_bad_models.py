@@ -11,6 +11,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import helper
 from shell import Shell
 from small_models import DOMAIN, model, node, quantized_input, quantized_weight
 
@@ -82,7 +83,26 @@ def reshaped(value: onnx.ValueInfoProto, *shape: int) -> None:
         value.type.tensor_type.shape.dim.add().dim_value = size
 
 
+def functions(**calls: str) -> onnx.ModelProto:
+    """A model that calls F0, and functions that call what the words say."""
+    proto = model([node("F0", "x", domain="mine")], opsets={"mine": 1})
+    imports = [helper.make_opsetid("", 13), helper.make_opsetid("mine", 1)]
+    for name, words in calls.items():
+        body = [
+            helper.make_node(word, ["a"], [f"t{index}"], domain="mine")
+            for index, word in enumerate(words.split())
+        ]
+        body.append(helper.make_node("Neg", ["a"], ["b"]))
+        proto.functions.append(helper.make_function("mine", name, ["a"], ["b"], body, imports))
+    return proto
+
+
 BAD_MODELS = {
+    "recursion": (functions(F0="F1", F1="F0"), "functions has a cycle"),
+    "explosion": (
+        functions(**{f"F{index}": f"F{index + 1} " * 2 for index in range(60)}, F60=""),
+        "expand to [0-9]{18,} nodes",
+    ),
     "cycle": (
         model(
             [node("Add", "x b", "a", domain=""), node("Add", "a x", "b", domain="", name="n")],

@@ -147,6 +147,23 @@ def test_a_constant_output_stays_an_output() -> None:
     assert constants(result)["y"] == [1]
 
 
+def test_declared_shapes_are_constants() -> None:
+    """As older exporters flatten: Shape -> Gather -> Concat -> Reshape, behind a quantizer."""
+    nodes = [
+        node("Mul", "x scale", "m", domain=""),
+        node("Quant", "m scale zeropt bits", "q"),
+        node("Shape", "q", "s", domain=""),
+        node("Gather", "s zero", "g", domain=""),
+        node("Concat", "g minus_one", "c", domain="", axis=0),
+        node("Reshape", "q c", domain=""),
+    ]
+    given = {"scale": 1, "zeropt": 0, "bits": 4, "zero": np.array([0]), "minus_one": np.array([-1])}
+    result = prepare(model(nodes, given, inputs={"x": [2, 3, 4]}))
+    assert kinds(result) == ["Mul", "IntQuant", "Reshape"]
+    np.testing.assert_array_equal(constants(result)["c"], [2, -1])
+    assert "Shape" in kinds(prepare(model(nodes, given, inputs={"x": ["n", 3, 4]})))
+
+
 def huge(name: str, **constants_: Any) -> onnx.ModelProto:
     inputs = " ".join(constants_)
     nodes = [node(name, inputs, "h", domain=""), node("Add", "x h", domain="")]

@@ -225,6 +225,25 @@ def test_memory_is_shared_only_where_nobody_reads_it_again() -> None:
     np.testing.assert_array_equal(loaded.run(None, {"x": X})[0], -X + quantized + quantized)
 
 
+def test_nodes_in_subgraphs_read_constants_outside() -> None:
+    inner = {
+        "then_branch": int_quant("x", "then_y"),
+        "else_branch": helper.make_node("Neg", ["x"], ["else_y"]),
+    }
+    branches = {
+        name: helper.make_graph([each], name, [], [onnx.ValueInfoProto(name=each.output[0])])
+        for name, each in inner.items()
+    }
+    choice = helper.make_node("If", ["c"], ["y"], **branches)
+    inputs = {"x": (F32, ["n", 3, 4]), "c": (np.bool_, [])}
+    loaded = session(model([choice], inputs, {"y": (F32, None)}, FOUR_BITS))
+    (y,) = loaded.run(None, {"x": X, "c": np.array(True)})
+    np.testing.assert_array_equal(y, Y)
+    wrong = FOUR_BITS | {"bitwidth": F32([0])}
+    with pytest.raises(Exception, match=f"{NODE}.*got 0"):
+        session(model([choice], inputs, {"y": (F32, None)}, wrong))
+
+
 def test_registering_again_changes_nothing() -> None:
     options = onnxruntime.SessionOptions()
     for _ in range(3):

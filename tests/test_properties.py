@@ -39,24 +39,20 @@ def test_results_are_fixed_points(name: str, data: st.DataObject) -> None:
     """Quantizing what is on the grid already changes nothing, in any mode."""
     fixed = {"signed": True} if name == "float_quant" else {}
     quantize = data.draw(quantizers(name, scales=exact_scales, zeros=st.integers(-20, 20), **fixed))
-    codes = quantize(data.draw(arrays(moderate)))
-    inputs, again = quantize.inputs, quantize
-    if name == "trunc":  # from the scale of the result to that scale
-        scale, zero, wide, out_scale, narrow = inputs
-        inputs = (out_scale, zero * scale / out_scale, wide, out_scale, narrow)
-        # Only a zero-point that stays whole leaves whole numbers behind.
-        if not float(inputs[1]).is_integer():
+    result = quantize(data.draw(arrays(moderate)))
+    scale, zero = np.float32(quantize.inputs[0]), quantize.inputs[-1]
+    match name:
+        case "trunc":  # from the scale and the zero-point of the result to the same
+            scale, zero, wide, out_scale, narrow = quantize.inputs
+            quantize.inputs = (out_scale, zero * scale / out_scale, wide, out_scale, narrow)
+        case "trunc_v1":  # what lost its bits has none to lose
+            scale, zero, wide, _ = quantize.inputs
+            quantize.inputs = (scale, zero, wide, wide)
+        case "dynamic_quantize":
+            codes = result.astype(np.float32) - zero.astype(np.float32)
+            np.testing.assert_array_equal(quantize(codes * scale), result)
             return
-    elif name == "trunc_v1":
-        inputs = (*inputs[:2], inputs[2], inputs[2])
-        codes = np.rint(codes / inputs[0]) * np.float32(inputs[0])
-    elif name == "dynamic_quantize":
-        codes = (codes.astype(np.float32) - np.float32(inputs[1])) * np.float32(inputs[0])
-    again = Quantizer(quantize.function, inputs, quantize.attributes)
-    result = again(codes)
-    if name == "dynamic_quantize":
-        result = (result.astype(np.float32) - np.float32(inputs[1])) * np.float32(inputs[0])
-    np.testing.assert_array_equal(result, codes)
+    np.testing.assert_array_equal(quantize(result), result)  # -0 may become +0
 
 
 @any_operator
@@ -72,7 +68,6 @@ def test_odd_symmetry(name: str, data: st.DataObject) -> None:
         x = x[x != 0]
     result, mirrored = quantize(x).astype(np.float32), -quantize(-x).astype(np.float32)
     if name == "dynamic_quantize":  # its range is -128 .. 127
-        result, mirrored = np.maximum(result, -127), np.minimum(mirrored, 127)
         result, mirrored = np.clip(result, -127, 127), np.clip(mirrored, -127, 127)
     np.testing.assert_array_equal(result, mirrored)
 

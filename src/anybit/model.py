@@ -2,6 +2,7 @@
 """A model that runs: `load` it, call `run`."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -217,8 +218,7 @@ def _misfit(declared: Tensor, array: Array) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The runtime's message without its prefix of codes and source positions."""
-    text = str(error)
-    if text.startswith("[ONNXRuntimeError]"):
-        return text.split(" : ", maxsplit=3)[-1]
-    return text
+    """The runtime's message without its codes, source positions and C++ signatures."""
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
+    text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? (?=[A-Z'])", "", text, flags=re.DOTALL)
+    return text.removeprefix("Exception during initialization: ")

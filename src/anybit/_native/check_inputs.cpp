@@ -40,8 +40,8 @@ void for_each_stretch(const Tensor& tensor, Visit visit) {
   const std::int64_t length = tensor.rank == 0 ? 1 : tensor.shape[inner];
   std::int64_t rows = 1;
   for (int i = 0; i < inner; ++i) rows *= tensor.shape[i];
-  const std::int64_t step = tensor.rank > 0 && tensor.strides != nullptr ? tensor.strides[inner]
-                                                                        : size_of(tensor.type);
+  const std::int64_t step =
+      tensor.rank > 0 && tensor.strides != nullptr ? tensor.strides[inner] : size_of(tensor.type);
   for (std::int64_t row = 0; row < rows; ++row) {
     std::int64_t offset = 0, rest = row;
     for (int i = inner - 1; i >= 0; rest /= tensor.shape[i], --i)
@@ -128,10 +128,8 @@ void check_inputs(const OperatorInfo& op, const void* attributes, std::span<cons
       fail(Error::Kind::type, input,
            "must be " + std::string(input.domain.description) + ", got dtype " +
                std::string(name_of(tensor.type)));
-    if (op.parameter_axis == nullptr)
-      check_broadcast(input, tensor, x, op.inputs[0].name);
-    else
-      check_axis(input, tensor, x, axis);
+    if (op.parameter_axis == nullptr) check_broadcast(input, tensor, x, op.inputs[0].name);
+    else check_axis(input, tensor, x, axis);
     if (!input.domain.unlimited()) ranges[i] = check_values(input, tensor);
   }
 }

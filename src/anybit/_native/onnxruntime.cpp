@@ -90,7 +90,8 @@ class Library {
       Overload& op = overloads_.emplace_back();
       op.host = &host_;
       op.name = name;
-      for (const Declaration& declaration : declarations) op.versions.push_back(declaration.version);
+      for (const Declaration& declaration : declarations)
+        op.versions.push_back(declaration.version);
       op.required = declarations.back().version.least_inputs();
       op.inputs = types;
       op.output = longest.attributes_decide_output ? OrtElementType::undefined : types[0];
@@ -150,9 +151,8 @@ extern "C"
 #else
     __attribute__((visibility("default")))
 #endif
-    anybit::ort::OrtStatus*
-    RegisterCustomOps(anybit::ort::OrtSessionOptions* options,
-                      const anybit::ort::OrtApiBase* base) noexcept {
+    anybit::ort::OrtStatus* RegisterCustomOps(anybit::ort::OrtSessionOptions* options,
+                                              const anybit::ort::OrtApiBase* base) noexcept {
   using namespace anybit::ort;
   const char* const version = base->GetVersionString();
   const Host host{*base->GetApi(1), minor_of(version)};

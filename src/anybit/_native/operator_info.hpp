@@ -45,8 +45,7 @@ const OperatorInfo& operator_info() {
       [](const void* attributes, ElementType x) {
         if constexpr (requires(const Attributes& typed) { Op::result_type(typed); })
           return Op::result_type(*static_cast<const Attributes*>(attributes));
-        else
-          return x;
+        else return x;
       },
       [] {
         int (*axis)(const void*, int) = nullptr;

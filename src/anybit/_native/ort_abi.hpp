@@ -48,7 +48,7 @@ enum class OrtMemoryType : std::int32_t { device = 0 };
 
 // Slots of OrtApi that nothing here calls.
 template <std::size_t first, std::size_t last>
-using Unused = void* [last - first + 1];
+using Unused = void * [last - first + 1];
 
 // A status is null for success; whoever receives one releases it.
 struct OrtApi {

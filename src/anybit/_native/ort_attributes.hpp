@@ -61,12 +61,14 @@ class NodeAttributes final : public AttributeSource {
     if (succeeded(api_, api_.KernelInfoGetAttribute_float(info_, name.c_str(), &number)))
       return "the float " + std::to_string(number);
     std::size_t size = 0;
-    if (!succeeded(api_,
-                   api_.KernelInfoGetAttribute_string(info_, name.c_str(), nullptr, &size)))
+    if (!succeeded(api_, api_.KernelInfoGetAttribute_string(info_, name.c_str(), nullptr, &size)))
       return "a list, a tensor or a graph";
-    return "the string '" + text_from(api_, [&](char* out, std::size_t* length) {
-             return api_.KernelInfoGetAttribute_string(info_, name.c_str(), out, length);
-           }) + "'";
+    return "the string '" +
+           text_from(api_,
+                     [&](char* out, std::size_t* length) {
+                       return api_.KernelInfoGetAttribute_string(info_, name.c_str(), out, length);
+                     }) +
+           "'";
   }
 
   const OrtApi& api_;
@@ -153,10 +155,8 @@ template <class Op>
 std::shared_ptr<const void> attributes_from(const AttributeSource& source) {
   auto attributes = std::make_shared<typename Op::Attributes>();
   attributes->visit([&](std::string_view name, auto& value, auto... onnx_names) {
-    if constexpr (sizeof...(onnx_names) == 0)
-      assign_if_right(source, name, value);
-    else
-      (assign_if_right(source, onnx_names, value) || ...);
+    if constexpr (sizeof...(onnx_names) == 0) assign_if_right(source, name, value);
+    else (assign_if_right(source, onnx_names, value) || ...);
   });
   return attributes;
 }

@@ -68,20 +68,34 @@ std::string text_from(const OrtApi& api, const Get& get) {
 
 constexpr std::optional<ElementType> element_type_of(OrtElementType type) {
   switch (type) {
-    case OrtElementType::float32: return ElementType::float32;
-    case OrtElementType::float64: return ElementType::float64;
-    case OrtElementType::float16: return ElementType::float16;
-    case OrtElementType::bfloat16: return ElementType::bfloat16;
-    case OrtElementType::int8: return ElementType::int8;
-    case OrtElementType::int16: return ElementType::int16;
-    case OrtElementType::int32: return ElementType::int32;
-    case OrtElementType::int64: return ElementType::int64;
-    case OrtElementType::uint8: return ElementType::uint8;
-    case OrtElementType::uint16: return ElementType::uint16;
-    case OrtElementType::uint32: return ElementType::uint32;
-    case OrtElementType::uint64: return ElementType::uint64;
-    case OrtElementType::boolean: return ElementType::boolean;
-    default: return std::nullopt;
+    case OrtElementType::float32:
+      return ElementType::float32;
+    case OrtElementType::float64:
+      return ElementType::float64;
+    case OrtElementType::float16:
+      return ElementType::float16;
+    case OrtElementType::bfloat16:
+      return ElementType::bfloat16;
+    case OrtElementType::int8:
+      return ElementType::int8;
+    case OrtElementType::int16:
+      return ElementType::int16;
+    case OrtElementType::int32:
+      return ElementType::int32;
+    case OrtElementType::int64:
+      return ElementType::int64;
+    case OrtElementType::uint8:
+      return ElementType::uint8;
+    case OrtElementType::uint16:
+      return ElementType::uint16;
+    case OrtElementType::uint32:
+      return ElementType::uint32;
+    case OrtElementType::uint64:
+      return ElementType::uint64;
+    case OrtElementType::boolean:
+      return ElementType::boolean;
+    default:
+      return std::nullopt;
   }
 }
 

@@ -28,8 +28,7 @@ bool describe(const OrtApi& api, const Get& get, Description& description) {
 bool describe_input(const OrtApi& api, const OrtKernelInfo* info, std::size_t i,
                     Description& description) {
   return describe(
-      api,
-      [&](OrtTypeInfo** type) { return api.KernelInfo_GetInputTypeInfo(info, i, type); },
+      api, [&](OrtTypeInfo** type) { return api.KernelInfo_GetInputTypeInfo(info, i, type); },
       description);
 }
 
@@ -40,9 +39,11 @@ std::string node_name(const OrtApi& api, const OrtKernelInfo* info, std::string_
   });
   if (!name.empty()) return std::string(onnx_name) + " node '" + name + "'";
   return std::string(onnx_name) + " node that computes '" +
-         text_from(api, [&](char* out, std::size_t* size) {
-           return api.KernelInfo_GetOutputName(info, 0, out, size);
-         }) + "'";
+         text_from(api,
+                   [&](char* out, std::size_t* size) {
+                     return api.KernelInfo_GetOutputName(info, 0, out, size);
+                   }) +
+         "'";
 }
 
 // Replaces sizes of x that are not known by what the parameters would need: any fault that is
@@ -93,8 +94,7 @@ void Kernel::choose_version(const OrtKernelInfo* info, std::span<const Version> 
     if (version.most_inputs() > version.least_inputs())
       known += " to " + std::to_string(version.most_inputs());
   }
-  throw Error(Error::Kind::value,
-              "takes " + known + " inputs, got " + std::to_string(inputs_));
+  throw Error(Error::Kind::value, "takes " + known + " inputs, got " + std::to_string(inputs_));
 }
 
 void Kernel::read_constants(const OrtKernelInfo* info) {
@@ -105,8 +105,7 @@ void Kernel::read_constants(const OrtKernelInfo* info) {
     if (is_constant == 0 || value == nullptr) continue;
     auto constant = std::make_unique<Constant>();
     constant->description.read(api_, value);
-    constant->tensor =
-        constant->description.with_data(data_of(api_, value), name_of_input(i));
+    constant->tensor = constant->description.with_data(data_of(api_, value), name_of_input(i));
     constants_[i] = std::move(constant);
   }
 }
@@ -141,14 +140,13 @@ void Kernel::check_output(const OrtKernelInfo* info, ElementType x) const {
   const ElementType result = result_type(*op_, attributes_.get(), x);
   Description output;
   const bool described = describe(
-      api_,
-      [&](OrtTypeInfo** type) { return api_.KernelInfo_GetOutputTypeInfo(info, 0, type); },
+      api_, [&](OrtTypeInfo** type) { return api_.KernelInfo_GetOutputTypeInfo(info, 0, type); },
       output);
   if (described && output.type != ort_type_of(result))
-    throw Error(Error::Kind::type,
-                "computes " + std::string(name_of(result)) +
-                    ", but the graph declares its output as ONNX element type " +
-                    std::to_string(static_cast<int>(output.type)) + "; correct one of them");
+    throw Error(Error::Kind::type, "computes " + std::string(name_of(result)) +
+                                       ", but the graph declares its output as ONNX element type " +
+                                       std::to_string(static_cast<int>(output.type)) +
+                                       "; correct one of them");
 }
 
 void Kernel::compute(OrtKernelContext* context) const {
@@ -179,8 +177,13 @@ void Kernel::run(OrtKernelContext* context) const {
   check(api_, api_.KernelContext_GetOutput(context, 0, x.shape, static_cast<std::size_t>(x.rank),
                                            &value));
   if (value == nullptr) return;  // nobody reads it
-  const Tensor out{data_of(api_, value), result_type(*op_, attributes_.get(), x.type), x.rank,
-                   x.shape, nullptr, true, false};
+  const Tensor out{data_of(api_, value),
+                   result_type(*op_, attributes_.get(), x.type),
+                   x.rank,
+                   x.shape,
+                   nullptr,
+                   true,
+                   false};
   Application application(*op_, attributes_.get(), {inputs.data(), inputs_}, out);
   if (application.size() <= piece) {
     application.run(0, application.size());

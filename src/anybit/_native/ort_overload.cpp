@@ -61,9 +61,8 @@ OrtStatus* infer(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept 
 
 OrtStatus* make_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                        void** kernel) noexcept {
-  return guarded(*api, [&] {
-    *kernel = new Kernel(*api, info, overload(op).name, overload(op).versions);
-  });
+  return guarded(
+      *api, [&] { *kernel = new Kernel(*api, info, overload(op).name, overload(op).versions); });
 }
 
 OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {

@@ -50,19 +50,21 @@ bool Application::Loop::carries_on(const Loop& inner) const {
 
 void Application::lay_out_loops(const Tensor& x, const Tensor& out,
                                 std::span<const Tensor> parameters) {
-  const int axis =
-      op_.parameter_axis == nullptr ? 0 : op_.parameter_axis(attributes_, x.rank);
+  const int axis = op_.parameter_axis == nullptr ? 0 : op_.parameter_axis(attributes_, x.rank);
   // Strides of a contiguous array, built from the last dimension on.
   std::int64_t x_step = size_of(x.type), out_step = size_of(out_type_);
   std::array<std::int64_t, max_parameters> steps{};
   for (std::size_t p = 0; p < parameters.size(); ++p) steps[p] = size_of(parameters[p].type);
   for (int dim = x.rank - 1; dim >= 0; --dim) {
-    Loop loop{x.shape[dim], x.strides ? x.strides[dim] : x_step,
-              out.strides ? out.strides[dim] : out_step, 0, {}};
+    Loop loop{x.shape[dim],
+              x.strides ? x.strides[dim] : x_step,
+              out.strides ? out.strides[dim] : out_step,
+              0,
+              {}};
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const Tensor& parameter = parameters[p];
-      const int own = op_.parameter_axis != nullptr ? (dim == axis ? 0 : -1)
-                                                    : dim - x.rank + parameter.rank;
+      const int own =
+          op_.parameter_axis != nullptr ? (dim == axis ? 0 : -1) : dim - x.rank + parameter.rank;
       if (own < 0 || own >= parameter.rank || parameter.shape[own] == 1) continue;
       loop.parameters[p] = parameter.strides ? parameter.strides[own] : steps[p];
       steps[p] *= parameter.shape[own];
@@ -78,9 +80,8 @@ void Application::lay_out_loops(const Tensor& x, const Tensor& out,
 
 void Application::merge_loops() {
   // The loop in which out moves least goes innermost, whatever the memory order of the arrays.
-  std::stable_sort(loop_.begin(), loop_.begin() + loops_, [](const Loop& a, const Loop& b) {
-    return std::abs(a.out) > std::abs(b.out);
-  });
+  std::stable_sort(loop_.begin(), loop_.begin() + loops_,
+                   [](const Loop& a, const Loop& b) { return std::abs(a.out) > std::abs(b.out); });
   int kept = 0;
   for (int i = 1; i < loops_; ++i) {
     if (loop_[kept].carries_on(loop_[i])) {
@@ -156,8 +157,8 @@ void Application::fill_table(int innermost) {
 // Joins outer loops to a short row, so that it is long enough to be worth starting: loops with
 // parameters of their own enlarge the period, others repeat it. False if the row stays as it is.
 bool Application::widen_row() {
-  const std::int64_t limit = std::min(table_bytes / (kernel_.columns * element_size()),
-                                      size_ / worthwhile_reads);
+  const std::int64_t limit =
+      std::min(table_bytes / (kernel_.columns * element_size()), size_ / worthwhile_reads);
   const Loop& inner = loop_[loops_ - 1];
   std::int64_t outer_sets = 1;
   for (int i = 0; i < row_loop_; ++i)

@@ -21,8 +21,7 @@ constexpr std::int64_t elements_without_gil = 4096;
 
 void read_attribute(nb::handle value, std::string_view name, bool& flag) {
   if (!PyLong_Check(value.ptr()) && !PyObject_HasAttrString(value.ptr(), "__bool__"))
-    throw Error(Error::Kind::type, std::string(name) + " must be a bool, got " +
-                                       repr_of(value));
+    throw Error(Error::Kind::type, std::string(name) + " must be a bool, got " + repr_of(value));
   const int truth = PyObject_IsTrue(value.ptr());
   if (truth < 0) throw nb::python_error();
   flag = truth == 1;
@@ -49,12 +48,10 @@ template <class Choice>
 void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
   nb::object text = nb::borrow(value);
   for (const char* attribute : {"__name__", "name"})
-    if (!PyUnicode_Check(text.ptr()))
-      text = nb::getattr(value, attribute, nb::borrow(value));
+    if (!PyUnicode_Check(text.ptr())) text = nb::getattr(value, attribute, nb::borrow(value));
   const auto spelled = characters(text);
   if (!spelled)
-    throw Error(Error::Kind::type, std::string(name) + " must be a string, got " +
-                                       repr_of(value));
+    throw Error(Error::Kind::type, std::string(name) + " must be a string, got " + repr_of(value));
   parse(*spelled, choice);
 }
 
@@ -113,18 +110,17 @@ void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type
                       "out", true);
   }
   if (!nb::isinstance(given, numpy.ndarray))
-    throw Error(Error::Kind::type, "out must be a NumPy array, got " +
-                                       repr_of(given.type()));
+    throw Error(Error::Kind::type, "out must be a NumPy array, got " + repr_of(given.type()));
   out.borrow(nb::borrow(given), "out", true);
   const Tensor& wanted = x.tensor();
   const Tensor& got = out.tensor();
   if (!got.given || got.type != type || got.rank != wanted.rank ||
       !std::equal(got.shape, got.shape + got.rank, wanted.shape))
-    throw Error(Error::Kind::value,
-                "out must have shape " + text_of(nb::object(x.object().attr("shape"))) +
-                    " and dtype " + std::string(name_of(type)) + ", got shape " +
-                    text_of(nb::object(given.attr("shape"))) + " and dtype " +
-                    text_of(nb::object(given.attr("dtype"))));
+    throw Error(Error::Kind::value, "out must have shape " +
+                                        text_of(nb::object(x.object().attr("shape"))) +
+                                        " and dtype " + std::string(name_of(type)) +
+                                        ", got shape " + text_of(nb::object(given.attr("shape"))) +
+                                        " and dtype " + text_of(nb::object(given.attr("dtype"))));
 }
 
 template <class Op>

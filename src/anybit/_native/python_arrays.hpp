@@ -49,21 +49,36 @@ inline std::optional<ElementType> element_type(const Py_buffer& view) {
   if (format[0] == '\0' || format[1] != '\0') return std::nullopt;
   const bool eight = view.itemsize == 8;
   switch (*format) {
-    case 'f': return ElementType::float32;
-    case 'd': return ElementType::float64;
-    case 'e': return ElementType::float16;
-    case '?': return ElementType::boolean;
-    case 'b': return ElementType::int8;
-    case 'h': return ElementType::int16;
-    case 'i': return ElementType::int32;
-    case 'l': return eight ? ElementType::int64 : ElementType::int32;
-    case 'q': return ElementType::int64;
-    case 'B': return ElementType::uint8;
-    case 'H': return ElementType::uint16;
-    case 'I': return ElementType::uint32;
-    case 'L': return eight ? ElementType::uint64 : ElementType::uint32;
-    case 'Q': return ElementType::uint64;
-    default: return std::nullopt;
+    case 'f':
+      return ElementType::float32;
+    case 'd':
+      return ElementType::float64;
+    case 'e':
+      return ElementType::float16;
+    case '?':
+      return ElementType::boolean;
+    case 'b':
+      return ElementType::int8;
+    case 'h':
+      return ElementType::int16;
+    case 'i':
+      return ElementType::int32;
+    case 'l':
+      return eight ? ElementType::int64 : ElementType::int32;
+    case 'q':
+      return ElementType::int64;
+    case 'B':
+      return ElementType::uint8;
+    case 'H':
+      return ElementType::uint16;
+    case 'I':
+      return ElementType::uint32;
+    case 'L':
+      return eight ? ElementType::uint64 : ElementType::uint32;
+    case 'Q':
+      return ElementType::uint64;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -104,8 +119,7 @@ class Operand {
     const bool bfloat16 = !acquire(array, writable);
     std::optional<ElementType> type;
     if (bfloat16) {
-      if (text_of(nb::object(array.attr("dtype").attr("name"))) != "bfloat16")
-        fail(array, name);
+      if (text_of(nb::object(array.attr("dtype").attr("name"))) != "bfloat16") fail(array, name);
       const nb::object bits = array.attr("view")("uint16");
       if (!acquire(bits, writable)) fail(array, name);
       type = ElementType::bfloat16;
@@ -176,9 +190,8 @@ class Operand {
   }
 
   [[noreturn]] static void fail(const nb::object& array, std::string_view name) {
-    throw Error(Error::Kind::type,
-                std::string(name) + " must hold real numbers, got dtype " +
-                    text_of(nb::object(array.attr("dtype"))));
+    throw Error(Error::Kind::type, std::string(name) + " must hold real numbers, got dtype " +
+                                       text_of(nb::object(array.attr("dtype"))));
   }
 
   bool is_aligned() const {

@@ -11,9 +11,18 @@
 namespace anybit {
 
 enum class ElementType : std::uint8_t {
-  float32, float64, float16, bfloat16,
-  int8, int16, int32, int64,
-  uint8, uint16, uint32, uint64,
+  float32,
+  float64,
+  float16,
+  bfloat16,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
   boolean,
 };
 inline constexpr int element_type_count = 13;

@@ -28,31 +28,37 @@ Array: TypeAlias = npt.NDArray[Any]
 _SECONDS_BEFORE_PROGRESS = 0.5
 
 
+Inputs: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="FILE.npy, FILE.npz (arrays by input name; `x` for a single input) or NAME=FILE.npy; "
+        "may be repeated. Without it, random numbers are used.",
+    ),
+]
+Expected: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npz",
+        help="Compare with these outputs (by name; `y` for a single output); exit 1 if they "
+        "differ.",
+    ),
+]
+Output: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs by name.")
+]
+Tolerance: TypeAlias = Annotated[
+    float, typer.Option(help="The difference that `--expect` allows; none by default.")
+]
+
+
 def run(
     model: Annotated[Path, typer.Argument(help="The .onnx file.")],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="FILE",
-            help="FILE.npy, FILE.npz (arrays by input name; `x` for a single input) or "
-            "NAME=FILE.npy; may be repeated. Without it, random numbers are used.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs by name.")
-    ] = None,
-    expect: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz",
-            help="Compare with these outputs (by name; `y` for a single output); exit 1 if they "
-            "differ.",
-        ),
-    ] = None,
-    atol: Annotated[
-        float, typer.Option(help="The difference that `--expect` allows; none by default.")
-    ] = 0.0,
+    inputs: Inputs = None,
+    output: Output = None,
+    expect: Expected = None,
+    atol: Tolerance = 0.0,
     repeat: Annotated[int, typer.Option(min=1, help="Run so often and show the times.")] = 1,
 ) -> None:
     """Run a model.
@@ -117,7 +123,7 @@ def _delayed(bar: Progress, total: float) -> Callable[[float], None]:
 def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
     table = Table(box=SIMPLE_HEAD)
     for heading in ("", "name", "type", "shape"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading != "name")
     for heading in ("smallest", "largest"):
         table.add_column(heading, justify="right")
     table.add_column("largest at", overflow="ellipsis", no_wrap=True)

@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,9 @@ from anybit.errors import ModelError
 
 # 4 TiB of float32: beyond any machine these models are for, and below any overflow.
 _MOST_ELEMENTS = 2**40
+
+# Runtimes put the bodies of local functions in the place of their calls.
+_MOST_NODES = 10**5
 
 
 def check_shapes(proto: onnx.ModelProto, where: str) -> None:
@@ -58,6 +62,29 @@ def _check_text(names: Iterable[object], where: str) -> None:
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"{where} holds the name {name!r}, which is no UTF-8; it is damaged")
+
+
+def check_functions(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse local functions that call themselves, or that a runtime would expand without end."""
+    calls = {
+        (function.domain, function.name, function.overload): _calls(function.node)
+        for function in proto.functions
+    }
+    called = {key: set(callees) & calls.keys() for key, callees in calls.items()}
+    sizes: dict[tuple[str, str, str], int] = {}
+    try:
+        for key in TopologicalSorter(called).static_order():
+            sizes[key] = sum(sizes.get(callee, 1) for callee in calls[key])
+    except CycleError:
+        raise ModelError(f"{where}: the graph of local functions has a cycle") from None
+    expanded = sum(sizes.get(callee, 1) for callee in _calls(proto.graph.node))
+    if expanded > _MOST_NODES:
+        raise ModelError(f"{where}: its local functions expand to {expanded} nodes, too many")
+
+
+def _calls(nodes: Iterable[onnx.NodeProto]) -> list[tuple[str, str, str]]:
+    """The operator of each node, also of those in the graphs inside them."""
+    return [(node.domain, node.op_type, node.overload) for node in _all_nodes(nodes)]
 
 
 def check_tensors(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
@@ -134,6 +161,14 @@ def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
         graph = waiting.pop()
         yield graph
         waiting.extend(_subgraphs(graph.node))
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    waiting = [nodes]
+    while waiting:
+        for node in waiting.pop():
+            yield node
+            waiting.extend(graph.node for graph in _subgraphs([node]))
 
 
 def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:

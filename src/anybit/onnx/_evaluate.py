@@ -13,10 +13,11 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit.errors import ModelError
 from anybit.onnx._constants import Array
 from anybit.onnx._options import exact_session_options
-from anybit.onnx._registry import described
+from anybit.onnx._registry import described, operator_of
 from anybit.ops import Operator
 
 Arrays: TypeAlias = Sequence[Array | None]
+Shape: TypeAlias = tuple[int, ...]
 
 
 def _largest(arrays: Arrays) -> int:
@@ -73,6 +74,19 @@ def result_bound(node: ir.Node, arrays: Arrays) -> int | None:
     try:
         return bound(arrays) if bound is not None and len(node.outputs) == 1 else None
     except (ValueError, IndexError):  # invalid: the session will say so
+        return None
+
+
+def result_shape(node: ir.Node, shapes: Sequence[Shape | None]) -> Shape | None:
+    """The shape of an elementwise result, our operators' included; None if it is not certain."""
+    if operator_of(node) is not None:
+        return shapes[0]
+    if node.domain not in ("", "ai.onnx") or node.op_type not in _ELEMENTWISE.split():
+        return None
+    known = [shape for shape in shapes if shape is not None]
+    try:
+        return np.broadcast_shapes(*known) if len(known) == len(shapes) else None
+    except ValueError:  # invalid: the session will say so
         return None
 
 

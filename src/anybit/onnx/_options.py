@@ -14,7 +14,7 @@ def exact_session_options() -> onnxruntime.SessionOptions:
     across a rounding boundary moves the quantized value by a step. Without optimisation, the zoo's
     networks with exact arithmetic equal QONNX's executor in every bit.
 
-    The price is small, since constants have been folded before: 2 to 3 us per run of the small
+    The price is small, since constants have been folded before: 1 to 3 us per run of the small
     networks against ENABLE_BASIC, 1 to 3 % of the CNNs. ENABLE_ALL would run their convolutions
     1.2 to 2 times faster, in another memory layout; who prefers that passes options to
     `anybit.onnxruntime.session`.

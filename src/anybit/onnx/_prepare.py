@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything between a file and a session."""
 
+import os
+
 import onnx_ir as ir
 
+from anybit.errors import ModelError
 from anybit.onnx._read import Source, read
 from anybit.onnx.passes import FoldConstants, Normalize
 
@@ -19,7 +22,16 @@ def prepare(source: Source) -> ir.Model:
     model = read(source)
     if model is source:
         model = model.clone()
-    # Called one by one: `Sequential` would wrap the errors.
-    for step in (Normalize(), FoldConstants()):
-        step(model)
+    apply(model, source, Normalize(), FoldConstants())
     return model
+
+
+def apply(model: ir.Model, source: Source, *passes: ir.passes.InPlacePass) -> None:
+    """Run passes in turn. Errors get the name of the file that the model comes from."""
+    try:
+        for each in passes:
+            each(model)
+    except ModelError as error:
+        if not isinstance(source, str | os.PathLike):
+            raise
+        raise ModelError(f"{os.fspath(source)}: {error}") from error

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
-from anybit.onnx._checks import check_names, check_shapes, check_tensors
+from anybit.onnx._checks import check_functions, check_names, check_shapes, check_tensors
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -44,6 +44,7 @@ def read(source: Source) -> ir.Model:
         proto = _parse(_contents(path), where)
         folder = path.resolve().parent
     check_names(proto, where)
+    check_functions(proto, where)
     check_shapes(proto, where)
     check_tensors(proto, folder, where)
     model = _deserialized(proto, where)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx._constants import array_of
+from anybit.onnx._prepare import apply
 from anybit.onnx._read import Source, read
 from anybit.onnx._registry import operator_of
 from anybit.onnx.known import unknown_operators
@@ -93,11 +94,11 @@ def summarize(source: Source) -> Summary:
         unknown_operators=tuple(unknown_operators(model)),
     )
     model = model.clone()
-    Normalize()(model)
+    apply(model, source, Normalize())
     origins = {
         node.outputs[0].name: _origin(node) for node in model.graph.all_nodes() if operator_of(node)
     }
-    FoldConstants(operators=False)(model)
+    apply(model, source, FoldConstants(operators=False))
     return replace(header, quantizers=tuple(_quantizers(model, origins)))
 
 

@@ -21,7 +21,7 @@ struct BipolarQuant {
   static int variant(const Attributes&) { return 0; }
 
   template <int, class T>
-  static std::array<T, 1> prepare(const Attributes&, T scale) {
+  [[gnu::always_inline]] static std::array<T, 1> prepare(const Attributes&, T scale) {
     return {scale};
   }
 

@@ -28,10 +28,9 @@ void choose(std::string_view attribute, std::string_view text, Choice& choice) {
       choice = candidate;
       return;
     }
-  throw Error(Error::Kind::value, std::string(attribute) + " must be " +
-                                      std::string(name_of(Choice{0})) + " or " +
-                                      std::string(name_of(Choice{1})) + ", got '" +
-                                      std::string(text) + "'");
+  throw Error(Error::Kind::value,
+              std::string(attribute) + " must be " + std::string(name_of(Choice{0})) + " or " +
+                  std::string(name_of(Choice{1})) + ", got '" + std::string(text) + "'");
 }
 
 inline void parse(std::string_view text, Target& target) {
@@ -74,10 +73,10 @@ struct DynamicQuantize {
     // Only the default may name an axis that src lacks, and only where it is not used.
     if (per_tensor && attributes.axis == Attributes{}.axis) return -1;
     if (attributes.axis < -rank || attributes.axis >= rank)
-      throw Error(Error::Kind::value,
-                  "axis must be in [" + std::to_string(-rank) + ", " + std::to_string(rank - 1) +
-                      "] for src of rank " + std::to_string(rank) + ", got " +
-                      std::to_string(attributes.axis));
+      throw Error(Error::Kind::value, "axis must be in [" + std::to_string(-rank) + ", " +
+                                          std::to_string(rank - 1) + "] for src of rank " +
+                                          std::to_string(rank) + ", got " +
+                                          std::to_string(attributes.axis));
     if (per_tensor) return -1;
     return static_cast<int>(attributes.axis < 0 ? attributes.axis + rank : attributes.axis);
   }
@@ -88,7 +87,8 @@ struct DynamicQuantize {
   }
 
   template <int variant, class T>
-  static std::array<T, 2> prepare(const Attributes&, T scale, double zero_point) {
+  [[gnu::always_inline]] static std::array<T, 2> prepare(const Attributes&, T scale,
+                                                         double zero_point) {
     return {variant < 2 ? scale : T(1) / scale, static_cast<T>(zero_point)};
   }
 

@@ -39,9 +39,9 @@ struct FloatQuant {
     }
   };
 
-  // Every rounding mode twice. In `usual` formats all steps and their reciprocals are normal numbers
-  // of T, and the finest step is at most 1, so that y / step cannot underflow. The others are
-  // computed by integer exponents.
+  // Every rounding mode twice. In `usual` formats all steps and their reciprocals are normal
+  // numbers of T, and the finest step is at most 1, so that y / step cannot underflow. The others
+  // are computed by integer exponents.
   static constexpr int variants = 2 * rounding_modes;
   template <class T>
   static int variant(const Attributes& attributes, std::span<const Range, 6> ranges) {
@@ -55,8 +55,10 @@ struct FloatQuant {
   }
 
   template <int variant, class T>
-  static std::array<T, 5> prepare(const Attributes& attributes, T scale, double exponent_bitwidth,
-                                  double mantissa_bitwidth, double exponent_bias, T max_val) {
+  [[gnu::always_inline]] static std::array<T, 5> prepare(const Attributes& attributes, T scale,
+                                                         double exponent_bitwidth,
+                                                         double mantissa_bitwidth,
+                                                         double exponent_bias, T max_val) {
     const double top = power_of_two<double>(exponent_bitwidth) - 1 - exponent_bias;
     const T significand = T(2) - power_of_two<T>(-mantissa_bitwidth);
     T largest = times_power_of_two(significand, static_cast<int>(std::clamp(top, -9999., 9999.)));
@@ -105,8 +107,8 @@ struct FloatQuant {
   template <RoundingMode mode, class T>
   [[gnu::always_inline]] static T on_any_grid(T y, T finest_step, T mantissa_bitwidth) {
     const int exponent = floor_log2(y);
-    const int wanted = std::max(exponent - static_cast<int>(mantissa_bitwidth),
-                                static_cast<int>(finest_step));
+    const int wanted =
+        std::max(exponent - static_cast<int>(mantissa_bitwidth), static_cast<int>(finest_step));
     const int step = std::max(wanted, exponent - static_cast<int>(plenty));
     // Far below the grid the product could underflow to 0, which UP and CEIL must not see.
     const bool far_below = exponent < step - 2 && y != T(0);

@@ -32,8 +32,8 @@ struct IntQuant {
   }
 
   template <int, class T>
-  static std::array<T, 4> prepare(const Attributes& attributes, T scale, T zeropt,
-                                  double bitwidth) {
+  [[gnu::always_inline]] static std::array<T, 4> prepare(const Attributes& attributes, T scale,
+                                                         T zeropt, double bitwidth) {
     const auto range = integer_range<T>(bitwidth, attributes.is_signed, attributes.narrow);
     return {scale, zeropt, range.lowest, range.highest};
   }

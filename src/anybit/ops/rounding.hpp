@@ -16,8 +16,8 @@ namespace anybit {
 enum class RoundingMode : std::uint8_t { round, ceil, floor, up, down, half_up, half_down };
 inline constexpr int rounding_modes = 7;
 
-inline constexpr std::string_view rounding_mode_names[] = {
-    "ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN"};
+inline constexpr std::string_view rounding_mode_names[] = {"ROUND", "CEIL",    "FLOOR",    "UP",
+                                                           "DOWN",  "HALF_UP", "HALF_DOWN"};
 
 constexpr std::string_view name_of(RoundingMode mode) {
   return rounding_mode_names[static_cast<int>(mode)];

@@ -12,12 +12,10 @@ namespace anybit {
 struct Trunc {
   static constexpr std::string_view name = "trunc";
   static constexpr OnnxName onnx{"Trunc", "qonnx.custom_op.general", "TruncQuant"};
-  static constexpr std::array inputs = {Input{"x"},
-                                        Input{"scale"},
-                                        Input{"zeropt"},
-                                        Input{"in_bitwidth", positive_integer},
-                                        Input{"out_scale"},
-                                        Input{"out_bitwidth", positive_integer}};
+  static constexpr std::array inputs = {
+      Input{"x"},         Input{"scale"},
+      Input{"zeropt"},    Input{"in_bitwidth", positive_integer},
+      Input{"out_scale"}, Input{"out_bitwidth", positive_integer}};
 
   struct Attributes {
     bool is_signed = true;
@@ -36,8 +34,9 @@ struct Trunc {
   }
 
   template <int, class T>
-  static std::array<T, 8> prepare(const Attributes& attributes, T scale, T zeropt, double,
-                                  T out_scale, double out_bitwidth) {
+  [[gnu::always_inline]] static std::array<T, 8> prepare(const Attributes& attributes, T scale,
+                                                         T zeropt, double, T out_scale,
+                                                         double out_bitwidth) {
     const auto range = integer_range<T>(out_bitwidth, attributes.is_signed, attributes.narrow);
     const T ratio = out_scale / scale;
     const int exponent = floor_log2(ratio);
@@ -46,11 +45,12 @@ struct Trunc {
     const int nearest = exponent + (above_half ? 1 : 0);
     T factor = power_of_two<T>(nearest);
     T reciprocal = power_of_two<T>(-(nearest / 2));
-    T rest = factor <= std::numeric_limits<T>::max() ? power_of_two<T>(nearest / 2 - nearest) : T(0);
+    T rest =
+        factor <= std::numeric_limits<T>::max() ? power_of_two<T>(nearest / 2 - nearest) : T(0);
     if (!(ratio > T(0) && ratio <= std::numeric_limits<T>::max()))
       factor = reciprocal = rest = std::numeric_limits<T>::quiet_NaN();
-    return {scale, zeropt, reciprocal, rest, range.lowest, range.highest, zeropt / factor,
-            out_scale};
+    return {scale,        zeropt,        reciprocal,      rest,
+            range.lowest, range.highest, zeropt / factor, out_scale};
   }
 
   // y / t is y * (1 / t): exact for a power of two, in two factors, since 1 / t may overflow.

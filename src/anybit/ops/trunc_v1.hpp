@@ -27,8 +27,8 @@ struct TruncV1 {
   }
 
   template <int, class T>
-  static std::array<T, 3> prepare(const Attributes&, T scale, T zeropt, double in_bitwidth,
-                                  double out_bitwidth) {
+  [[gnu::always_inline]] static std::array<T, 3> prepare(const Attributes&, T scale, T zeropt,
+                                                         double in_bitwidth, double out_bitwidth) {
     return {scale, zeropt, power_of_two<T>(in_bitwidth - out_bitwidth)};
   }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate what is constant once, before the session."""
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -8,9 +9,11 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx._constants import Array, array_of, is_constant
 from anybit.onnx._evaluate import (
     Arrays,
+    Shape,
     evaluate_operator,
     evaluate_standard,
     result_bound,
+    result_shape,
 )
 from anybit.onnx._registry import operator_of
 
@@ -24,7 +27,8 @@ class FoldConstants(InPlacePass):
 
     Our operators are evaluated by their own functions, bit for bit what their kernels compute;
     the standard operators that scales, bit-widths and weights are computed with, by ONNX Runtime's
-    kernels. Other nodes, and whatever would make the constants more than five times as large, stay.
+    kernels. Shapes that are declared, or follow from declared ones elementwise, are constants too.
+    Other nodes, and whatever would make the constants more than five times as large, stay.
 
     Tensors are read one at a time, and each folded input is dropped when its last reader is.
 
@@ -52,13 +56,21 @@ class _Folding:
     def __init__(self, model: ir.Model, elements_left: int, operators: bool) -> None:
         self._elements_left = elements_left
         self._operators = operators
+        self._shapes: dict[ir.Value, Shape | None] = {}
         self._opset = model.graph.opset_imports.get("", 1)
         self._ir_version = model.ir_version or 8
 
     def fold(self, node: ir.Node) -> bool:
         """Put the result in the node's place, if it can be known."""
-        constants = [value is None or is_constant(value) for value in node.inputs]
-        if not all(constants) or node.graph is None or len(node.outputs) != 1:
+        if node.graph is None or len(node.outputs) != 1:
+            return False
+        shapes = [self._shape(value) for value in node.inputs]
+        # Runtimes hold inputs to their declared shapes, so those are as good as constants.
+        if (node.domain, node.op_type) == ("", "Shape") and not node.attributes and any(shapes):
+            _replace(node, ir.tensor(np.array(shapes[0], np.int64)))
+            return True
+        self._shapes[node.outputs[0]] = result_shape(node, shapes)
+        if not all(value is None or is_constant(value) for value in node.inputs):
             return False
         if node.op_type == "Constant" and node.domain == "":
             tensor = node.attributes.get("value")
@@ -73,6 +85,11 @@ class _Folding:
         self._elements_left -= result.size
         _replace(node, ir.tensor(result))
         return True
+
+    def _shape(self, value: ir.Value | None) -> Shape | None:
+        if value is None or value.shape is None or not value.shape.is_static():
+            return None if value is None else self._shapes.get(value)
+        return value.shape.numpy()
 
     def _result(self, node: ir.Node) -> Array | None:
         operator = operator_of(node)

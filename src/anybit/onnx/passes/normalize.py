@@ -116,7 +116,7 @@ def _value(node: ir.Node, found: ir.Attr, declared: Attribute) -> bool | int | s
     if isinstance(declared.default, str):
         if not isinstance(value, str):
             raise ModelError(f"{where} must be a string, got {value!r}")
-        return _mode(where, value) if declared.default in RoundingMode.__members__ else value
+        return _mode(node, value) if declared.default in RoundingMode.__members__ else value
     if isinstance(declared.default, bool) and value not in (0, 1):
         raise ModelError(f"{where} must be 0 or 1, got {value!r}")
     if not isinstance(value, int):
@@ -124,11 +124,11 @@ def _value(node: ir.Node, found: ir.Attr, declared: Attribute) -> bool | int | s
     return value
 
 
-def _mode(where: str, name: str) -> str:
+def _mode(node: ir.Node, name: str) -> str:
     try:
         return RoundingMode.parse(name).value
     except ValueError as error:
-        raise ModelError(f"{where}: {error}") from None
+        raise ModelError(f"{described(node)}: {error}") from None
 
 
 def _written(name: str, value: bool | int | str) -> ir.Attr:

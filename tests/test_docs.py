@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation holds: every snippet runs, links resolve, generated files are up to date."""
+
+import doctest
+import importlib.util
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
+
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+# What is only shown: output, formulas, and other languages.
+SHOWN = {"text", "cpp", "csharp", "cmake", "json"}
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A fenced block. The words behind its language are the packages that it needs."""
+
+    page: Path
+    line: int
+    language: str
+    packages: tuple[str, ...]
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def snippets(page: Path) -> list[Snippet]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Snippet(page, text.count("\n", 0, match.start()) + 1, language, tuple(words.split()), code)
+        for match in FENCE.finditer(text)
+        for language, words, code in [match.groups()]
+    ]
+
+
+def pages_with(language: str) -> list[Path]:
+    return [page for page in PAGES if any(each.language == language for each in snippets(page))]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def copy_of_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snippets find the examples, and what they write goes to a folder of the test."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_block_has_a_known_language() -> None:
+    known = SHOWN | {"python", "bash"}
+    for page in PAGES:
+        assert page.read_text(encoding="utf-8").count("\n```") % 2 == 0, name(page)
+        for snippet in snippets(page):
+            assert snippet.language in known, f"{snippet}: {snippet.language}"
+
+
+@pytest.mark.usefixtures("copy_of_examples")
+@pytest.mark.parametrize("page", pages_with("python"), ids=name)
+def test_python(page: Path) -> None:
+    """The snippets of a page, one after the other; each sees the names of those before it."""
+    names: dict[str, object] = {}
+    for snippet in snippets(page):
+        if snippet.language != "python" or not all(map(importable, snippet.packages)):
+            continue
+        with np.errstate(all="ignore"):
+            if snippet.code.startswith(">>>"):
+                run_session(snippet, names)
+            else:
+                code = "\n" * snippet.line + snippet.code
+                exec(compile(code, str(page), "exec"), names)
+
+
+def importable(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def run_session(snippet: Snippet, names: dict[str, object]) -> None:
+    parser = doctest.DocTestParser()
+    test = parser.get_doctest(snippet.code, names, str(snippet), str(snippet.page), snippet.line)
+    test.globs = names  # a doctest copies what it is given
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test, out=report.append, clear_globs=False)
+    assert not report, "".join(report)
+
+
+@pytest.mark.usefixtures("copy_of_examples")
+@pytest.mark.parametrize("page", pages_with("bash"), ids=name)
+def test_command_line(page: Path) -> None:
+    """The calls of `anybit`; what installs, tests or measures is left to CI."""
+    from anybit.cli import app
+
+    for snippet in snippets(page):
+        if snippet.language != "bash":
+            continue
+        for command in snippet.code.replace("\\\n", " ").replace("&&", "\n").splitlines():
+            words = shlex.split(command, comments=True)
+            if words[:1] == ["anybit"]:
+                result = CliRunner().invoke(app, words[1:])
+                assert result.exit_code == 0, f"{snippet}: {command}\n{result.output}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links(page: Path) -> None:
+    """Links to files of the project; anchors must be headings there."""
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{name(page)}: {link}"
+        assert not anchor or anchor in anchors(target), f"{name(page)}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
+
+
+def test_every_page_is_linked() -> None:
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in PAGES
+        for link in LINK.findall(page.read_text(encoding="utf-8"))
+    }
+    for page in ROOT.glob("docs/**/*.md"):
+        assert page in linked, name(page)
+
+
+def test_generated_files_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What CI checks with `python docs/generate.py --check`."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    try:
+        assert generate.differences() == []
+    finally:
+        for module in ("_figures", "_pages", "_svg"):
+            sys.modules.pop(module, None)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The committed example is what its script makes, and does what its README says."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import anybit
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+MODEL = EXAMPLES / "digits_w4a4.onnx"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    pytest.importorskip("sklearn")
+    spec = importlib.util.spec_from_file_location("digits_w4a4", EXAMPLES / "digits_w4a4.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(script: ModuleType) -> Any:
+    return script.make()
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, np.ndarray]:
+    with np.load(EXAMPLES / "digits.npz") as arrays:
+        return dict(arrays)
+
+
+def test_the_script_makes_the_committed_arrays(made: Any, committed: dict[str, np.ndarray]) -> None:
+    assert list(made.arrays) == list(committed)
+    for name, array in made.arrays.items():
+        assert array.dtype == committed[name].dtype
+        np.testing.assert_array_equal(array, committed[name], err_msg=name)
+
+
+def test_the_script_makes_the_committed_model(made: Any) -> None:
+    assert made.model == onnx.load(MODEL)
+
+
+def test_accuracy(made: Any, committed: dict[str, np.ndarray]) -> None:
+    """As the README prints it. In float it may depend on the BLAS, in 4 bits it may not."""
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert f"4 bits: {made.accuracy:.1%} correct" in readme
+    correct = committed["y"].argmax(axis=1) == committed["label"]
+    assert made.accuracy == correct.mean()
+    assert made.accuracy > made.float_accuracy - 0.01
+    assert made.float_accuracy == pytest.approx(0.981, abs=0.01)
+
+
+def test_integers_without_anybit_give_the_same_bits(committed: dict[str, np.ndarray]) -> None:
+    outputs = anybit.load(MODEL).run(committed["x"])
+    np.testing.assert_array_equal(outputs["y"], committed["y"])
+
+
+def test_any_order_of_summation(script: ModuleType, committed: dict[str, np.ndarray]) -> None:
+    """The same with hidden units and pixels in another order, and row by row."""
+    model = anybit.load(MODEL)
+    rows = [model.run(image[np.newaxis])["y"] for image in committed["x"][:20]]
+    np.testing.assert_array_equal(np.concatenate(rows), committed["y"][:20])
+    order = np.random.default_rng(0).permutation(64)
+    shuffled = onnx.load(MODEL)
+    weights = {tensor.name: tensor for tensor in shuffled.graph.initializer}
+    weight = onnx.numpy_helper.to_array(weights["weight_1"])[order]
+    weights["weight_1"].CopyFrom(onnx.numpy_helper.from_array(weight, "weight_1"))
+    x = committed["x"].reshape(-1, 64)[:, order].reshape(-1, 8, 8)
+    np.testing.assert_array_equal(anybit.load(shuffled).run(x)["y"], committed["y"])
+
+
+def test_size_and_header() -> None:
+    assert sum(path.stat().st_size for path in EXAMPLES.glob("digits*")) < 200_000
+    model = onnx.load(MODEL)
+    onnx.checker.check_model(model)
+    assert model.ir_version == 10
+    assert {each.domain: each.version for each in model.opset_import} == {
+        "": 17,
+        "qonnx.custom_op.general": 1,
+    }
