@@ -190,7 +190,7 @@ def onnx_model(layers: list[Layer]) -> onnx.ModelProto:
         step = weight_scale(layer.weight)
         constants |= {
             f"weight_{number}": layer.weight,
-            f"weight_{number}_scale": step,
+            f"weight_{number}_scale": step[np.newaxis],
             f"bias_{number}": layer.bias,
             f"bias_{number}_scale": scale * step,
         }

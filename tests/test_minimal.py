@@ -31,7 +31,9 @@ def test_metadata() -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["License-File"] == "LICENSE"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert "anybit" in {item.name for item in importlib.metadata.entry_points(group="console_scripts")}
+    assert "anybit" in {
+        item.name for item in importlib.metadata.entry_points(group="console_scripts")
+    }
     installed = {str(file) for file in importlib.metadata.files("anybit") or []}
     assert not any(name.endswith((".cpp", ".hpp")) for name in installed)
 

@@ -283,3 +283,12 @@ def test_options_serve_several_models() -> None:
         file = quantizer([1, 200], matmul, w=weights)
         loaded = anybit.onnxruntime.session(file, session_options=options)
         np.testing.assert_array_equal(loaded.run(None, {"x": x})[0], x @ weights)
+
+
+def test_sessions_compute_the_graph_as_it_is_written() -> None:
+    """-(-0.0 + 0) is -0.0, but not after the runtime has dropped the addition."""
+    nodes = [helper.make_node(*each) for each in (("Neg", ["x"], ["a"]), ("Neg", ["b"], ["y"]))]
+    nodes.insert(1, helper.make_node("Add", ["a", "zero"], ["b"]))
+    file = model(nodes, {"x": (F32, [1])}, {"y": (F32, None)}, {"zero": np.array(0, F32)})
+    (y,) = anybit.onnxruntime.session(file).run(None, {"x": F32([0])})
+    assert np.signbit(y[0])

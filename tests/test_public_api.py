@@ -39,8 +39,11 @@ def test_anything_numpy_takes() -> None:
         np.testing.assert_array_equal(result, expected)
     assert anybit.int_quant(0.6, 0.5, 0, 4).shape == ()
     assert anybit.int_quant(np.float32(0.6), 0.5, 0, 4).dtype == np.float32
-    swapped = np.array([0.5, -99.0], ">f4")
-    np.testing.assert_array_equal(anybit.int_quant(swapped, 0.5, 0, 4), expected)
+    for order in "<>=":
+        ordered = np.array([0.5, -99.0], "f4").astype(np.dtype("f4").newbyteorder(order))
+        result = anybit.int_quant(ordered, 0.5, 0, 4)
+        assert result.dtype == np.float32
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_parameters_of_any_real_type() -> None:

@@ -6,7 +6,10 @@
     library_path   the library behind it, for any program that embeds ONNX Runtime 1.17 or newer
 
 The library needs neither Python nor this package at run time. It holds every operator under all
-names and domains found in files, for float32, float64, float16 and bfloat16 tensors.
+names and domains found in files, for float32, float64, float16 and bfloat16 tensors, and works on
+the threads of the runtime. Two limits come from the runtime: where a type follows from an
+attribute (DynamicQuantize), the file must declare it if the runtime is 1.17 or the rank of the
+tensor is not known; and before 1.24 an optional input is left out, not given the name "".
 """
 
 from collections.abc import Sequence
@@ -24,6 +27,19 @@ from anybit.onnx import Source, prepare, serialize
 # Results must not depend on how a graph is optimised: fused quantized operators of the runtime
 # round differently from the nodes that they replace (ONNX Runtime issue 32132).
 _EXACT = {"session.disable_quant_qdq": "1"}
+
+# Rewritings that put a factor or an offset into weights, or change the order of operations: the
+# results are other floats, and a quantizer behind them may turn that into another step.
+_INEXACT = (
+    "MatMul_BatchNormalization_Fusion",
+    "ConvBNFusion",
+    "ConvMulFusion",
+    "ConvAddFusion",
+    "MatMulAddFusion",
+    "GemmSumFusion",
+    "DivMulFusion",
+    "NoopElimination",  # -0.0 + 0 is 0.0
+)
 
 # Protobuf's limit of 2 GiB, less what the tensors' names and shapes take.
 _LARGEST_MESSAGE = 2**31 - 2**24
@@ -52,6 +68,8 @@ def session(
 ) -> onnxruntime.InferenceSession:
     """A session for any model with operators of this package, constant weights quantized already.
 
+    It computes the graph as it is written: optimisations that change results are switched off.
+
     Args:
         model_or_path: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
         session_options: Options to start from. The operators are registered in them, and
@@ -75,7 +93,10 @@ def session(
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in tensors.values()]
         options.add_external_initializers(list(tensors), values)
     return onnxruntime.InferenceSession(
-        message, options, providers=["CPUExecutionProvider"] if providers is None else providers
+        message,
+        options,
+        providers=["CPUExecutionProvider"] if providers is None else providers,
+        disabled_optimizers=_INEXACT,
     )
 
 

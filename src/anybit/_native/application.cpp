@@ -79,8 +79,8 @@ void Application::run(std::int64_t first, std::int64_t last) const noexcept {
     index[i] = rest % loop_[i].size;
     at.advance(loop_[i], index[i]);
   }
-  // Rows with one set of parameters each go to the kernel many at a time.
-  const bool by_rows = direct_ && period_ == 0 && plane_ > 0 && row_loop_ > 0;
+  // Rows that start at the same or the next entry of the table go to the kernel many at a time.
+  const bool by_rows = direct_ && plane_ > 0 && row_loop_ > 0 && (period_ == 0 || period_ == row_);
   for (std::int64_t begin = first % row_; first < last; begin = 0) {
     std::int64_t rows = 1;
     if (by_rows && begin == 0 && last - first >= row_) {
@@ -104,8 +104,9 @@ void Application::run(std::int64_t first, std::int64_t last) const noexcept {
 
 void Application::run_rows(const Position& at, std::int64_t rows) const {
   const Loop& outer = loop_[row_loop_ - 1];
-  kernel_.uniform[variant_]({x_ + at.x, out_ + at.out, row_, table_ + at.table * element_size(),
-                             plane_, rows, outer.x, outer.out, outer.table});
+  const Apply* const apply = period_ == 0 ? kernel_.uniform : kernel_.varying;
+  apply[variant_]({x_ + at.x, out_ + at.out, row_, table_ + at.table * element_size(), plane_, rows,
+                   outer.x, outer.out, outer.table});
 }
 
 void Application::run_row(const Position& at, std::int64_t first, std::int64_t last,

@@ -17,8 +17,8 @@ constexpr std::int64_t table_bytes = 256 * 1024;
 
 // Rows shorter than this spend their time on being started. Where each row has parameters of its
 // own the kernel starts the rows itself, and only very short ones are too short.
-constexpr std::int64_t short_row = 512;
-constexpr std::int64_t short_uniform_row = 32;
+constexpr std::int64_t short_row = 64;
+constexpr std::int64_t short_uniform_row = 16;
 
 // A table with repetitions must be read this often to be worth writing.
 constexpr std::int64_t worthwhile_reads = 4;

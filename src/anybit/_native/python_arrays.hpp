@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <bit>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -45,7 +46,8 @@ inline bool is_ndarray(nb::handle object) {
 // The element type of a buffer format in native byte order; nothing for any other format.
 inline std::optional<ElementType> element_type(const Py_buffer& view) {
   const char* format = view.format == nullptr ? "B" : view.format;
-  if (*format == '@' || *format == '=') ++format;
+  constexpr char native = std::endian::native == std::endian::little ? '<' : '>';
+  if (*format == '@' || *format == '=' || *format == native) ++format;
   if (format[0] == '\0' || format[1] != '\0') return std::nullopt;
   const bool eight = view.itemsize == 8;
   switch (*format) {

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operators are. The registry is a tuple: adapters loop over it and name no operator."""
 
+from typing import Any
+
 from anybit.ops._operator import Attribute, Input, Operator
 from anybit.ops._rounding import RoundingMode
 from anybit.ops.bipolar_quant import bipolar_quant
@@ -10,10 +12,15 @@ from anybit.ops.int_quant import int_quant
 from anybit.ops.trunc import trunc
 from anybit.ops.trunc_v1 import trunc_v1
 
-OPERATORS: tuple[Operator, ...] = tuple(
-    function.operator  # type: ignore[attr-defined]
-    for function in (int_quant, float_quant, trunc, trunc_v1, bipolar_quant, dynamic_quantize)
+_FUNCTIONS: tuple[Any, ...] = (
+    int_quant,
+    float_quant,
+    trunc,
+    trunc_v1,
+    bipolar_quant,
+    dynamic_quantize,
 )
+OPERATORS: tuple[Operator, ...] = tuple(function.operator for function in _FUNCTIONS)
 
 __all__ = ["OPERATORS", "Attribute", "Input", "Operator", "RoundingMode"]
 __all__ += [declared.name for declared in OPERATORS]

@@ -86,21 +86,25 @@ struct DynamicQuantize {
     return static_cast<int>(attributes.target) + 2 * static_cast<int>(attributes.arithmetic);
   }
 
-  template <int variant, class T>
-  [[gnu::always_inline]] static std::array<T, 2> prepare(const Attributes&, T scale,
-                                                         double zero_point) {
-    return {variant < 2 ? scale : T(1) / scale, static_cast<T>(zero_point)};
-  }
+  template <int variant>
+  using Result = std::conditional_t<variant % 2 == 0, std::int8_t, std::uint8_t>;
 
   template <int variant, class T>
-  [[gnu::always_inline]] static auto apply(T x, T scale, T zero_point) {
-    using Result = std::conditional_t<variant % 2 == 0, std::int8_t, std::uint8_t>;
-    constexpr T lowest = std::numeric_limits<Result>::min();
-    constexpr T highest = std::numeric_limits<Result>::max();
+  [[gnu::always_inline]] static std::array<T, 4> prepare(const Attributes&, T scale,
+                                                         double zero_point) {
+    using Limits = std::numeric_limits<Result<variant>>;
+    return {variant < 2 ? scale : T(1) / scale, static_cast<T>(zero_point), T(Limits::min()),
+            T(Limits::max())};
+  }
+
+  // The bounds are parameters, not constants: compilers turn these comparisons into one instruction
+  // each as long as they do not know that the bounds are in order.
+  template <int variant, class T>
+  [[gnu::always_inline]] static auto apply(T x, T scale, T zero_point, T lowest, T highest) {
     T y = (variant < 2 ? x / scale : x * scale) + zero_point;
     y = y > lowest ? y : lowest;  // NaN gives the lowest value
     y = y < highest ? y : highest;
-    return static_cast<Result>(static_cast<std::int32_t>(std::nearbyint(y)));
+    return static_cast<Result<variant>>(static_cast<std::int32_t>(std::nearbyint(y)));
   }
 };
 

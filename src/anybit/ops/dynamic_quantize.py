@@ -75,6 +75,7 @@ def dynamic_quantize(
 
     Source: oneDNN Graph operator DynamicQuantize.
 
+    >>> import numpy as np
     >>> dynamic_quantize(np.array([0.5, 1.5, 300.0], np.float32), np.array([0.5], np.float32))
     array([  1,   3, 127], dtype=int8)
     """

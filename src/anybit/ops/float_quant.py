@@ -69,8 +69,8 @@ def float_quant(
     Source: QONNX operator FloatQuant, version 1. The exponent is exact here; the sample
     implementation takes it from a rounded logarithm (see deviations).
 
-    >>> float_quant([0.3, 17.0, 1e9], 1.0, 4, 3, 7, 448.0)
-    array([  0.3125,  16.    , 448.    ])
+    >>> float_quant([0.9, 17.0, 1e9], 1.0, 4, 3, 7, 448.0)
+    array([  0.875,  16.   , 448.   ])
     """
     xp = namespace(x)
     largest = largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, x.dtype)

@@ -60,8 +60,9 @@ inline void parse(std::string_view text, RoundingMode& mode) {
     mode = RoundingMode::round;
     return;
   }
-  std::string known = "HALF_EVEN";
-  for (const std::string_view name : rounding_mode_names) known.append(", ").append(name);
+  std::string known;
+  for (const std::string_view name : rounding_mode_names) known.append(name).append(", ");
+  known.append("HALF_EVEN");
   const bool brevitas = equals_ignoring_case(text, "ROUND_TO_ZERO");
   throw Error(Error::Kind::value, "rounding_mode must be one of " + known + ", got '" +
                                       std::string(text) + "'" +

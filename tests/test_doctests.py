@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples in the docstrings of every module."""
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import sys
+
+import pytest
+
+import anybit
+
+# Native libraries lie beside the modules; they have no docstrings.
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(anybit.__path__, "anybit.")
+    if str(importlib.util.find_spec(module.name).origin).endswith(".py")
+    and not module.name.endswith("__main__")
+]
+
+
+def test_operators_have_examples() -> None:
+    for operator in anybit.ops.OPERATORS:
+        assert ">>> " + operator.name in (operator.function.__doc__ or "")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name: str) -> None:
+    module = importlib.import_module(name)
+    # A function that is exported under its module's name hides the module.
+    module = sys.modules[name]
+    results = doctest.testmod(module)
+    assert results.failed == 0
