@@ -40,7 +40,7 @@ def test_metadata() -> None:
 
 def test_command_line_starts() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "anybit.cli", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "anybit", "--help"], capture_output=True, text=True, check=True
     )
     assert "run" in done.stdout
     assert "info" in done.stdout

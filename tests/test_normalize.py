@@ -179,3 +179,28 @@ def test_real_files(name: str) -> None:
     onnx.checker.check_model(ir.to_proto(result))
     assert DOMAIN in result.graph.opset_imports
     assert len(result.graph.inputs) == 1
+
+
+def dynamic_quantize(dst: str, declared: int | None) -> onnx.ModelProto:
+    node = helper.make_node(
+        "DynamicQuantize", ["x", "scales"], ["y"], domain="anybit", dst=dst, name="q"
+    )
+    made = model([node], {"scales": np.float32([0.5])}, opsets={"anybit": 1})
+    if declared is None:
+        made.graph.output[0].ClearField("type")
+    else:
+        made.graph.output[0].type.tensor_type.elem_type = declared
+    return made
+
+
+@pytest.mark.parametrize(("dst", "meant"), [("s8", ir.DataType.INT8), ("u8", ir.DataType.UINT8)])
+@pytest.mark.parametrize("declared", [True, False])
+def test_result_type_follows_the_attribute(dst: str, meant: ir.DataType, declared: bool) -> None:
+    given = ir.serde.deserialize_model(dynamic_quantize(dst, meant.value if declared else None))
+    assert Normalize()(given).model.graph.outputs[0].dtype == meant
+
+
+def test_contradicting_result_type() -> None:
+    given = ir.serde.deserialize_model(dynamic_quantize("s8", onnx.TensorProto.UINT8))
+    with pytest.raises(ModelError, match=r"'q' \(DynamicQuantize\).*INT8.*UINT8"):
+        Normalize()(given)

@@ -22,24 +22,11 @@ import onnx
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit import _core
-from anybit.onnx import Source, prepare, serialize
+from anybit.onnx import Source, exact_session_options, prepare, serialize
 
 # Results must not depend on how a graph is optimised: fused quantized operators of the runtime
 # round differently from the nodes that they replace (ONNX Runtime issue 32132).
 _EXACT = {"session.disable_quant_qdq": "1"}
-
-# Rewritings that put a factor or an offset into weights, or change the order of operations: the
-# results are other floats, and a quantizer behind them may turn that into another step.
-_INEXACT = (
-    "MatMul_BatchNormalization_Fusion",
-    "ConvBNFusion",
-    "ConvMulFusion",
-    "ConvAddFusion",
-    "MatMulAddFusion",
-    "GemmSumFusion",
-    "DivMulFusion",
-    "NoopElimination",  # -0.0 + 0 is 0.0
-)
 
 # Protobuf's limit of 2 GiB, less what the tensors' names and shapes take.
 _LARGEST_MESSAGE = 2**31 - 2**24
@@ -68,11 +55,12 @@ def session(
 ) -> onnxruntime.InferenceSession:
     """A session for any model with operators of this package, constant weights quantized already.
 
-    It computes the graph as it is written: optimisations that change results are switched off.
+    By default it computes the graph as it is written, without graph optimisation: see
+    `anybit.onnx.exact_session_options` for what that costs and saves.
 
     Args:
         model_or_path: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        session_options: Options to start from. The operators are registered in them, and
+        session_options: Options of your own instead. The operators are registered in them, and
             `session.disable_quant_qdq` is set to 1 unless it has a value: the runtime's fused
             integer operators are faster, but off by one step on ties.
         providers: Execution providers; the CPU's by default, the only one with exact operators.
@@ -81,7 +69,7 @@ def session(
         ModelError: The model cannot be read, or an operator refuses its constant inputs.
         Exception: Whatever ONNX Runtime raises for the model.
     """
-    options = onnxruntime.SessionOptions() if session_options is None else session_options
+    options = exact_session_options() if session_options is None else session_options
     register(options)
     for key, value in _EXACT.items():
         if not _has_entry(options, key):
@@ -96,7 +84,7 @@ def session(
         message,
         options,
         providers=["CPUExecutionProvider"] if providers is None else providers,
-        disabled_optimizers=_INEXACT,
+        enable_fallback=0,  # a failing provider is an error, not a banner and another provider
     )
 
 

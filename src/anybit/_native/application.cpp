@@ -30,6 +30,10 @@ Application::Application(const OperatorInfo& op, const void* attributes,
   std::array<Range, max_inputs> ranges;
   check_inputs(op, attributes, inputs, ranges.data());
 
+  if (std::any_of(x.shape, x.shape + x.rank, [](auto size) { return size == 0; })) {
+    size_ = 0;  // and the other sizes may be anything
+    return;
+  }
   float64_ = x.type == ElementType::float64;
   variant_ = op.variant(attributes, float64_, ranges.data());
   kernel_ = set_.kernel(op.index, float64_);
@@ -42,7 +46,6 @@ Application::Application(const OperatorInfo& op, const void* attributes,
     parameters_[i] = given ? inputs[i + 1] : Tensor{&absent_[i], ElementType::float64};
   }
   lay_out_loops(x, out, {parameters_.data(), static_cast<std::size_t>(parameter_count_)});
-  if (size_ == 0) return;
   merge_loops();
   const Loop& inner = loop_[loops_ - 1];
   const ElementType computed = float64_ ? ElementType::float64 : ElementType::float32;

@@ -22,6 +22,7 @@ from anybit.ops._domain import Domain
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ResultDtype = Callable[[Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Operator:
     """One operator: the public `function`, the `reference` behind it, and its names in ONNX.
 
     `function` takes NumPy arrays to the native kernel. `reference` evaluates the readable body
-    for any array-API array, NumPy's included; both take the same arguments.
+    for any array-API array, NumPy's included; both take the same arguments. `result_dtype` names
+    the result's dtype, given the attributes; without it the result has x's.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Operator:
     attributes: tuple[Attribute, ...]
     function: Callable[..., Any] = field(repr=False, compare=False)
     reference: Callable[..., Any] = field(repr=False, compare=False)
+    result_dtype: ResultDtype | None = field(repr=False, compare=False)
 
     @property
     def required_inputs(self) -> int:
@@ -79,6 +82,7 @@ def operator(
     aliases: tuple[str, ...] = (),
     attribute_names: Mapping[str, tuple[str, ...]] | None = None,
     place: _arrays.Place = _arrays.broadcastable,
+    result_dtype: ResultDtype | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Turn a reference into the public function of the same signature.
 
@@ -123,6 +127,7 @@ def operator(
             attributes=attributes,
             function=function,
             reference=reference,
+            result_dtype=result_dtype,
         )
         function.operator = described  # type: ignore[attr-defined]
         return function

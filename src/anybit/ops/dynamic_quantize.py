@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Mapping
 from typing import Any
 
 from anybit.ops._arrays import namespace
@@ -33,8 +34,16 @@ def _along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> 
     return namespace(value).reshape(value, tuple(shape))
 
 
+def _result_dtype(attributes: Mapping[str, Any]) -> str:
+    return _TARGETS[target_name(attributes["dtype"])][0]
+
+
 @operator(
-    "DynamicQuantize", domain="anybit", attribute_names={"dtype": ("dst",)}, place=_along_axis
+    "DynamicQuantize",
+    domain="anybit",
+    attribute_names={"dtype": ("dst",)},
+    place=_along_axis,
+    result_dtype=_result_dtype,
 )
 def dynamic_quantize(
     src: Float32,

@@ -37,6 +37,7 @@ class Normalize(InPlacePass):
 
     * Operators get their own domain and name (`onnx.brevitas`, `finn.custom_op.general` and
       legacy names are known), missing attributes their defaults, rounding modes upper case.
+    * Results whose type follows from an attribute are typed: runtimes cannot always tell.
     * Local functions with an operator's name go: the operator itself is meant, and some exporters
       write a body that merely copies its input.
     * Domains in use are imported: with the version that the file declares, else with the version
@@ -49,7 +50,8 @@ class Normalize(InPlacePass):
 
     Raises:
         ModelError: A number of inputs that no version of the operator has or that contradicts the
-            declared version, an unknown rounding mode, an attribute of another type.
+            declared version, an unknown rounding mode, an attribute of another type, a declared
+            type of a result that contradicts an attribute.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -62,6 +64,7 @@ class Normalize(InPlacePass):
                     _check_version(node, operator, declared)
                     modified |= _rename(node, operator)
                     modified |= _spell_out(node, operator)
+                    modified |= _type_result(node, operator)
             modified |= _import_domains(graph, declared)
         modified |= RemoveInitializersFromInputsPass()(model).modified
         modified |= _set_ir_version(model)
@@ -104,6 +107,25 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
         written = _written(attribute.onnx_name, value)
         modified |= [written] != found
         node.attributes.add(written)
+    return modified
+
+
+def _type_result(node: ir.Node, operator: Operator) -> bool:
+    if operator.result_dtype is None:
+        return False
+    attributes = {item.name: node.attributes[item.onnx_name].value for item in operator.attributes}
+    try:
+        dtype = ir.DataType[operator.result_dtype(attributes).upper()]
+    except ValueError as error:
+        raise ModelError(f"{described(node)}: {error}") from None
+    result = node.outputs[0]
+    if result.dtype not in (None, dtype):
+        raise ModelError(
+            f"{described(node)}: its attributes make {result.name!r} {dtype.name}, "
+            f"but the model declares {result.dtype.name}; correct one of the two"
+        )
+    modified = result.dtype is None
+    result.dtype = dtype
     return modified
 
 
