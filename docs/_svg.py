@@ -12,22 +12,48 @@ PADDING = 14
 GAP = 22
 LINE_HEIGHT = 22
 
+# Every colour stands in its own rule, light first: renderers without media queries or variables
+# then show the light picture.
 _STYLE = """\
-:root{--paper:#ffffff;--ink:#1f2328;--faint:#59636e;--grid:#e4e8ec;--axis:#9aa4ae;\
---first:#0969da;--second:#bc4c00;--guide:#9aa4ae}
-@media(prefers-color-scheme:dark){:root{--paper:#0d1117;--ink:#e6edf3;--faint:#9198a1;\
---grid:#21262d;--axis:#59636e;--first:#58a6ff;--second:#f0883e;--guide:#6e7681}}
-text{font:12px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:var(--faint)}
-.label{fill:var(--ink)}
-.paper{fill:var(--paper)}
+text{font:12px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
 path{fill:none;stroke-linejoin:round}
-.grid{stroke:var(--grid)}
-.axis{stroke:var(--axis)}
-.guide{stroke:var(--guide);stroke-dasharray:3 4}
-.first{stroke:var(--first);stroke-width:2.25}
-circle{fill:var(--second);stroke:var(--paper)}
-.second{stroke:var(--second);stroke-width:1.75}
+.guide{stroke-dasharray:3 4}
+.first{stroke-width:2.25}
+.second{stroke-width:1.75}
 """
+
+
+def _colours(
+    paper: str, ink: str, faint: str, grid: str, axis: str, guide: str, first: str, second: str
+) -> str:
+    return (
+        f"text{{fill:{faint}}}.label{{fill:{ink}}}.paper{{fill:{paper}}}.grid{{stroke:{grid}}}"
+        f".axis{{stroke:{axis}}}.guide{{stroke:{guide}}}.first{{stroke:{first}}}"
+        f".second{{stroke:{second}}}circle{{fill:{second};stroke:{paper}}}"
+    )
+
+
+_LIGHT = _colours(
+    paper="#ffffff",
+    ink="#1f2328",
+    faint="#59636e",
+    grid="#e4e8ec",
+    axis="#9aa4ae",
+    guide="#9aa4ae",
+    first="#0969da",
+    second="#bc4c00",
+)
+_DARK = _colours(
+    paper="#0d1117",
+    ink="#e6edf3",
+    faint="#9198a1",
+    grid="#21262d",
+    axis="#59636e",
+    guide="#6e7681",
+    first="#58a6ff",
+    second="#f0883e",
+)
+_SHEET = f"{_STYLE}{_LIGHT}\n@media(prefers-color-scheme:dark){{{_DARK}}}\n"
 
 
 @dataclass(frozen=True)
@@ -79,7 +105,7 @@ def drawing(panels: Sequence[Panel], columns: int, title: str, description: str)
             head,
             f"<title>{escape(title)}</title>",
             f"<desc>{escape(description)}</desc>",
-            f"<style>\n{_STYLE}</style>",
+            f"<style>\n{_SHEET}</style>",
             f'<rect class="paper" width="{right}" height="{top}" rx="8"/>',
             *parts,
             "</svg>\n",
