@@ -77,8 +77,8 @@ def _quantizers(quantizers: tuple[Quantizer, ...]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     headings = [heading for heading in rows[0] if heading not in common]
     for heading in headings:
-        # Where the terminal is narrow, long names go over several lines and nothing else does.
-        if heading in ("node", "tensor"):
+        # Where the terminal is narrow, names and words go over several lines, numbers do not.
+        if heading in ("node", "tensor", "range"):
             table.add_column(heading, overflow="fold", min_width=8)
         else:
             table.add_column(heading, no_wrap=True)

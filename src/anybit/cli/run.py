@@ -75,7 +75,11 @@ def run(
     times, outputs = _timed(network, feeds, repeat)
     if output is not None:
         _arrays.write_arrays(output, outputs)
-    console.print(_table(feeds, outputs), _timing(times))
+    console.print(_table(feeds, outputs))
+    for name, array in outputs.items():
+        if places := _largest_at(array):
+            console.print(f"{name} is largest at {places}", markup=False, highlight=False)
+    console.print(_timing(times))
     if not inputs:
         console.print("The inputs are random numbers (seed 0); --input gives others.")
     if output is not None:
@@ -125,21 +129,19 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
     for heading in ("", "name", "type", "shape"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "name")
     for heading in ("smallest", "largest"):
-        table.add_column(heading, justify="right")
-    table.add_column("largest at", overflow="ellipsis", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True)
     for kind, arrays in (("input", feeds), ("output", outputs)):
         for name, array in arrays.items():
-            places = _largest_at(array) if kind == "output" else ""
             shape = " x ".join(map(str, array.shape))
             limits = [
                 f"{float(pick(array)):.6g}" if array.size else "" for pick in (np.min, np.max)
             ]
-            table.add_row(kind, escape(name), str(array.dtype), shape, *limits, places)
+            table.add_row(kind, escape(name), str(array.dtype), shape, *limits)
     return table
 
 
 def _largest_at(array: Array) -> str:
-    """The index of each row's largest value: what a classifier predicts."""
+    """The index of the largest value in each row: what a classifier predicts."""
     if array.ndim != 2 or array.shape[1] < 2 or not array.size:
         return ""
     shown = 12
