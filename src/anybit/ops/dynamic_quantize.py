@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def _along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> 
             f"axis must be in [-{rank}, {rank - 1}] for src of rank {rank}, got {axis}"
         )
     wanted = src.shape[axis] if qtype == "per_channel" else 1
-    if value.ndim > 1 or value.size != wanted:
+    if value.ndim > 1 or math.prod(value.shape) != wanted:
         raise ValueError(
             f"{name} must have shape ({wanted},) for {qtype}, got {tuple(value.shape)}"
         )
