@@ -70,11 +70,33 @@ def test_keywords_reach_every_argument() -> None:
         ((x, 0.5, 0, 4), {"sign": 1}, "sign"),
         ((x, 0.5, 0, 4), {"rounding_mode": 3}, "rounding_mode must be a string, got 3"),
         ((x, 0.5, 0, 4), {"signed": "yes"}, "signed must be a bool, got 'yes'"),
+        ((x, 0.5, 0, 4), {"signed": None}, "signed must be a bool, got None"),
         ((x, None, 0, 4), {}, "scale"),
         ((), {}, "x"),
     ]:
         with pytest.raises(TypeError, match=message):
             anybit.int_quant(*arguments, **keywords)
+
+
+def test_numbers_out_of_range() -> None:
+    x = np.ones((2, 2), np.float32)
+    with pytest.raises(ValueError, match="scale is an integer beyond every float"):
+        anybit.int_quant(x, 10**400, 0, 4)
+    with pytest.raises(ValueError, match="axis is out of range, got 9223372036854775808"):
+        anybit.dynamic_quantize(x, [1.0], axis=2**63)
+    with pytest.raises(ValueError, match="zps must be int8, uint8 or int32, got 1099511627776"):
+        anybit.dynamic_quantize(x, [1.0], [2**40])
+
+
+def test_flags_of_numpy() -> None:
+    x = np.array([-3.0, 300.0], np.float32)
+    for flag in (False, 0, np.False_, np.int8(0)):
+        assert anybit.int_quant(x, 1, 0, 8, signed=flag).tolist() == [0, 255]
+
+
+def test_unprintable_names_are_shown_escaped() -> None:
+    with pytest.raises(ValueError, match=r"got 'ro\\x00und'"):
+        anybit.int_quant(np.ones(2, np.float32), 1, 0, 4, rounding_mode="ro\0und")
 
 
 def test_out() -> None:

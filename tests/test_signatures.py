@@ -2,7 +2,6 @@
 """The Python and the C++ declaration of an operator are two copies of one fact: compare them."""
 
 import inspect
-import math
 
 import pytest
 from conftest import OPERATORS
@@ -21,7 +20,8 @@ def test_native_declaration(operator: Operator) -> None:
             parameter.optional,
             parameter.domain.description,
             parameter.domain.integer,
-            -math.inf if parameter.domain.minimum is None else parameter.domain.minimum,
+            parameter.domain.minimum,
+            parameter.domain.maximum,
         )
         for parameter in operator.inputs
     ]

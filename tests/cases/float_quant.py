@@ -231,6 +231,7 @@ CASES: tuple[Case, ...] = (
     *sweeps(),
     *shapes(),
     *across_layouts(0.1, *E4M3, 448.0),
+    computed("exponent_of_55_bits", np.array([1e9, -1.0]), 1.0, 55, 3, 2**55 - 4),
     *refused_by_all(VALID, NAMES),
     *refused_widths(VALID, 2, "exponent_bitwidth"),
     *refused_widths(VALID, 3, "mantissa_bitwidth", least=0),

@@ -67,7 +67,7 @@ Range check_values(const Input& input, const Tensor& tensor) {
     for (std::int64_t i = 0; i < count; ++i) {
       const double value = values[i];
       const bool whole = std::isfinite(value) && value == std::floor(value);
-      if (!(value >= domain.minimum) || (domain.integer && !whole))
+      if (!(value >= domain.minimum && value <= domain.maximum) || (domain.integer && !whole))
         fail(Error::Kind::value, input,
              "must be " + std::string(domain.description) + ", got " + text_of(value));
       range = {std::min(range.lowest, value), std::max(range.highest, value)};

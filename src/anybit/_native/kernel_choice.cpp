@@ -29,15 +29,11 @@ struct Candidate {
 
 #ifdef ANYBIT_X86_KERNELS
 #if defined(__GNUC__)
-// The feature lists of the x86-64-v3 and x86-64-v4 levels, as far as compilers use them.
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-}
+// What the objects are compiled for: see CMakeLists.txt.
+bool has_avx2() { return __builtin_cpu_supports("avx2"); }
 bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 bool has_baseline() { return __builtin_cpu_supports("sse4.2"); }
 #else
@@ -57,12 +53,12 @@ const KernelSet& find(std::string_view wanted) {
     if (candidate.set->name == wanted) {
       if (candidate.runs_here()) return *candidate.set;
       throw Error(Error::Kind::value,
-                  "this processor cannot run ANYBIT_ISA=" + std::string(wanted));
+                  "this processor cannot run the instruction set " + quoted(wanted));
     }
     names.append(names.empty() ? "" : ", ").append(candidate.set->name);
   }
-  throw Error(Error::Kind::value,
-              "ANYBIT_ISA must be one of " + names + ", got '" + std::string(wanted) + "'");
+  throw Error(Error::Kind::value, "the instruction set (ANYBIT_ISA) must be one of " + names +
+                                      ", got " + quoted(wanted));
 }
 
 const KernelSet& first_choice() {

@@ -113,63 +113,15 @@ Kernel kernel(int operator_index, bool float64) {
   return found;
 }
 
+// How each element type lies in memory, in the order of ElementType.
+using AllStored = std::tuple<float, double, std::uint16_t, std::uint16_t, std::int8_t, std::int16_t,
+                             std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t,
+                             std::uint64_t, std::uint8_t>;
 template <ElementType type>
-struct Stored;
-template <>
-struct Stored<ElementType::float32> {
-  using type = float;
-};
-template <>
-struct Stored<ElementType::float64> {
-  using type = double;
-};
-template <>
-struct Stored<ElementType::float16> {
-  using type = std::uint16_t;
-};
-template <>
-struct Stored<ElementType::bfloat16> {
-  using type = std::uint16_t;
-};
-template <>
-struct Stored<ElementType::int8> {
-  using type = std::int8_t;
-};
-template <>
-struct Stored<ElementType::int16> {
-  using type = std::int16_t;
-};
-template <>
-struct Stored<ElementType::int32> {
-  using type = std::int32_t;
-};
-template <>
-struct Stored<ElementType::int64> {
-  using type = std::int64_t;
-};
-template <>
-struct Stored<ElementType::uint8> {
-  using type = std::uint8_t;
-};
-template <>
-struct Stored<ElementType::uint16> {
-  using type = std::uint16_t;
-};
-template <>
-struct Stored<ElementType::uint32> {
-  using type = std::uint32_t;
-};
-template <>
-struct Stored<ElementType::uint64> {
-  using type = std::uint64_t;
-};
-template <>
-struct Stored<ElementType::boolean> {
-  using type = std::uint8_t;
-};
+using Stored = std::tuple_element_t<static_cast<std::size_t>(type), AllStored>;
 
 template <ElementType type, class T>
-[[gnu::always_inline]] inline T decoded(typename Stored<type>::type stored) {
+[[gnu::always_inline]] inline T decoded(Stored<type> stored) {
   if constexpr (type == ElementType::float16) return from_float16(stored);
   else if constexpr (type == ElementType::bfloat16) return from_bfloat16(stored);
   else if constexpr (type == ElementType::boolean) return stored != 0 ? T(1) : T(0);
@@ -177,15 +129,15 @@ template <ElementType type, class T>
 }
 
 template <ElementType type, class T>
-[[gnu::always_inline]] inline typename Stored<type>::type encoded(T value) {
+[[gnu::always_inline]] inline Stored<type> encoded(T value) {
   if constexpr (type == ElementType::float16) return to_float16(static_cast<float>(value));
   else if constexpr (type == ElementType::bfloat16) return to_bfloat16(static_cast<float>(value));
-  else return static_cast<typename Stored<type>::type>(value);
+  else return static_cast<Stored<type>>(value);
 }
 
 template <ElementType type, class T>
 void load(const void* x, std::int64_t stride, std::int64_t count, void* out) {
-  using S = typename Stored<type>::type;
+  using S = Stored<type>;
   if (stride == static_cast<std::int64_t>(sizeof(S))) {
     for (std::int64_t i = 0; i < count; ++i)
       static_cast<T*>(out)[i] = decoded<type, T>(static_cast<const S*>(x)[i]);
@@ -198,7 +150,7 @@ void load(const void* x, std::int64_t stride, std::int64_t count, void* out) {
 
 template <ElementType type, class T>
 void store(const void* x, std::int64_t count, void* out, std::int64_t stride) {
-  using S = typename Stored<type>::type;
+  using S = Stored<type>;
   // Integer results are stored from their own bits, floating ones from the compute type.
   using From = std::conditional_t<is_floating(type), T, S>;
   if (stride == static_cast<std::int64_t>(sizeof(S))) {

@@ -4,7 +4,9 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <type_traits>
 
 #include "../ops/operators.hpp"
@@ -20,18 +22,21 @@ constexpr std::int64_t elements_per_thread = 128 * 1024;
 constexpr std::int64_t elements_without_gil = 4096;
 
 void read_attribute(nb::handle value, std::string_view name, bool& flag) {
-  if (!PyLong_Check(value.ptr()) && !PyObject_HasAttrString(value.ptr(), "__bool__"))
+  // NumPy's bools and integers are scalars of their own.
+  if (!PyLong_Check(value.ptr()) && !nb::hasattr(value, "dtype"))
     throw Error(Error::Kind::type, std::string(name) + " must be a bool, got " + repr_of(value));
   const int truth = PyObject_IsTrue(value.ptr());
   if (truth < 0) throw nb::python_error();
   flag = truth == 1;
 }
 
-void read_attribute(nb::handle value, std::string_view, std::int64_t& number) {
+void read_attribute(nb::handle value, std::string_view name, std::int64_t& number) {
   const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
   if (!index.is_valid()) throw nb::python_error();
-  number = PyLong_AsLongLong(index.ptr());
-  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  int overflow = 0;
+  number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0)
+    throw Error(Error::Kind::value, std::string(name) + " is out of range, got " + repr_of(index));
 }
 
 // The characters of a str, which the str owns; nothing for another object.
@@ -54,6 +59,26 @@ void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
     throw Error(Error::Kind::type, std::string(name) + " must be a string, got " + repr_of(value));
   parse(*spelled, choice);
 }
+
+// Releases the GIL for as long as it lives. A daemon thread that asks for the GIL after the
+// interpreter has gone is ended by an exception that no destructor lets pass: it waits here for the
+// end of the process instead.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
 
 [[noreturn]] void fail(std::string_view op, const std::string& rest) {
   throw Error(Error::Kind::type, std::string(op) + "() " + rest);
@@ -139,10 +164,10 @@ nb::object call(const nb::args& positional, const nb::kwargs& keywords) {
   Operand out;
   take_out(out, arguments.out, x, type);
   if (arguments.out.is_valid())
-    for (Operand& operand : operands)
+    for (std::size_t i = 0; i < operands.size(); ++i)
       // Writing the result must not change what is still to be read.
-      if (operand.touches(out) && !(&operand == &x && operand.is_same_memory(out)))
-        operand.borrow(NumPy::get().copy(operand.object()), "x", false);
+      if (operands[i].touches(out) && !(i == 0 && x.is_same_memory(out)))
+        operands[i].borrow(NumPy::get().copy(operands[i].object()), op.inputs[i].name, false);
 
   std::array<Tensor, Op::inputs.size()> tensors;
   for (std::size_t i = 0; i < operands.size(); ++i) tensors[i] = operands[i].tensor();
@@ -150,7 +175,7 @@ nb::object call(const nb::args& positional, const nb::kwargs& keywords) {
   if (application.size() < elements_without_gil) {
     application.run(0, application.size());
   } else {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     parallel_for(application.size(), elements_per_thread,
                  [&](std::int64_t first, std::int64_t last) { application.run(first, last); });
   }
@@ -164,7 +189,7 @@ nb::dict describe() {
   for (const Input& input : Op::inputs)
     inputs.append(nb::make_tuple(nb::str(input.name.data(), input.name.size()), input.optional,
                                  std::string(input.domain.description), input.domain.integer,
-                                 input.domain.minimum));
+                                 input.domain.minimum, input.domain.maximum));
   nb::dict attributes;
   typename Op::Attributes defaults;
   defaults.visit([&](std::string_view name, auto& value, auto... /*onnx_names*/) {
@@ -204,5 +229,8 @@ NB_MODULE(_core, module) {
   module.def("set_num_threads", &set_num_threads);
   module.def("isa", [] { return std::string(selected_kernels()); });
   module.def("set_isa", [](const std::string& name) { select_kernels(name); });
-  selected_kernels();  // an unusable ANYBIT_ISA fails the import, not the first call
+  // What is wrong with the environment fails the import, not some later call.
+  selected_kernels();
+  num_threads();
+  NumPy::get();
 }

@@ -105,7 +105,10 @@ class Operand {
       number_.whole = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
       if (overflow == 0) return literal(ElementType::int64);
       number_.real = PyLong_AsDouble(object.ptr());
-      if (number_.real == -1 && PyErr_Occurred()) throw nb::python_error();
+      if (number_.real == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        throw Error(Error::Kind::value, std::string(name) + " is an integer beyond every float");
+      }
       return literal(ElementType::float64);
     }
     if (is_ndarray(object)) return borrow(nb::borrow(object), name, false);

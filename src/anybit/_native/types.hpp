@@ -61,6 +61,7 @@ struct Domain {
   std::string_view description;
   bool integer = false;
   double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
   std::uint16_t types = 0;  // a set of ElementType bits; empty: every type
 
   constexpr bool unlimited() const { return !integer && minimum < 0; }
@@ -78,11 +79,14 @@ inline constexpr Domain non_negative{"a number >= 0", false, 0};
 inline constexpr Domain integer{"an integer", true};
 inline constexpr Domain positive_integer{"an integer >= 1", true, 1};
 inline constexpr Domain non_negative_integer{"an integer >= 0", true, 0};
-inline constexpr Domain float32_only{"float32", false, -std::numeric_limits<double>::infinity(),
-                                     types_of(ElementType::float32)};
+inline constexpr Domain float32_only{.description = "float32",
+                                     .types = types_of(ElementType::float32)};
 inline constexpr Domain small_integer{
-    "int8, uint8 or int32", true, -std::numeric_limits<double>::infinity(),
-    types_of(ElementType::int8, ElementType::uint8, ElementType::int32)};
+    .description = "int8, uint8 or int32",
+    .integer = true,
+    .minimum = std::numeric_limits<std::int32_t>::min(),
+    .maximum = std::numeric_limits<std::int32_t>::max(),
+    .types = types_of(ElementType::int8, ElementType::uint8, ElementType::int32)};
 
 // One input of an operator. `absent` stands in where an optional input is not given.
 struct Input {
@@ -113,6 +117,18 @@ class Error : public std::runtime_error {
       : std::runtime_error(message), kind(error_kind) {}
   Kind kind;
 };
+
+// Text of a stranger as an error message shows it: in quotes, with unprintable bytes spelled out.
+inline std::string quoted(std::string_view text) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string result = "'";
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte >= 0x20 && byte < 0x7f) result += character;
+    else ((result += "\\x") += digits[byte / 16]) += digits[byte % 16];
+  }
+  return result + "'";
+}
 
 template <class... Ts>
 struct TypeList {

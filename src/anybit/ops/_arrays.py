@@ -4,6 +4,7 @@
 The compute type is float64 for float64 arrays and float32 for float32, float16 and bfloat16.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +93,7 @@ def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
     other = hasattr(value, "dtype") and domain.dtypes and _dtype_name(values) not in domain.dtypes
     if other or not (_is_bfloat16(values) or namespace(values).isdtype(values.dtype, kinds)):
         raise TypeError(f"{name} must be {domain.description}, got dtype {values.dtype}")
-    if domain.integer or domain.minimum is not None:
+    if domain.integer or domain.minimum > -math.inf:
         _check(values, domain, name)
     if domain.integer:
         # Beyond 2^62 every width and bias means the same; the cast itself must not wrap.
@@ -123,8 +124,7 @@ def _check(values: Any, domain: Domain, name: str) -> None:
     wrong = xp.isnan(wide)
     if domain.integer:
         wrong = wrong | xp.isinf(wide) | (wide != xp.floor(wide))
-    if domain.minimum is not None:
-        wrong = wrong | (wide < domain.minimum)
+    wrong = wrong | (wide < domain.minimum) | (wide > domain.maximum)
     if bool(xp.any(wrong)):
         raise ValueError(f"{name} must be {domain.description}, got {float(wide[wrong][0]):.17g}")
 

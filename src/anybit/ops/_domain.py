@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which values an operator's input may hold, written as annotations in its signature."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A set of numbers. `minimum` is inclusive; without one NaN and infinities are welcome too.
+    """A set of numbers, limits included; without limits NaN and infinities are welcome too.
 
     Arrays must be of one of `dtypes`, if any are named; Python numbers need only be in the set.
     """
 
     description: str
     integer: bool = False
-    minimum: float | None = None
+    minimum: float = -math.inf
+    maximum: float = math.inf
     dtypes: tuple[str, ...] = ()
 
 
@@ -27,5 +29,12 @@ PositiveInteger = Annotated[Any, Domain("an integer >= 1", integer=True, minimum
 NonNegativeInteger = Annotated[Any, Domain("an integer >= 0", integer=True, minimum=0)]
 Float32 = Annotated[Any, Domain("float32", dtypes=("float32",))]
 SmallInteger = Annotated[
-    Any, Domain("int8, uint8 or int32", integer=True, dtypes=("int8", "uint8", "int32"))
+    Any,
+    Domain(
+        "int8, uint8 or int32",
+        integer=True,
+        minimum=-(2**31),
+        maximum=2**31 - 1,
+        dtypes=("int8", "uint8", "int32"),
+    ),
 ]

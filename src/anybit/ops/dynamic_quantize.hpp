@@ -28,9 +28,9 @@ void choose(std::string_view attribute, std::string_view text, Choice& choice) {
       choice = candidate;
       return;
     }
-  throw Error(Error::Kind::value,
-              std::string(attribute) + " must be " + std::string(name_of(Choice{0})) + " or " +
-                  std::string(name_of(Choice{1})) + ", got '" + std::string(text) + "'");
+  throw Error(Error::Kind::value, std::string(attribute) + " must be " +
+                                      std::string(name_of(Choice{0})) + " or " +
+                                      std::string(name_of(Choice{1})) + ", got " + quoted(text));
 }
 
 inline void parse(std::string_view text, Target& target) {

@@ -59,9 +59,10 @@ struct FloatQuant {
                                                          double exponent_bitwidth,
                                                          double mantissa_bitwidth,
                                                          double exponent_bias, T max_val) {
-    const double top = power_of_two<double>(exponent_bitwidth) - 1 - exponent_bias;
+    // In this order the first difference is exact wherever it is small enough to matter.
+    const double top = power_of_two<double>(exponent_bitwidth) - exponent_bias - 1;
     const T significand = T(2) - power_of_two<T>(-mantissa_bitwidth);
-    T largest = times_power_of_two(significand, static_cast<int>(std::clamp(top, -9999., 9999.)));
+    T largest = times_power_of_two(significand, static_cast<int>(clamped(top, -9999., 9999.)));
     largest = max_val < largest ? max_val : largest;
     const T lowest = attributes.is_signed ? -largest : T(0);
     const double finest = 1 - exponent_bias - mantissa_bitwidth;
@@ -69,8 +70,8 @@ struct FloatQuant {
       return {scale, power_of_two<T>(1 - exponent_bias), power_of_two<T>(-mantissa_bitwidth),
               lowest, largest};
     else
-      return {scale, static_cast<T>(std::clamp(finest, -9999., 9999.)),
-              static_cast<T>(std::min(mantissa_bitwidth, plenty)), lowest, largest};
+      return {scale, static_cast<T>(clamped(finest, -9999., 9999.)),
+              static_cast<T>(clamped(mantissa_bitwidth, 0., plenty)), lowest, largest};
   }
 
   template <int variant, class T>
@@ -108,8 +109,8 @@ struct FloatQuant {
   [[gnu::always_inline]] static T on_any_grid(T y, T finest_step, T mantissa_bitwidth) {
     const int exponent = floor_log2(y);
     const int wanted =
-        std::max(exponent - static_cast<int>(mantissa_bitwidth), static_cast<int>(finest_step));
-    const int step = std::max(wanted, exponent - static_cast<int>(plenty));
+        at_least(exponent - static_cast<int>(mantissa_bitwidth), static_cast<int>(finest_step));
+    const int step = at_least(wanted, exponent - static_cast<int>(plenty));
     // Far below the grid the product could underflow to 0, which UP and CEIL must not see.
     const bool far_below = exponent < step - 2 && y != T(0);
     const T steps = far_below ? std::copysign(T(0.25), y) : times_power_of_two(y, -step);

@@ -19,6 +19,17 @@ struct Layout {
   static constexpr int smallest = 1 - bias - mantissa;  // the exponent of the least subnormal
 };
 
+// std::max and std::clamp, inlined without fail: see kernels.cpp.
+template <class T>
+[[gnu::always_inline]] inline T at_least(T value, T lowest) {
+  return value < lowest ? lowest : value;
+}
+template <class T>
+[[gnu::always_inline]] inline T clamped(T value, T lowest, T highest) {
+  const T above = at_least(value, lowest);
+  return above > highest ? highest : above;
+}
+
 // 2^exponent for exponents of normal numbers only.
 template <class T>
 [[gnu::always_inline]] inline T normal_power(int exponent) {
@@ -32,9 +43,7 @@ template <class T>
 [[gnu::always_inline]] inline T power_of_two(double exponent) {
   using L = Layout<T>;
   constexpr double lowest = L::smallest - 1, highest = L::bias + 1;
-  double clipped = exponent < lowest ? lowest : exponent;
-  clipped = clipped > highest ? highest : clipped;
-  const int whole = static_cast<int>(clipped);
+  const int whole = static_cast<int>(clamped(exponent, lowest, highest));
   return normal_power<T>(whole / 2) * normal_power<T>(whole - whole / 2);
 }
 
@@ -55,8 +64,8 @@ template <class T>
 template <class T>
 [[gnu::always_inline]] inline T times_power_of_two(T y, int exponent) {
   constexpr int widest = Layout<T>::bias;
-  const int half = std::clamp(exponent / 2, 1 - widest, widest);
-  const int rest = std::clamp(exponent - half, 1 - widest, widest);
+  const int half = clamped(exponent / 2, 1 - widest, widest);
+  const int rest = clamped(exponent - half, 1 - widest, widest);
   return (y * normal_power<T>(half)) * normal_power<T>(rest);
 }
 

@@ -64,8 +64,8 @@ inline void parse(std::string_view text, RoundingMode& mode) {
   for (const std::string_view name : rounding_mode_names) known.append(name).append(", ");
   known.append("HALF_EVEN");
   const bool brevitas = equals_ignoring_case(text, "ROUND_TO_ZERO");
-  throw Error(Error::Kind::value, "rounding_mode must be one of " + known + ", got '" +
-                                      std::string(text) + "'" +
+  throw Error(Error::Kind::value, "rounding_mode must be one of " + known + ", got " +
+                                      quoted(text) +
                                       (brevitas ? "; Brevitas's ROUND_TO_ZERO is DOWN" : ""));
 }
 
