@@ -13,6 +13,7 @@ from small_models import DOMAIN, model, needs_shared, node, quantized_input
 from anybit.errors import ModelError
 from anybit.onnx import read
 from anybit.onnx.passes import Normalize
+from anybit.onnxruntime import session
 
 LEGACY = ("finn.custom_op.general", "onnx.brevitas")
 TRUNC_5 = "x scale zeropt bits bits"
@@ -204,3 +205,18 @@ def test_contradicting_result_type() -> None:
     given = ir.serde.deserialize_model(dynamic_quantize("s8", onnx.TensorProto.UINT8))
     with pytest.raises(ModelError, match=r"'q' \(DynamicQuantize\).*INT8.*UINT8"):
         Normalize()(given)
+
+
+@pytest.mark.parametrize("shape", [None, [], [2, 3], ["rows", 3]])
+def test_result_type_reaches_the_runtime(shape: list[int | str] | None) -> None:
+    """The runtime itself cannot derive it for an unknown or zero rank."""
+    cast = helper.make_node("Cast", ["q"], ["y"], to=onnx.TensorProto.FLOAT)
+    made = dynamic_quantize("u8", None)
+    made.graph.node[0].output[0] = "q"
+    made.graph.node.append(cast)
+    floats = onnx.TensorProto.FLOAT
+    made.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", floats, shape))
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", floats, None))
+    x = np.ones(() if shape == [] else (2, 3), np.float32)
+    (y,) = session(made).run(None, {"x": x})
+    np.testing.assert_array_equal(y, 2 * x)

@@ -9,7 +9,8 @@ The library needs neither Python nor this package at run time. It holds every op
 names and domains found in files, for float32, float64, float16 and bfloat16 tensors, and works on
 the threads of the runtime. Two limits come from the runtime: where a type follows from an
 attribute (DynamicQuantize), the file must declare it if the runtime is 1.17 or the rank of the
-tensor is not known; and before 1.24 an optional input is left out, not given the name "".
+tensor is unknown or 0, which `session` sees to; and before 1.24 an optional input is left out, not
+given the name "".
 """
 
 from collections.abc import Sequence
