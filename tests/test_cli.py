@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 import pytest
 from shell import Shell, Y
-from small_models import SHARED, model, needs_shared, node, quantized_weight
+from small_models import SHARED, model, needs_shared, node, quantized_input, quantized_weight
+
+import anybit
 
 
 @pytest.fixture
@@ -48,7 +50,8 @@ def test_differences(shell: Shell) -> None:
     np.savez("wrong.npz", y=wrong)
     message = shell.fails("run", "model.onnx", "--input", "x.npy", "--expect", "wrong.npz", code=1)
     assert message == (
-        "output y differs in 2 of 4 elements, most by 2 at [0, 3]: got 3.5, expected 1.5"
+        "output y differs in 2 of 4 elements, most by 2 at [0, 3]: got 3.5, expected 1.5 "
+        "(--atol allows a difference)"
     )
     near = ["--input", "x.npy", "--expect", "wrong.npz", "--atol", "2"]
     code, out, _ = shell("run", "model.onnx", *near)
@@ -189,3 +192,26 @@ def test_the_program(shell: Shell, tmp_path: Path) -> None:
     done = program("info", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "error: Missing argument 'model'. (see anybit --help)\n"
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "-1"])
+def test_tolerance_must_be_a_distance(shell: Shell, tolerance: str) -> None:
+    arguments = ["model.onnx", "--input", "x.npy", "--expect", "both.npz", "--atol", tolerance]
+    assert "atol" in shell.fails("run", *arguments)
+
+
+def test_expected_names_are_checked_before_the_run(shell: Shell) -> None:
+    np.savez("other.npz", a=Y, b=Y)
+    arguments = ["model.onnx", "--input", "x.npy", "--expect", "other.npz", "--output", "out.npz"]
+    assert "a, b" in shell.fails("run", *arguments)
+    assert not Path("out.npz").exists()
+
+
+def test_info_of_a_quantizer_with_text_for_a_scale(shell: Shell) -> None:
+    onnx.save(quantized_input(scale=np.array(["a"], object)), "text.onnx")
+    assert "scale" in shell.fails("info", "text.onnx")
+    assert "scale" in shell.fails("run", "text.onnx", "--input", "x.npy")
+
+
+def test_version(shell: Shell) -> None:
+    assert shell("--version") == (0, f"anybit {anybit.__version__}\n", "")

@@ -178,7 +178,7 @@ def test_wrong_inputs(given: Any, message: str) -> None:
 def test_wrong_numbers_of_rows() -> None:
     network = load(two_inputs())
     three, four = (np.ones((rows, 3), np.float32) for rows in (3, 4))
-    with pytest.raises(ModelError, match=r"a multiple of 2 rows\), got \[3, 3\]"):
+    with pytest.raises(ModelError, match=r"a multiple of 2 rows, got \[3, 3\]"):
         network.run({"a": three, "b": three})
     with pytest.raises(ModelError, match="different numbers of rows"):
         network.run({"a": four, "b": four[:2]})
@@ -255,3 +255,24 @@ def test_more_than_2_gib_of_weights(tmp_path: Path) -> None:
     assert result.shape == (1, columns)
     assert result[0, 0] == pytest.approx(wanted)
     assert not result[0, 1:].any()
+
+
+def test_an_output_that_the_file_does_not_type() -> None:
+    quantizer = helper.make_node("DynamicQuantize", ["x", "s"], ["y"], domain="anybit", dst="u8")
+    made = model([quantizer], {"s": np.float32([0.5])}, opsets={"anybit": 1})
+    made.graph.output[0].ClearField("type")
+    network = load(made)
+    assert network.outputs == (Tensor("y", np.dtype(np.uint8), (1, 4)),)
+    assert network.run(X)["y"].dtype == np.uint8
+
+
+def test_integers_that_only_seem_exact_are_refused() -> None:
+    with pytest.raises(ModelError, match="int64"):
+        load(quantized_input()).run(np.full((1, 4), 2**62 + 1))
+
+
+def test_one_name_is_one_size() -> None:
+    add = helper.make_node("Add", ["a", "b"], ["y"])
+    network = load(model([add], inputs={"a": ["n", 4], "b": ["n", 4]}))
+    with pytest.raises(ModelError, match="'b' has n = 1, another input 3"):
+        network.run({"a": np.ones((3, 4), np.float32), "b": np.ones((1, 4), np.float32)})

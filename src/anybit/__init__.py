@@ -41,6 +41,10 @@ _LAZY = {"Model": "anybit.model", "ModelError": "anybit.errors", "load": "anybit
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("anybit")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

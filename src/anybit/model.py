@@ -70,7 +70,11 @@ class Model:
             raise ModelError(f"{where}: {error}") from error
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"{where} cannot be loaded: {_reason(error)}") from error
-        self.outputs = tuple(_tensor(value, where) for value in model.graph.outputs)
+        known = {argument.name: argument for argument in self.session.get_outputs()}
+        self.outputs = tuple(
+            _tensor(value, where) if value.type is not None else _derived(known[value.name or ""])
+            for value in model.graph.outputs
+        )
         self._input_shapes = {each.name: each.shape for each in self.inputs}
         self._output_names = [each.name for each in self.outputs]
         # The usual input of a small network, which needs no further look at.
@@ -87,7 +91,8 @@ class Model:
                 Floats are rounded to the input's dtype as NumPy does it (float64 to float32);
                 integers and booleans are converted where the dtype holds them exactly. Where the
                 model fixes the first size of its inputs to n, any multiple of n rows runs: slice
-                by slice, with the outputs concatenated.
+                by slice, with the outputs concatenated. That takes the first axis of inputs and
+                outputs for rows that do not depend on one another.
             progress: Called with the number of slices done and of all slices, after each.
 
         Raises:
@@ -97,6 +102,7 @@ class Model:
         if type(inputs) is np.ndarray and (inputs.dtype, inputs.shape) == self._ordinary:
             return self._run_once({self.inputs[0].name: inputs})
         feeds = self._feeds(inputs)
+        self._check_names(feeds)
         slices = self._slices(feeds)
         if slices == 1:
             return self._run_once(feeds)
@@ -137,6 +143,16 @@ class Model:
             )
         return {each.name: _converted(given[each.name], each) for each in self.inputs}
 
+    def _check_names(self, feeds: dict[str, Array]) -> None:
+        """A size of one name must be the same wherever it stands."""
+        sizes: dict[str, int] = {}
+        for declared in self.inputs:
+            for size, name in zip(feeds[declared.name].shape, declared.shape or (), strict=False):
+                if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                    raise ModelError(
+                        f"input {declared.name!r} has {name} = {size}, another input {sizes[name]}"
+                    )
+
     def _slices(self, feeds: dict[str, Array]) -> int:
         """How many runs the rows need. Shapes that no number of runs fits raise."""
         counts = set()
@@ -174,8 +190,6 @@ def _tensor(value: ir.Value, where: str) -> Tensor:
     name = value.name or ""
     dtype = value.dtype
     if not isinstance(value.type, ir.TensorType) or dtype in (None, ir.DataType.UNDEFINED):
-        if value.is_graph_output() and value.type is None:
-            return Tensor(name, np.dtype(np.float32), None)
         raise ModelError(f"{where}: {name!r} is no tensor of a known type")
     assert dtype is not None
     if dtype == ir.DataType.STRING:
@@ -184,6 +198,13 @@ def _tensor(value: ir.Value, where: str) -> Tensor:
     if value.shape is not None:
         shape = tuple(size if isinstance(size, int) else size.value for size in value.shape)
     return Tensor(name, dtype.numpy(), shape)
+
+
+def _derived(argument: Any) -> Tensor:
+    """An output that the file does not type, as the runtime has derived it."""
+    names = {"float": "float32", "double": "float64"}
+    spelled = argument.type.removeprefix("tensor(").removesuffix(")")
+    return Tensor(argument.name, np.dtype(names.get(spelled, spelled)), tuple(argument.shape))
 
 
 def _converted(value: npt.ArrayLike, declared: Tensor) -> Array:
@@ -201,7 +222,8 @@ def _converted(value: npt.ArrayLike, declared: Tensor) -> Array:
     if array.dtype.kind in kinds and wanted.kind in kinds:
         with np.errstate(all="ignore"):
             cast = array.astype(wanted)
-        if array.dtype.kind == wanted.kind == "f" or np.array_equal(cast, array):
+            back = cast.astype(array.dtype)  # comparing with the cast itself would round
+        if array.dtype.kind == wanted.kind == "f" or np.array_equal(back, array):
             return cast
     raise ModelError(
         f"input {declared.name!r} must be {wanted}, got {array.dtype} values that "
@@ -212,7 +234,7 @@ def _converted(value: npt.ArrayLike, declared: Tensor) -> Array:
 def _misfit(declared: Tensor, array: Array) -> str:
     shape = declared.shape or ()
     rows = shape[0] if shape and isinstance(shape[0], int) else None
-    hint = f" (or a multiple of {rows} rows)" if rows is not None else ""
+    hint = {None: "", 1: " or any number of rows"}.get(rows, f" or a multiple of {rows} rows")
     sizes = ", ".join(str(size or "?") for size in shape)
     return f"input {declared.name!r} must have shape [{sizes}]{hint}, got {list(array.shape)}"
 

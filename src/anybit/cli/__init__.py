@@ -4,9 +4,11 @@
 import logging
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+import anybit
 from anybit.cli.info import info
 from anybit.cli.run import run
 from anybit.errors import ModelError
@@ -19,6 +21,24 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(info)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"anybit {anybit.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
 
 
 def main() -> None:

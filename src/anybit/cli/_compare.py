@@ -2,7 +2,7 @@
 """Compare outputs with expected ones."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,29 +26,33 @@ def compare(
     Raises:
         ModelError: An output that nothing is given for.
     """
-    pairs = [(name, output, _wanted(name, outputs, expected)) for name, output in outputs.items()]
+    pairs = expected_of(outputs, expected)
     differences = [
         f"output {name} {difference}"
-        for name, output, wanted in pairs
-        if (difference := _difference(output, wanted, atol))
+        for name, output in outputs.items()
+        if (difference := _difference(output, pairs[name], atol))
     ]
     if differences:
-        print("error:", "; ".join(differences), file=sys.stderr)
+        hint = "" if atol else " (--atol allows a difference)"
+        print("error:", "; ".join(differences) + hint, file=sys.stderr)
         raise typer.Exit(1)
     count = sum(output.size for output in outputs.values())
     allowance = f" within {atol:g}" if atol else " exactly"
     console.print(f"[green]as expected[/green]: all {count} elements agree{allowance}")
 
 
-def _wanted(name: str, outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> Array:
-    if name in expected:
-        return expected[name]
-    if len(outputs) == 1:
-        if "y" in expected:
-            return expected["y"]
-        if len(expected) == 1:
-            return next(iter(expected.values()))
-    raise ModelError(f"--expect holds {', '.join(expected) or 'nothing'}, but not output {name}")
+def expected_of(names: Iterable[str], expected: Mapping[str, Array]) -> dict[str, Array]:
+    """What is expected of each output. ModelError for an output that nothing is given for."""
+    names = list(names)
+    found = {name: expected[name] for name in names if name in expected}
+    if not found and len(names) == 1:
+        only = expected.get("y", next(iter(expected.values())) if len(expected) == 1 else None)
+        found = {} if only is None else {names[0]: only}
+    for name in names:
+        if name not in found:
+            given = ", ".join(expected) or "nothing"
+            raise ModelError(f"--expect holds {given}, but not output {name}")
+    return found
 
 
 def _difference(output: Array, wanted: Array, atol: float) -> str | None:
@@ -62,7 +66,7 @@ def _difference(output: Array, wanted: Array, atol: float) -> str | None:
         distance = np.abs(got - meant)
     distance[(got == meant) | (np.isnan(got) & np.isnan(meant))] = 0
     distance[np.isnan(distance)] = np.inf  # NaN against a number
-    wrong = distance > atol
+    wrong = ~(distance <= atol)
     if not wrong.any():
         return None
     at = np.unravel_index(distance.argmax(), distance.shape)

@@ -18,7 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from anybit.cli import _arrays
-from anybit.cli._compare import compare
+from anybit.cli._compare import compare, expected_of
 from anybit.cli._inputs import gather_inputs, random_inputs
 from anybit.errors import ModelError
 from anybit.model import Model, load
@@ -49,7 +49,7 @@ Output: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs by name.")
 ]
 Tolerance: TypeAlias = Annotated[
-    float, typer.Option(help="The difference that `--expect` allows; none by default.")
+    float, typer.Option(min=0, help="The difference that `--expect` allows; none by default.")
 ]
 
 
@@ -68,9 +68,13 @@ def run(
     console = Console()
     if output is not None and (output.suffix != ".npz" or not output.parent.is_dir()):
         raise ModelError(f"{output}: --output must be an .npz file in a folder that exists")
+    if not atol >= 0:
+        raise ModelError(f"--atol must be a number >= 0, got {atol}")
     expected = None if expect is None else _arrays.read_arrays(expect)
     with Console(stderr=True).status(f"Loading {escape(model.name)}"):
         network = load(model)
+    if expected is not None:  # found out now, not after a long run
+        expected_of([each.name for each in network.outputs], expected)
     feeds = gather_inputs(network, inputs) if inputs else random_inputs(network)
     times, outputs = _timed(network, feeds, repeat)
     if output is not None:

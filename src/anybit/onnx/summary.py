@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import onnx_ir as ir
 
+from anybit.errors import ModelError
 from anybit.onnx._constants import array_of
 from anybit.onnx._prepare import apply
 from anybit.onnx._read import Source, read
@@ -155,7 +156,10 @@ def _role(node: ir.Node, constant: bool) -> str:
 def _parameter(value: ir.Value) -> Parameter:
     if value.const_value is None:
         return Parameter("computed", None, None, None)
-    array = array_of(value).astype(np.float64)
+    array = array_of(value)
+    if array.dtype.kind not in "fiub":
+        raise ModelError(f"{value.name!r} must hold numbers to quantize with, got {array.dtype}")
+    array = array.astype(np.float64)
     varying = [axis - array.ndim for axis, size in enumerate(array.shape) if size != 1]
     granularity = ("per-tensor", "per-channel")[len(varying)] if len(varying) < 2 else "per-element"
     smallest, largest = (float(array.min()), float(array.max())) if array.size else (None, None)

@@ -19,6 +19,9 @@ class Domain:
     maximum: float = math.inf
     dtypes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return repr(self.description)  # what help() shows of an operator's inputs
+
 
 Floating = Annotated[Any, Domain("float32, float64, float16 or bfloat16")]
 """An array of any array-API library, or for NumPy whatever `numpy.asarray` takes."""

@@ -29,6 +29,7 @@ struct FloatQuant {
     bool has_nan = false;
     bool has_subnormal = true;
     bool saturation = true;
+    // Each with its name, its ONNX name where that differs or has rivals, and those rivals.
     constexpr void visit(auto&& visitor) {
       visitor("signed", is_signed);
       visitor("rounding_mode", rounding_mode);
@@ -66,6 +67,8 @@ struct FloatQuant {
     largest = max_val < largest ? max_val : largest;
     const T lowest = attributes.is_signed ? -largest : T(0);
     const double finest = 1 - exponent_bias - mantissa_bitwidth;
+    // The grid, by two numbers: for usual formats the smallest normal number and the unit in the
+    // last place of 1, for others the exponent of the finest step and the mantissa bits.
     if constexpr (variant < rounding_modes)
       return {scale, power_of_two<T>(1 - exponent_bias), power_of_two<T>(-mantissa_bitwidth),
               lowest, largest};
@@ -75,11 +78,12 @@ struct FloatQuant {
   }
 
   template <int variant, class T>
-  [[gnu::always_inline]] static T apply(T x, T scale, T first, T second, T lowest, T largest) {
+  [[gnu::always_inline]] static T apply(T x, T scale, T grid_start, T grid_digits, T lowest,
+                                        T largest) {
     constexpr auto mode = RoundingMode{variant % rounding_modes};
     const T y = x / scale;
-    T q = variant < rounding_modes ? on_usual_grid<mode>(y, first, second)
-                                   : on_any_grid<mode>(y, first, second);
+    T q = variant < rounding_modes ? on_usual_grid<mode>(y, grid_start, grid_digits)
+                                   : on_any_grid<mode>(y, grid_start, grid_digits);
     q = q > largest ? largest : q;  // comparisons, not min and max: NaN passes
     q = q < lowest ? lowest : q;
     return q * scale;

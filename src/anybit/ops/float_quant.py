@@ -10,8 +10,12 @@ from anybit.ops._domain import (
     PositiveInteger,
     Real,
 )
-from anybit.ops._minifloat import largest_value, round_to_grid
 from anybit.ops._operator import operator
+from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
+from anybit.ops._rounding import round_to_integer
+
+# More mantissa bits than any compute type has: a finer grid changes no value.
+_PLENTY = 60
 
 
 @operator("FloatQuant", attribute_names={"has_infinity": ("has_infinity", "has_inf")})
@@ -73,11 +77,43 @@ def float_quant(
     array([  0.875,  16.   , 448.   ])
     """
     xp = namespace(x)
-    largest = largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, x.dtype)
+    largest = _largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, x.dtype)
     if max_val is not None:
         largest = xp.where(max_val < largest, max_val, largest)
     lowest = -largest if signed else xp.zeros_like(largest)
-    q = round_to_grid(x / scale, mantissa_bitwidth, exponent_bias, rounding_mode)
+    q = _round_to_grid(x / scale, mantissa_bitwidth, exponent_bias, rounding_mode)
     q = xp.where(q > largest, largest, q)
     q = xp.where(q < lowest, lowest, q)
     return q * scale
+
+
+def _round_to_grid(y: Any, mantissa_bitwidth: Any, exponent_bias: Any, mode: str) -> Any:
+    """y rounded to the values with that many mantissa bits, spaced evenly below 2^(1 - bias).
+
+    Infinities give NaN. The range is not limited.
+    """
+    xp = namespace(y)
+    exponent = floor_log2(y)
+    step = xp.maximum(
+        exponent - xp.clip(mantissa_bitwidth, 0, _PLENTY),
+        # In the subnormal range the spacing is that of the smallest normal number.
+        xp.maximum(1 - exponent_bias - mantissa_bitwidth, exponent - _PLENTY),
+    )
+    steps = times_power_of_two(y, -step)
+    # Far below the grid the product could underflow to 0, which UP and CEIL must not see.
+    quarter = xp.where(y < 0, xp.full_like(y, -0.25), xp.full_like(y, 0.25))
+    steps = xp.where((y != 0) & (exponent < step - 2), quarter, steps)
+    rounded = times_power_of_two(round_to_integer(steps, mode), step)
+    return xp.where(xp.isfinite(y), rounded, xp.full_like(y, float("nan")))
+
+
+def _largest_value(
+    exponent_bitwidth: Any, mantissa_bitwidth: Any, exponent_bias: Any, dtype: Any
+) -> Any:
+    """(2 - 2^-m) * 2^(2^e - 1 - bias): the largest value if no code is reserved."""
+    xp = namespace(exponent_bitwidth)
+    codes = xp.bitwise_left_shift(
+        xp.ones_like(exponent_bitwidth), xp.clip(exponent_bitwidth, 0, 62)
+    )
+    significand = 2 - power_of_two(-mantissa_bitwidth, dtype)
+    return times_power_of_two(significand, codes - 1 - exponent_bias)
