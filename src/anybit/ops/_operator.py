@@ -91,48 +91,68 @@ def operator(
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(body)
-        hints = typing.get_type_hints(body, include_extras=True)
-        inputs = tuple(
-            Input(name, _domain(hints[name]), optional=parameter.default is not parameter.empty)
-            for name, parameter in signature.parameters.items()
-            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-        )
-        attributes = tuple(
-            Attribute(name, parameter.default, *_spellings(name, attribute_names or {}))
-            for name, parameter in signature.parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY and name != "out"
-        )
-        native = getattr(_core, body.__name__)
-
-        def reference(*arguments: P.args, **keywords: P.kwargs) -> R:
-            bound = signature.bind(*arguments, **keywords)
-            bound.apply_defaults()
-            return typing.cast(R, _evaluate(body, inputs, place, bound.arguments))
-
-        @functools.wraps(body)
-        def function(*arguments: P.args, **keywords: P.kwargs) -> R:
-            x = arguments[0] if arguments else keywords.get(inputs[0].name)
-            if type(x) is np.ndarray or not _arrays.is_foreign(x):
-                return typing.cast(R, native(*arguments, **keywords))
-            return reference(*arguments, **keywords)
-
-        described = Operator(
+        inputs = _inputs(body)
+        function, reference = _callables(body, inputs, place)
+        function.operator = Operator(  # type: ignore[attr-defined]
             name=body.__name__,
             onnx_name=onnx_name,
             onnx_domain=domain,
             onnx_aliases=aliases,
             version=version,
             inputs=inputs,
-            attributes=attributes,
+            attributes=_attributes(body, attribute_names or {}),
             function=function,
             reference=reference,
             result_dtype=result_dtype,
         )
-        function.operator = described  # type: ignore[attr-defined]
         return function
 
     return decorate
+
+
+def _callables(
+    body: Callable[P, R], inputs: tuple[Input, ...], place: _arrays.Place
+) -> tuple[Callable[P, R], Callable[P, R]]:
+    """The public function, and the reference that it uses for arrays of other libraries."""
+    signature = inspect.signature(body)
+    native = getattr(_core, body.__name__)
+
+    def reference(*arguments: P.args, **keywords: P.kwargs) -> R:
+        bound = signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        return typing.cast(R, _evaluate(body, inputs, place, bound.arguments))
+
+    @functools.wraps(body)
+    def function(*arguments: P.args, **keywords: P.kwargs) -> R:
+        x = arguments[0] if arguments else keywords.get(inputs[0].name)
+        if type(x) is np.ndarray or not _arrays.is_foreign(x):
+            return typing.cast(R, native(*arguments, **keywords))
+        return reference(*arguments, **keywords)
+
+    return function, reference
+
+
+def _inputs(body: Callable[..., Any]) -> tuple[Input, ...]:
+    hints = typing.get_type_hints(body, include_extras=True)
+    return tuple(
+        Input(name, _domain(hints[name]), optional=parameter.default is not parameter.empty)
+        for name, parameter in inspect.signature(body).parameters.items()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    )
+
+
+def _attributes(
+    body: Callable[..., Any], names: Mapping[str, tuple[str, ...]]
+) -> tuple[Attribute, ...]:
+    def spellings(name: str) -> tuple[str, tuple[str, ...]]:
+        onnx_name, *others = names.get(name, (name,))
+        return onnx_name, tuple(others)
+
+    return tuple(
+        Attribute(name, parameter.default, *spellings(name))
+        for name, parameter in inspect.signature(body).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "out"
+    )
 
 
 def _domain(hint: Any) -> Domain:
@@ -142,13 +162,6 @@ def _domain(hint: Any) -> Domain:
             if isinstance(item, Domain):
                 return item
     raise TypeError(f"annotate the input with its domain, got {hint!r}")
-
-
-def _spellings(
-    name: str, attribute_names: Mapping[str, tuple[str, ...]]
-) -> tuple[str, tuple[str, ...]]:
-    onnx_name, *others = attribute_names.get(name, (name,))
-    return onnx_name, tuple(others)
 
 
 def _evaluate(
