@@ -23,7 +23,7 @@ import numpy as np
 
 import anybit
 from anybit.ops import _arrays
-from anybit.ops._domain import Domain
+from anybit.ops._domain import INTEGER, NON_NEGATIVE_INTEGER, POSITIVE_INTEGER, REAL
 from anybit.ops._rounding import RoundingMode, round_to_integer
 
 
@@ -164,8 +164,8 @@ def _overflowing(
     xp = _arrays.namespace(x)
     _, mantissa_bitwidth, exponent_bias, _ = widths
     with np.errstate(all="ignore"):
-        factor = _arrays.parameter(scale, _REAL, x, "scale")
-        y = _arrays.widened(x, _REAL, "X") / factor
+        factor = _arrays.parameter(scale, REAL, x, "scale")
+        y = _arrays.widened(x, REAL, "X") / factor
         within = anybit.float_quant(y, 1.0, *widths, **attributes)
         # An exponent this wide has no limits of its own.
         unlimited = (_WIDEST_EXPONENT, mantissa_bitwidth, exponent_bias)
@@ -211,7 +211,7 @@ def compute_default_exponent_bias(exponent_bitwidth: Any) -> Any:
     >>> float(compute_default_exponent_bias(4))
     7.0
     """
-    widths = _arrays.parameter(exponent_bitwidth, _POSITIVE, _NUMPY, "exponent_bitwidth")
+    widths = _arrays.parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
     return np.ldexp(1.0, np.minimum(widths, _WIDEST_EXPONENT) - 1) - 1
 
 
@@ -225,11 +225,11 @@ def compute_max_val(
     >>> float(compute_max_val(4, 3, 7))
     480.0
     """
-    e = _arrays.parameter(exponent_bitwidth, _POSITIVE, _NUMPY, "exponent_bitwidth")
-    m = _arrays.parameter(mantissa_bitwidth, _NATURAL, _NUMPY, "mantissa_bitwidth")
+    e = _arrays.parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
+    m = _arrays.parameter(mantissa_bitwidth, NON_NEGATIVE_INTEGER, _NUMPY, "mantissa_bitwidth")
     if exponent_bias is None:
         exponent_bias = compute_default_exponent_bias(e)
-    bias = _arrays.parameter(exponent_bias, _INTEGER, _NUMPY, "exponent_bias")
+    bias = _arrays.parameter(exponent_bias, INTEGER, _NUMPY, "exponent_bias")
     top = np.left_shift(1, np.minimum(e, _WIDEST_EXPONENT)) - 1 - bias
     with np.errstate(all="ignore"):  # too large is infinite, too small is zero
         return np.ldexp(2 - np.ldexp(1.0, -np.minimum(m, 60)), np.clip(top, -5000, 5000))
@@ -250,10 +250,6 @@ def resolve_rounding_mode(mode_string: str) -> Callable[[Any], Any]:
     return round_array
 
 
-_REAL = Domain("a real number")
-_INTEGER = Domain("an integer", integer=True)
-_POSITIVE = Domain("an integer >= 1", integer=True, minimum=1)
-_NATURAL = Domain("an integer >= 0", integer=True, minimum=0)
 _NUMPY = np.zeros(())
 _WIDEST_EXPONENT = 62
 
@@ -268,7 +264,7 @@ def _floating(x: Any) -> Any:
 def _power_of_two(bit_width: Any, removed: int) -> Any:
     """2^(bit_width - removed) as an int, an int64 array or an array of the width's float dtype."""
     given = np.asarray(bit_width)
-    widths = _arrays.parameter(bit_width, _POSITIVE, _NUMPY, "bit_width")
+    widths = _arrays.parameter(bit_width, POSITIVE_INTEGER, _NUMPY, "bit_width")
     if isinstance(bit_width, int):
         return 1 << (bit_width - removed)
     if given.dtype.kind in "iu":

@@ -23,21 +23,27 @@ class Domain:
         return repr(self.description)  # what help() shows of an operator's inputs
 
 
-Floating = Annotated[Any, Domain("float32, float64, float16 or bfloat16")]
+FLOATING = Domain("float32, float64, float16 or bfloat16")
+REAL = Domain("a real number")
+NON_NEGATIVE = Domain("a number >= 0", minimum=0)
+INTEGER = Domain("an integer", integer=True)
+POSITIVE_INTEGER = Domain("an integer >= 1", integer=True, minimum=1)
+NON_NEGATIVE_INTEGER = Domain("an integer >= 0", integer=True, minimum=0)
+FLOAT32 = Domain("float32", dtypes=("float32",))
+SMALL_INTEGER = Domain(
+    "int8, uint8 or int32",
+    integer=True,
+    minimum=-(2**31),
+    maximum=2**31 - 1,
+    dtypes=("int8", "uint8", "int32"),
+)
+
+Floating = Annotated[Any, FLOATING]
 """An array of any array-API library, or for NumPy whatever `numpy.asarray` takes."""
-Real = Annotated[Any, Domain("a real number")]
-NonNegative = Annotated[Any, Domain("a number >= 0", minimum=0)]
-Integer = Annotated[Any, Domain("an integer", integer=True)]
-PositiveInteger = Annotated[Any, Domain("an integer >= 1", integer=True, minimum=1)]
-NonNegativeInteger = Annotated[Any, Domain("an integer >= 0", integer=True, minimum=0)]
-Float32 = Annotated[Any, Domain("float32", dtypes=("float32",))]
-SmallInteger = Annotated[
-    Any,
-    Domain(
-        "int8, uint8 or int32",
-        integer=True,
-        minimum=-(2**31),
-        maximum=2**31 - 1,
-        dtypes=("int8", "uint8", "int32"),
-    ),
-]
+Real = Annotated[Any, REAL]
+NonNegative = Annotated[Any, NON_NEGATIVE]
+Integer = Annotated[Any, INTEGER]
+PositiveInteger = Annotated[Any, POSITIVE_INTEGER]
+NonNegativeInteger = Annotated[Any, NON_NEGATIVE_INTEGER]
+Float32 = Annotated[Any, FLOAT32]
+SmallInteger = Annotated[Any, SMALL_INTEGER]
