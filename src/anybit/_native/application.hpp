@@ -70,6 +70,7 @@ class Application {
   void run_rows(const Position& at, std::int64_t rows) const;
   void run_row(const Position& at, std::int64_t first, std::int64_t last, Scratch& scratch) const;
   void run_converted(Rows rows, const Loop& inner, Scratch& scratch) const;
+  std::int64_t table_limit() const;
   std::int64_t element_size() const { return float64_ ? 8 : 4; }
 
   const OperatorInfo& op_;

@@ -102,13 +102,9 @@ void check_axis(const Input& input, const Tensor& tensor, const Tensor& x, int a
 
 ElementType result_type(const OperatorInfo& op, const void* attributes, ElementType x) {
   const Input& input = op.inputs[0];
-  const bool restricted = input.domain.types != 0;
-  if (!is_floating(x) || !input.domain.accepts(x))
+  if (!input.domain.accepts(x))
     fail(Error::Kind::type, input,
-         "must be " +
-             (restricted ? std::string(input.domain.description)
-                         : std::string("float32, float64, float16 or bfloat16")) +
-             ", got " + std::string(name_of(x)));
+         "must be " + std::string(input.domain.description) + ", got " + std::string(name_of(x)));
   return op.result_type(attributes, x);
 }
 

@@ -33,13 +33,12 @@ struct Declaration {
 
 // The types that an input is declared with, one overload for each: parameters of any type share
 // one, x needs its own since it fixes the type of the output.
-std::vector<OrtElementType> declared_types(const Input& input, bool is_x) {
-  if (input.domain.types == 0 && !is_x) return {OrtElementType::undefined};
+std::vector<OrtElementType> declared_types(const Input& input) {
+  if (input.domain.types == 0) return {OrtElementType::undefined};
   std::vector<OrtElementType> types;
   for (int i = 0; i < element_type_count; ++i) {
     const auto type = static_cast<ElementType>(i);
-    if (input.domain.accepts(type) && (!is_x || is_floating(type)))
-      types.push_back(ort_type_of(type));
+    if (input.domain.accepts(type)) types.push_back(ort_type_of(type));
   }
   return types;
 }
@@ -49,7 +48,7 @@ std::vector<std::vector<OrtElementType>> type_choices(std::span<const Input> inp
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     std::vector<std::vector<OrtElementType>> longer;
     for (const auto& choice : choices) {
-      for (const OrtElementType type : declared_types(inputs[i], i == 0)) {
+      for (const OrtElementType type : declared_types(inputs[i])) {
         longer.push_back(choice);
         longer.back().push_back(type);
       }

@@ -97,10 +97,15 @@ void Application::merge_loops() {
   row_ = loop_[kept].size;
 }
 
+// The sets of parameters that a table may hold.
+std::int64_t Application::table_limit() const {
+  return table_bytes / (kernel_.columns * element_size());
+}
+
 // Prepares every set of parameters once, if they are few enough to keep. Each column of the table
 // holds one prepared parameter, in the order of the loops in which any parameter varies.
 void Application::plan_table() {
-  const std::int64_t limit = table_bytes / (kernel_.columns * element_size());
+  const std::int64_t limit = table_limit();
   int innermost = -1;
   std::int64_t sets = 1;
   for (int i = loops_ - 1; i >= 0 && sets <= limit; --i) {
@@ -157,8 +162,7 @@ void Application::fill_table(int innermost) {
 // Joins outer loops to a short row, so that it is long enough to be worth starting: loops with
 // parameters of their own enlarge the period, others repeat it. False if the row stays as it is.
 bool Application::widen_row() {
-  const std::int64_t limit =
-      std::min(table_bytes / (kernel_.columns * element_size()), size_ / worthwhile_reads);
+  const std::int64_t limit = std::min(table_limit(), size_ / worthwhile_reads);
   const Loop& inner = loop_[loops_ - 1];
   std::int64_t outer_sets = 1;
   for (int i = 0; i < row_loop_; ++i)

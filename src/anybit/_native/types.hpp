@@ -74,6 +74,9 @@ constexpr std::uint16_t types_of(auto... types) {
   return static_cast<std::uint16_t>(((1u << static_cast<int>(types)) | ...));
 }
 
+inline constexpr Domain floating{.description = "float32, float64, float16 or bfloat16",
+                                 .types = types_of(ElementType::float32, ElementType::float64,
+                                                   ElementType::float16, ElementType::bfloat16)};
 inline constexpr Domain real{"a real number"};
 inline constexpr Domain non_negative{"a number >= 0", false, 0};
 inline constexpr Domain integer{"an integer", true};

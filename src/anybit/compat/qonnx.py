@@ -23,7 +23,7 @@ import numpy as np
 
 import anybit
 from anybit.ops import _arrays
-from anybit.ops._domain import INTEGER, NON_NEGATIVE_INTEGER, POSITIVE_INTEGER, REAL
+from anybit.ops._domain import FLOATING, INTEGER, NON_NEGATIVE_INTEGER, POSITIVE_INTEGER, REAL
 from anybit.ops._rounding import RoundingMode, round_to_integer
 
 
@@ -165,7 +165,7 @@ def _overflowing(
     _, mantissa_bitwidth, exponent_bias, _ = widths
     with np.errstate(all="ignore"):
         factor = _arrays.parameter(scale, REAL, x, "scale")
-        y = _arrays.widened(x, REAL, "X") / factor
+        y = _arrays.widened(x, FLOATING, "X") / factor
         within = anybit.float_quant(y, 1.0, *widths, **attributes)
         # An exponent this wide has no limits of its own.
         unlimited = (_WIDEST_EXPONENT, mantissa_bitwidth, exponent_bias)

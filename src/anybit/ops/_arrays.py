@@ -12,8 +12,6 @@ import numpy as np
 
 from anybit.ops._domain import Domain
 
-FLOATING = ("float32", "float64", "float16", "bfloat16")
-
 Place = Callable[[Any, Any, str, dict[str, Any]], Any]
 
 
@@ -60,7 +58,7 @@ def _cast(x: Any, dtype: Any) -> Any:
 
 def widened(x: Any, domain: Domain, name: str) -> Any:
     """x in its compute type; exact. TypeError for a dtype that the operator does not take."""
-    if _dtype_name(x) not in (domain.dtypes or FLOATING):
+    if _dtype_name(x) not in domain.dtypes:
         raise TypeError(f"{name} must be {domain.description}, got {x.dtype}")
     return _cast(x, compute_type(x))
 

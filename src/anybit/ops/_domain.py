@@ -23,7 +23,10 @@ class Domain:
         return repr(self.description)  # what help() shows of an operator's inputs
 
 
-FLOATING = Domain("float32, float64, float16 or bfloat16")
+FLOATING = Domain(
+    "float32, float64, float16 or bfloat16",
+    dtypes=("float32", "float64", "float16", "bfloat16"),
+)
 REAL = Domain("a real number")
 NON_NEGATIVE = Domain("a number >= 0", minimum=0)
 INTEGER = Domain("an integer", integer=True)

@@ -11,7 +11,7 @@ namespace anybit {
 struct BipolarQuant {
   static constexpr std::string_view name = "bipolar_quant";
   static constexpr OnnxName onnx{"BipolarQuant", "qonnx.custom_op.general"};
-  static constexpr std::array inputs = {Input{"x"}, Input{"scale"}};
+  static constexpr std::array inputs = {Input{"x", floating}, Input{"scale"}};
 
   struct Attributes {
     constexpr void visit(auto&&) {}

@@ -14,7 +14,7 @@ struct FloatQuant {
   static constexpr std::string_view name = "float_quant";
   static constexpr OnnxName onnx{"FloatQuant", "qonnx.custom_op.general"};
   static constexpr std::array inputs = {
-      Input{"x"},
+      Input{"x", floating},
       Input{"scale"},
       Input{"exponent_bitwidth", positive_integer},
       Input{"mantissa_bitwidth", non_negative_integer},

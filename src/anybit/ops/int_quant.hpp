@@ -12,7 +12,7 @@ namespace anybit {
 struct IntQuant {
   static constexpr std::string_view name = "int_quant";
   static constexpr OnnxName onnx{"IntQuant", "qonnx.custom_op.general", "Quant"};
-  static constexpr std::array inputs = {Input{"x"}, Input{"scale"}, Input{"zeropt"},
+  static constexpr std::array inputs = {Input{"x", floating}, Input{"scale"}, Input{"zeropt"},
                                         Input{"bitwidth", positive_integer}};
 
   struct Attributes {

@@ -13,9 +13,9 @@ struct Trunc {
   static constexpr std::string_view name = "trunc";
   static constexpr OnnxName onnx{"Trunc", "qonnx.custom_op.general", "TruncQuant"};
   static constexpr std::array inputs = {
-      Input{"x"},         Input{"scale"},
-      Input{"zeropt"},    Input{"in_bitwidth", positive_integer},
-      Input{"out_scale"}, Input{"out_bitwidth", positive_integer}};
+      Input{"x", floating}, Input{"scale"},
+      Input{"zeropt"},      Input{"in_bitwidth", positive_integer},
+      Input{"out_scale"},   Input{"out_bitwidth", positive_integer}};
 
   struct Attributes {
     bool is_signed = true;

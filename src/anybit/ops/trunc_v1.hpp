@@ -12,7 +12,7 @@ namespace anybit {
 struct TruncV1 {
   static constexpr std::string_view name = "trunc_v1";
   static constexpr OnnxName onnx{"Trunc", "qonnx.custom_op.general", "TruncQuant"};
-  static constexpr std::array inputs = {Input{"x"}, Input{"scale"}, Input{"zeropt"},
+  static constexpr std::array inputs = {Input{"x", floating}, Input{"scale"}, Input{"zeropt"},
                                         Input{"in_bitwidth", positive_integer},
                                         Input{"out_bitwidth", positive_integer}};
 
