@@ -10,7 +10,7 @@ written for any array-API library. The decorator `operator` turns it into the pu
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,10 +19,15 @@ import numpy as np
 from anybit import _core
 from anybit.ops import _arrays
 from anybit.ops._domain import Domain
+from anybit.ops._grid import Call, Grid
+from anybit.ops._remark import Remark
 
 P = ParamSpec("P")
 R = TypeVar("R")
 ResultDtype = Callable[[Mapping[str, Any]], str]
+GridOf = Callable[[Call], Grid | None]
+CallOf = Callable[[Grid], Call | None]
+RemarksOn = Callable[[Call], Iterator[Remark]]
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,10 @@ class Operator:
     `function` takes NumPy arrays to the native kernel. `reference` evaluates the readable body
     for any array-API array, NumPy's included; both take the same arguments. `result_dtype` names
     the result's dtype, given the attributes; without it the result has x's.
+
+    `grid` tells which values a call can give and `from_grid` which call gives those of a grid;
+    None stands for an operator or a call of which that cannot be said. `remarks` says what is
+    legal in a call but seldom meant.
     """
 
     name: str
@@ -67,6 +76,9 @@ class Operator:
     function: Callable[..., Any] = field(repr=False, compare=False)
     reference: Callable[..., Any] = field(repr=False, compare=False)
     result_dtype: ResultDtype | None = field(repr=False, compare=False)
+    grid: GridOf | None = field(repr=False, compare=False)
+    from_grid: CallOf | None = field(repr=False, compare=False)
+    remarks: RemarksOn | None = field(repr=False, compare=False)
 
     @property
     def required_inputs(self) -> int:
@@ -83,6 +95,9 @@ def operator(
     attribute_names: Mapping[str, tuple[str, ...]] | None = None,
     place: _arrays.Place = _arrays.broadcastable,
     result_dtype: ResultDtype | None = None,
+    grid: GridOf | None = None,
+    from_grid: CallOf | None = None,
+    remarks: RemarksOn | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Turn a reference into the public function of the same signature.
 
@@ -104,6 +119,9 @@ def operator(
             function=function,
             reference=reference,
             result_dtype=result_dtype,
+            grid=grid,
+            from_grid=from_grid,
+            remarks=remarks,
         )
         return function
 

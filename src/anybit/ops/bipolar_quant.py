@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any
 
+import numpy as np
+
 from anybit.ops._arrays import namespace
 from anybit.ops._domain import Floating, Real
+from anybit.ops._grid import Call, Coding, Grid, IntegerGrid
 from anybit.ops._operator import operator
 
 
-@operator("BipolarQuant")
+def _grid(call: Call) -> Grid:
+    scale = call.parameters["scale"]
+    return IntegerGrid(scale, np.zeros((), scale.dtype), -1, 1, Coding.SIGN)
+
+
+def _from_grid(grid: Grid) -> Call | None:
+    is_sign = isinstance(grid, IntegerGrid) and grid.coding is Coding.SIGN
+    return Call({"scale": grid.scale}, {}) if is_sign else None
+
+
+@operator("BipolarQuant", grid=_grid, from_grid=_from_grid)
 def bipolar_quant(x: Floating, scale: Real, *, out: Any = None) -> Any:
     """Quantize x to one bit: +scale where x >= 0, -scale elsewhere.
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any
 
+import numpy as np
+
+from anybit.formats import FloatFormat
 from anybit.ops._arrays import namespace
 from anybit.ops._domain import (
     Floating,
@@ -10,15 +13,49 @@ from anybit.ops._domain import (
     PositiveInteger,
     Real,
 )
+from anybit.ops._grid import Call, Coding, FloatGrid, Grid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
-from anybit.ops._rounding import round_to_integer
+from anybit.ops._rounding import RoundingMode, round_to_integer
 
 # More mantissa bits than any compute type has: a finer grid changes no value.
 _PLENTY = 60
 
 
-@operator("FloatQuant", attribute_names={"has_infinity": ("has_infinity", "has_inf")})
+def _grid(call: Call) -> Grid | None:
+    parameters = call.parameters
+    e, m, bias = (
+        single(parameters[name])
+        for name in ("exponent_bitwidth", "mantissa_bitwidth", "exponent_bias")
+    )
+    limits = np.unique(parameters.get("max_val", np.inf))
+    if e is None or m is None or bias is None or limits.size != 1 or not call.attributes["signed"]:
+        return None
+    try:
+        full = FloatFormat(e, m, bias)
+        limited = FloatFormat(e, m, bias, min(full.max_val, float(limits[0])))
+    except ValueError:  # a limit off the grid, or numbers beyond float64
+        return None
+    mode = RoundingMode.parse(str(call.attributes["rounding_mode"]))
+    coding = Coding.NEAREST if mode is RoundingMode.ROUND else Coding.OTHER
+    return FloatGrid(parameters["scale"], limited, coding)
+
+
+def _from_grid(grid: Grid) -> Call | None:
+    if not isinstance(grid, FloatGrid) or grid.coding is not Coding.NEAREST:
+        return None
+    names = ("exponent_bitwidth", "mantissa_bitwidth", "exponent_bias", "max_val")
+    values = (np.asarray(value, np.float32) for value in grid.format)
+    parameters = {"scale": grid.scale, **dict(zip(names, values, strict=True))}
+    return Call(parameters, {"signed": True, "rounding_mode": "ROUND"})
+
+
+@operator(
+    "FloatQuant",
+    attribute_names={"has_infinity": ("has_infinity", "has_inf")},
+    grid=_grid,
+    from_grid=_from_grid,
+)
 def float_quant(
     x: Floating,
     scale: Real,

@@ -1,14 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any
 
+import numpy as np
+
 from anybit.ops._arrays import namespace
 from anybit.ops._domain import Floating, PositiveInteger, Real
+from anybit.ops._grid import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import power_of_two
-from anybit.ops._rounding import round_to_integer
+from anybit.ops._rounding import RoundingMode, round_to_integer
 
 
-@operator("IntQuant", aliases=("Quant",))
+def codes(bitwidth: int, signed: bool, narrow: bool) -> tuple[int, int]:
+    """The lowest and the highest integer of that many bits."""
+    if signed:
+        return -(2 ** (bitwidth - 1)) + narrow, 2 ** (bitwidth - 1) - 1
+    return 0, 2**bitwidth - 1 - narrow
+
+
+def _grid(call: Call) -> Grid | None:
+    bitwidth = single(call.parameters["bitwidth"])
+    # Wider ones have bounds that float32 rounds, and no native type.
+    if bitwidth is None or bitwidth > 32:
+        return None
+    attributes = call.attributes
+    lowest, highest = codes(bitwidth, bool(attributes["signed"]), bool(attributes["narrow"]))
+    mode = RoundingMode.parse(str(attributes["rounding_mode"]))
+    coding = Coding.NEAREST if mode is RoundingMode.ROUND else Coding.OTHER
+    parameters = call.parameters
+    return IntegerGrid(parameters["scale"], parameters["zeropt"], lowest, highest, coding)
+
+
+def _from_grid(grid: Grid) -> Call | None:
+    if not isinstance(grid, IntegerGrid) or grid.coding is not Coding.NEAREST:
+        return None
+    signed = grid.lowest < 0
+    for bitwidth in range(1, 33):
+        for narrow in (False, True):
+            if codes(bitwidth, signed, narrow) == (grid.lowest, grid.highest):
+                parameters = {
+                    "scale": grid.scale,
+                    "zeropt": grid.zeropt,
+                    "bitwidth": np.asarray(bitwidth, np.float32),
+                }
+                attributes = {"signed": signed, "narrow": narrow, "rounding_mode": "ROUND"}
+                return Call(parameters, attributes)
+    return None
+
+
+@operator("IntQuant", aliases=("Quant",), grid=_grid, from_grid=_from_grid)
 def int_quant(
     x: Floating,
     scale: Real,

@@ -1,15 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any
 
+import numpy as np
+
 from anybit.ops._arrays import namespace
 from anybit.ops._domain import Floating, PositiveInteger, Real
+from anybit.ops._grid import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops._rounding import round_to_integer
-from anybit.ops.int_quant import integer_range
+from anybit.ops.int_quant import codes, integer_range
 
 
-@operator("Trunc", version=2, aliases=("TruncQuant",))
+def _grid(call: Call) -> Grid | None:
+    bitwidth = single(call.parameters["out_bitwidth"])
+    if bitwidth is None or bitwidth > 32:
+        return None
+    lowest, highest = codes(
+        bitwidth, bool(call.attributes["signed"]), bool(call.attributes["narrow"])
+    )
+    out_scale = call.parameters["out_scale"]
+    with np.errstate(all="ignore"):
+        factor = _nearest_power_of_two(np.asarray(out_scale / call.parameters["scale"]))
+        zeropt = np.asarray(call.parameters["zeropt"] / factor)
+    return IntegerGrid(out_scale, zeropt, lowest, highest, Coding.OTHER)
+
+
+@operator("Trunc", version=2, aliases=("TruncQuant",), grid=_grid)
 def trunc(
     x: Floating,
     scale: Real,
