@@ -14,8 +14,12 @@ from anybit.ops.trunc import trunc
 from anybit.ops.trunc_v1 import trunc_v1
 
 if TYPE_CHECKING:
+    from anybit.comparison import diff
     from anybit.errors import ModelError
     from anybit.model import Model, load
+    from anybit.onnx.check import check
+    from anybit.onnx.clean import clean
+    from anybit.onnx.convert import convert
 
 quant = int_quant
 
@@ -24,6 +28,10 @@ __all__ = [
     "ModelError",
     "RoundingMode",
     "bipolar_quant",
+    "check",
+    "clean",
+    "convert",
+    "diff",
     "dynamic_quantize",
     "float_quant",
     "formats",
@@ -37,7 +45,15 @@ __all__ = [
 ]
 
 # Models need onnx and onnxruntime, which take a second to import; arrays need neither.
-_LAZY = {"Model": "anybit.model", "ModelError": "anybit.errors", "load": "anybit.model"}
+_LAZY = {
+    "Model": "anybit.model",
+    "ModelError": "anybit.errors",
+    "check": "anybit.onnx.check",
+    "clean": "anybit.onnx.clean",
+    "convert": "anybit.onnx.convert",
+    "diff": "anybit.comparison",
+    "load": "anybit.model",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays in files: .npy and .npz, read without trust and written whole or not at all."""
 
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from anybit.cli._files import replacing
 from anybit.errors import ModelError
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -36,22 +35,8 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write an .npz of those names. The file appears when it is complete."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-        try:
-            # np.savez takes names as keywords, which not every ONNX name can be ("file").
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, array in arrays.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-            file.close()
-            os.chmod(file.name, 0o666 & ~_umask())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    # np.savez takes names as keywords, which not every ONNX name can be ("file").
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from anybit.cli._files import readable
 from anybit.onnx.summary import Parameter, Quantizer, Summary, summarize
 
 _LONGEST_NAME = 16
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def info(
@@ -46,7 +46,7 @@ def _header(model: Path, summary: Summary) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    size = f"{_bytes(model.stat().st_size)}, constants {_bytes(summary.constant_bytes)}"
+    size = f"{readable(model.stat().st_size)}, constants {readable(summary.constant_bytes)}"
     opsets = ", ".join(f"{name or 'ai.onnx'} {version}" for name, version in summary.opsets.items())
     domains = ", ".join(f"{count} {name or 'ai.onnx'}" for name, count in summary.domains.items())
     rows = {
@@ -121,13 +121,6 @@ def _values(parameter: Parameter | None) -> str:
     if parameter.smallest == parameter.largest:
         return f"{parameter.smallest:.4g}"
     return f"{parameter.smallest:.2g}..{parameter.largest:.2g}"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in _UNITS:
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def _plain(value: object) -> object:

@@ -3,8 +3,11 @@
 
     read        a checked `onnx_ir.Model` from a path, bytes, a proto or a model
     prepare     the same, with every operator under its one name and constants folded
+    save        a model to a file, wholly or not at all
     serialize   what a runtime takes: a small proto, and the large tensors beside it
     exact_session_options   how to set the runtime up so that it computes what is written
+    register        schemas, so that the checker and shape inference of `onnx` know the operators
+    reference_ops   the operators for `onnx.reference.ReferenceEvaluator`
 
 Nothing here names an operator: the passes loop over `anybit.ops.OPERATORS`.
 """
@@ -12,6 +15,18 @@ Nothing here names an operator: the passes loop over `anybit.ops.OPERATORS`.
 from anybit.onnx._options import exact_session_options
 from anybit.onnx._prepare import prepare
 from anybit.onnx._read import Source, read
+from anybit.onnx._reference_ops import reference_ops
+from anybit.onnx._save import save
+from anybit.onnx._schemas import register
 from anybit.onnx._serialize import serialize
 
-__all__ = ["Source", "exact_session_options", "prepare", "read", "serialize"]
+__all__ = [
+    "Source",
+    "exact_session_options",
+    "prepare",
+    "read",
+    "reference_ops",
+    "register",
+    "save",
+    "serialize",
+]

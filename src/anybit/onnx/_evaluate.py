@@ -13,7 +13,7 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit.errors import ModelError
 from anybit.onnx._constants import Array
 from anybit.onnx._options import exact_session_options
-from anybit.onnx._registry import described, operator_of
+from anybit.onnx._registry import described, keywords_of, operator_of
 from anybit.ops import Operator
 
 Arrays: TypeAlias = Sequence[Array | None]
@@ -96,12 +96,8 @@ def evaluate_operator(node: ir.Node, operator: Operator, arrays: Arrays) -> Arra
     Raises:
         ModelError: What the function refuses, with the node's name.
     """
-    keywords = {}
-    for attribute in operator.attributes:
-        value = node.attributes[attribute.onnx_name].value
-        keywords[attribute.name] = type(attribute.default)(value)
     try:
-        return np.asarray(operator.function(*arrays, **keywords))
+        return np.asarray(operator.function(*arrays, **keywords_of(node, operator)))
     except (TypeError, ValueError) as error:
         raise ModelError(f"{described(node)}: {error}") from error
 

@@ -2,6 +2,7 @@
 """Which operator a node stands for, by its domain, name and number of inputs."""
 
 from collections import defaultdict
+from typing import Any
 
 import onnx_ir as ir
 
@@ -51,6 +52,14 @@ def operator_of(node: ir.Node) -> Operator | None:
             return operator
     wanted = " or ".join(str(operator.required_inputs) for operator in reversed(versions))
     raise ModelError(f"{described(node)} must have {wanted} inputs, got {given}")
+
+
+def keywords_of(node: ir.Node, operator: Operator) -> dict[str, Any]:
+    """The attributes of a normalised node as keywords of the operator's function."""
+    return {
+        each.name: type(each.default)(node.attributes[each.onnx_name].value)
+        for each in operator.attributes
+    }
 
 
 def described(node: ir.Node) -> str:

@@ -123,17 +123,27 @@ def _check(values: Any, domain: Domain, name: str) -> None:
     if domain.integer:
         wrong = wrong | xp.isinf(wide) | (wide != xp.floor(wide))
     wrong = wrong | (wide < domain.minimum) | (wide > domain.maximum)
-    if bool(xp.any(wrong)):
+    try:
+        found = bool(xp.any(wrong))
+    except TypeError:  # traced: the values will be known when the program runs
+        return
+    if found:
         raise ValueError(f"{name} must be {domain.description}, got {float(wide[wrong][0]):.17g}")
 
 
 def broadcastable(value: Any, x: Any, name: str, attributes: dict[str, Any]) -> Any:
-    """The parameter as it is, if it broadcasts to x without enlarging it. ValueError otherwise."""
+    """The parameter as it is, if it broadcasts to x without enlarging it. ValueError otherwise.
+
+    Sizes and shapes that are not known yet (None, in traced arrays) may fit.
+    """
     del attributes  # NumPy's rule needs none
+    if value.shape is None or x.shape is None:
+        return value
     shape, wanted = tuple(value.shape), tuple(x.shape)
     trailing = wanted[len(wanted) - len(shape) :]
     if len(shape) > len(wanted) or any(
-        size not in (1, whole) for size, whole in zip(shape, trailing, strict=True)
+        size not in (1, whole) and size is not None and whole is not None
+        for size, whole in zip(shape, trailing, strict=True)
     ):
         raise ValueError(f"{name} of shape {shape} does not broadcast to x of shape {wanted}")
     return value

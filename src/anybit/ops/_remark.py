@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is legal in a call of an operator, but seldom meant."""
+"""What is legal in a call of an operator, but seldom meant.
+
+An operator's `remarks` may be given a call that lacks parameters: those that only a run will tell.
+Those that are there are in their domain.
+"""
 
 from dataclasses import dataclass
 
@@ -8,9 +12,11 @@ from dataclasses import dataclass
 class Remark:
     """One observation: `problem` with the value, `remedy` with what to do.
 
-    An error is what no user can have meant; a warning may be meant.
+    `code` is a short name that stays the same from version to version. An error is what no user
+    can have meant; a warning may be meant.
     """
 
+    code: str
     problem: str
     remedy: str
     error: bool = False

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from anybit.ops._arrays import namespace
 from anybit.ops._domain import Float32, SmallInteger
+from anybit.ops._grid import Call
 from anybit.ops._operator import operator
+from anybit.ops._remark import Remark
+from anybit.ops.int_quant import zeropt_remarks
 
 _DEFAULT_AXIS = 1
 
@@ -15,28 +18,36 @@ _TARGETS = {"s8": ("int8", -128, 127), "u8": ("uint8", 0, 255)}
 
 def _along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
     """A 1-D parameter in the shape that broadcasts along the channel axis of src."""
-    qtype, axis, rank = attributes["qtype"], attributes["axis"], src.ndim
+    qtype, axis = attributes["qtype"], attributes["axis"]
     if qtype not in ("per_tensor", "per_channel"):
         raise ValueError(f"qtype must be per_tensor or per_channel, got {qtype!r}")
+    wanted, shape = 1, []
     # Only the default may name an axis that src lacks, and only where it is not used.
-    unused = qtype == "per_tensor" and axis == _DEFAULT_AXIS
-    if not unused and not -rank <= axis < rank:
-        raise ValueError(
-            f"axis must be in [-{rank}, {rank - 1}] for src of rank {rank}, got {axis}"
-        )
-    wanted = src.shape[axis] if qtype == "per_channel" else 1
-    if value.ndim > 1 or math.prod(value.shape) != wanted:
+    if qtype == "per_channel" or axis != _DEFAULT_AXIS:
+        rank = src.ndim
+        if not -rank <= axis < rank:
+            raise ValueError(
+                f"axis must be in [-{rank}, {rank - 1}] for src of rank {rank}, got {axis}"
+            )
+        shape = [1] * rank
+    if qtype == "per_channel":
+        wanted = shape[axis] = src.shape[axis]
+    unknown = wanted is None or value.shape is None or None in value.shape  # in traced arrays
+    if value.ndim > 1 or (not unknown and math.prod(value.shape) != wanted):
         raise ValueError(
             f"{name} must have shape ({wanted},) for {qtype}, got {tuple(value.shape)}"
         )
-    shape = [1] * rank
-    if qtype == "per_channel":
-        shape[axis] = wanted
     return namespace(value).reshape(value, tuple(shape))
 
 
 def _result_dtype(attributes: Mapping[str, Any]) -> str:
     return _TARGETS[target_name(attributes["dtype"])][0]
+
+
+def _remarks(call: Call) -> Iterator[Remark]:
+    target = call.attributes["dtype"]
+    if target in _TARGETS and "zps" in call.parameters:
+        yield from zeropt_remarks(call.parameters["zps"], *_TARGETS[str(target)][1:])
 
 
 @operator(
@@ -45,6 +56,7 @@ def _result_dtype(attributes: Mapping[str, Any]) -> str:
     attribute_names={"dtype": ("dst",)},
     place=_along_axis,
     result_dtype=_result_dtype,
+    remarks=_remarks,
 )
 def dynamic_quantize(
     src: Float32,

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from anybit.ops._domain import (
 from anybit.ops._grid import Call, Coding, FloatGrid, Grid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
+from anybit.ops._remark import Remark
 from anybit.ops._rounding import RoundingMode, round_to_integer
 
 # More mantissa bits than any compute type has: a finer grid changes no value.
@@ -50,11 +52,57 @@ def _from_grid(grid: Grid) -> Call | None:
     return Call(parameters, {"signed": True, "rounding_mode": "ROUND"})
 
 
+def _remarks(call: Call) -> Iterator[Remark]:
+    if not call.attributes["saturation"]:
+        yield Remark(
+            "no-saturation",
+            "saturation=0 does not change the result, which is clipped; QONNX 1.0.0 gives "
+            "infinities or NaN beyond the largest value",
+            "set saturation=1 if clipping is meant",
+        )
+    if not call.attributes["has_subnormal"]:
+        yield Remark(
+            "no-subnormals",
+            "has_subnormal=0 does not change the result, which has subnormal numbers",
+            "set has_subnormal=1, or expect hardware without them to differ near 0",
+        )
+    yield from _limit_remarks(call)
+
+
+def _limit_remarks(call: Call) -> Iterator[Remark]:
+    e, m, bias = (
+        single(call.parameters.get(name, []))
+        for name in ("exponent_bitwidth", "mantissa_bitwidth", "exponent_bias")
+    )
+    limits = np.unique(call.parameters.get("max_val", []))
+    if e is None or m is None or bias is None or not limits.size:
+        return
+    try:
+        full = FloatFormat(e, m, bias)
+    except ValueError:  # numbers beyond float64, or a width beyond any use
+        return
+    limit = float(limits.max())
+    if full.max_val < limit < np.inf:
+        yield Remark(
+            "limit-not-reached",
+            f"max_val {limit:g} is above {full.max_val:g}, the largest value of {full}",
+            f"set max_val to {full.max_val:g}, or correct the widths and the bias",
+        )
+    off_grid = [each for each in limits if each < full.max_val and float(each) not in full]
+    if off_grid:
+        yield Remark(
+            "limit-off-grid",
+            f"max_val {off_grid[0]:g} is no value of {full}, but results are clipped to it",
+            "set max_val to a value of the format",
+        )
+
+
 @operator(
     "FloatQuant",
     attribute_names={"has_infinity": ("has_infinity", "has_inf")},
     grid=_grid,
     from_grid=_from_grid,
+    remarks=_remarks,
 )
 def float_quant(
     x: Floating,

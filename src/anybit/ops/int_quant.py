@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from anybit.ops._domain import Floating, PositiveInteger, Real
 from anybit.ops._grid import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import power_of_two
+from anybit.ops._remark import Remark
 from anybit.ops._rounding import RoundingMode, round_to_integer
 
 
@@ -48,7 +50,48 @@ def _from_grid(grid: Grid) -> Call | None:
     return None
 
 
-@operator("IntQuant", aliases=("Quant",), grid=_grid, from_grid=_from_grid)
+def _remarks(call: Call) -> Iterator[Remark]:
+    signed, narrow = bool(call.attributes["signed"]), bool(call.attributes["narrow"])
+    widths = np.asarray(call.parameters.get("bitwidth", []), np.float64)
+    if signed and (widths == 1).any():
+        yield Remark(
+            "one-signed-bit",
+            "one signed bit gives the integers -1 and 0; QONNX 1.0.0 runs it as -1 and +1",
+            "use BipolarQuant for -1 and +1, signed=0 for 0 and 1",
+        )
+    # The highest code, 2^b - 1 or 2^(b-1) - 1, is a float32 as long as it has 24 bits.
+    if widths.size and widths.max() > 24 + signed:
+        yield Remark(
+            "wide-codes",
+            f"bitwidth {widths.max():g}: float32 rounds the highest code up to a power of two",
+            "clip again where codes become integers, or use at most 24 bits",
+        )
+    bitwidth = single(widths)
+    if bitwidth is not None and bitwidth <= 32 and "zeropt" in call.parameters:
+        yield from zeropt_remarks(call.parameters["zeropt"], *codes(bitwidth, signed, narrow))
+
+
+def zeropt_remarks(zeropt: Any, lowest: int, highest: int) -> Iterator[Remark]:
+    """What may be wrong with the zero-point of integers in lowest .. highest."""
+    values = np.asarray(zeropt, np.float64)
+    fractions = values[values != np.rint(values)]
+    if fractions.size:
+        yield Remark(
+            "zero-point-fraction",
+            f"zero-point {fractions[0]:g} is no integer",
+            "round it: integer hardware and types cannot hold it",
+        )
+    outside = values[(values < lowest) | (values > highest)]
+    if outside.size:
+        yield Remark(
+            "zero-point-off-range",
+            f"zero-point {outside[0]:g} is not among the codes {lowest} .. {highest}, "
+            "so that 0 is not a value of the result",
+            "move it into the range, or check signed and bitwidth",
+        )
+
+
+@operator("IntQuant", aliases=("Quant",), grid=_grid, from_grid=_from_grid, remarks=_remarks)
 def int_quant(
     x: Floating,
     scale: Real,

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from anybit.ops._domain import Floating, PositiveInteger, Real
 from anybit.ops._grid import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
+from anybit.ops._remark import Remark
 from anybit.ops._rounding import round_to_integer
 from anybit.ops.int_quant import codes, integer_range
 
@@ -26,7 +28,41 @@ def _grid(call: Call) -> Grid | None:
     return IntegerGrid(out_scale, zeropt, lowest, highest, Coding.OTHER)
 
 
-@operator("Trunc", version=2, aliases=("TruncQuant",), grid=_grid)
+def _remarks(call: Call) -> Iterator[Remark]:
+    parameters = call.parameters
+    if "scale" not in parameters or "out_scale" not in parameters:
+        return
+    with np.errstate(all="ignore"):
+        scale, out_scale = (np.float32(parameters[name]) for name in ("scale", "out_scale"))
+        ratio = np.asarray(out_scale / scale)
+        factor = _nearest_power_of_two(ratio)
+        zeropt = np.asarray(np.float32(parameters.get("zeropt", 0)) / factor)
+    unusable = ratio[np.isnan(factor)]
+    if unusable.size:
+        yield Remark(
+            "scale-ratio",
+            f"out_scale / scale is {unusable[0]:g}, so that every result is NaN",
+            "correct the two scales: their ratio must be finite and > 0",
+            error=True,
+        )
+        return
+    off = ratio != factor
+    if off.any():
+        yield Remark(
+            "scale-ratio",
+            f"out_scale / scale is {ratio[off][0]:g}, no power of two; codes are divided by "
+            f"{factor[off][0]:g}, so that the result has another slope than the input",
+            "make out_scale a power of two times scale",
+        )
+    if (zeropt != np.rint(zeropt)).any():
+        yield Remark(
+            "zero-point-fraction",
+            f"zero-point / 2^K is {zeropt[zeropt != np.rint(zeropt)][0]:g}, no integer",
+            "use zero-point 0 before a Trunc",
+        )
+
+
+@operator("Trunc", version=2, aliases=("TruncQuant",), grid=_grid, remarks=_remarks)
 def trunc(
     x: Floating,
     scale: Real,

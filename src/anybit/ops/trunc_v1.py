@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from anybit.ops._domain import Floating, PositiveInteger, Real
+from anybit.ops._grid import Call
 from anybit.ops._operator import operator
 from anybit.ops._powers import power_of_two
+from anybit.ops._remark import Remark
 from anybit.ops._rounding import round_to_integer
 
 
-@operator("Trunc", version=1, aliases=("TruncQuant",))
+def _remarks(call: Call) -> Iterator[Remark]:
+    zeropt = np.asarray(call.parameters.get("zeropt", 0))
+    if (zeropt != 0).any():
+        yield Remark(
+            "zero-point-kept",
+            f"zero-point {zeropt[zeropt != 0][0]:g} is taken off as it is after bits are lost, "
+            "which moves the result",
+            "use zero-point 0, or version 2 of the operator (six inputs)",
+        )
+
+
+@operator("Trunc", version=1, aliases=("TruncQuant",), remarks=_remarks)
 def trunc_v1(
     x: Floating,
     scale: Real,

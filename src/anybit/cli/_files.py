@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files: written whole or not at all, and their sizes in words."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from anybit.errors import ModelError
+
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, which appears under its name when all of it is written."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+        try:
+            yield file
+            file.close()
+            os.chmod(file.name, 0o666 & ~_umask())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8. The file appears when it is complete."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def check_folder(path: Path, option: str) -> None:
+    """ModelError if a file cannot be written there: known before the work, not after it."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ModelError(f"{path}: {option} must be a file in a folder that exists")
+
+
+def file_size(path: Path) -> str:
+    """The size of a file, readable."""
+    return readable(path.stat().st_size)
+
+
+def readable(count: int) -> str:
+    """A number of bytes in the largest unit that fits."""
+    for unit, size in _UNITS:
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit convert`: convert a model between QONNX and standard ONNX."""
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from anybit.cli._files import check_folder, file_size, write_text
+from anybit.onnx._report import Step
+from anybit.onnx.convert import NEWEST_OPSET, Conversion, Form
+from anybit.onnx.convert import convert as convert_model
+
+
+def convert(
+    model: Annotated[Path, typer.Argument(help="The .onnx file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The result.")],
+    to: Annotated[Form, typer.Option("--to", help="The form of the result.")],
+    allow_approximate: Annotated[
+        bool,
+        typer.Option(
+            "--allow-approximate",
+            help="Convert also what has no exact counterpart, and say what changes.",
+        ),
+    ] = False,
+    opset_limit: Annotated[
+        int, typer.Option(min=13, help="The newest opset to use; 21 does without 2-bit types.")
+    ] = NEWEST_OPSET,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write what was done to each node, and why."),
+    ] = None,
+) -> None:
+    """Convert a model to another form without changing a value that it computes.
+
+    * **qonnx**: QONNX's operators under their canonical names
+    * **standard**: standard operators only
+    * **portable**: QONNX's operators, with local functions for runtimes that lack them
+    * **qdq**: QuantizeLinear and DequantizeLinear on the narrowest native types
+    * **qcdq**: the same on 8-bit types, with Clip
+    """
+    console = Console()
+    check_folder(output, "--output")
+    if report is not None:
+        check_folder(report, "--report")
+    was = file_size(model) if model.exists() else ""
+    with Console(stderr=True).status(f"Converting {escape(model.name)}"):
+        conversion = convert_model(
+            model, to=to, allow_approximate=allow_approximate, opset_limit=opset_limit
+        )
+        conversion.save(output)
+    if report is not None:
+        write_text(report, _json(conversion))
+    console.print(_table(conversion.steps))
+    for step in conversion.steps:
+        if not step.exact:
+            console.print(f"[yellow]approximate[/]: {escape(step.node)}: {escape(step.reason)}")
+    console.print(
+        f"{output} written, {file_size(output)} (was {was})",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _table(steps: tuple[Step, ...]) -> Table | str:
+    """What became of how many nodes: equal outcomes are one row."""
+    if not steps:
+        return "no quantizer in it had to be changed"
+    counts = Counter((step.operator, step.action, step.reason) for step in steps)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("nodes", justify="right")
+    for heading in ("operator", "became", "because"):
+        table.add_column(heading, overflow="fold")
+    for (operator, action, reason), count in counts.most_common():
+        table.add_row(str(count), escape(operator), escape(action), escape(reason))
+    return table
+
+
+def _json(conversion: Conversion) -> str:
+    content = {
+        "form": conversion.form.value,
+        "exact": conversion.exact,
+        "steps": [dataclasses.asdict(step) for step in conversion.steps],
+    }
+    return json.dumps(content, indent=2) + "\n"

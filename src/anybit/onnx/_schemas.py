@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX schemas of the operators: documentation, types, defaults and shape inference."""
+
+import atexit
+import contextlib
+import inspect
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx.defs import OpSchema
+
+from anybit.ops import OPERATORS, Attribute, Input, Operator
+
+if TYPE_CHECKING:
+    from onnx.shape_inference import InferenceContext  # since onnx 1.19
+
+_REAL_DTYPES = (
+    *("float32", "float64", "float16", "bfloat16"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+)
+_SECTION = re.compile(r"^(Args|Returns|Raises|Source):", re.MULTILINE)
+
+_lock = threading.Lock()
+_ours: set[tuple[str, int, str]] = set()
+
+
+def register() -> None:
+    """Tell `onnx` about the operators: its checker and its shape inference know them from then on.
+
+    Every operator gets a schema under its name and its legacy names, in its own domain only:
+    `Normalize` brings models there. `onnx.checker.check_model(model, full_check=True,
+    check_custom_domain=True)` then checks attributes and numbers of inputs, and shape inference,
+    that of onnx_ir included, does not stop at the nodes. A result has x's shape, and x's type
+    unless an attribute says which; where that is unknown it stays unknown.
+
+    Calling it again changes nothing, and a schema that somebody else has registered stays. The
+    schemas go when the interpreter exits.
+
+    Raises:
+        RuntimeError: onnx is older than 1.19, which has no shape inference in Python.
+    """
+    if not hasattr(OpSchema, "set_type_and_shape_inference_function"):
+        raise RuntimeError(f"schemas need onnx 1.19 or newer, got {onnx.__version__}; upgrade onnx")
+    with _lock:
+        atexit.unregister(_deregister)
+        atexit.register(_deregister)
+        for operator in OPERATORS:
+            for name in (operator.onnx_name, *operator.onnx_aliases):
+                key = (name, operator.version, operator.onnx_domain)
+                if not _is_registered(*key):
+                    onnx.defs.register_schema(_schema(operator, name))
+                    _ours.add(key)
+
+
+def _deregister() -> None:
+    """Take the schemas back: onnx frees them after Python has gone, which can crash or hang."""
+    with _lock:
+        while _ours:
+            with contextlib.suppress(onnx.defs.SchemaError):  # somebody else has taken it back
+                onnx.defs.deregister_schema(*_ours.pop())
+
+
+def _is_registered(name: str, version: int, domain: str) -> bool:
+    if not onnx.defs.has(name, version, domain):
+        return False
+    return onnx.defs.get_schema(name, version, domain).since_version == version
+
+
+def _schema(operator: Operator, name: str) -> OpSchema:
+    told = _documentation(operator)
+    x = operator.inputs[0]
+    types = [_constraint(declared.name, declared.domain.dtypes) for declared in operator.inputs]
+    result = x.name
+    if operator.result_dtype is not None:
+        result = "result"
+        types.append(_constraint(result, ()))
+    schema = OpSchema(
+        name,
+        operator.onnx_domain,
+        operator.version,
+        _described(operator, name, told),
+        inputs=[_input(declared, told) for declared in operator.inputs],
+        outputs=[OpSchema.FormalParameter("result", _variable(result), told.get("Returns", ""))],
+        type_constraints=types,
+        attributes=[_attribute(declared, told) for declared in operator.attributes],
+    )
+    schema.set_type_and_shape_inference_function(_inference(operator))
+    return schema
+
+
+def _variable(name: str) -> str:
+    """The type variable of one input: sharing one would ask for equal types."""
+    return f"T_{name}"
+
+
+def _constraint(name: str, dtypes: tuple[str, ...]) -> tuple[str, list[str], str]:
+    allowed = [f"tensor({_element(dtype).lower()})" for dtype in dtypes or _REAL_DTYPES]
+    return _variable(name), allowed, f"The types of {name}."
+
+
+def _element(dtype: str) -> str:
+    """ONNX's name of an array-API dtype."""
+    return {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())
+
+
+def _input(declared: Input, told: Mapping[str, str]) -> OpSchema.FormalParameter:
+    options = OpSchema.FormalParameterOption
+    return OpSchema.FormalParameter(
+        declared.name,
+        _variable(declared.name),
+        told.get(declared.name, ""),
+        param_option=options.Optional if declared.optional else options.Single,
+    )
+
+
+def _attribute(declared: Attribute, told: Mapping[str, str]) -> OpSchema.Attribute:
+    name, default = declared.onnx_name, declared.default
+    stored = default if isinstance(default, str) else int(default)
+    value = onnx.helper.make_attribute(name, stored)
+    return OpSchema.Attribute(name, value, told.get(declared.name, ""))
+
+
+def _documentation(operator: Operator) -> dict[str, str]:
+    """The docstring in parts: one for each parameter, "Returns", "Source", and "" for the start."""
+    text, _, _ = (inspect.getdoc(operator.function) or "").partition("\n>>> ")
+    start, *parts = _SECTION.split(text)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    told: dict[str, str] = {}
+    for entry in re.split(r"\n    (?=\S)", sections.pop("Args", "")):
+        names, _, explained = entry.partition(":")
+        told |= {name.strip(): " ".join(explained.split()) for name in names.split(",")}
+    told |= {name: " ".join(part.split()) for name, part in sections.items()}
+    return told | {"": start.strip()}
+
+
+def _described(operator: Operator, name: str, told: Mapping[str, str]) -> str:
+    legacy = f"Legacy name of {operator.onnx_name}." if name != operator.onnx_name else ""
+    source = f"Source: {told['Source']}" if "Source" in told else ""
+    return "\n\n".join(part for part in (legacy, told[""], source) if part)
+
+
+def _inference(operator: Operator) -> Callable[["InferenceContext"], None]:
+    def infer(context: "InferenceContext") -> None:
+        # An exception would end the inference of a whole model, even where errors are tolerated.
+        with contextlib.suppress(Exception):
+            _infer(operator, context)
+
+    return infer
+
+
+def _infer(operator: Operator, context: "InferenceContext") -> None:
+    result = onnx.TypeProto()
+    x = context.get_input_type(0)
+    if x is not None and x.HasField("tensor_type"):
+        result.CopyFrom(x)
+    if operator.result_dtype is not None:
+        dtype = operator.result_dtype(_values(operator, context))
+        result.tensor_type.elem_type = onnx.TensorProto.DataType.Value(_element(dtype))
+    if result.tensor_type.elem_type:
+        context.set_output_type(0, result)
+
+
+def _values(operator: Operator, context: "InferenceContext") -> dict[str, Any]:
+    """The attributes of a node under their Python names, but for those that a call decides."""
+    values: dict[str, Any] = {}
+    for declared in operator.attributes:
+        found = context.get_attribute(declared.onnx_name)
+        if found is None:
+            values[declared.name] = declared.default
+        elif not found.ref_attr_name:
+            value = onnx.helper.get_attribute_value(found)
+            values[declared.name] = value.decode() if isinstance(value, bytes) else value
+    return values

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put expressions into a graph in the place of nodes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx._constants import Array
+from anybit.onnx._traced import Traced
+
+Unique: TypeAlias = Callable[[str], str]
+Content: TypeAlias = tuple[str, tuple[int, ...], bytes]
+
+
+def content(array: Array) -> Content:
+    """What arrays of the same dtype, shape and bits have in common, in few bytes."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return array.dtype.name, array.shape, sha256(raw.data).digest()
+
+
+class Names:
+    """Gives out names that are not taken yet."""
+
+    def __init__(self, taken: Iterable[str | None] = ()) -> None:
+        self._taken = set(taken)
+
+    def __call__(self, name: str) -> str:
+        chosen, count = name, 1
+        while chosen in self._taken:
+            count += 1
+            chosen = f"{name}_{count}"
+        self._taken.add(chosen)
+        return chosen
+
+
+def names_of(model: ir.Model) -> Names:
+    """Names that no node and no value of the model has."""
+    nodes = list(model.graph.all_nodes())
+    taken: list[str | None] = [node.name for node in nodes]
+    taken += [value.name for node in nodes for value in node.outputs]
+    for graph in model.graphs():
+        taken += [*(value.name for value in graph.inputs), *graph.initializers]
+    return Names(taken)
+
+
+class Body:
+    """Nodes that give the values of expressions, in an order in which they can run.
+
+    Equal expressions are written once.
+    """
+
+    def __init__(self, constant: Callable[[Array, str], ir.Value], unique: Unique, prefix: str):
+        self.nodes: list[ir.Node] = []
+        self._constant = constant
+        self._unique = unique
+        self._prefix = prefix
+        self._written: dict[Traced, ir.Value] = {}
+        self._alike: dict[tuple[object, ...], ir.Value] = {}
+
+    def write(self, result: Traced) -> ir.Value:
+        """The value of an expression, after the nodes that give it."""
+        waiting = [result]
+        while waiting:
+            each = waiting[-1]
+            missing = [operand for operand in each.operands if operand not in self._written]
+            if each in self._written:
+                waiting.pop()
+            elif missing:
+                waiting.extend(reversed(missing))
+            else:
+                self._written[waiting.pop()] = self._value(each)
+        return self._written[result]
+
+    def _value(self, each: Traced) -> ir.Value:
+        if each.value is not None:
+            return each.value
+        if each.known is not None:
+            return self._constant(each.known, f"{self._prefix}/constant")
+        operands = [self._written[operand] for operand in each.operands]
+        alike = (each.operation, *operands, *sorted(each.attributes.items()))
+        if alike not in self._alike:
+            self._alike[alike] = self.append(
+                each.operation, operands, ir.DataType.from_numpy(each.dtype), each.attributes
+            )
+        return self._alike[alike]
+
+    def append(
+        self,
+        operation: str,
+        operands: list[ir.Value],
+        dtype: ir.DataType | None,
+        attributes: Mapping[str, int | ir.Attr] | None = None,
+    ) -> ir.Value:
+        """A further node with one output."""
+        node = ir.node(
+            operation,
+            operands,
+            attributes=attributes,
+            name=self._unique(f"{self._prefix}/{operation}"),
+        )
+        value = node.outputs[0]
+        value.name = self._unique(f"{node.name}_out")
+        value.type = None if dtype is None else ir.TensorType(dtype)
+        self.nodes.append(node)
+        return value
+
+
+class Replacer:
+    """Puts expressions in the place of nodes of one model.
+
+    Equal constants become one initializer of the main graph, which subgraphs see, too.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graph = model.graph
+        self._constants: dict[Content, ir.Value] = {}
+        self._unique = names_of(model)
+
+    def replace(self, node: ir.Node, result: Traced) -> None:
+        """Put the expression in the place of a node with one output, which keeps its name."""
+        old, graph = node.outputs[0], node.graph
+        assert graph is not None, "the node is part of a model"
+        body = Body(self.constant, self._unique, str(old.name))
+        new = body.write(result)
+        if new.producer() not in body.nodes:  # a constant or an input, which has a name already
+            new = body.append("Identity", [new], None)
+        new.type = old.type or ir.TensorType(ir.DataType.from_numpy(result.dtype))
+        new.shape = old.shape
+        graph.insert_before(node, body.nodes)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+        new.name = old.name
+
+    def constant(self, array: Array, name: str) -> ir.Value:
+        """An initializer with that content; the one that has it already, if there is one."""
+        key = content(array)
+        if key not in self._constants:
+            tensor = ir.tensor(array)
+            value = ir.Value(
+                name=self._unique(name),
+                const_value=tensor,
+                type=ir.TensorType(tensor.dtype),
+                shape=ir.Shape(array.shape),
+            )
+            self._graph.register_initializer(value)
+            self._constants[key] = value
+        return self._constants[key]

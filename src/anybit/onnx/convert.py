@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convert models between QONNX and standard ONNX."""
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+
+from anybit.errors import ModelError
+from anybit.onnx._prepare import apply
+from anybit.onnx._read import Source, read
+from anybit.onnx._registry import operator_of
+from anybit.onnx._report import Step
+from anybit.onnx._save import save
+from anybit.onnx.passes import (
+    AddFunctions,
+    FoldConstants,
+    InferShapes,
+    InlineFunctions,
+    Lower,
+    Normalize,
+    RaiseOpset,
+)
+from anybit.onnx.passes.add_functions import opset_for_functions
+
+NEWEST_OPSET = 25
+"""The newest opset that a conversion asks for; it brings the 2-bit types."""
+
+# Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
+_STANDARD_OPSET = 13
+
+
+class Form(StrEnum):
+    """What a model can be converted to."""
+
+    QONNX = "qonnx"
+    """QONNX's operators under their canonical names; QuantizeLinear and its kin are raised."""
+    STANDARD = "standard"
+    """Standard operators only; quantized weights are computed."""
+    PORTABLE = "portable"
+    """QONNX's operators with local functions for runtimes that lack them; weights computed."""
+    QDQ = "qdq"
+    """QuantizeLinear and DequantizeLinear on the narrowest native types, weights stored in them;
+    what they cannot express exactly becomes `standard`."""
+    QCDQ = "qcdq"
+    """The same with 8-bit types and a Clip between the two."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A converted model, and what was done to each quantizer on the way.
+
+    Attributes:
+        model: The result. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
+        form: What it is now.
+        steps: One per node that was changed, or that could not be.
+    """
+
+    model: ir.Model
+    form: Form
+    steps: tuple[Step, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether no step changes a value."""
+        return all(step.exact for step in self.steps)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model, as `anybit.onnx.save` does."""
+        save(self.model, path)
+
+
+def convert(
+    source: Source,
+    *,
+    to: str,
+    allow_approximate: bool = False,
+    opset_limit: int = NEWEST_OPSET,
+) -> Conversion:
+    """Convert a model to another form without changing a value it computes.
+
+    Values are compared as numbers: the sign of a zero may differ. Integer types have no NaN:
+    where `qdq` and `qcdq` quantize a NaN, the runtime gives some code. The opset and the IR version
+    are raised as far as the result needs, and no further. The source is not changed.
+
+    Args:
+        source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        to: The form: qonnx, standard, portable, qdq or qcdq; see `Form`.
+        allow_approximate: Convert also what has no exact counterpart; `steps` says what changes.
+        opset_limit: The newest opset to use: 21 does without 2-bit types, 20 without 4- and 16-bit
+            ones.
+
+    Raises:
+        ModelError: The model cannot be read, or a node cannot be converted without changing a
+            value; the message says which and what to do.
+    """
+    try:
+        form = Form(to)
+    except ValueError:
+        raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
+    model = read(source)
+    if model is source:
+        model = model.clone()
+    steps: list[Step] = []
+
+    def run(*passes: InPlacePass) -> None:
+        apply(model, source, *passes)
+
+    def fold_weights() -> None:
+        quantizers = [node for node in model.graph.all_nodes() if operator_of(node) is not None]
+        run(FoldConstants())
+        steps.extend(_folded(node) for node in quantizers if node.graph is None)
+
+    run(InlineFunctions(), Normalize(), FoldConstants(operators=False), InferShapes())
+    if form is Form.QONNX:
+        from anybit.onnx.passes import FromQdq
+
+        run(FromQdq(steps, allow_approximate=allow_approximate), Normalize())
+    elif form is Form.PORTABLE:
+        fold_weights()
+        run(RaiseOpset(opset_for_functions(model)))
+        functions = AddFunctions(steps)
+        run(functions, Lower(steps, functions.left, only=functions.left))
+    else:
+        reasons: dict[str, str] = {}
+        if form is not Form.STANDARD:
+            from anybit.onnx.passes import ToQdq
+            from anybit.onnx.passes.to_qdq import needed_opset
+
+            opset = needed_opset(model, style=form, opset_limit=opset_limit)
+            native = ToQdq(
+                steps, style=form, opset_limit=opset_limit, allow_approximate=allow_approximate
+            )
+            reasons = native.reasons
+            run(RaiseOpset(opset), native)
+        fold_weights()
+        run(RaiseOpset(_STANDARD_OPSET), Lower(steps, reasons), Normalize())
+    run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
+    return Conversion(model, form, tuple(steps))
+
+
+def _folded(node: ir.Node) -> Step:
+    return Step(node.name or str(node.outputs[0].name), node.op_type, "constant")

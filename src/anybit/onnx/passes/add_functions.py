@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give a model the bodies of our operators, as local functions of standard ones."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx._constants import Array
+from anybit.onnx._registry import keywords_of, operator_of
+from anybit.onnx._report import Step
+from anybit.onnx._traced import Traced, of_value
+from anybit.onnx._writer import Body, Content, Names, content
+from anybit.ops import Attribute, Operator
+
+Keywords: TypeAlias = Mapping[str, bool | int | str]
+
+_COMPUTED_IN_FLOAT32 = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+# From these versions on the standard operators have what the bodies need.
+_OPSET = 15  # CastLike
+_OPSET_WITH_MODES = 19  # Equal for strings
+
+
+class AddFunctions(InPlacePass):
+    """Add, for every operator of ours that the model uses, a local function of that name.
+
+    A runtime that has the operator library takes its kernel; any other runs the function. The
+    functions hold what the operators' references perform (see `Lower`), for the attributes that
+    occur in the model: where nodes differ in them, the function compares, and takes the branch.
+
+    One function per name is all that runtimes heed, so it is made for those nodes that it can
+    serve: with float32, float16 or bfloat16 inputs, and the most common number of inputs. The
+    others are left for `Lower`. The model is normalised, and types are known.
+    """
+
+    def __init__(self, steps: list[Step]) -> None:
+        self._steps = steps
+        self.left: dict[str, str] = {}
+        """Why a node got no function, by the name of its output."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        for nodes in _by_name(model).values():
+            served = self._served(nodes)
+            if served:
+                operator = operator_of(served[0])
+                assert operator is not None, "chosen so"
+                function = _function(operator, served, model.graph.opset_imports[""])
+                model.functions[function.identifier()] = function
+                for node in served:
+                    name = node.name or str(node.outputs[0].name)
+                    self._steps.append(Step(name, operator.onnx_name, "local function"))
+        return PassResult(model, bool(model.functions))
+
+    def _served(self, nodes: list[ir.Node]) -> list[ir.Node]:
+        """The nodes that one function can stand for; reasons are kept for the others."""
+        counts = [len(node.inputs) for node in nodes]
+        usual = max(counts, key=counts.count)
+        served = []
+        for node in nodes:
+            operator = operator_of(node)
+            x = node.inputs[0]
+            reason = ""
+            if operator is not None and operator.result_dtype is not None:
+                reason = "the type of its result follows from an attribute"
+            elif x is None or x.dtype not in _COMPUTED_IN_FLOAT32:
+                reason = "it does not compute in float32, as a local function does"
+            elif len(node.inputs) != usual or None in node.inputs:
+                reason = "others of its name have another number of inputs"
+            if reason:
+                self.left[str(node.outputs[0].name)] = reason
+            else:
+                served.append(node)
+        return served
+
+
+def opset_for_functions(model: ir.Model) -> int:
+    """The lowest opset that the functions for a normalised model need."""
+    modes = defaultdict(set)
+    for node in model.graph.all_nodes():
+        operator = operator_of(node)
+        if operator is not None:
+            for name, value in keywords_of(node, operator).items():
+                if isinstance(value, str):
+                    modes[operator.onnx_name, name].add(value)
+    return _OPSET_WITH_MODES if any(len(each) > 1 for each in modes.values()) else _OPSET
+
+
+def _by_name(model: ir.Model) -> dict[str, list[ir.Node]]:
+    named = defaultdict(list)
+    for node in model.graph.all_nodes():
+        operator = operator_of(node)
+        if operator is not None:
+            named[operator.onnx_name].append(node)
+    return named
+
+
+def _function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Function:
+    unique = Names(declared.name for declared in operator.inputs)
+    inputs = [ir.Value(name=each.name) for each in operator.inputs[: len(nodes[0].inputs)]]
+    body = _body(unique)
+    arguments = [_as_float32(body, value) for value in inputs]
+    variants = _variants(operator, nodes)
+    result = _choice(body, operator, arguments, variants, unique)
+    result = body.append("CastLike", [result, inputs[0]], None)
+    graph = ir.Graph(
+        inputs,
+        [result],
+        nodes=body.nodes,
+        opset_imports={"": opset},
+        name=operator.onnx_name,
+    )
+    attributes = [
+        ir.Attr(each.onnx_name, _attribute_type(each), None) for each in operator.attributes
+    ]
+    return ir.Function(operator.onnx_domain, operator.onnx_name, graph=graph, attributes=attributes)
+
+
+def _variants(operator: Operator, nodes: Iterable[ir.Node]) -> list[Keywords]:
+    """The distinct attributes of the nodes, the most common ones first."""
+    found = [keywords_of(node, operator) for node in nodes]
+    distinct = [each for place, each in enumerate(found) if each not in found[:place]]
+    return sorted(distinct, key=found.count, reverse=True)
+
+
+def _choice(
+    body: Body,
+    operator: Operator,
+    arguments: list[Traced],
+    variants: list[Keywords],
+    unique: Names,
+) -> ir.Value:
+    """The result for the first variant whose attributes the node has; for the last one, else."""
+    variant, *others = variants
+    if not others:
+        return body.write(operator.reference(*arguments, **variant))
+    condition = None
+    for attribute in operator.attributes:
+        if any(each[attribute.name] != variant[attribute.name] for each in others):
+            same = _has(body, attribute, variant[attribute.name])
+            condition = same if condition is None else body.append("And", [condition, same], None)
+    branches = {}
+    for name, rest in (("then_branch", [variant]), ("else_branch", others)):
+        branch = _body(unique)
+        result = _choice(branch, operator, arguments, rest, unique)
+        result.type = ir.TensorType(ir.DataType.FLOAT)
+        graph = ir.Graph([], [result], nodes=branch.nodes, name=unique(name))
+        branches[name] = ir.AttrGraph(name, graph)
+    assert condition is not None, "variants differ in an attribute"
+    return body.append("If", [condition], ir.DataType.FLOAT, branches)
+
+
+def _has(body: Body, attribute: Attribute, value: bool | int | str) -> ir.Value:
+    """Whether the node's attribute has that value."""
+    kind = "value_string" if isinstance(value, str) else "value_int"
+    stated = (
+        ir.AttrString(kind, value) if isinstance(value, str) else ir.AttrInt64(kind, int(value))
+    )
+    referred = ir.RefAttr(kind, attribute.onnx_name, _attribute_type(attribute))
+    dtype = ir.DataType.STRING if isinstance(value, str) else ir.DataType.INT64
+    operands = [body.append("Constant", [], dtype, {kind: each}) for each in (referred, stated)]
+    return body.append("Equal", operands, ir.DataType.BOOL)
+
+
+def _attribute_type(attribute: Attribute) -> ir.AttributeType:
+    is_text = isinstance(attribute.default, str)
+    return ir.AttributeType.STRING if is_text else ir.AttributeType.INT
+
+
+def _body(unique: Names) -> Body:
+    """A body whose constants are nodes: functions have no initializers."""
+
+    known: dict[Content, ir.Value] = {}
+
+    def constant(array: Array, name: str) -> ir.Value:
+        key = content(array)
+        if key not in known:
+            tensor = ir.AttrTensor("value", ir.tensor(array))
+            dtype = ir.DataType.from_numpy(array.dtype)
+            known[key] = body.append("Constant", [], dtype, {"value": tensor})
+        return known[key]
+
+    body = Body(constant, unique, "body")
+    return body
+
+
+def _as_float32(body: Body, value: ir.Value) -> Traced:
+    to = {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))}
+    cast = body.append("Cast", [value], ir.DataType.FLOAT, to)
+    return of_value(cast, np.float32)

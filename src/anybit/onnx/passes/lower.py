@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expand our operators into standard ones."""
+
+from collections.abc import Container, Mapping
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.errors import ModelError
+from anybit.onnx._constants import array_of, is_constant
+from anybit.onnx._registry import described, keywords_of, operator_of
+from anybit.onnx._report import Step
+from anybit.onnx._traced import Traced, known, of_value
+from anybit.onnx._writer import Replacer
+from anybit.ops import Operator
+
+
+class Lower(InPlacePass):
+    """Replace every node of ours by standard nodes. The model is normalised.
+
+    The nodes are those that the operator's reference performs, traced (see `_traced`). What
+    follows from constants is computed now. The results have the same values, NaN and infinities
+    included; the sign of a zero may differ. Tensors keep their names.
+
+    Parameters that are known only at run time are not checked: where the operator would refuse a
+    fractional width, the standard nodes compute something.
+
+    Raises:
+        ModelError: An operator refuses its parameters; a type or a rank is not known.
+    """
+
+    def __init__(
+        self,
+        steps: list[Step],
+        reasons: Mapping[str, str] | None = None,
+        *,
+        only: Container[str] | None = None,
+    ) -> None:
+        """`reasons` tells, by the name of a node's output, why it is not expressed otherwise.
+
+        With `only`, the nodes whose outputs have these names are replaced, and no others.
+        """
+        self._steps = steps
+        self._reasons = reasons or {}
+        self._only = only
+
+    def call(self, model: ir.Model) -> PassResult:
+        replacer = Replacer(model)
+        nodes = [node for node in model.graph.all_nodes() if operator_of(node) is not None]
+        for node in nodes:
+            operator = operator_of(node)
+            assert operator is not None, "chosen so"
+            if self._only is not None and node.outputs[0].name not in self._only:
+                continue
+            step = Step(
+                node.name or str(node.outputs[0].name),
+                operator.onnx_name,
+                "standard operators",
+                self._reasons.get(str(node.outputs[0].name), ""),
+            )
+            replacer.replace(node, expanded(node, operator))
+            self._steps.append(step)
+        return PassResult(model, bool(nodes))
+
+
+def expanded(node: ir.Node, operator: Operator) -> Traced:
+    """What the node computes, as an expression of standard operators.
+
+    Raises:
+        ModelError: The operator refuses its parameters; a type or a rank is not known.
+    """
+    arguments = [None if value is None else _traced(node, value) for value in node.inputs]
+    # A known x would send the function to the kernel, known parameters are checked as they are.
+    arrays = [each if each is None or each.known is None else each.known for each in arguments[1:]]
+    try:
+        result = operator.reference(arguments[0], *arrays, **keywords_of(node, operator))
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{described(node)}: {error}") from error
+    return result if isinstance(result, Traced) else known(result)
+
+
+def _traced(node: ir.Node, value: ir.Value) -> Traced:
+    if is_constant(value):
+        return known(array_of(value))
+    if value.dtype is None:
+        raise ModelError(
+            f"{described(node)}: the type of {value.name!r} is not known; declare it in the model"
+        )
+    return of_value(value, value.dtype.numpy())
