@@ -30,3 +30,10 @@ def array_of(value: ir.Value) -> Array:
         raise ModelError(f"tensor {value.name!r} cannot be read: {error}") from error
     # onnx_ir marks the byte order, which makes a dtype of its own; ask for the usual one.
     return np.asarray(array, dtype=array.dtype.type)
+
+
+def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor, with its data read if they lie in a file: what a message can hold."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)

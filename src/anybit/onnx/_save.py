@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx._constants import in_memory
 
 # Up to here one file is handiest. Serializing holds several copies of what is in the message, so
 # beyond it tensors are streamed to a file of their own.
@@ -58,15 +59,12 @@ def _size(model: ir.Model) -> int:
 def _message(model: ir.Model) -> bytes:
     """The model as one message, with what it has in other files inside."""
     values = [value for graph in model.graphs() for value in graph.initializers.values()]
-    external = [value for value in values if isinstance(value.const_value, ir.ExternalTensor)]
-    before = [value.const_value for value in external]
+    before = [value.const_value for value in values]
     try:
-        for value in external:
-            tensor = value.const_value
-            assert tensor is not None, "an ExternalTensor, by the choice above"
-            value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+        for value, tensor in zip(values, before, strict=True):
+            value.const_value = None if tensor is None else in_memory(tensor)
         message: bytes = ir.to_proto(model).SerializeToString()
         return message
     finally:
-        for value, tensor in zip(external, before, strict=True):
+        for value, tensor in zip(values, before, strict=True):
             value.const_value = tensor

@@ -5,7 +5,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx._constants import Array, array_of
+from anybit.onnx._constants import Array, array_of, in_memory
 
 # Below this a tensor travels in the message, where every optimisation of a runtime sees it.
 _LARGE = 64 * 1024
@@ -25,7 +25,10 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
     large: dict[str, Array] = {}
     for name, value in slim.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or tensor.nbytes < _LARGE or not _is_plain(tensor.dtype):
+        if tensor is None:
+            continue
+        if tensor.nbytes < _LARGE or not _is_plain(tensor.dtype):
+            value.const_value = in_memory(tensor)
             continue
         large[name] = np.ascontiguousarray(array_of(value))
         value.const_value = ir.ExternalTensor(

@@ -60,6 +60,13 @@ class Body:
         self._written: dict[Traced, ir.Value] = {}
         self._alike: dict[tuple[object, ...], ir.Value] = {}
 
+    def branch(self) -> "Body":
+        """A body inside a node of this one. Its constants go here, before that node.
+
+        ONNX Runtime 1.24 to 1.26 fail where a large constant leaves a branch that is always taken.
+        """
+        return Body(self._constant, self._unique, self._prefix)
+
     def write(self, result: Traced) -> ir.Value:
         """The value of an expression, after the nodes that give it."""
         waiting = [result]

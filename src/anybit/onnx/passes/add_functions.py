@@ -144,7 +144,7 @@ def _choice(
             condition = same if condition is None else body.append("And", [condition, same], None)
     branches = {}
     for name, rest in (("then_branch", [variant]), ("else_branch", others)):
-        branch = _body(unique)
+        branch = body.branch()
         result = _choice(branch, operator, arguments, rest, unique)
         result.type = ir.TensorType(ir.DataType.FLOAT)
         graph = ir.Graph([], [result], nodes=branch.nodes, name=unique(name))
@@ -171,8 +171,7 @@ def _attribute_type(attribute: Attribute) -> ir.AttributeType:
 
 
 def _body(unique: Names) -> Body:
-    """A body whose constants are nodes: functions have no initializers."""
-
+    """The body of a function. Its constants are nodes: functions have no initializers."""
     known: dict[Content, ir.Value] = {}
 
     def constant(array: Array, name: str) -> ir.Value:

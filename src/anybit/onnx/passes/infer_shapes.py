@@ -15,8 +15,8 @@ class InferShapes(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        register()
         try:
+            register()  # which onnx before 1.19 cannot do
             modified = ShapeInferencePass(data_prop=True)(model).modified
         except Exception:  # a contradiction in the model, which whoever runs it will name
             modified = False

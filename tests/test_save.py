@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files appear whole or not at all, in one piece or in two."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import small_models
+
+import anybit
+from anybit.errors import ModelError
+from anybit.onnx import _save, read, save
+
+X = np.linspace(-2, 2, 4, dtype=np.float32)[None]
+
+
+def model() -> ir.Model:
+    """x @ w with w large enough for a file of its own."""
+    weight = np.linspace(-2, 2, 4 * 64, dtype=np.float32).reshape(4, 64)
+    proto = small_models.model([small_models.node("MatMul", "x w", domain="")], {"w": weight})
+    proto.graph.output[0].type.tensor_type.shape.dim.extend(
+        onnx.TensorShapeProto.Dimension(dim_value=size) for size in (1, 64)
+    )
+    return read(proto)
+
+
+@pytest.fixture
+def in_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_save, "_LARGEST_SINGLE_FILE", 16)
+
+
+def test_one_file(tmp_path: Path) -> None:
+    save(model(), tmp_path / "m.onnx")
+    assert [each.name for each in tmp_path.iterdir()] == ["m.onnx"]
+    onnx.checker.check_model(str(tmp_path / "m.onnx"))
+
+
+@pytest.mark.usefixtures("in_two_files")
+def test_large_models_have_their_tensors_beside_them(tmp_path: Path) -> None:
+    expected = anybit.load(model()).run(X)["y"]
+    save(model(), tmp_path / "m.onnx")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    np.testing.assert_array_equal(anybit.load(tmp_path / "m.onnx").run(X)["y"], expected)
+
+
+@pytest.mark.usefixtures("in_two_files")
+def test_a_model_can_be_written_over_the_file_that_it_came_from(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    expected = anybit.load(model()).run(X)["y"]
+    save(model(), path)
+    for _ in range(2):
+        save(read(path), path)
+    np.testing.assert_array_equal(anybit.load(path).run(X)["y"], expected)
+
+
+def test_tensors_in_other_files_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = anybit.load(model()).run(X)["y"]
+    (tmp_path / "there").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(_save, "_LARGEST_SINGLE_FILE", 16)
+        save(model(), tmp_path / "there" / "m.onnx")
+    loaded = read(tmp_path / "there" / "m.onnx")
+    save(loaded, tmp_path / "m.onnx")
+    kinds = {type(value.const_value) for value in loaded.graph.initializers.values()}
+    assert ir.ExternalTensor in kinds, "the model that was written must not change"
+    np.testing.assert_array_equal(anybit.load(tmp_path / "m.onnx").run(X)["y"], expected)
+
+
+@pytest.mark.parametrize("name", ["missing/m.onnx", ".", ""])
+def test_bad_paths(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelError, match="must be a file name in a folder that exists"):
+        save(model(), tmp_path / name)
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"before")
+    monkeypatch.setattr(_save, "_message", lambda _: 1 / 0)
+    with pytest.raises(ModelError, match=r"m\.onnx cannot be written: division by zero"):
+        save(model(), path)
+    assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "link.onnx").symlink_to(tmp_path / "m.onnx")
+    save(model(), tmp_path / "link.onnx")
+    assert (tmp_path / "link.onnx").is_symlink()
+    onnx.checker.check_model(str(tmp_path / "m.onnx"))
