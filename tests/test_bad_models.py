@@ -97,6 +97,12 @@ def functions(**calls: str) -> onnx.ModelProto:
     return proto
 
 
+def changed_function(change: Callable[[onnx.FunctionProto], object]) -> onnx.ModelProto:
+    proto = functions(F0="")
+    change(proto.functions[0])
+    return proto
+
+
 BAD_MODELS = {
     "recursion": (functions(F0="F1", F1="F0"), "functions has a cycle"),
     "explosion": (
@@ -144,6 +150,26 @@ BAD_MODELS = {
         changed(lambda m: setattr(m.opset_import[0], "version", 999)),
         "cannot be loaded",
     ),
+    "past opset": (
+        changed(lambda m: setattr(m.opset_import[0], "version", -1)),
+        "imports '' version -1",
+    ),
+    "attribute without type": (
+        changed(lambda m: m.graph.node[0].attribute.add(name="a", i=1)),
+        "attribute 'a' has no known type",
+    ),
+    "attribute without value": (
+        changed(lambda m: m.graph.node[0].attribute.add(name="a", type="TENSOR")),
+        "attribute 'a' has no value",
+    ),
+    "parameter": (
+        changed(lambda m: m.graph.node[0].attribute.add(name="a", type="INT", ref_attr_name="b")),
+        "attribute 'a' is a parameter, which only local functions have",
+    ),
+    "function": (
+        changed_function(lambda body: body.node[0].input.__setitem__(0, "nothing")),
+        "reads 'nothing', which nothing produces",
+    ),
     "strings": (
         changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 8)),
         "strings",
@@ -155,6 +181,7 @@ BAD_MODELS = {
 def test_bad_models(
     shell: Shell,
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
     proto: onnx.ModelProto,
     message: str,
 ) -> None:
@@ -163,6 +190,7 @@ def test_bad_models(
         load(path)
     assert str(path) in shell.fails("run", str(path), "--output", "out.npz")
     assert not Path("out.npz").exists()
+    assert not caplog.records, "libraries below say nothing of their own"
 
 
 @pytest.mark.parametrize("bitwidth", [0, -1, 2.5, np.nan])
@@ -211,6 +239,8 @@ def external(folder: Path, **entries: str) -> Path:
         ({"location": "/etc/passwd"}, "outside the model's folder"),
         ({"location": "link.data"}, "outside the model's folder"),
         ({"location": "sub/../../secret.data"}, "outside the model's folder"),
+        ({"location": "link\0.data"}, "outside the model's folder"),
+        ({"location": "x" * 5000}, "missing from .*copy that file beside"),
         ({"location": "missing.data"}, "missing from .*copy that file beside"),
         ({"location": "."}, "missing"),
         ({"location": "inside.data", "offset": "4"}, "needs 48 bytes at offset 4.*cut short"),

@@ -9,6 +9,10 @@ from typing import Annotated
 import typer
 
 import anybit
+from anybit.cli.check import check
+from anybit.cli.clean import clean
+from anybit.cli.convert import convert
+from anybit.cli.diff import diff
 from anybit.cli.info import info
 from anybit.cli.run import run
 from anybit.errors import ModelError
@@ -21,6 +25,10 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(info)
+app.command()(check)
+app.command()(clean)
+app.command()(convert)
+app.command()(diff)
 
 
 def _show_version(wanted: bool) -> None:

@@ -40,8 +40,9 @@ def check_folder(path: Path, option: str) -> None:
 
 
 def file_size(path: Path) -> str:
-    """The size of a file, readable."""
-    return readable(path.stat().st_size)
+    """The size of a model, with that of the tensors beside it, readable."""
+    beside = path.with_name(f"{path.name}.data")
+    return readable(path.stat().st_size + (beside.stat().st_size if beside.exists() else 0))
 
 
 def readable(count: int) -> str:

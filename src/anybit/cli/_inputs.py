@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """From `--input` options to one array per input of a model."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 from anybit.cli._arrays import read_arrays
+from anybit.comparison._feeds import random_inputs as numbers_for
 from anybit.errors import ModelError
-from anybit.model import Model, Tensor
+from anybit.model import Tensor
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# 8 GiB of float32: more is a mistake in the model rather than a wish.
-_MOST_RANDOM_ELEMENTS = 2**31
+
+class TakesInputs(Protocol):
+    """A model, as far as its inputs go."""
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]: ...
 
 
-def gather_inputs(model: Model, options: Sequence[str]) -> dict[str, Array]:
+def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array]:
     """The arrays that the options name, by input.
 
     Names in a file that are no inputs are passed over, so that one .npz may hold inputs and
@@ -70,18 +73,6 @@ def _matched(arrays: dict[str, Array], names: list[str], option: str) -> dict[st
     raise ModelError(f"--input {option} holds {held}; the model's inputs are {', '.join(names)}")
 
 
-def random_inputs(model: Model) -> dict[str, Array]:
-    """Normally distributed numbers (0 and 1 for integers) from seed 0; free sizes are 1."""
-    generator = np.random.default_rng(0)
-    return {each.name: _random(generator, each) for each in model.inputs}
-
-
-def _random(generator: np.random.Generator, declared: Tensor) -> Array:
-    if declared.shape is None:
-        raise ModelError(f"input {declared.name!r} has no declared shape: pass --input")
-    shape = [size if isinstance(size, int) else 1 for size in declared.shape]
-    if math.prod(shape) > _MOST_RANDOM_ELEMENTS:
-        raise ModelError(f"input {declared.name!r} of shape {shape} is too large to make up")
-    if declared.dtype.kind == "f":
-        return generator.standard_normal(shape, dtype=np.float32).astype(declared.dtype)
-    return generator.integers(0, 2, shape).astype(declared.dtype)
+def random_inputs(model: TakesInputs) -> dict[str, Array]:
+    """Made-up numbers, the same every time."""
+    return numbers_for(model.inputs)

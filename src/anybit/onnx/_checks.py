@@ -2,6 +2,7 @@
 """What a model file claims, compared with what is there, before anything is allocated or read."""
 
 import math
+import os.path
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -16,6 +17,15 @@ _MOST_ELEMENTS = 2**40
 
 # Runtimes put the bodies of local functions in the place of their calls.
 _MOST_NODES = 10**5
+
+_SINGULAR = {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g"}
+_SINGULAR |= {"SPARSE_TENSOR": "sparse_tensor", "TYPE_PROTO": "tp"}
+_ATTRIBUTE_FIELDS = {
+    number: _SINGULAR.get(name, name.lower())
+    for name, number in onnx.AttributeProto.AttributeType.items()
+    if number
+}
+"""Where the value of each type stands in an attribute."""
 
 
 def check_shapes(proto: onnx.ModelProto, where: str) -> None:
@@ -43,6 +53,8 @@ def check_names(proto: onnx.ModelProto, where: str) -> None:
         _check_text([*names, *(each.domain for each in function.opset_import)], where)
         _check_nodes(function.node, where)
     _check_text([each.domain for each in proto.opset_import], where)
+    entries = [entry for tensor in _tensors(proto) for entry in tensor.external_data]
+    _check_text([text for entry in entries for text in (entry.key, entry.value)], where)
     for graph in _graphs(proto):
         values = (*graph.input, *graph.output, *graph.value_info)
         names = [each.name for each in (*values, *graph.initializer)]
@@ -62,6 +74,42 @@ def _check_text(names: Iterable[object], where: str) -> None:
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"{where} holds the name {name!r}, which is no UTF-8; it is damaged")
+
+
+def check_attributes(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse attributes without a value, or whose value no caller of a function can give."""
+    for graph in _graphs(proto):
+        for attribute in _attributes(graph.node):
+            what = f"{where}: attribute {attribute.name!r}"
+            if attribute.ref_attr_name and graph is proto.graph:
+                raise ModelError(f"{what} is a parameter, which only local functions have")
+            _check_attribute(attribute, what)
+    for function in proto.functions:
+        for attribute in (*function.attribute_proto, *_attributes(function.node)):
+            _check_attribute(attribute, f"{where}: attribute {attribute.name!r}")
+
+
+def _check_attribute(attribute: onnx.AttributeProto, what: str) -> None:
+    field = _ATTRIBUTE_FIELDS.get(attribute.type)
+    if field is None:
+        raise ModelError(f"{what} has no known type")
+    if attribute.ref_attr_name:
+        if field in ("g", "graphs"):
+            raise ModelError(f"{what} is a graph that a function is called with; inline it")
+    elif attribute.DESCRIPTOR.fields_by_name[field].has_presence and not attribute.HasField(field):
+        raise ModelError(f"{what} has no value")
+
+
+def _attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
+    return (attribute for node in nodes for attribute in node.attribute)
+
+
+def check_versions(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse versions that are no versions: the schemas are asked with them."""
+    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+        for each in imports:
+            if not 0 <= each.version < 2**31:
+                raise ModelError(f"{where} imports {each.domain!r} version {each.version}")
 
 
 def check_functions(proto: onnx.ModelProto, where: str) -> None:
@@ -124,8 +172,9 @@ def _check_external(
     location = entries.get("location", "")
     if folder is None:
         raise ModelError(f"{what} is stored in {location!r}; load the model by its path")
-    path = (folder / location).resolve()
-    if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
+    beside = bool(location) and "\0" not in location and not Path(location).is_absolute()
+    path = (folder / location).resolve() if beside else folder
+    if not beside or not path.is_relative_to(folder):
         raise ModelError(
             f"{what} is stored in {location!r}, outside the model's folder; "
             "external data must lie beside the model"
@@ -135,7 +184,7 @@ def _check_external(
         length = int(entries.get("length") or 0)
     except ValueError:
         raise ModelError(f"{what} has no valid offset and length") from None
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path's own raises for names that are too long
         raise ModelError(
             f"{what} is stored in {location!r}, which is missing from {folder}; "
             "copy that file beside the model"

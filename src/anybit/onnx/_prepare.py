@@ -6,8 +6,9 @@ import os
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx._quiet import quiet
 from anybit.onnx._read import Source, read
-from anybit.onnx.passes import FoldConstants, Normalize
+from anybit.onnx.passes import FoldConstants, InlineFunctions, Normalize
 
 
 def prepare(source: Source) -> ir.Model:
@@ -22,10 +23,11 @@ def prepare(source: Source) -> ir.Model:
     model = read(source)
     if model is source:
         model = model.clone()
-    apply(model, source, Normalize(), FoldConstants())
+    apply(model, source, InlineFunctions(), Normalize(), FoldConstants(codes=True))
     return model
 
 
+@quiet()
 def apply(model: ir.Model, source: Source, *passes: ir.passes.InPlacePass) -> None:
     """Run passes in turn. Errors get the name of the file that the model comes from."""
     try:

@@ -11,7 +11,15 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
-from anybit.onnx._checks import check_functions, check_names, check_shapes, check_tensors
+from anybit.onnx._checks import (
+    check_attributes,
+    check_functions,
+    check_names,
+    check_shapes,
+    check_tensors,
+    check_versions,
+)
+from anybit.onnx._quiet import quiet
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -19,6 +27,7 @@ Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 _LARGEST_PROTO = 2**31 - 1
 
 
+@quiet()
 def read(source: Source) -> ir.Model:
     """The model as it is, checked for what would harm the one who runs it.
 
@@ -29,7 +38,7 @@ def read(source: Source) -> ir.Model:
     Raises:
         ModelError: Not a readable ONNX file; external data that are missing, too short or outside
             the model's folder; tensors whose shape and data disagree; shapes beyond any memory;
-            values that nothing produces; cycles.
+            attributes without a value; values that nothing produces; cycles.
     """
     if isinstance(source, ir.Model):
         return source
@@ -44,6 +53,8 @@ def read(source: Source) -> ir.Model:
         proto = _parse(_contents(path), where)
         folder = path.resolve().parent
     check_names(proto, where)
+    check_versions(proto, where)
+    check_attributes(proto, where)
     check_functions(proto, where)
     check_shapes(proto, where)
     check_tensors(proto, folder, where)
@@ -98,9 +109,10 @@ def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
 
 
 def _check_values(model: ir.Model, where: str) -> None:
-    graphs = [model.graph, *model.graph.subgraphs()]
+    bodies = [model.graph, *(function.graph for function in model.functions.values())]
+    graphs = [graph for body in bodies for graph in (body, *body.subgraphs())]
     known = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-    for node in model.graph.all_nodes():
+    for node in (node for body in bodies for node in body.all_nodes()):
         for value in node.inputs:
             if value is not None and value.producer() is None and value not in known:
                 raise ModelError(
@@ -112,7 +124,7 @@ def _check_values(model: ir.Model, where: str) -> None:
             if value.producer() is None and value not in known:
                 raise ModelError(f"{where}: nothing produces the output {value.name!r}")
     try:
-        for graph in (model.graph, *(function.graph for function in model.functions.values())):
-            graph.sort()
+        for body in bodies:
+            body.sort()
     except ValueError:
         raise ModelError(f"{where}: the graph has a cycle; ONNX graphs must not") from None

@@ -9,12 +9,14 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx._constants import in_memory
+from anybit.onnx._quiet import quiet
 
 # Up to here one file is handiest. Serializing holds several copies of what is in the message, so
 # beyond it tensors are streamed to a file of their own.
 _LARGEST_SINGLE_FILE = 2**28
 
 
+@quiet()
 def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
     """Write a model; tensors of more than 256 MiB in all go to `<name>.data` beside it.
 

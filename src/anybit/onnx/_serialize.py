@@ -6,11 +6,13 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx._constants import Array, array_of, in_memory
+from anybit.onnx._quiet import quiet
 
 # Below this a tensor travels in the message, where every optimisation of a runtime sees it.
 _LARGE = 64 * 1024
 
 
+@quiet()
 def serialize(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
     """The bytes of the model without its large initializers, and those initializers by name.
 

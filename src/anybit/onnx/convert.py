@@ -18,13 +18,16 @@ from anybit.onnx._save import save
 from anybit.onnx.passes import (
     AddFunctions,
     FoldConstants,
+    FromQdq,
     InferShapes,
     InlineFunctions,
     Lower,
     Normalize,
     RaiseOpset,
+    ToQdq,
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
+from anybit.onnx.passes.to_qdq import needed_opset
 
 NEWEST_OPSET = 25
 """The newest opset that a conversion asks for; it brings the 2-bit types."""
@@ -116,8 +119,6 @@ def convert(
 
     run(InlineFunctions(), Normalize(), FoldConstants(operators=False), InferShapes())
     if form is Form.QONNX:
-        from anybit.onnx.passes import FromQdq
-
         run(FromQdq(steps, allow_approximate=allow_approximate), Normalize())
     elif form is Form.PORTABLE:
         fold_weights()
@@ -127,15 +128,13 @@ def convert(
     else:
         reasons: dict[str, str] = {}
         if form is not Form.STANDARD:
-            from anybit.onnx.passes import ToQdq
-            from anybit.onnx.passes.to_qdq import needed_opset
-
-            opset = needed_opset(model, style=form, opset_limit=opset_limit)
+            opset = needed_opset(model, form, opset_limit, allow_approximate=allow_approximate)
             native = ToQdq(
                 steps, style=form, opset_limit=opset_limit, allow_approximate=allow_approximate
             )
             reasons = native.reasons
-            run(RaiseOpset(opset), native)
+            # At once, since converting later would lose the ranges that nodes are annotated with.
+            run(RaiseOpset(max(opset, _STANDARD_OPSET)), native)
         fold_weights()
         run(RaiseOpset(_STANDARD_OPSET), Lower(steps, reasons), Normalize())
     run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())

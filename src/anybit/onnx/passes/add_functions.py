@@ -121,7 +121,7 @@ def _function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Functi
 
 def _variants(operator: Operator, nodes: Iterable[ir.Node]) -> list[Keywords]:
     """The distinct attributes of the nodes, the most common ones first."""
-    found = [keywords_of(node, operator) for node in nodes]
+    found: list[Keywords] = [keywords_of(node, operator) for node in nodes]
     distinct = [each for place, each in enumerate(found) if each not in found[:place]]
     return sorted(distinct, key=found.count, reverse=True)
 

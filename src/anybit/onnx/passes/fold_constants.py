@@ -16,6 +16,7 @@ from anybit.onnx._evaluate import (
     result_shape,
 )
 from anybit.onnx._registry import operator_of
+from anybit.onnx.qdq.linear import dequantized, is_dequantize
 
 # What folding may add to a model: four times its own constants, and room for small models.
 _GROWTH = 4
@@ -37,25 +38,32 @@ class FoldConstants(InPlacePass):
             not broadcast), or a tensor cannot be read.
     """
 
-    def __init__(self, *, operators: bool = True) -> None:
-        """`operators=False` folds standard operators only, so that a reader finds the others."""
+    def __init__(self, *, operators: bool = True, codes: bool = False) -> None:
+        """`operators=False` folds standard operators only, so that a reader finds the others.
+
+        `codes=True` also turns stored integers and 8-bit floats into the floats that they stand
+        for, which a file would not want, but a session does: its kernels treat constant weights in
+        a way of their own, and add in another order.
+        """
         self._operators = operators
+        self._codes = codes
 
     def call(self, model: ir.Model) -> PassResult:
         constants = [
             value.const_value for graph in model.graphs() for value in graph.initializers.values()
         ]
         present = sum(tensor.size for tensor in constants if tensor is not None)
-        folding = _Folding(model, _ROOM + _GROWTH * present, self._operators)
+        folding = _Folding(model, _ROOM + _GROWTH * present, self._operators, self._codes)
         count = sum(folding.fold(node) for node in list(model.graph.all_nodes()))
         modified = RemoveUnusedNodesPass()(model).modified
         return PassResult(model, bool(count) or modified)
 
 
 class _Folding:
-    def __init__(self, model: ir.Model, elements_left: int, operators: bool) -> None:
+    def __init__(self, model: ir.Model, elements_left: int, operators: bool, codes: bool) -> None:
         self._elements_left = elements_left
         self._operators = operators
+        self._codes = codes
         self._shapes: dict[ir.Value, Shape | None] = {}
         self._opset = model.graph.opset_imports.get("", 1)
         self._ir_version = model.ir_version or 8
@@ -74,7 +82,7 @@ class _Folding:
             return False
         if node.op_type == "Constant" and node.domain == "":
             tensor = node.attributes.get("value")
-            if tensor is not None and not tensor.is_ref():
+            if isinstance(tensor, ir.Attr) and isinstance(tensor.value, ir.TensorProtocol):
                 _replace(node, tensor.as_tensor())
                 return True
         elif not node.inputs:
@@ -101,9 +109,15 @@ class _Folding:
             if arrays[0] is None or arrays[0].size > self._elements_left:
                 return None
             return evaluate_operator(node, operator, arrays)
+        if is_dequantize(node):
+            return dequantized(node) if self._codes else None
         return self._standard_result(node, arrays)
 
     def _standard_result(self, node: ir.Node, arrays: Arrays) -> Array | None:
+        # The range that a Clip gives to codes would be lost.
+        readers = [reader for reader, _ in node.outputs[0].uses()]
+        if node.op_type == "Clip" and not self._codes and any(map(is_dequantize, readers)):
+            return None
         bound = 1 if node.op_type == "Constant" else result_bound(node, arrays)
         if bound is None or bound > self._elements_left:
             return None

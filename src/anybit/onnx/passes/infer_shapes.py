@@ -5,6 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import ShapeInferencePass
 
+from anybit.onnx._quiet import quiet
 from anybit.onnx._schemas import register
 
 
@@ -14,10 +15,11 @@ class InferShapes(InPlacePass):
     What cannot be inferred stays as it is. Large tensors are not handed over.
     """
 
+    @quiet()
     def call(self, model: ir.Model) -> PassResult:
         try:
             register()  # which onnx before 1.19 cannot do
-            modified = ShapeInferencePass(data_prop=True)(model).modified
+            modified = ShapeInferencePass(strict_mode=False, data_prop=True)(model).modified
         except Exception:  # a contradiction in the model, which whoever runs it will name
             modified = False
         return PassResult(model, modified)

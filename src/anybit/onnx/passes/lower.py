@@ -82,7 +82,7 @@ def expanded(node: ir.Node, operator: Operator) -> Traced:
 def _traced(node: ir.Node, value: ir.Value) -> Traced:
     if is_constant(value):
         return known(array_of(value))
-    if value.dtype is None:
+    if value.dtype in (None, ir.DataType.UNDEFINED):
         raise ModelError(
             f"{described(node)}: the type of {value.name!r} is not known; declare it in the model"
         )

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring a model to a newer version of the standard operators."""
 
-import logging
-
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
+from anybit.onnx._quiet import quiet
 
 
 class RaiseOpset(InPlacePass):
@@ -30,14 +29,11 @@ class RaiseOpset(InPlacePass):
 
         imports = dict(model.graph.opset_imports)
         problem = "its operators have no newer form"
-        log = logging.getLogger("onnxscript.version_converter")
-        log.addFilter(_quiet)  # it reports which of two converters it takes
         try:
-            ConvertVersionPass(self._opset, fallback=True)(model)
+            with quiet():
+                ConvertVersionPass(self._opset, fallback=True)(model)
         except Exception as error:  # neither converter has a class for what it cannot do
             problem = str(error)
-        finally:
-            log.removeFilter(_quiet)
         if model.graph.opset_imports.get("", 0) < self._opset:
             raise ModelError(
                 f"the model has opset {present} and cannot be brought to {self._opset}, which the "
@@ -46,7 +42,3 @@ class RaiseOpset(InPlacePass):
         # The converter drops the versions of domains that it does not know.
         model.graph.opset_imports.update({**imports, "": self._opset})
         return PassResult(model, True)
-
-
-def _quiet(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.WARNING

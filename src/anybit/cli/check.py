@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit check`: what is wrong with a model, and what a target cannot take."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from anybit.onnx.check import TARGETS, Finding
+from anybit.onnx.check import check as check_model
+
+_COLOURS = {"error": "bold red", "warning": "yellow"}
+
+
+def check(
+    model: Annotated[Path, typer.Argument(help="The .onnx file.")],
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(TARGETS), help="Say also what this target cannot take."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list of all findings.")
+    ] = False,
+) -> None:
+    """Say what is wrong with a model, one line each, and what to do about it.
+
+    The exit code is 1 if there are errors. The model is not run.
+    """
+    findings = check_model(model, target)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in findings], indent=2))
+    else:
+        console = Console()
+        for each in findings:
+            # Whole lines, also where a pipe has no width.
+            console.print(_line(each), soft_wrap=True)
+        console.print(_counts(findings), highlight=False)
+    if any(strict or each.severity == "error" for each in findings):
+        raise typer.Exit(1)
+
+
+def _line(finding: Finding) -> Text:
+    line = Text()
+    line.append(f"{finding.severity}: ", style=_COLOURS[finding.severity])
+    where = f"{finding.node} ({finding.operator})" if finding.operator else finding.node
+    line.append(_printable(where or "model"), style="bold")
+    line.append(f": {_printable(finding.problem)}; {_printable(finding.remedy)}")
+    line.append(f" [{finding.code}]", style="dim")
+    return line
+
+
+def _printable(text: str) -> str:
+    """The text on one line; names from files may hold anything, such as codes for terminals."""
+    return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
+
+
+def _counts(findings: tuple[Finding, ...]) -> str:
+    if not findings:
+        return "[green]nothing wrong[/green]"
+    errors = sum(each.severity == "error" for each in findings)
+    counts = ((errors, "error"), (len(findings) - errors, "warning"))
+    return ", ".join(f"{count} {word}{'s' * (count != 1)}" for count, word in counts)

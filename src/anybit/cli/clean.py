@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit clean`: write a model in one spelling, without leftovers, with all shapes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from anybit.cli._files import check_folder, file_size
+from anybit.errors import ModelError
+from anybit.onnx import read
+from anybit.onnx._save import save
+from anybit.onnx.checking.targets import TARGETS
+from anybit.onnx.clean import clean as clean_model
+
+_TARGETS = "|".join(name for name, each in TARGETS.items() if each.names)
+
+
+def clean(
+    model: Annotated[Path, typer.Argument(help="The .onnx file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The result.")],
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="N|dynamic", help="The rows of inputs and outputs: a number, or any."),
+    ] = None,
+    keep_quantizers: Annotated[
+        bool, typer.Option("--keep-quantizers", help="Do not compute quantized weights.")
+    ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar=_TARGETS, help="Keep quantizers, under the names that this compiler looks for."
+        ),
+    ] = None,
+) -> None:
+    """Normalise a model, fold constants, drop what is not used, infer shapes.
+
+    The results are bit for bit the same, and cleaning twice gives the same file.
+    """
+    check_folder(output, "--output")
+    rows = None if batch is None else _rows(batch)
+    with Console(stderr=True).status(f"Cleaning {escape(model.name)}"):
+        before = sum(1 for _ in read(model).graph.all_nodes())
+        size = file_size(model)
+        cleaned = clean_model(
+            model,
+            batch=rows,
+            keep_quantizers=keep_quantizers,
+            target=target,
+        )
+        save(cleaned, output)
+    after = sum(1 for _ in cleaned.graph.all_nodes())
+    Console().print(
+        f"{output} written: {after} nodes (was {before}), {file_size(output)} (was {size})",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _rows(text: str) -> int | str:
+    if text == "dynamic":
+        return text
+    # Longer ones are no sizes, and Python refuses to read the longest.
+    if not text.isdecimal() or len(text) > 18:
+        raise ModelError(f'--batch must be an integer >= 1 or "dynamic", got {text!r}')
+    return int(text)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where two models, two runtimes, or a model and recorded tensors disagree.
+
+diff              compare every tensor, not only the outputs
+Difference        what was found; `to_json` and `to_html` write it down
+TensorDifference  one pair of tensors
+RUNNERS           what can run a model, by name
+"""
+
+from anybit.comparison._diff import diff
+from anybit.comparison._results import (
+    Difference,
+    Match,
+    NodeInput,
+    Sample,
+    TensorDifference,
+    Verdict,
+)
+from anybit.comparison._runners import RUNNERS
+
+__all__ = [
+    "RUNNERS",
+    "Difference",
+    "Match",
+    "NodeInput",
+    "Sample",
+    "TensorDifference",
+    "Verdict",
+    "diff",
+]

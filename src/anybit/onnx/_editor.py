@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write nodes and constants into a model, under names that nothing else in it has."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx._constants import Array, is_constant
+from anybit.onnx._writer import names_of
+
+
+class Editor:
+    """What passes that write nodes share. Constants go to the main graph, seen by all others.
+
+    Nothing that is there is overwritten: files share initializers between nodes.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._main = model.graph
+        self._unique = names_of(model)
+        self._shared: dict[tuple[str, ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+
+    def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """A new initializer."""
+        value = ir.Value(
+            name=self._unique(name),
+            const_value=tensor,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(tensor.shape.numpy()),
+        )
+        self._main.register_initializer(value)
+        return value
+
+    def parameter(self, owner: str, role: str, array: Array, dtype: ir.DataType) -> ir.Value:
+        """An initializer of these values; equal parameters of one role are one initializer."""
+        values = np.asarray(array).astype(dtype.numpy())
+        key = role, dtype, values.shape, values.tobytes()
+        if key not in self._shared:
+            self._shared[key] = self.constant(f"{owner}_{role}", ir.tensor(values, dtype=dtype))
+        return self._shared[key]
+
+    def insert(
+        self,
+        before: ir.Node,
+        kind: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        *,
+        like: ir.Value,
+        dtype: ir.DataType,
+        attributes: Sequence[ir.Attr] = (),
+        domain: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> ir.Value:
+        """The result, in `like`'s shape, of a new node in front of another."""
+        assert before.graph is not None, "nodes in a graph only"
+        node = ir.Node(domain, kind, inputs, attributes, name=self._unique(name))
+        node.metadata_props.update(metadata or {})
+        result = node.outputs[0]
+        result.name = self._unique(name)
+        result.dtype = dtype
+        result.shape = like.shape.copy() if like.shape is not None else None
+        before.graph.insert_before(before, node)
+        return result
+
+    def replace(self, node: ir.Node, result: ir.Value, *, shared: bool = False) -> None:
+        """Put a new result in the place and under the name of a node's only output.
+
+        A `shared` result has other readers, or stands in a graph around the node's: it keeps its
+        name. Inputs of the node that nothing else reads are dropped, so that weights are freed.
+        """
+        assert node.graph is not None, "nodes in a graph only"
+        old, inputs = node.outputs[0], [value for value in node.inputs if value is not None]
+        if shared and old.is_graph_output():
+            name, dtype = f"{old.name}_copy", result.dtype or ir.DataType.FLOAT
+            result = self.insert(node, "Identity", [result], name, like=result, dtype=dtype)
+            shared = False
+        if not shared:
+            result.type = old.type if old.type is not None else result.type
+            result.shape = old.shape if old.shape is not None else result.shape
+            result.metadata_props.update(old.metadata_props)
+        old.replace_all_uses_with(result, replace_graph_outputs=True)
+        node.graph.remove(node, safe=True)
+        if old.name and not shared:
+            result.name = old.name
+        for value in inputs:
+            drop_if_unread(value)
+
+
+def drop_if_unread(value: ir.Value) -> None:
+    """Remove a constant from its graph if no node reads it and it is no output."""
+    unread = is_constant(value) and not value.uses() and not value.is_graph_output()
+    if unread and value.graph is not None and value.name is not None:
+        del value.graph.initializers[value.name]

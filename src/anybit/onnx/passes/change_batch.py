@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another number of rows, or a free one, along the first axis of inputs and outputs."""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.errors import ModelError
+from anybit.onnx._constants import Array, array_of, is_constant
+from anybit.onnx._registry import described
+from anybit.onnx.passes.fold_constants import FoldConstants
+from anybit.onnx.passes.infer_shapes import InferShapes
+
+Size: TypeAlias = int | ir.SymbolicDim
+
+
+class ChangeBatch(InPlacePass):
+    """Make the first axis of all inputs and outputs that share the batch as long as is asked for.
+
+    The batch is the first axis of the first input; inputs and outputs whose first axis is as long
+    have it too. Reshape nodes whose constant target fixes the batch copy it from their input
+    instead. Shapes inside the model are inferred anew, and so it is found out whether every output
+    follows. The model is normalised.
+
+    Raises:
+        ModelError: No input has a first axis; a Reshape mixes rows; an output does not follow, as
+            far as can be told.
+    """
+
+    def __init__(self, batch: int | str) -> None:
+        """`batch` is a number >= 1, or "dynamic" for a free size, which is called "batch"."""
+        if batch != "dynamic" and (not isinstance(batch, int) or batch < 1):
+            raise ModelError(f'batch must be an integer >= 1 or "dynamic", got {batch!r}')
+        self._batch = batch
+
+    def call(self, model: ir.Model) -> PassResult:
+        InferShapes()(model)
+        old = _batch_of(model)
+        if old == self._batch or (self._batch == "dynamic" and not isinstance(old, int)):
+            return PassResult(model, False)
+        before = _folded(model)
+        rows = {value.name: _rows(value) for value in _values(before)}
+        targets = _targets(before) if isinstance(old, int) else {}
+        outputs = [each for each in model.graph.outputs if rows.get(each.name) in (old, None)]
+        # A free size that no other shape has shows in every shape which axes are the batch.
+        free = ir.SymbolicDim(_free_name(model))
+        _forget_shapes(model)
+        for value in model.graph.inputs:
+            if _rows(value) == old:
+                _set_rows(value, free)
+        FoldConstants(operators=False)(model)
+        InferShapes()(model)
+        while sum(
+            _freed(node, free, rows.get(node.outputs[0].name) == old, targets)
+            for node in _reshapes(model)
+        ):
+            _forget_shapes(model)
+            InferShapes()(model)
+        for value in outputs:
+            _check_follows(value, free, self._batch)
+        if isinstance(self._batch, int):
+            for value in _values(model):
+                _substitute(value, free, self._batch)
+        return PassResult(model, True)
+
+
+def _batch_of(model: ir.Model) -> Size:
+    for value in model.graph.inputs:
+        rows = _rows(value)
+        if rows is None:
+            raise ModelError(
+                f"input {value.name!r} has no first axis that could be the batch; "
+                "declare the shapes of the inputs"
+            )
+        return rows
+    raise ModelError("the model has no input, and so no batch")
+
+
+def _rows(value: ir.Value) -> Size | None:
+    return value.shape[0] if value.shape is not None and len(value.shape) else None
+
+
+def _set_rows(value: ir.Value, rows: Size) -> None:
+    assert value.shape is not None, "it has rows"
+    value.shape = ir.Shape([rows, *list(value.shape)[1:]])
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for node in model.graph.all_nodes():
+        yield from node.outputs
+
+
+def _forget_shapes(model: ir.Model) -> None:
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            value.shape = None
+
+
+def _free_name(model: ir.Model) -> str:
+    sizes = [size for value in _values(model) if value.shape is not None for size in value.shape]
+    used = {size.value for size in sizes if isinstance(size, ir.SymbolicDim)}
+    wish, number = "batch", 0
+    while wish in used:
+        wish, number = f"batch_{number}", number + 1
+    return wish
+
+
+def _reshapes(model: ir.Model) -> list[ir.Node]:
+    return [
+        node
+        for node in model.graph.all_nodes()
+        if (node.domain, node.op_type) == ("", "Reshape") and len(node.inputs) == 2
+    ]
+
+
+def _folded(model: ir.Model) -> ir.Model:
+    """The model with all that is constant, and all shapes, as long as the batch is what it is."""
+    folded = model.clone()
+    FoldConstants(operators=False)(folded)
+    InferShapes()(folded)
+    return folded
+
+
+def _targets(model: ir.Model) -> dict[str | None, Array]:
+    """The constant target of each Reshape, by its output."""
+    return {
+        node.outputs[0].name: array_of(node.inputs[1]).astype(np.int64)
+        for node in _reshapes(model)
+        if node.inputs[1] is not None and is_constant(node.inputs[1])
+    }
+
+
+def _freed(
+    node: ir.Node, batch: ir.SymbolicDim, follows: bool, targets: dict[str | None, Array]
+) -> bool:
+    """Whether the Reshape fixed the batch and no longer does. It could if its rows `follow` it.
+
+    Where input and output have the batch first, their rows are equally long, and 0, which copies
+    the size of the input, means the same as the number.
+    """
+    x, sizes = node.inputs[0], targets.get(node.outputs[0].name)
+    if x is None or x.shape is None or sizes is None or batch not in list(x.shape):
+        return False
+    free_of_zeros = "allowzero" not in node.attributes or (sizes != 0).all()
+    if not follows or list(x.shape).index(batch) != 0 or not free_of_zeros:
+        raise ModelError(
+            f"{described(node)} reshapes to {sizes.tolist()}, which fixes the batch together with "
+            "other axes; export the model with another batch size"
+        )
+    del targets[node.outputs[0].name]
+    node.attributes.pop("allowzero", None)
+    _give_target(node, np.concatenate([[0], sizes[1:]]))
+    return True
+
+
+def _give_target(node: ir.Node, sizes: Array) -> None:
+    """A target of its own: others may read the old one."""
+    graph, old = node.graph, node.inputs[1]
+    assert graph is not None, "it was found in one"
+    assert old is not None, "it is a constant"
+    names = {value.name for value in graph.initializers.values()}
+    number = 0
+    while (name := f"{old.name}_batch_{number}") in names:
+        number += 1
+    value = ir.Value(name=name, const_value=ir.tensor(sizes, name=name))
+    value.shape, value.type = ir.Shape(sizes.shape), ir.TensorType(ir.DataType.INT64)
+    graph.register_initializer(value)
+    node.replace_input_with(1, value)
+    if is_constant(old) and old.graph is not None and not old.uses() and not old.is_graph_output():
+        del old.graph.initializers[str(old.name)]
+
+
+def _check_follows(value: ir.Value, batch: ir.SymbolicDim, wanted: int | str) -> None:
+    if _rows(value) != batch:
+        shape = "unknown" if value.shape is None else str(value.shape)
+        raise ModelError(
+            f"with batch {wanted} the output {value.name!r} has the shape {shape}, which does not "
+            "follow the batch as far as can be told; export the model with that batch"
+        )
+
+
+def _substitute(value: ir.Value, batch: ir.SymbolicDim, size: int) -> None:
+    if value.shape is not None:
+        value.shape = ir.Shape([size if each == batch else each for each in value.shape])

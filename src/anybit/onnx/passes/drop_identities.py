@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take out nodes that hand on their input."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+# Before, an attribute decided whether the node drops anything.
+_DROPOUT_OPSET = 7
+
+
+class DropIdentities(InPlacePass):
+    """No Identity any more, and no Dropout that is not in training.
+
+    Graph inputs and outputs keep their names, so that a node between an input, or a constant, and
+    an output stays.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        opset = model.graph.opset_imports.get("", 1)
+        nodes = [node for node in model.graph.all_nodes() if _is_identity(node, opset)]
+        return PassResult(model, bool(sum(_dropped(node) for node in nodes)))
+
+
+def _is_identity(node: ir.Node, opset: int) -> bool:
+    if node.domain != "" or not node.inputs or node.inputs[0] is None:
+        return False
+    if node.op_type == "Identity":
+        return len(node.outputs) == 1
+    if node.op_type != "Dropout" or opset < _DROPOUT_OPSET:
+        return False
+    # From opset 12 on the third input switches training on.
+    training = len(node.inputs) > 2 and node.inputs[2] is not None
+    mask = node.outputs[1:]
+    return not training and not any(each.uses() or each.is_graph_output() for each in mask)
+
+
+def _dropped(node: ir.Node) -> bool:
+    x, y, graph = node.inputs[0], node.outputs[0], node.graph
+    assert x is not None, "asked before"
+    assert graph is not None, "it was found in one"
+    if y.is_graph_output():
+        producer = x.producer()
+        if producer is None or producer.graph is not graph or x.is_graph_output():
+            return False
+    if x.shape is None:
+        x.shape = y.shape
+    if x.type is None:
+        x.type = y.type
+    name = y.name if y.is_graph_output() else x.name
+    y.replace_all_uses_with(x, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    x.name = name
+    return True

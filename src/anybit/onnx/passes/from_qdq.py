@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raise QuantizeLinear and DequantizeLinear to quantizers."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from anybit.onnx._editor import Editor
+from anybit.onnx._report import Step
+from anybit.onnx.passes.fold_constants import FoldConstants
+from anybit.onnx.passes.infer_shapes import InferShapes
+from anybit.onnx.qdq.grids import Inexpressible
+from anybit.onnx.qdq.linear import is_dequantize, is_quantize
+from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
+from anybit.onnx.qdq.raiser import Raiser
+from anybit.onnx.qdq.trace import clipped_constants
+
+
+class FromQdq(InPlacePass):
+    """Replace pairs of QuantizeLinear and DequantizeLinear, and the latter behind constants.
+
+    The model is normalised. It may be folded, but the ranges that Clips give to the codes of
+    constants are lost then; it is folded here, after they have been read.
+
+    * A pair with the same scale, zero-point, type and axis, and perhaps Clips of the codes and
+      nodes that move elements between the two, becomes a quantizer and the same nodes. Limits of x
+      before it that are codes times scale, as `ToQdq` writes them, are part of it. A zero-point
+      only shifts the range of such a pair: uint8 with 128 is 8 bits, signed. A range that no
+      operator has becomes the smallest one around it and a Clip of the values.
+    * Where(x >= 0, 1, -1) before a pair is an operator that gives signs.
+    * A DequantizeLinear of a constant becomes a quantizer of the float values; zero-point and
+      range, be it from a Clip or from what `ToQdq` noted, stay. The operator is run to see that it
+      gives the same values.
+    * QLinearConv and QLinearMatMul become DequantizeLinear, Conv or MatMul and QuantizeLinear
+      first, if float32 computes the same: all scales powers of two, sums below 2^24.
+
+    Whatever else there is stays as it is, with a step that says why: parts without a partner,
+    parameters that are computed, scales per block, other integer operators.
+
+    The values stay what they were, but for the sign of a zero, for NaN, whose code ONNX does not
+    define, and for infinite x / scale of float8 types, which saturate where the operator gives
+    NaN. With `allow_approximate` zero-points of activations become those of the operator, which
+    differ at ties, and QLinear operators with any scale are taken apart; the steps say so.
+
+    Raises:
+        ModelError: A node contradicts itself (an axis that x does not have, scales and zero-points
+            that do not match), a tensor cannot be read, or a QLinear operator would change its
+            values and that is not allowed.
+    """
+
+    def __init__(self, steps: list[Step], *, allow_approximate: bool = False) -> None:
+        self._steps = steps
+        self._allow_approximate = allow_approximate
+
+    def call(self, model: ir.Model) -> PassResult:
+        ranges = dict(clipped_constants(model))
+        modified = FoldConstants(operators=False)(model).modified
+        modified |= InferShapes()(model).modified
+        editor = Editor(model)
+        modified |= split_operators(
+            model, editor, self._steps, allow_approximate=self._allow_approximate
+        )
+        raiser = Raiser(model, editor, allow_approximate=self._allow_approximate)
+        reasons: dict[ir.Node, str] = {}
+        for node in list(model.graph.all_nodes()):
+            if is_dequantize(node):
+                try:
+                    self._steps.append(raiser.raised(node, ranges.get(node, (-np.inf, np.inf))))
+                    modified = True
+                except Inexpressible as reason:
+                    reasons[node] = str(reason)
+        modified |= RemoveUnusedNodesPass()(model).modified
+        self._steps.extend(_kept(model, reasons))
+        return PassResult(model, modified)
+
+
+def _kept(model: ir.Model, reasons: dict[ir.Node, str]) -> list[Step]:
+    steps = []
+    for node in model.graph.all_nodes():
+        reason = reasons.get(node)
+        if reason is None and is_quantize(node):
+            readers = {reader.op_type for reader, _ in node.outputs[0].uses()}
+            reason = f"its codes are read by {', '.join(sorted(readers)) or 'nothing in the model'}"
+        elif is_integer_operator(node):
+            reason = KEPT_REASON
+        if reason is not None:
+            name = node.name or str(node.outputs[0].name)
+            steps.append(Step(name, node.op_type, "kept", reason))
+    return steps

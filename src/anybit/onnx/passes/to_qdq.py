@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write quantizers as QuantizeLinear and DequantizeLinear."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from anybit.onnx._editor import Editor
+from anybit.onnx._registry import operator_of
+from anybit.onnx._report import Step
+from anybit.onnx.qdq.grids import Inexpressible
+from anybit.onnx.qdq.plan import Options, Plan, plan
+from anybit.onnx.qdq.writer import QdqWriter
+from anybit.ops import Operator
+
+
+class ToQdq(InPlacePass):
+    """Replace quantizers by QuantizeLinear and DequantizeLinear with the narrowest native type.
+
+    The model is normalised and its standard operators are folded, so that scales are constants.
+
+    * Activations: an operator that rounds to nearest, without zero-point and with one scale or one
+      per channel, becomes QuantizeLinear -> DequantizeLinear. A range that is narrower than any
+      type gets a Clip of 8-bit codes between the two, or Max and Min of x before them where
+      runtimes have no such Clip or do not saturate. An operator that gives signs becomes
+      GreaterOrEqual and Where before them. x of float16 and bfloat16 is cast to float32 and the
+      result back.
+    * Constants: codes in the narrowest type that holds the range, and DequantizeLinear; any
+      rounding and any integral zero-point of the type. Wide ones (biases) are int32. The codes
+      are checked to stand for the same values. A range that is narrower than the type is noted in
+      the metadata of the node.
+    * Style "qcdq": 8-bit types only (int32 for wide constants), and a Clip between the two, also
+      behind constants, wherever the range is narrower than the type.
+
+    The values stay what they were, but for the sign of a zero and for inputs for which ONNX
+    defines nothing: NaN has no integer code, and where x / scale is infinite the float8 types
+    saturate, while the operator gives NaN. In bipolar nodes NaN gives -scale, as it must.
+
+    Nodes that cannot be had so stay, and `reasons` tells why, by the name of their output. With
+    `allow_approximate` an integral zero-point of an activation is one that QuantizeLinear adds
+    after rounding, and the step says so. Opset imports and IR version are not changed: types and
+    operators that the model's opset or `opset_limit` lacks are not used.
+
+    Raises:
+        ModelError: An operator refuses its constant inputs, or a tensor cannot be read.
+    """
+
+    def __init__(
+        self,
+        steps: list[Step],
+        *,
+        style: str,
+        opset_limit: int = 25,
+        allow_approximate: bool = False,
+    ) -> None:
+        self.reasons: dict[str, str] = {}
+        self._steps = steps
+        self._options = Options(style, opset_limit, allow_approximate)
+
+    def call(self, model: ir.Model) -> PassResult:
+        self.reasons.clear()
+        wanted = self._options
+        opset = min(wanted.opset, model.graph.opset_imports.get("", 1))
+        options = Options(wanted.style, opset, wanted.allow_approximate)
+        writer = QdqWriter(Editor(model))
+        modified = False
+        for node in list(model.graph.all_nodes()):
+            operator = operator_of(node)
+            if operator is None:
+                continue
+            try:
+                planned = plan(node, operator, options)
+                step = _step(node, operator, planned)
+                writer.write(node, operator, planned)
+            except Inexpressible as reason:
+                self.reasons[str(node.outputs[0].name)] = str(reason)
+                continue
+            self._steps.append(step)
+            modified = True
+        modified |= RemoveUnusedNodesPass()(model).modified
+        return PassResult(model, modified)
+
+
+def needed_opset(
+    model: ir.Model, style: str, opset_limit: int = 25, *, allow_approximate: bool = False
+) -> int:
+    """The lowest opset of all that `ToQdq` would write, if the model had `opset_limit`.
+
+    1 if it would write nothing. Weights are not read.
+
+    Raises:
+        ModelError: A parameter that an operator refuses.
+    """
+    options = Options(style, opset_limit, allow_approximate)
+    needed = 1
+    for node in model.graph.all_nodes():
+        operator = operator_of(node)
+        if operator is not None:
+            try:
+                needed = max(needed, plan(node, operator, options).opset)
+            except Inexpressible:
+                continue
+    return needed
+
+
+def _step(node: ir.Node, operator: Operator, planned: Plan) -> Step:
+    kind = "DequantizeLinear" if planned.constant else "QuantizeLinear"
+    return Step(
+        node.name or str(node.outputs[0].name),
+        operator.onnx_name,
+        f"{kind} {planned.type.name}",
+        planned.approximation,
+        exact=not planned.approximation,
+    )

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands before a QuantizeLinear and is part of the quantizer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx._constants import Array, array_of, is_constant
+from anybit.onnx.qdq.layout import layout_of
+from anybit.onnx.qdq.linear import Linear, dtype_of
+
+_STANDARD = ("", "ai.onnx")
+
+# Up to here RN(RN(n * scale) / scale) is nearer to n than to any other integer.
+_MOST_CODE = 2.0**22
+
+
+@dataclass(frozen=True)
+class Limited:
+    """x before its limits, and the codes that they allow: lowest and highest, per channel."""
+
+    x: ir.Value
+    lowest: Array
+    highest: Array
+
+
+def limits_before(x: ir.Value, linear: Linear) -> Limited | None:
+    """The limits of a Max and a Min, or a Clip, if they are exactly codes times scale."""
+    lowest, highest = np.full((), -np.inf), np.full((), np.inf)
+    found = False
+    for _ in range(2):
+        node = x.producer()
+        if node is None or node.domain not in _STANDARD:
+            break
+        bounds = _bounds(node)
+        if bounds is None:
+            break
+        before, low, high = bounds
+        low_codes = _codes(low, linear, before, -np.inf)
+        high_codes = _codes(high, linear, before, np.inf)
+        if low_codes is None or high_codes is None or before.dtype != ir.DataType.FLOAT:
+            break
+        lowest, highest = np.maximum(lowest, low_codes), np.minimum(highest, high_codes)
+        x, found = before, True
+    if not found or np.any(lowest > highest):
+        return None
+    return Limited(x, lowest, highest)
+
+
+def _bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None:
+    """What a node limits, from below and from above."""
+    inputs = list(node.inputs)
+    if node.op_type == "Clip" and 1 <= len(inputs) <= 3 and inputs[0] is not None:
+        if {"min", "max"} & set(node.attributes):  # before opset 11
+            return None
+        given = [*inputs[1:], None, None][:2]
+        if any(value is not None and not is_constant(value) for value in given):
+            return None
+        low, high = (None if value is None else array_of(value) for value in given)
+        return inputs[0], low, high
+    if node.op_type in ("Max", "Min") and len(inputs) == 2 and all(inputs):
+        constants = [value for value in inputs if value is not None and is_constant(value)]
+        others = [value for value in inputs if value is not None and not is_constant(value)]
+        if len(constants) == 1 and len(others) == 1:
+            limit = array_of(constants[0])
+            below = node.op_type == "Max"
+            return others[0], limit if below else None, None if below else limit
+    return None
+
+
+def _codes(bound: Array | None, linear: Linear, x: ir.Value, absent: float) -> Array | None:
+    """The codes, less the zero-point, that a bound stands for; None if it stands for none."""
+    if bound is None:
+        return np.asarray(absent)
+    if bound.dtype != np.float32 or not _fits(bound, x):
+        return None
+    layout = layout_of(linear.scale, bound)
+    if layout is None or layout.axis != linear.layout.axis:
+        return None
+    with np.errstate(all="ignore"):
+        codes = np.rint(layout.zeropt / layout.scale)
+        exact = (codes * layout.scale == layout.zeropt) & (np.abs(codes) < _MOST_CODE)
+    return codes.astype(np.float64) if np.all(exact) else None
+
+
+def _fits(array: Array, x: ir.Value) -> bool:
+    """Whether an array is sure to broadcast to x without enlarging it."""
+    if array.ndim == 0:
+        return True
+    if x.shape is None or len(x.shape) < array.ndim:
+        return False
+    sizes = list(x.shape)[-array.ndim :]
+    return all(size in (1, whole) for size, whole in zip(array.shape, sizes, strict=True))
+
+
+def sign_source(quantize: ir.Node, linear: Linear) -> ir.Value | None:
+    """x, if the node quantizes Where(x >= 0, a, b) and a and b have the codes 1 and -1."""
+    where = _producer(quantize, 0, "Where", 3)
+    compare = _producer(where, 0, "GreaterOrEqual", 2) if where is not None else None
+    if where is None or compare is None or not linear.type.holds(-1, 1):
+        return None
+    x, zero = compare.inputs
+    if x is None or dtype_of(x) != ir.DataType.FLOAT or np.any(linear.layout.zeropt):
+        return None
+    plus, minus = (_single(where.inputs[index], x) for index in (1, 2))
+    if linear.layout.axis is not None or _single(zero, x) != 0:
+        return None
+    scale = float(linear.layout.scale)
+    return x if (plus, minus) == (scale, -scale) else None
+
+
+def _producer(node: ir.Node, index: int, kind: str, inputs: int) -> ir.Node | None:
+    value = node.inputs[index]
+    found = value.producer() if value is not None else None
+    if found is None or (found.op_type, len(found.inputs)) != (kind, inputs):
+        return None
+    return found if found.domain in _STANDARD and all(found.inputs) else None
+
+
+def _single(value: ir.Value | None, x: ir.Value) -> float | None:
+    """The one number of a float32 constant that does not enlarge x."""
+    if value is None or not is_constant(value):
+        return None
+    array = array_of(value)
+    usable = array.size == 1 and array.dtype == np.float32 and _fits(array, x)
+    return float(array.reshape(())) if usable else None

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types that QuantizeLinear and DequantizeLinear take, in one table."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from anybit.formats import FloatFormat, float8_e4m3fn, float8_e5m2
+
+
+@dataclass(frozen=True)
+class NativeType:
+    """An element type of ONNX for codes, with the first opset whose QuantizeLinear takes it.
+
+    Integers have a range, floats a format. A `wide` type is one for constants only: no
+    QuantizeLinear gives it, and its DequantizeLinear has no zero-point.
+    """
+
+    dtype: ir.DataType
+    opset: int
+    format: FloatFormat | None = None
+    wide: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.dtype.name.lower()
+
+    @property
+    def bits(self) -> int:
+        return int(self.dtype.bitwidth)
+
+    @property
+    def signed(self) -> bool:
+        return not self.dtype.name.startswith("U")
+
+    @property
+    def lowest(self) -> int:
+        """The lowest code of an integer type."""
+        return -(2 ** (self.bits - 1)) if self.signed else 0
+
+    @property
+    def highest(self) -> int:
+        """The highest code of an integer type."""
+        return int(2 ** (self.bits - self.signed)) - 1
+
+    def holds(self, lowest: int, highest: int) -> bool:
+        """Whether an integer type has all codes from lowest to highest."""
+        return self.lowest <= lowest and highest <= self.highest
+
+
+INTEGERS = (
+    NativeType(ir.DataType.INT2, 25),
+    NativeType(ir.DataType.UINT2, 25),
+    NativeType(ir.DataType.INT4, 21),
+    NativeType(ir.DataType.UINT4, 21),
+    NativeType(ir.DataType.INT8, 10),
+    NativeType(ir.DataType.UINT8, 10),
+    NativeType(ir.DataType.INT16, 21),
+    NativeType(ir.DataType.UINT16, 21),
+    NativeType(ir.DataType.INT32, 10, wide=True),
+)
+"""By width."""
+
+FLOATS = (
+    NativeType(ir.DataType.FLOAT8E4M3FN, 19, float8_e4m3fn),
+    NativeType(ir.DataType.FLOAT8E5M2, 19, float8_e5m2),
+    # "fnuz": no infinities, and the code of -0.0 means NaN, so that no value is lost to it.
+    NativeType(ir.DataType.FLOAT8E4M3FNUZ, 19, FloatFormat(4, 3, 8, name="float8_e4m3fnuz")),
+    NativeType(ir.DataType.FLOAT8E5M2FNUZ, 19, FloatFormat(5, 2, 16, name="float8_e5m2fnuz")),
+)
+
+PER_AXIS_OPSET = 13
+"""The first opset whose QuantizeLinear and DequantizeLinear take one scale per channel."""
+
+
+def native_type(dtype: ir.DataType | None) -> NativeType | None:
+    """The entry of an element type, if it is in the table."""
+    return next((each for each in (*INTEGERS, *FLOATS) if each.dtype == dtype), None)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which native type a quantizer takes, and what has to be written around it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx._constants import is_constant
+from anybit.onnx.qdq.grids import Inexpressible, grid_of
+from anybit.onnx.qdq.layout import Layout, layout_of
+from anybit.onnx.qdq.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
+from anybit.ops import Operator
+from anybit.ops._grid import Coding, FloatGrid, Grid, IntegerGrid
+
+_FLOATING = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+# Clip of integers, and GreaterOrEqual, which both are younger than QuantizeLinear.
+_INTEGER_CLIP_OPSET = 12
+_COMPARISON_OPSET = 12
+
+
+class Limit(Enum):
+    """Where a range that is narrower than its type is kept."""
+
+    NOWHERE = auto()
+    CODES = auto()
+    """Clip between QuantizeLinear and DequantizeLinear."""
+    VALUES = auto()
+    """Max and Min before QuantizeLinear, with lowest * scale and highest * scale: exact, since
+    RN(RN(n * s) / s) is nearer to n than to any other integer, for |n| < 2^22 and any s; where
+    n * s overflows nothing is clipped, and the result is infinite either way."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller wants and allows; the style is "qdq" or "qcdq"."""
+
+    style: str
+    opset: int
+    allow_approximate: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one node is written. `approximation` says what changes, and is empty if nothing does."""
+
+    grid: Grid
+    layout: Layout
+    type: NativeType
+    dtype: ir.DataType
+    constant: bool
+    limit: Limit
+    approximation: str = ""
+
+    @property
+    def sign(self) -> bool:
+        return self.grid.coding is Coding.SIGN
+
+    @property
+    def opset(self) -> int:
+        """The lowest opset that has all that is written."""
+        needed = self.type.opset
+        if self.layout.axis is not None:
+            needed = max(needed, PER_AXIS_OPSET)
+        if self.limit is Limit.CODES:
+            needed = max(needed, _INTEGER_CLIP_OPSET)
+        if self.sign and not self.constant:
+            needed = max(needed, _COMPARISON_OPSET)
+        return needed
+
+
+def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
+    """The plan with the narrowest type.
+
+    Raises:
+        Inexpressible: The values cannot be had, or not with the allowed opset.
+        ModelError: A parameter that the operator would refuse.
+    """
+    x = node.inputs[0]
+    assert x is not None, "operators have an x"
+    dtype = x.const_value.dtype if x.const_value is not None else x.dtype
+    if dtype is None:
+        raise Inexpressible("the type of x is not known")
+    if dtype not in _FLOATING:
+        raise Inexpressible(f"x is {dtype.name.lower()}, and QuantizeLinear computes in float32")
+    grid = grid_of(node, operator)
+    constant = is_constant(x)
+    if grid.coding is Coding.OTHER and not constant:
+        raise Inexpressible("QuantizeLinear has another way of rounding")
+    layout = _layout(grid, x)
+    approximation = "" if constant else _approximation(layout, options)
+
+    def planned(native: NativeType, limit: Limit) -> Plan:
+        return Plan(grid, layout, native, dtype, constant, limit, approximation)
+
+    plans = list(_candidates(grid, layout, constant, options.style, planned))
+    if not plans:
+        raise Inexpressible(_no_type(grid, layout, options.style))
+    for each in plans:
+        if each.opset <= options.opset:
+            return each
+    needed = min(each.opset for each in plans)
+    raise Inexpressible(f"the type that holds its range needs opset {needed}")
+
+
+def _layout(grid: Grid, x: ir.Value) -> Layout:
+    zeropt = grid.zeropt if isinstance(grid, IntegerGrid) else np.zeros((), np.float32)
+    layout = layout_of(grid.scale, zeropt)
+    if layout is None:
+        raise Inexpressible("its scale and zero-point vary along more than one axis, or are empty")
+    if not np.all(np.isfinite(layout.scale) & (layout.scale > 0)):
+        raise Inexpressible("its scale is not finite and positive")
+    if layout.axis is not None and x.shape is not None:
+        size = x.shape[layout.axis] if -layout.axis <= x.shape.rank() else 1
+        if isinstance(size, int) and size != layout.scale.size:
+            raise Inexpressible(f"{layout.scale.size} scales do not broadcast to x")
+    return layout
+
+
+def _approximation(layout: Layout, options: Options) -> str:
+    """What a zero-point changes, if that is allowed."""
+    if not np.any(layout.zeropt):
+        return ""
+    what = f"zero-point {layout.zeropt.flat[np.flatnonzero(layout.zeropt)[0]]:g}"
+    if not options.allow_approximate:
+        raise Inexpressible(f"{what} is added before rounding, by QuantizeLinear after it")
+    return f"differs by one step at ties and next to them: {what} is added after rounding"
+
+
+def _candidates(
+    grid: Grid,
+    layout: Layout,
+    constant: bool,
+    style: str,
+    planned: Callable[[NativeType, Limit], Plan],
+) -> Iterator[Plan]:
+    """All plans, the best first."""
+    if isinstance(grid, FloatGrid):
+        for native in FLOATS if style == "qdq" else ():
+            if native.format == grid.format:
+                yield planned(native, Limit.NOWHERE)
+        return
+    if np.any(layout.zeropt != np.rint(layout.zeropt)):
+        return
+    low = min(grid.lowest, int(np.clip(layout.zeropt.min(), -(2.0**40), 0)))
+    high = max(grid.highest, int(np.clip(layout.zeropt.max(), 0, 2.0**40)))
+    for native in _types(grid, style):
+        if not native.holds(low, high) or (native.wide and (not constant or np.any(layout.zeropt))):
+            continue
+        limit = _limit(native, grid, layout, constant, style)
+        if limit is not None:
+            yield planned(native, limit)
+
+
+def _limit(
+    native: NativeType, grid: IntegerGrid, layout: Layout, constant: bool, style: str
+) -> Limit | None:
+    """Where a type keeps the range; None if it is not to be used."""
+    whole = (native.lowest, native.highest) == (grid.lowest, grid.highest)
+    if style == "qcdq":
+        return Limit.NOWHERE if whole else Limit.CODES
+    if constant or grid.coding is Coding.SIGN:
+        return Limit.NOWHERE
+    per_channel = layout.axis is not None
+    if whole and native.bits == 2 and per_channel:
+        return None  # ONNX Runtime 1.26 gives other codes
+    if whole and (native.bits == 2 or (native.bits == 4 and per_channel)):
+        # From 2^31 on these kernels of ONNX Runtime 1.31 do not saturate, but give the lowest
+        # code; where the highest value is infinite, a limit cannot keep x from there.
+        finite = float(layout.scale.max()) * native.highest < float(np.finfo(np.float32).max)
+        return Limit.VALUES if finite else None
+    if whole:
+        return Limit.NOWHERE
+    # ONNX's Clip takes no 2- and 4-bit integers, and ONNX Runtime's none of 16 bits.
+    return {8: Limit.CODES, 16: Limit.VALUES}.get(native.bits)
+
+
+def _types(grid: IntegerGrid, style: str) -> list[NativeType]:
+    """The integer types of a style; of two of one width first the one with the grid's sign."""
+    types = [each for each in INTEGERS if style == "qdq" or each.bits in (8, 32)]
+    return sorted(types, key=lambda each: (each.bits, each.signed != (grid.lowest < 0)))
+
+
+def _no_type(grid: Grid, layout: Layout, style: str) -> str:
+    if np.any(layout.zeropt != np.rint(layout.zeropt)):
+        return "a zero-point is no integer"
+    holder = "no native type" if style == "qdq" else "no 8-bit type"
+    if not isinstance(grid, IntegerGrid):
+        return f"{holder} has the values of {grid.format}"
+    zeropt = " and the zero-point" if np.any(layout.zeropt) else ""
+    return f"{holder} holds {grid.lowest} .. {grid.highest}{zeropt}"

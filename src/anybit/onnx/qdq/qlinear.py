@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take QLinearConv and QLinearMatMul apart into nodes of floats between linear ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx._constants import Array, array_of, is_constant
+from anybit.onnx._editor import Editor
+from anybit.onnx._registry import described
+from anybit.onnx._report import Step
+
+KEPT_REASON = "it computes with integers, and there is no exact form of it with quantizers"
+
+_STANDARD = ("", "ai.onnx")
+_FLOAT = ir.DataType.FLOAT
+_INTEGER_OPERATORS = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
+
+# Scales in this range leave room for the codes on both sides.
+_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-50, 2.0**50
+# float32 has all integers up to this.
+_LARGEST_SUM = 2**24
+
+
+def is_integer_operator(node: ir.Node) -> bool:
+    """Whether a node computes with codes, other than the two linear ones."""
+    if node.domain == "com.microsoft":
+        return node.op_type.startswith(("QLinear", "QGemm", "QAttention", "DynamicQuantize"))
+    return node.domain in _STANDARD and (
+        node.op_type in _INTEGER_OPERATORS or node.op_type.startswith("QLinear")
+    )
+
+
+def split_operators(
+    model: ir.Model, editor: Editor, steps: list[Step], *, allow_approximate: bool
+) -> bool:
+    """Take apart what has constant parameters; what differs is allowed or refused.
+
+    Raises:
+        ModelError: A node would give other values, and that is not allowed.
+    """
+    count = 0
+    for node in list(model.graph.all_nodes()):
+        parts = _parts_of(node)
+        if parts is None:
+            continue
+        inexact = parts.inexact()
+        if inexact and not allow_approximate:
+            raise ModelError(
+                f"{described(node)} would give other values as {parts.kind} of floats: {inexact}; "
+                "keep the model as it is, or allow approximate results (allow_approximate=True, "
+                "--allow-approximate)"
+            )
+        reason = f"differs where float32 rounds: {inexact}" if inexact else ""
+        name, operator = node.name or str(node.outputs[0].name), node.op_type
+        _split(node, parts, editor)
+        steps.append(Step(name, operator, parts.kind, reason, exact=not inexact))
+        count += 1
+    return count > 0
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A node's constants. `kind` is the operator of floats, `axis` that of the result's channels
+    in the weights."""
+
+    kind: str
+    axis: int
+    bias: Array | None
+    x_scale: Array
+    x_zeropt: Array
+    weights: Array
+    w_scale: Array
+    w_zeropt: Array
+    y_scale: Array
+    y_zeropt: Array
+
+    def usual(self) -> bool:
+        """Whether types and shapes are those of the ONNX standard for 8 bits."""
+        single = (self.x_scale, self.x_zeropt, self.y_scale, self.y_zeropt)
+        codes = (self.x_zeropt, self.weights, self.y_zeropt)
+        channels = self.weights.shape[self.axis]
+        return (
+            all(each.size == 1 for each in single)
+            and all(each.size == 1 or each.shape == (channels,) for each in self._of_weights())
+            and all(each.dtype in (np.int8, np.uint8) for each in codes)
+            and self.w_zeropt.dtype == self.weights.dtype
+            and all(each.dtype == np.float32 for each in (self.x_scale, self.w_scale, self.y_scale))
+            and (self.bias is None or self.bias.dtype == np.int32)
+        )
+
+    def inexact(self) -> str:
+        """Why float32 would compute something else; empty if it computes the same."""
+        scales = {"x": self.x_scale, "w": self.w_scale, "y": self.y_scale}
+        for name, scale in scales.items():
+            usable = (np.frexp(scale)[0] == 0.5) & (scale >= _SMALLEST_SCALE)
+            wrong = scale[~(usable & (scale <= _LARGEST_SCALE))]
+            if wrong.size:
+                return f"{name}_scale {wrong.flat[0]:g} is no usual power of two"
+        largest = self._largest_sum()
+        return f"a sum may reach {largest}, beyond 2^24" if largest > _LARGEST_SUM else ""
+
+    def zeropts(self) -> Array:
+        """The zero-points of the weights in the shape of their scales, which ONNX asks for."""
+        if self.w_scale.size == 1 and self.w_zeropt.size == 1:
+            return self.w_zeropt.reshape(self.w_scale.shape)
+        return np.broadcast_to(self.w_zeropt.reshape(-1), np.broadcast_shapes(*self._flat()))
+
+    def scales(self) -> Array:
+        return np.broadcast_to(self.w_scale, self.zeropts().shape)
+
+    def _largest_sum(self) -> int:
+        limits, zeropt = np.iinfo(self.x_zeropt.dtype), int(self.x_zeropt.flat[0])
+        largest = max(limits.max - zeropt, zeropt - limits.min)
+        shape = [1] * self.weights.ndim
+        shape[self.axis] = -1
+        codes = self.weights.astype(np.int64) - self.w_zeropt.astype(np.int64).reshape(shape)
+        # Conv sums over all axes but that of the channels, MatMul over the last but one.
+        axes = tuple(range(1, codes.ndim)) if self.kind == "Conv" else (codes.ndim - 2,)
+        sums = np.abs(codes).sum(axis=axes)
+        most = int(sums.max(initial=0)) * largest
+        return most + (0 if self.bias is None else int(np.abs(self.bias.astype(np.int64)).max()))
+
+    def _of_weights(self) -> tuple[Array, Array]:
+        return self.w_scale, self.w_zeropt
+
+    def _flat(self) -> list[tuple[int, ...]]:
+        return [(each.size,) for each in self._of_weights()]
+
+
+def _parts_of(node: ir.Node) -> _Parts | None:
+    """The constants, if the node is one of the two and they are constants of usual shapes."""
+    kinds = {"QLinearConv": ("Conv", 9), "QLinearMatMul": ("MatMul", 8)}
+    if node.domain not in _STANDARD or node.op_type not in kinds:
+        return None
+    kind, most = kinds[node.op_type]
+    values = list(node.inputs)
+    bias = values.pop(8) if len(values) == most == 9 else None
+    given = [value for value in values[1:] if value is not None and is_constant(value)]
+    known = len(values) == 8 and len(given) == 7 and (bias is None or is_constant(bias))
+    if not known or values[0] is None or len(node.outputs) != 1:
+        return None
+    arrays = [array_of(value) for value in given]
+    rank = arrays[2].ndim
+    if rank < (3 if kind == "Conv" else 2):
+        return None
+    last = None if bias is None else array_of(bias)
+    if last is not None and last.size == 0:
+        return None
+    axis = 0 if kind == "Conv" else rank - 1
+    parts = _Parts(kind, axis, last, *arrays)
+    return parts if parts.usual() else None
+
+
+def _split(node: ir.Node, parts: _Parts, editor: Editor) -> None:
+    x, x_scale, x_zeropt, weights, _, _, y_scale, y_zeropt = node.inputs[:8]
+    name = str(node.outputs[0].name or node.name)
+
+    def insert(
+        kind: str,
+        inputs: list[ir.Value | None],
+        suffix: str,
+        dtype: ir.DataType = _FLOAT,
+        attributes: Sequence[ir.Attr] = (),
+    ) -> ir.Value:
+        reads = inputs[0] if kind == "DequantizeLinear" else None
+        return editor.insert(
+            node,
+            kind,
+            inputs,
+            f"{name}_{suffix}",
+            like=reads or node.outputs[0],
+            dtype=dtype,
+            attributes=attributes,
+        )
+
+    def dequantized(codes: ir.Value | None, axis: int, **parameters: Array) -> ir.Value:
+        suffix = next(iter(parameters))
+        attributes = [ir.AttrInt64("axis", axis)] if parameters[suffix].size > 1 else []
+        values = [
+            editor.parameter(name, role, array, ir.DataType.from_numpy(array.dtype))
+            for role, array in parameters.items()
+        ]
+        inputs = [codes, *values]
+        return insert("DequantizeLinear", inputs, f"{suffix}d", attributes=attributes)
+
+    scales = parts.scales()
+    operands: list[ir.Value | None] = [
+        insert("DequantizeLinear", [x, x_scale, x_zeropt], "x"),
+        dequantized(weights, parts.axis, w_scale=scales, w_zero_point=parts.zeropts()),
+    ]
+    if parts.bias is not None:
+        with np.errstate(all="ignore"):  # such scales are approximate at best
+            bias_scales = parts.x_scale.reshape(()) * scales
+        operands.append(dequantized(node.inputs[8], 0, bias_scale=np.asarray(bias_scales)))
+    attributes = list(node.attributes.values()) if parts.kind == "Conv" else []
+    inner = insert(parts.kind, operands, "result", attributes=attributes)
+    codes = ir.DataType.from_numpy(parts.y_zeropt.dtype)
+    editor.replace(node, insert("QuantizeLinear", [inner, y_scale, y_zeropt], "codes", codes))

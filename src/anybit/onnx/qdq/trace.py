@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the codes of a DequantizeLinear come from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx._constants import Array, array_of, is_constant
+from anybit.onnx.qdq.grids import Inexpressible
+from anybit.onnx.qdq.linear import is_dequantize, is_quantize
+
+_STANDARD = ("", "ai.onnx")
+
+# What these do to codes they do to values: they move elements, or take the largest.
+_TRANSPARENT = {
+    *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice"),
+    *("SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A constant or the output of a QuantizeLinear, and what lies between it and the reader.
+
+    `moves` are in the order in which they run. Clips are not among them: they are `lowest` and
+    `highest`, which are infinite where nothing is clipped.
+    """
+
+    source: ir.Value
+    moves: tuple[ir.Node, ...]
+    lowest: float
+    highest: float
+
+
+def traced(value: ir.Value) -> Trace:
+    """The way back from codes that are read.
+
+    Raises:
+        Inexpressible: It ends elsewhere than at a constant or a QuantizeLinear.
+    """
+    moves: list[ir.Node] = []
+    lowest, highest = -np.inf, np.inf
+    while not is_constant(value):
+        node = value.producer()
+        if node is not None and is_quantize(node):
+            break
+        if node is None or node.domain not in _STANDARD or not node.inputs:
+            raise Inexpressible("its codes come from elsewhere than a QuantizeLinear")
+        if node.op_type == "Clip":
+            low, high = clip_bounds(node)
+            # What Clip does where the two cross follows from its definition: max, then min.
+            lowest, highest = max(lowest, low), min(highest, high)
+            if lowest > highest:
+                raise Inexpressible("its Clips leave no code")
+        elif node.op_type in _TRANSPARENT and not any(each.uses() for each in node.outputs[1:]):
+            moves.append(node)
+        else:
+            raise Inexpressible(f"{node.op_type} lies between it and the QuantizeLinear")
+        before = node.inputs[0]
+        if before is None:
+            raise Inexpressible(f"{node.op_type} before it has no input")
+        value = before
+    return Trace(value, tuple(reversed(moves)), lowest, highest)
+
+
+def clip_bounds(node: ir.Node) -> tuple[float, float]:
+    """The bounds of a Clip of codes, infinite where there is none."""
+    found = []
+    for index, default in ((1, -np.inf), (2, np.inf)):
+        value = node.inputs[index] if index < len(node.inputs) else None
+        array = np.asarray(default) if value is None else known_array(value)
+        if array is None or array.size != 1:
+            raise Inexpressible("a Clip of its codes has bounds that are not known")
+        found.append(float(array.reshape(()).astype(np.float64)))
+    return found[0], found[1]
+
+
+def known_array(value: ir.Value) -> Array | None:
+    """The array of an initializer or a Constant node."""
+    if is_constant(value):
+        return array_of(value)
+    node = value.producer()
+    if node is None or (node.domain, node.op_type) != ("", "Constant"):
+        return None
+    tensor = node.attributes.get("value")
+    if tensor is None or not isinstance(tensor.value, ir.TensorProtocol):
+        return None
+    try:
+        return np.asarray(tensor.value.numpy())
+    except Exception as error:  # onnx_ir has no error class of its own
+        raise ModelError(f"tensor {value.name!r} cannot be read: {error}") from error
+
+
+def clipped_constants(model: ir.Model) -> Iterator[tuple[ir.Node, tuple[float, float]]]:
+    """Each DequantizeLinear of a constant, with the range that a Clip gives the codes.
+
+    Folding leaves the codes only, and the range that they could have is lost.
+    """
+    for node in model.graph.all_nodes():
+        value = node.inputs[0] if is_dequantize(node) and node.inputs else None
+        clip = value.producer() if value is not None else None
+        if clip is None or clip.op_type != "Clip" or clip.domain not in _STANDARD:
+            continue
+        source = clip.inputs[0] if clip.inputs else None
+        if source is not None and known_array(source) is not None:
+            try:
+                yield node, clip_bounds(clip)
+            except Inexpressible:
+                continue

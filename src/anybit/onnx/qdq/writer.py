@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QuantizeLinear, Clip and DequantizeLinear for one quantizer, as planned."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx._constants import Array, array_of
+from anybit.onnx._editor import Editor
+from anybit.onnx._evaluate import evaluate_operator
+from anybit.onnx.qdq.codes import encoded
+from anybit.onnx.qdq.layout import Layout
+from anybit.onnx.qdq.plan import Limit, Plan
+from anybit.ops import Operator
+from anybit.ops._grid import IntegerGrid
+
+RANGE_KEY = "anybit.range"
+"""Metadata of a DequantizeLinear: "lowest..highest", where codes of a constant use less than
+their type, and no Clip says so."""
+CODING_KEY = "anybit.coding"
+"""Metadata of a DequantizeLinear: how x became codes, where not by rounding to nearest."""
+
+_FLOAT = ir.DataType.FLOAT
+
+
+class QdqWriter:
+    """Writes plans into a model."""
+
+    def __init__(self, editor: Editor) -> None:
+        self._editor = editor
+        self._codes: dict[ir.Value, dict[object, ir.Value]] = {}
+
+    def write(self, node: ir.Node, operator: Operator, plan: Plan) -> None:
+        """Put the nodes of a plan in the place of a node.
+
+        Raises:
+            Inexpressible: The codes of a constant do not stand for its values.
+            ModelError: The operator refuses its constants.
+        """
+        x = node.inputs[0]
+        assert x is not None, "operators have an x"
+        if plan.constant:
+            codes = self._constant(node, operator, plan, x)
+        else:
+            codes = self._quantized(node, plan, x)
+        self._editor.replace(node, self._dequantized(node, plan, codes))
+        if x.const_value is not None and not x.uses():
+            self._codes.pop(x, None)  # or the weights would stay in memory
+
+    def _constant(self, node: ir.Node, operator: Operator, plan: Plan, x: ir.Value) -> ir.Value:
+        """The codes as an initializer. Nodes with the same inputs and attributes share one."""
+        attributes = sorted((name, each.value) for name, each in node.attributes.items())
+        key = (plan.type, operator.name, tuple(node.inputs), tuple(attributes))
+        known = self._codes.setdefault(x, {})
+        if key not in known:
+            arrays = [None if value is None else array_of(value) for value in node.inputs]
+            assert arrays[0] is not None, "operators have an x"
+            # In the compute type: rounded to x's own type the codes could not be told.
+            arrays[0] = np.asarray(arrays[0], dtype=np.float32)
+            values = evaluate_operator(node, operator, arrays)
+            codes = encoded(values, plan.grid, plan.layout, plan.type)
+            tensor = ir.tensor(codes, dtype=plan.type.dtype)
+            known[key] = self._editor.constant(f"{x.name}_{plan.type.name}", tensor)
+        return known[key]
+
+    def _quantized(self, node: ir.Node, plan: Plan, x: ir.Value) -> ir.Value:
+        """QuantizeLinear behind what x needs before it."""
+        if plan.dtype != _FLOAT:
+            x = self._insert(node, "Cast", [x], "float32", _FLOAT, attributes=[_to(_FLOAT)])
+        if plan.sign:
+            x = self._signs(node, x)
+            layout = Layout(np.ones((), np.float32), np.zeros((), np.float32), None)
+        else:
+            x = self._limited(node, plan, x) if plan.limit is Limit.VALUES else x
+            layout = plan.layout
+        return self._insert(
+            node,
+            "QuantizeLinear",
+            [x, *self._parameters(node, plan, layout)],
+            "quantized",
+            plan.type.dtype,
+            attributes=_axis(layout.axis, x),
+        )
+
+    def _signs(self, node: ir.Node, x: ir.Value) -> ir.Value:
+        """+1 where x >= 0, -1 elsewhere: Sign would give 0 for 0."""
+        zero, one, minus = (
+            self._parameter(node, name, np.asarray(number))
+            for name, number in (("zero", 0), ("plus_one", 1), ("minus_one", -1))
+        )
+        positive = self._insert(node, "GreaterOrEqual", [x, zero], "is_positive", ir.DataType.BOOL)
+        return self._insert(node, "Where", [positive, one, minus], "sign", _FLOAT)
+
+    def _limited(self, node: ir.Node, plan: Plan, x: ir.Value) -> ir.Value:
+        """x, clipped to the values of the lowest and the highest code where the type has more."""
+        assert isinstance(plan.grid, IntegerGrid), "formats keep their range"
+        grid, native = plan.grid, plan.type
+        if grid.lowest > native.lowest:
+            x = self._bounded(node, plan, x, "Max", "lowest", grid.lowest)
+        if grid.highest < native.highest or native.bits < 8:
+            x = self._bounded(node, plan, x, "Min", "highest", grid.highest)
+        return x
+
+    def _bounded(
+        self, node: ir.Node, plan: Plan, x: ir.Value, kind: str, name: str, code: int
+    ) -> ir.Value:
+        layout = plan.layout
+        with np.errstate(all="ignore"):  # an infinite bound changes nothing
+            bound = (np.float32(code) - layout.zeropt) * layout.scale
+        limit = self._parameter(node, name, layout.broadcast(np.asarray(bound)))
+        return self._insert(node, kind, [x, limit], "limited", _FLOAT)
+
+    def _dequantized(self, node: ir.Node, plan: Plan, codes: ir.Value) -> ir.Value:
+        metadata = {}
+        if isinstance(plan.grid, IntegerGrid):
+            span = (plan.grid.lowest, plan.grid.highest)
+            if plan.limit is Limit.CODES:
+                limits = [
+                    self._editor.parameter(_name(node), name, np.asarray(code), plan.type.dtype)
+                    for name, code in zip(("lowest_code", "highest_code"), span, strict=True)
+                ]
+                codes = self._insert(node, "Clip", [codes, *limits], "clipped", plan.type.dtype)
+            if plan.constant and span != (plan.type.lowest, plan.type.highest):
+                metadata[RANGE_KEY] = f"{span[0]}..{span[1]}"
+            if plan.constant and plan.sign:
+                metadata[CODING_KEY] = str(plan.grid.coding)
+        layout = plan.layout
+        result = self._insert(
+            node,
+            "DequantizeLinear",
+            [codes, *self._parameters(node, plan, layout)],
+            "dequantized",
+            _FLOAT,
+            attributes=_axis(layout.axis, codes if codes.shape is not None else node.outputs[0]),
+            metadata=metadata,
+        )
+        if plan.dtype == _FLOAT:
+            return result
+        return self._insert(
+            node,
+            "Cast",
+            [result],
+            plan.dtype.name.lower(),
+            plan.dtype,
+            attributes=[_to(plan.dtype)],
+        )
+
+    def _parameters(self, node: ir.Node, plan: Plan, layout: Layout) -> list[ir.Value]:
+        """Scale and zero-point; the latter always, because readers differ in what they assume."""
+        zeropt = self._editor.parameter(_name(node), "zero_point", layout.zeropt, plan.type.dtype)
+        return [self._parameter(node, "scale", layout.scale), zeropt]
+
+    def _parameter(self, node: ir.Node, name: str, array: Array) -> ir.Value:
+        return self._editor.parameter(_name(node), name, array, _FLOAT)
+
+    def _insert(
+        self,
+        node: ir.Node,
+        kind: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        dtype: ir.DataType,
+        *,
+        attributes: Sequence[ir.Attr] = (),
+        metadata: dict[str, str] | None = None,
+    ) -> ir.Value:
+        x = node.inputs[0]
+        like = x if x is not None and x.shape is not None else node.outputs[0]
+        return self._editor.insert(
+            node,
+            kind,
+            inputs,
+            f"{_name(node)}_{name}",
+            like=like,
+            dtype=dtype,
+            attributes=attributes,
+            metadata=metadata,
+        )
+
+
+def _name(node: ir.Node) -> str:
+    return node.outputs[0].name or node.name or node.op_type
+
+
+def _to(dtype: ir.DataType) -> ir.Attr:
+    return ir.AttrInt64("to", dtype.value)
+
+
+def _axis(axis: int | None, x: ir.Value) -> list[ir.Attr]:
+    """The attribute; counted from the front where the rank is known, as most readers expect."""
+    if axis is None:
+        return []
+    known = x.shape is not None and x.shape.rank() >= -axis
+    return [ir.AttrInt64("axis", axis + x.shape.rank() if known and x.shape else axis)]

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums that float32 holds, and those that it does not."""
+
+import onnx
+import pytest
+from faulty_models import codes, convolution, product
+from small_models import model, node
+
+from anybit.onnx.check import check
+
+
+def test_sums_that_float32_holds() -> None:
+    assert check(product()) == ()
+    assert check(product(bias=-1.5)) == ()
+    # 127 * 128 * 1032 is the last multiple that stays below 2^24.
+    assert check(product(count=1032)) == ()
+
+
+@pytest.mark.parametrize(
+    ("proto", "code", "words"),
+    [
+        (product(count=1033), "accumulator-width", "sums reach 1.679e+07 steps"),
+        (product(count=1032, bias=3000.0), "accumulator-width", "26 bits"),
+        (product(scale=0.3), "products-round", "a step of 0.3 is no power of two"),
+        (product(bias=0.3), "bias-off-grid", "the bias 0.3 is no multiple"),
+    ],
+)
+def test_sums_that_float32_does_not_hold(proto: onnx.ModelProto, code: str, words: str) -> None:
+    (finding,) = check(proto)
+    assert (finding.severity, finding.code, finding.node) == ("warning", code, "sum")
+    assert words in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("proto", "reach"),
+    [
+        (convolution("Conv", [6, 4, 3, 3]), 2047 * 2048 * 36),
+        (convolution("Conv", [4, 1, 3, 3], group=4), 2047 * 2048 * 9),
+        (convolution("ConvTranspose", [4, 6, 3, 3]), 2047 * 2048 * 36),
+        (convolution("ConvTranspose", [4, 6, 3, 3], group=2), 2047 * 2048 * 18),
+        (convolution("MatMul", [5, 7]), 2047 * 2048 * 5),
+    ],
+)
+def test_the_length_of_sums(proto: onnx.ModelProto, reach: int) -> None:
+    (finding,) = check(proto)
+    assert f"sums reach {reach:.4g} steps" in finding.problem
+
+
+def test_means_that_round() -> None:
+    def mean(size: int) -> onnx.ModelProto:
+        nodes = [
+            node("IntQuant", "x one zero four", "a"),
+            node("AveragePool", "a", domain="", kernel_shape=[size, size], name="mean"),
+        ]
+        return model(nodes, {"one": 1, "zero": 0, "four": 4}, inputs={"x": [1, 2, 8, 8]})
+
+    assert check(mean(4)) == ()
+    assert codes(check(mean(3))) == {"mean-rounds"}

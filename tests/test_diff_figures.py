@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit.diff`: its inputs, its tolerances, and its figures."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from diff_models import X, layers
+from onnx import helper
+from small_models import array, model, node, quantized_input
+
+from anybit.comparison import Verdict, diff
+from anybit.comparison._measure import Tolerance, measure, ulps_between
+from anybit.comparison._steps import Step
+from anybit.errors import ModelError
+
+f32 = np.float32
+
+EXACT = Tolerance(0, 0)
+
+
+# Inputs
+
+
+def test_random_inputs_take_the_sizes_that_one_side_fixes() -> None:
+    free = model([node("Relu", "x", domain="")], inputs={"x": ["rows", 4]})
+    fixed = model([node("Relu", "z", domain="")], inputs={"z": [3, 4]})
+    found = diff(free, fixed)
+    assert found["y"].shape == (3, 4)
+    assert found.notes == ("the inputs are random numbers (seed 0)",)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.ones((1, 5)), r"'x' must have shape \[1, 4\]"),
+        ({"z": X}, "takes the inputs x; missing or not known: x, z"),
+        (np.array([["a"] * 4]), "must be float32, got <U1"),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs: Any, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        diff(layers(), None, inputs)
+
+
+def test_models_with_different_inputs() -> None:
+    two = model([node("Add", "a b", domain="")], inputs={"a": [1, 4], "b": [1, 4]})
+    with pytest.raises(ModelError, match=r"different inputs: the model x; the model a, b"):
+        diff(layers(), two)
+    with pytest.raises(ModelError, match="takes 2 inputs: pass a dict of a, b"):
+        diff(two, None, X)
+    swapped = model([node("Sub", "b a", domain="")], inputs={"b": [1, 4], "a": [1, 4]})
+    straight = model([node("Sub", "a b", domain="")], inputs={"a": [1, 4], "b": [1, 4]})
+    found = diff(straight, swapped, {"a": X, "b": 0 * X})
+    assert found["y"].largest == 198  # by name, not by position
+
+
+# Tolerance
+
+
+def test_steps_that_are_tolerated_and_what_follows_from_them() -> None:
+    x = array([[0.25, 0.5, 0, 0]])
+    follow = node("Mul", "y y", "z", domain="")
+    sides = []
+    for mode in ("ROUND", "HALF_UP"):
+        side = quantized_input(rounding_mode=mode)
+        side.graph.node.append(follow)
+        side.graph.output[0].name = "z"
+        sides.append(side)
+    assert [each.name for each in diff(*sides, x).different] == ["y", "z"]
+    found = diff(*sides, x, steps=1)
+    assert found.equal
+    assert [each.verdict for each in found.tensors if each.operator] == [Verdict.TOLERATED] * 2
+    assert found["y"].within == 1
+    assert diff(*sides, x, atol=0.5).equal
+    assert not diff(*sides, x, steps=0.9).equal
+
+
+def test_tolerated_steps_excuse_nothing_that_starts_by_itself() -> None:
+    """Without a quantizer there is no step to tolerate."""
+    a = model([node("Relu", "x", domain="")])
+    b = model([node("Abs", "x", domain="")])
+    assert not diff(a, b, X, steps=100).equal
+    assert diff(a, b, X, atol=1).equal
+
+
+@pytest.mark.parametrize("option", ["steps", "atol"])
+def test_tolerances_are_numbers(option: str) -> None:
+    for value in (-1, float("nan")):
+        with pytest.raises(ModelError, match=f"{option} must be a number >= 0, got"):
+            diff(layers(), **{option: value})
+
+
+# Steps
+
+
+def test_the_step_of_the_next_quantizer() -> None:
+    a, b = layers(), layers()
+    b.graph.node[2].op_type = "Sub"
+    found = diff(a, b, X)
+    assert found["added"].step_of == "quantize_y"
+    assert found["added"].steps == 0.5
+    assert found["sum"].step_of == ""
+
+
+def test_a_step_per_channel() -> None:
+    scale = array([[1], [4]])
+    nodes = [node("Quant", "x scale zero bits")]
+    constants = {"scale": scale, "zero": 0, "bits": 8}
+    proto = model(nodes, constants, inputs={"x": [2, 2]})
+    x = array([[1, 2], [4, 8]])
+    found = diff(proto, {"x": x, "y": x + array([[1, 0], [0, 4]])})
+    assert found["y"].steps == 1
+    assert [each.steps for each in found["y"].samples] == [1, 1]
+
+
+@pytest.mark.parametrize("axis", [0, -2])
+def test_the_axis_of_linear_quantizers(axis: int) -> None:
+    nodes = [
+        node("QuantizeLinear", "x scale zero", "q", domain="", axis=axis),
+        node("DequantizeLinear", "q scale zero", domain="", axis=axis),
+    ]
+    constants = {"scale": array([1, 4]), "zero": np.zeros(2, np.int8)}
+    proto = model(nodes, constants, inputs={"x": [2, 3]})
+    x = array([[1, 2, 3], [4, 8, 12]])
+    found = diff(proto, {"x": x, "y": x + array([[0, 1, 0], [4, 0, 8]]), "q": x})
+    assert found["y"].steps == 2
+    assert found["q"].steps == 9  # 12 where the code is 3: a step of a code is 1
+    assert found["q"].step_of == "itself"
+
+
+def test_the_axis_of_dynamic_quantize() -> None:
+    quantize = helper.make_node(
+        "DynamicQuantize", ["x", "s"], ["y"], "q", domain="anybit", qtype="per_channel", axis=1
+    )
+    nodes = [node("Neg", "n", "x", domain=""), quantize]
+    proto = model(nodes, {"s": array([1, 4])}, inputs={"n": [3, 2]}, opsets={"anybit": 1})
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
+    found = diff(proto, {"n": np.zeros((3, 2), f32), "x": np.full((3, 2), 8, f32)})
+    assert (found["x"].steps, found["x"].step_of) == (8, "q")
+
+
+def test_the_steps_of_a_minifloat() -> None:
+    """Positions count the values of the format, so that binades do not matter."""
+    step = Step(np.array(0.5), "itself", np.array(3.0), np.array(7.0))
+    values = 0.5 * array([0, 2**-9, 2**-6, 15, 16, 18, -18, np.inf])
+    expected = [0, 1, 8, 87, 88, 89, -89, np.inf]
+    np.testing.assert_array_equal(step.positions(values), expected)
+    nodes = [node("FloatQuant", "x one four three seven")]
+    proto = model(nodes, {"one": 1, "three": 3, "four": 4, "seven": 7})
+    x = array([[15, 16, 1, 0]])
+    assert diff(proto, {"x": x, "y": x + array([[1, 2, 0.125, 0]])})["y"].steps == 1
+
+
+# Figures
+
+
+def test_ulps() -> None:
+    def one(a: float, b: float, dtype: Any = f32) -> int:
+        return int(ulps_between(np.array([a], dtype), np.array([b], dtype))[0])
+
+    assert one(1, np.nextafter(f32(1), f32(2))) == 1
+    assert one(-0.0, 0.0) == 0
+    assert one(-1e-45, 1e-45) == 2
+    assert one(1, -1) == 2 * 127 * 2**23
+    assert one(np.inf, np.finfo(f32).max) == 1
+    assert one(1, 1 + 2**-10, np.float16) == 1
+    assert one(1, 1 + 2**-7, ml_dtypes.bfloat16) == 1
+    assert one(-np.inf, np.inf, np.float64) == 2 * 0x7FF << 52
+    assert one(-128, 127, np.int8) == 255
+    assert one(2**64 - 1, 0, np.uint64) == 2**64 - 1
+    assert one(-(2**63), 2**63 - 1, np.int64) == 2**64 - 1
+
+
+def test_nan_and_zeros() -> None:
+    a = array([np.nan, np.nan, 0, -0.0, np.inf, np.inf, 1])
+    b = array([np.nan, 1, -0.0, -0.0, np.inf, -np.inf, 1])
+    found = measure(a, b, Step(np.array(0.5), "itself"), EXACT)
+    assert (found.differing, found.nans, found.zero_signs) == (2, 1, 1)
+    assert (found.largest, found.steps) == (np.inf, np.inf)
+    assert found.ulps == 2 * 0x7F800000
+    only_nan = measure(a[:2], b[:2], None, EXACT)
+    assert (only_nan.ulps, only_nan.largest) == (None, np.inf)
+
+
+def test_a_scale_that_is_of_no_use() -> None:
+    found = measure(array([1, 2]), array([1, 3]), Step(np.array(0.0), "itself"), EXACT)
+    assert (found.steps, found.samples[0].steps, found.largest) == (None, None, 1)
+
+
+def test_products_of_codes_and_scales_are_rounded() -> None:
+    """0.1f * 3 - 0.1f * 2 is a little more than a step of 0.1f; bfloat16 misses it by more."""
+    for dtype in (f32, np.float64, np.float16, ml_dtypes.bfloat16):
+        scale = np.array(0.1, dtype)
+        codes = np.arange(-8, 8)
+        a = (codes * scale.astype(np.float64)).astype(dtype)
+        step = Step(scale.astype(np.float64), "itself")
+        assert measure(a[1:], a[:-1], step, Tolerance(1, 0)).differing == 0
+        assert measure(a[2:], a[:-2], step, Tolerance(1, 0)).differing == 14
+
+
+def test_bfloat16_and_four_bit_tensors() -> None:
+    nodes = [
+        node("Cast", "x", "half", domain="", to=onnx.TensorProto.BFLOAT16),
+        node("Cast", "half", "wide", domain="", to=onnx.TensorProto.FLOAT, name="c2"),
+        node("QuantizeLinear", "wide scale zero", "codes", domain=""),
+        node("DequantizeLinear", "codes scale zero", domain=""),
+    ]
+    proto = model(nodes, {"scale": 0.25}, opsets={"": 21}, ir_version=10)
+    proto.graph.initializer.append(helper.make_tensor("zero", onnx.TensorProto.INT4, [], [0]))
+    found = diff(proto, None, X, runners=("anybit", "onnxruntime"))
+    assert found.equal
+    kinds = {each.name: each.dtype for each in found.tensors}
+    assert (kinds["half"], kinds["codes"]) == ("bfloat16", "int4")
+    np.testing.assert_array_equal(found["codes"].a.astype(int), [[1, -3, 5, 7]])
+
+
+def test_large_integers_are_told_apart() -> None:
+    big = 2**62
+    found = measure(np.array([big]), np.array([big + 1]), None, EXACT)
+    assert (found.differing, found.ulps) == (1, 1)
+    assert found.samples[0].b == big + 1
