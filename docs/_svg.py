@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Line charts as SVG text: small, the same bytes on every machine, light and dark."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 Points = Sequence[tuple[float, float]]
+
+_FONT = 'text{font:12px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}\n'
 
 MARGIN = 52
 PADDING = 14
 GAP = 22
 LINE_HEIGHT = 22
 
-# Every colour stands in its own rule, light first: renderers without media queries or variables
-# then show the light picture.
 _STYLE = """\
-text{font:12px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
 path{fill:none;stroke-linejoin:round}
 .guide{stroke-dasharray:3 4}
 .first{stroke-width:2.25}
@@ -23,17 +22,21 @@ path{fill:none;stroke-linejoin:round}
 """
 
 
-def _colours(
-    paper: str, ink: str, faint: str, grid: str, axis: str, guide: str, first: str, second: str
-) -> str:
-    return (
-        f"text{{fill:{faint}}}.label{{fill:{ink}}}.paper{{fill:{paper}}}.grid{{stroke:{grid}}}"
-        f".axis{{stroke:{axis}}}.guide{{stroke:{guide}}}.first{{stroke:{first}}}"
-        f".second{{stroke:{second}}}circle{{fill:{second};stroke:{paper}}}"
-    )
+@dataclass(frozen=True)
+class Palette:
+    """The colours of a picture, for light or dark pages."""
+
+    paper: str
+    ink: str
+    faint: str
+    grid: str
+    axis: str
+    guide: str
+    first: str
+    second: str
 
 
-_LIGHT = _colours(
+LIGHT = Palette(
     paper="#ffffff",
     ink="#1f2328",
     faint="#59636e",
@@ -43,7 +46,7 @@ _LIGHT = _colours(
     first="#0969da",
     second="#bc4c00",
 )
-_DARK = _colours(
+DARK = Palette(
     paper="#0d1117",
     ink="#e6edf3",
     faint="#9198a1",
@@ -53,7 +56,53 @@ _DARK = _colours(
     first="#58a6ff",
     second="#f0883e",
 )
-_SHEET = f"{_STYLE}{_LIGHT}\n@media(prefers-color-scheme:dark){{{_DARK}}}\n"
+
+
+def _rules(colours: Palette) -> str:
+    return (
+        f".grid{{stroke:{colours.grid}}}.axis{{stroke:{colours.axis}}}"
+        f".guide{{stroke:{colours.guide}}}.first{{stroke:{colours.first}}}"
+        f".second{{stroke:{colours.second}}}"
+        f"circle{{fill:{colours.second};stroke:{colours.paper}}}"
+    )
+
+
+def document(
+    size: tuple[int, int],
+    title: str,
+    description: str,
+    style: str,
+    rules: Callable[[Palette], str],
+    parts: Sequence[str],
+) -> str:
+    """A picture of that size in pixels, with text and paper in the colours of the palette.
+
+    Every colour stands in a rule of its own, light first: renderers without media queries or
+    variables then show the light picture.
+    """
+    width, height = size
+    light, dark = (_texts(palette) + rules(palette) for palette in (LIGHT, DARK))
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img">',
+            f"<title>{escape(title)}</title>",
+            f"<desc>{escape(description)}</desc>",
+            f"<style>\n{_FONT}{style}{light}\n@media(prefers-color-scheme:dark){{{dark}}}\n</style>",
+            f'<rect class="paper" width="{width}" height="{height}" rx="8"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def _texts(colours: Palette) -> str:
+    return f"text{{fill:{colours.faint}}}.label{{fill:{colours.ink}}}.paper{{fill:{colours.paper}}}"
+
+
+def text_width(text: str) -> float:
+    """Only the viewer knows how wide a text is; this is a little more."""
+    return sum(8.4 if letter.isupper() else 6.2 for letter in text)
 
 
 @dataclass(frozen=True)
@@ -96,21 +145,7 @@ def drawing(panels: Sequence[Panel], columns: int, title: str, description: str)
             left += width + GAP + MARGIN - PADDING
         top += legend + max(panel.height for panel in row) + GAP + PADDING
     right = MARGIN + sum(widths) + (columns - 1) * (GAP + MARGIN - PADDING) + PADDING
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right} {top}" '
-        f'width="{right}" height="{top}" role="img">'
-    )
-    return "\n".join(
-        [
-            head,
-            f"<title>{escape(title)}</title>",
-            f"<desc>{escape(description)}</desc>",
-            f"<style>\n{_SHEET}</style>",
-            f'<rect class="paper" width="{right}" height="{top}" rx="8"/>',
-            *parts,
-            "</svg>\n",
-        ]
-    )
+    return document((right, top), title, description, _STYLE, _rules, parts)
 
 
 def _panel(panel: Panel, name: str) -> list[str]:
@@ -151,8 +186,7 @@ def _legend(panel: Panel) -> list[str]:
     right = panel.width
     # The lines lie above one another in their order: the first to be seen is the last one.
     for line in [line for line in panel.lines if line.label]:
-        # Only the viewer knows how wide a text is; this is a little more.
-        left = right - round(sum(8.4 if letter.isupper() else 6.2 for letter in line.label))
+        left = right - round(text_width(line.label))
         parts.append(f'<path class="{line.kind}" d="M{left - 24} -13h18"/>')
         parts.append(f'<text x="{left}" y="-9">{escape(line.label)}</text>')
         right = left - 24 - 14

@@ -13,8 +13,10 @@ import re
 import sys
 from pathlib import Path
 
+from _conversions import conversion_figures
 from _figures import operator_figure, rounding_figure
 from _pages import operator_page, operator_table, rounding_modes, rounding_table
+from _support import support_table
 
 from anybit.ops import OPERATORS
 
@@ -28,12 +30,15 @@ def generated() -> dict[Path, str]:
     for operator in OPERATORS:
         files[DOCS / "operators" / f"{operator.name}.md"] = operator_page(operator)
         files[DOCS / "images" / f"{operator.name}.svg"] = operator_figure(operator)
+    for name, figure in conversion_figures().items():
+        files[DOCS / "images" / name] = figure
     files[ROOT / "README.md"] = filled(
         ROOT / "README.md", {"operators": operator_table("docs/operators/")}
     )
     files[DOCS / "index.md"] = filled(
         DOCS / "index.md", {"operators": operator_table("operators/")}
     )
+    files[DOCS / "convert.md"] = filled(DOCS / "convert.md", {"support": support_table()})
     files[DOCS / "rounding_modes.md"] = filled(
         DOCS / "rounding_modes.md", {"modes": rounding_modes(), "table": rounding_table()}
     )

@@ -181,3 +181,11 @@ def test_constants_of_small_graphs_are_seen() -> None:
     ]
     found = check(model(nodes, {"one": 1, "zero": 0, "four": 4}))
     assert "scale-not-positive" in codes(found)
+
+
+def test_what_is_refused_is_named_once() -> None:
+    """Also where the file spells the operator in an old way."""
+    (found,) = (
+        each for each in check(quantized_input(rounding_mode="NEAREST")) if each.severity == "error"
+    )
+    assert found.problem.startswith("rounding_mode must be one of ROUND, ")

@@ -19,6 +19,7 @@ from small_models import (
     quantized_weight,
 )
 
+import anybit
 from anybit.errors import ModelError
 from anybit.model import load
 from anybit.onnx._save import save
@@ -220,7 +221,7 @@ def test_real_models(path: Path, tmp_path: Path) -> None:
 def test_command(shell: Shell) -> None:
     code, out, err = shell("clean", "model.onnx", "-o", "out.onnx")
     assert (code, err) == (0, "")
-    assert out.startswith("out.onnx written: 1 nodes (was 1), ")
+    assert out.startswith("out.onnx written: 1 node (was 1), ")
     assert shell("check", "out.onnx") == (0, "nothing wrong\n", "")
     assert shell("clean", "model.onnx", "--batch", "dynamic", "--output", "free.onnx")[0] == 0
     assert load("free.onnx").inputs[0].shape == ("batch", 4)
@@ -245,3 +246,13 @@ def test_command(shell: Shell) -> None:
 def test_bad_commands(shell: Shell, arguments: list[str], message: str) -> None:
     assert message in shell.fails("clean", *arguments)
     assert not Path("out.onnx").exists()
+
+
+def test_the_long_name_of_the_standard_domain() -> None:
+    """A file may import it as "ai.onnx"; the version must not get lost."""
+    proto = model([node("Dropout", "x", "kept", domain=""), node("Relu", "kept", domain="")])
+    proto.opset_import[0].domain = "ai.onnx"
+    cleaned = clean(proto)
+    assert cleaned.graph.opset_imports == {"": 13}
+    assert kinds(cleaned) == ["Relu"]
+    assert anybit.convert(proto, to="qdq").model.graph.opset_imports[""] >= 13

@@ -191,7 +191,7 @@ def test_the_program(shell: Shell, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     done = program("info", folder=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "error: Missing argument 'model'. (see anybit --help)\n"
+    assert done.stderr == "error: Missing argument 'model'. (see anybit info --help)\n"
 
 
 @pytest.mark.parametrize("tolerance", ["nan", "-1"])
@@ -211,6 +211,22 @@ def test_info_of_a_quantizer_with_text_for_a_scale(shell: Shell) -> None:
     onnx.save(quantized_input(scale=np.array(["a"], object)), "text.onnx")
     assert "scale" in shell.fails("info", "text.onnx")
     assert "scale" in shell.fails("run", "text.onnx", "--input", "x.npy")
+
+
+def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
+    name = "\x1b[31m[bold]red"
+    nodes = [
+        node("Quant", "x scale zeropt bitwidth", "q", name=name),
+        node("Relu", "q", name, domain=""),
+    ]
+    constants = {"scale": 0.5, "zeropt": 0, "bitwidth": 4}
+    onnx.save(model(nodes, constants, outputs=[name]), "n.onnx")
+    for arguments in (["info"], ["run"], ["convert", "--to", "qdq", "-o", "out.onnx"]):
+        _, out, err = shell(*arguments, "n.onnx")
+        assert "\x1b" not in out + err, arguments
+    np.savez("other.npz", a=Y, b=Y)
+    error = shell.fails("run", "n.onnx", "--expect", "other.npz")
+    assert "output \\x1b[31m[bold]red" in error
 
 
 def test_version(shell: Shell) -> None:

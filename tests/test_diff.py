@@ -46,6 +46,39 @@ def test_no_hint_of_ties_where_others_differ_too() -> None:
     assert found.hints == ("rounding_mode is ROUND in A and CEIL in B",)
 
 
+def test_a_parameter_of_another_name_is_a_hint() -> None:
+    one, other = layers(), layers(other=3)
+    other.graph.node[3].input[3] = "other"
+    found = diff(one, other, X)
+    assert found.first is not None
+    assert found.first.name == "y"
+    assert found.hints == ("bitwidth is 4 in A and 3 in B",)
+    scales = array([[0.5, 0.5, 0.25, 0.25]])
+    other = layers(other=scales)
+    other.graph.node[3].input[1] = "other"
+    expected = "scale is 0.5 in A and 0.25 in B at [0, 2] and 1 more place"
+    assert expected in diff(one, other, X).hints
+
+
+def test_a_constant_that_differs_is_told_with_its_reader() -> None:
+    found = diff(layers(), layers(half=0.25), X)
+    assert found.first is not None
+    assert found.first.name == "half"
+    assert found.hints == ("IntQuant quantize_w reads it as its scale, and 1 more node",)
+
+
+def test_settings_that_the_inputs_do_not_show_are_told() -> None:
+    one, other = layers(), layers(other=5)
+    other.graph.node[3].input[3] = "other"
+    found = diff(one, other, 0 * X)
+    assert found.equal
+    assert found.notes == ("y is equal with these inputs, but bitwidth is 4 in A and 5 in B",)
+    found = diff(layers(), layers("HALF_UP"), 0 * X)
+    expected = "y is equal with these inputs, but rounding_mode is ROUND in A and HALF_UP in B"
+    assert found.notes == (expected,)
+    assert diff(layers(), layers(), X).notes == ()
+
+
 @pytest.mark.parametrize("runner", ["onnxruntime", "onnxruntime-optimized", "reference", "qonnx"])
 def test_exact_models_are_equal_under_all_runners(runner: str) -> None:
     if runner == "qonnx" and importlib.util.find_spec("qonnx") is None:

@@ -159,5 +159,5 @@ def test_generated_files_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None
     try:
         assert generate.differences() == []
     finally:
-        for module in ("_figures", "_pages", "_svg"):
+        for module in (path.stem for path in (ROOT / "docs").glob("_*.py")):
             sys.modules.pop(module, None)

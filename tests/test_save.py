@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files appear whole or not at all, in one piece or in two."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,15 @@ def test_links_are_followed(tmp_path: Path) -> None:
     save(model(), tmp_path / "link.onnx")
     assert (tmp_path / "link.onnx").is_symlink()
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
+
+
+def test_errors_name_the_file_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "a temporary file")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save(model(), tmp_path / "m.onnx")
+    assert caught.value.filename == str(tmp_path / "m.onnx")

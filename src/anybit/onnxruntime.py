@@ -25,9 +25,13 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit import _core
 from anybit.onnx import Source, exact_session_options, prepare, serialize
 
-# Results must not depend on how a graph is optimised: fused quantized operators of the runtime
-# round differently from the nodes that they replace (ONNX Runtime issue 32132).
-_EXACT = {"session.disable_quant_qdq": "1"}
+# Results must not depend on how a graph is optimised. Fused quantized operators of the runtime
+# round differently from the nodes that they replace (ONNX Runtime issue 32132). Where a caller
+# allows them, MatMulNBits still quantizes x to 8 bits unless it is told to compute in float32 (1).
+_EXACT = {
+    "session.disable_quant_qdq": "1",
+    "session.qdq_matmulnbits_accuracy_level": "1",
+}
 
 # Protobuf's limit of 2 GiB, less what the tensors' names and shapes take.
 _LARGEST_MESSAGE = 2**31 - 2**24
@@ -63,7 +67,9 @@ def session(
         model_or_path: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
         session_options: Options of your own instead. The operators are registered in them, and
             `session.disable_quant_qdq` is set to 1 unless it has a value: the runtime's fused
-            integer operators are faster, but off by one step on ties.
+            integer operators are faster, but off by one step on ties. So is
+            `session.qdq_matmulnbits_accuracy_level`: without it a product of floats with 2- to
+            8-bit weights quantizes the floats, too.
         providers: Execution providers; the CPU's by default, the only one with exact operators.
 
     Raises:

@@ -15,6 +15,7 @@ from anybit.cli.convert import convert
 from anybit.cli.diff import diff
 from anybit.cli.info import info
 from anybit.cli.run import run
+from anybit.comparison.wording import shown
 from anybit.errors import ModelError
 
 app = typer.Typer(
@@ -54,7 +55,7 @@ def main() -> None:
     # Python prints the warnings of loggers that nobody listens to; the errors say the same.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="anybit", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except BrokenPipeError:
@@ -66,7 +67,7 @@ def main() -> None:
         if message is None:
             raise
         if message:
-            print("error:", " ".join(message.split()), file=sys.stderr)
+            print("error:", shown(" ".join(message.split())), file=sys.stderr)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -76,8 +77,10 @@ def _message(error: Exception) -> str | None:
     # Usage errors are classes of click in older versions of typer, and of typer in newer ones.
     usage = getattr(error, "format_message", None)
     if usage is not None:
+        context = getattr(error, "ctx", None)
+        command = "anybit" if context is None else context.command_path
         # It is empty where the help has been shown for want of a command.
-        return usage() and f"{usage()} (see anybit --help)"
+        return usage() and f"{usage()} (see {command} --help)"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, MemoryError):

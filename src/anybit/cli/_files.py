@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from anybit.errors import ModelError
+from anybit.onnx._save import naming
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -16,7 +17,10 @@ _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, which appears under its name when all of it is written."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+    with (
+        naming(path),
+        tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file,
+    ):
         try:
             yield file
             file.close()

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from anybit.cli._console import stdout
+from anybit.comparison.wording import shown
 from anybit.onnx.check import TARGETS, Finding
 from anybit.onnx.check import check as check_model
 
@@ -35,7 +36,7 @@ def check(
     if as_json:
         print(json.dumps([dataclasses.asdict(each) for each in findings], indent=2))
     else:
-        console = Console()
+        console = stdout()
         for each in findings:
             # Whole lines, also where a pipe has no width.
             console.print(_line(each), soft_wrap=True)
@@ -48,15 +49,14 @@ def _line(finding: Finding) -> Text:
     line = Text()
     line.append(f"{finding.severity}: ", style=_COLOURS[finding.severity])
     where = f"{finding.node} ({finding.operator})" if finding.operator else finding.node
-    line.append(_printable(where or "model"), style="bold")
-    line.append(f": {_printable(finding.problem)}; {_printable(finding.remedy)}")
+    line.append(_on_one_line(where or "model"), style="bold")
+    line.append(f": {_on_one_line(finding.problem)}; {_on_one_line(finding.remedy)}")
     line.append(f" [{finding.code}]", style="dim")
     return line
 
 
-def _printable(text: str) -> str:
-    """The text on one line; names from files may hold anything, such as codes for terminals."""
-    return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
+def _on_one_line(text: str) -> str:
+    return shown(" ".join(text.split()))
 
 
 def _counts(findings: tuple[Finding, ...]) -> str:

@@ -8,7 +8,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from anybit.cli._console import stdout
 from anybit.cli._files import check_folder, file_size
+from anybit.comparison.wording import counted
 from anybit.errors import ModelError
 from anybit.onnx import read
 from anybit.onnx._save import save
@@ -52,8 +54,9 @@ def clean(
         )
         save(cleaned, output)
     after = sum(1 for _ in cleaned.graph.all_nodes())
-    Console().print(
-        f"{output} written: {after} nodes (was {before}), {file_size(output)} (was {size})",
+    nodes = f"{counted(after, 'node')} (was {before})"
+    stdout().print(
+        f"{output} written: {nodes}, {file_size(output)} (was {size})",
         markup=False,
         highlight=False,
         soft_wrap=True,

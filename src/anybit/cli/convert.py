@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from anybit.cli._console import stdout
 from anybit.cli._files import check_folder, file_size, write_text
+from anybit.comparison.wording import shown
 from anybit.onnx._report import Step
 from anybit.onnx.convert import NEWEST_OPSET, Conversion, Form
 from anybit.onnx.convert import convert as convert_model
@@ -46,7 +48,7 @@ def convert(
     * **qdq**: QuantizeLinear and DequantizeLinear on the narrowest native types
     * **qcdq**: the same on 8-bit types, with Clip
     """
-    console = Console()
+    console = stdout()
     check_folder(output, "--output")
     if report is not None:
         check_folder(report, "--report")
@@ -61,11 +63,13 @@ def convert(
     console.print(_table(conversion.steps))
     for step in conversion.steps:
         if not step.exact:
-            console.print(f"[yellow]approximate[/]: {escape(step.node)}: {escape(step.reason)}")
+            what = escape(shown(f"{step.node}: {step.reason}"))
+            console.print(f"[yellow]approximate[/]: {what}", soft_wrap=True)
     console.print(
         f"{output} written, {file_size(output)} (was {was})",
         markup=False,
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -76,10 +80,12 @@ def _table(steps: tuple[Step, ...]) -> Table | str:
     counts = Counter((step.operator, step.action, step.reason) for step in steps)
     table = Table(box=SIMPLE_HEAD)
     table.add_column("nodes", justify="right")
-    for heading in ("operator", "became", "because"):
+    explained = any(step.reason for step in steps)
+    for heading in ("operator", "became", *["because"] * explained):
         table.add_column(heading, overflow="fold")
     for (operator, action, reason), count in counts.most_common():
-        table.add_row(str(count), escape(operator), escape(action), escape(reason))
+        texts = (operator, action, *[reason] * explained)
+        table.add_row(str(count), *(escape(shown(text)) for text in texts))
     return table
 
 

@@ -2,6 +2,7 @@
 """`anybit diff`: where two models, two runtimes, or a model and recorded tensors disagree."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anybit.cli._arrays import read_arrays
+from anybit.cli._console import stdout
 from anybit.cli._files import check_folder, write_text
 from anybit.cli._inputs import gather_inputs
 from anybit.cli.run import Inputs
@@ -21,8 +23,8 @@ from anybit.comparison._diff import compare
 from anybit.comparison._network import Network, Side, recorded
 from anybit.errors import ModelError
 
-# Wider than any row: what reads a pipe wants whole lines.
-_WHOLE_LINES = 10_000
+# Below, there is no room for the names of nodes beside those of tensors.
+_WIDE = 120
 
 Other: TypeAlias = Annotated[
     Path | None,
@@ -108,14 +110,13 @@ def _compared(
 
 
 def _show(found: Difference, show_all: bool) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WHOLE_LINES)
+    console = stdout()
     for side, name in (("A", found.a), ("B", found.b)):
         console.print(Text(f"{side}  {wording.shown(name)}"))
     tensors = found.tensors if show_all else found.different
     if tensors:
-        console.print(_table(wording.rows(tensors, shapes=False)))
+        left_out = () if console.width >= _WIDE else ("node",)
+        console.print(_table(wording.rows(tensors, shapes=False), left_out))
     if found.first is not None:
         console.print(Text(wording.first_difference(found)))
         for each in found.first.samples:
@@ -127,14 +128,15 @@ def _show(found: Difference, show_all: bool) -> None:
     console.print(Text(wording.summary(found), style="green" if found.equal else "bold"))
 
 
-def _table(rows: list[dict[str, str]]) -> Table:
+def _table(rows: list[dict[str, str]], left_out: Collection[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in rows[0]:
+    headings = [heading for heading in rows[0] if heading not in left_out]
+    for heading in headings:
         # Where the terminal is narrow, names go over several lines, numbers do not.
         if heading in wording.NUMBERS:
             table.add_column(heading, justify="right", no_wrap=True)
         else:
             table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row.values()))
+        table.add_row(*(Text(row[heading]) for heading in headings))
     return table

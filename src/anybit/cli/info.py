@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from anybit.cli._console import stdout
 from anybit.cli._files import readable
+from anybit.comparison.wording import shown
 from anybit.onnx.summary import Parameter, Quantizer, Summary, summarize
 
 _LONGEST_NAME = 16
@@ -29,7 +30,7 @@ def info(
         record = {"file": str(model), **dataclasses.asdict(summary)}
         print(json.dumps(_plain(record), indent=2))
         return
-    console = Console()
+    console = stdout()
     console.print(_header(model, summary))
     if not summary.quantizers:
         console.print("No quantizers.")
@@ -60,7 +61,7 @@ def _header(model: Path, summary: Summary) -> Table:
     if summary.unknown_operators:
         rows["unknown"] = f"{', '.join(summary.unknown_operators)}: this model cannot be run"
     for name, text in rows.items():
-        table.add_row(name, escape(text))
+        table.add_row(name, escape(shown(text)))
     return table
 
 
@@ -72,8 +73,8 @@ def _quantizers(quantizers: tuple[Quantizer, ...]) -> Table:
         for heading in ("range", "zero-point", "rounding")
     }
     common = {heading: "".join(texts) for heading, texts in values.items() if len(texts) < 2}
-    shown = [f"{name} {text}" for name, text in common.items() if text]
-    caption = f"in common: {', '.join(shown)}" if shown else None
+    alike = [f"{name} {text}" for name, text in common.items() if text]
+    caption = f"in common: {', '.join(alike)}" if alike else None
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     headings = [heading for heading in rows[0] if heading not in common]
     for heading in headings:
@@ -83,7 +84,7 @@ def _quantizers(quantizers: tuple[Quantizer, ...]) -> Table:
         else:
             table.add_column(heading, no_wrap=True)
     for row in rows:
-        table.add_row(*(escape(row[heading]) for heading in headings))
+        table.add_row(*(escape(shown(row[heading])) for heading in headings))
     return table
 
 

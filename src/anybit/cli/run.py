@@ -19,7 +19,9 @@ from rich.table import Table
 
 from anybit.cli import _arrays
 from anybit.cli._compare import compare, expected_of
+from anybit.cli._console import stdout
 from anybit.cli._inputs import gather_inputs, random_inputs
+from anybit.comparison.wording import shown
 from anybit.errors import ModelError
 from anybit.model import Model, load
 
@@ -65,7 +67,7 @@ def run(
 
     Where the model fixes the number of rows, the rows of the input are run slice by slice.
     """
-    console = Console()
+    console = stdout()
     if output is not None and (output.suffix != ".npz" or not output.parent.is_dir()):
         raise ModelError(f"{output}: --output must be an .npz file in a folder that exists")
     if not atol >= 0:
@@ -82,7 +84,7 @@ def run(
     console.print(_table(feeds, outputs))
     for name, array in outputs.items():
         if places := _largest_at(array):
-            console.print(f"{name} is largest at {places}", markup=False, highlight=False)
+            console.print(f"{shown(name)} is largest at {places}", markup=False, highlight=False)
     console.print(_timing(times))
     if not inputs:
         console.print("The inputs are random numbers (seed 0); --input gives others.")
@@ -140,7 +142,7 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
             limits = [
                 f"{float(pick(array)):.6g}" if array.size else "" for pick in (np.min, np.max)
             ]
-            table.add_row(kind, escape(name), str(array.dtype), shape, *limits)
+            table.add_row(kind, escape(shown(name)), str(array.dtype), shape, *limits)
     return table
 
 

@@ -17,13 +17,11 @@ from anybit.comparison._feeds import (
 from anybit.comparison._judge import judged
 from anybit.comparison._measure import Tolerance
 from anybit.comparison._network import Network, Side, recorded
-from anybit.comparison._results import Difference, Verdict
+from anybit.comparison._results import Difference
 from anybit.comparison._runners import capture
 from anybit.errors import ModelError
 from anybit.model import Feeds
 from anybit.onnx import Source
-
-_ORDER = (Verdict.EQUAL, Verdict.TOLERATED, Verdict.DIFFERENT)
 
 
 def diff(
@@ -97,7 +95,7 @@ def compare(
     feeds, rows = (random_inputs(common), None) if inputs is None else given_inputs(common, inputs)
     left = _side(first, runners[0], feeds)
     if record is None:
-        right = _side(other, runners[1], renamed(feeds, pairs))
+        right = _side(other, runners[1], renamed(feeds, pairs, other.label))
     else:
         right = _first_rows(record, left, rows)
     notes = []

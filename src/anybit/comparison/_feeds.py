@@ -122,14 +122,19 @@ def check_shape(declared: Tensor, array: Array) -> None:
         raise ModelError(_misfit(declared, array))
 
 
-def renamed(feeds: Mapping[str, Array], pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Array]:
-    """The inputs of B, from those of A.
+def renamed(
+    feeds: Mapping[str, Array], pairs: Iterable[tuple[Tensor, Tensor]], label: str
+) -> dict[str, Array]:
+    """The inputs of B, from those of A. Messages name B by its label.
 
     Raises:
         ModelError: An array that does not fit B.
     """
     found = {}
     for ours, theirs in pairs:
-        found[theirs.name] = _converted(feeds[ours.name], theirs)
-        check_shape(theirs, found[theirs.name])
+        try:
+            found[theirs.name] = _converted(feeds[ours.name], theirs)
+            check_shape(theirs, found[theirs.name])
+        except ModelError as error:
+            raise ModelError(f"{label}: {error}") from error
     return found

@@ -86,7 +86,8 @@ def _pictures(found: Difference) -> list[str]:
     for title, tensor in chosen.items():
         parts.append(f"<h2>{title} tensor: {_text(wording.shown(tensor.name))}</h2>")
         of = f", step of {tensor.step_of}" if tensor.step is not None else ""
-        parts.append(f"<p>Made by {_text(wording.shown(tensor.made_by + of))}.</p>")
+        origin = f"Made by {tensor.made_by}" if tensor.operator else "A stored constant"
+        parts.append(f"<p>{_text(wording.shown(origin + of))}.</p>")
         parts += [histogram(tensor), heat_map(tensor)]
     return parts
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the tensors of both sides to what is different, and where that starts."""
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 import onnx_ir as ir
 
+from anybit.comparison import wording
 from anybit.comparison._arrays import squeezed
-from anybit.comparison._hints import hints
+from anybit.comparison._hints import hidden, hints
 from anybit.comparison._match import Pair, match
 from anybit.comparison._measure import Measured, Tolerance, measure
 from anybit.comparison._network import Side
@@ -37,6 +40,7 @@ class _Judgement:
             )
         self._values_b = {} if b.network is None else {v.name: v for v in b.network.values()}
         self._known_a = {**a.arrays, **a.feeds}
+        self._known_b = {**b.arrays, **b.feeds}
         self._verdicts: dict[ir.Value, Verdict] = {}
 
     def result(self, notes: tuple[str, ...]) -> Difference:
@@ -63,7 +67,7 @@ class _Judgement:
             unmatched_b=self._unmatched_b(matched),
             inputs=() if first is None else self._inputs(by_name[first.name]),
             hints=() if first is None else self._hints(first, by_name[first.name]),
-            notes=notes,
+            notes=(*notes, *self._hidden(tensors, by_name)),
             tolerated_steps=self._tolerance.steps,
             atol=self._tolerance.atol,
         )
@@ -80,7 +84,7 @@ class _Judgement:
         a, b = self._a.arrays[pair.a], self._b.arrays[pair.b]
         step = step_of(value, self._known_a)
         if step is None and a.shape == b.shape and pair.b in self._values_b:
-            step = step_of(self._values_b[pair.b], {**self._b.arrays, **self._b.feeds})
+            step = step_of(self._values_b[pair.b], self._known_b)
         if squeezed(a.shape) == squeezed(b.shape):
             measured = measure(a, b.reshape(a.shape), step, self._tolerance)
             other = b.reshape(a.shape)
@@ -139,7 +143,24 @@ class _Judgement:
         if not first.starts:
             return ()
         other = self._values_b.get(first.other_name)
-        return tuple(hints(first, value, other, self._known_a))
+        return tuple(hints(first, value, other, self._known_a, self._known_b))
+
+    def _hidden(
+        self, tensors: list[TensorDifference], by_name: Mapping[str | None, ir.Value]
+    ) -> Iterator[str]:
+        """Quantizers that are set differently although these inputs do not show it."""
+        if self._a.network is self._b.network:
+            return
+        for tensor in tensors:
+            ours = by_name[tensor.name].producer()
+            other = self._values_b.get(tensor.other_name)
+            theirs = None if other is None else other.producer()
+            if tensor.verdict is not Verdict.EQUAL or ours is None or theirs is None:
+                continue
+            found = ", ".join(hidden(ours, theirs, self._known_a, self._known_b))
+            if found:
+                name = wording.shown(tensor.name)
+                yield f"{name} is equal with these inputs, but {found}"
 
 
 def _others(side: Side, matched: set[str]) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def kind_of(value: ir.Value) -> str:
         return ""
     operator = operator_of(node)
     quantizes = operator is not None and operator.result_dtype is None
-    if quantizes or (node.domain in ("", "ai.onnx") and node.op_type == "DequantizeLinear"):
+    if quantizes or (node.domain == "" and node.op_type == "DequantizeLinear"):
         return "quantizer"
     return f"{node.domain}::{node.op_type}"
 

@@ -105,16 +105,17 @@ def heat_map(tensor: TensorDifference) -> str:
 
 
 def rectangle(array: Array) -> View:
-    """The first two of several axes down, the others across; axes of size 1 are not named."""
-    split = {0: 0, 1: 0, 2: 1, 3: 2}.get(array.ndim, 2)
+    """The first half of the axes down, the others across; those of size 1 do not count."""
+    axes = [axis for axis, size in enumerate(array.shape) if size > 1]
+    split = len(axes) // 2
     sides = []
-    for axes in (range(split), range(split, array.ndim)):
-        kept = [axis for axis in axes if array.shape[axis] > 1]
-        sizes = " x ".join(str(array.shape[axis]) for axis in kept)
+    for kept in (axes[:split], axes[split:]):
+        sizes = [array.shape[axis] for axis in kept]
         word = "axis" if len(kept) == 1 else "axes"
-        sides.append(f"{word} {', '.join(map(str, kept))} ({sizes})" if kept else "")
-    grid = array.reshape(math.prod(array.shape[:split]), -1) if array.size else np.zeros((1, 1))
-    return View(grid, *sides)
+        named = f"{word} {', '.join(map(str, kept))} ({' x '.join(map(str, sizes))})"
+        sides.append(named if kept else "")
+    down = math.prod(array.shape[axis] for axis in axes[:split])
+    return View(array.reshape(down, -1) if array.size else np.zeros((1, 1)), *sides)
 
 
 def blockwise(grid: Array, most: tuple[int, int]) -> tuple[Array, tuple[int, int]]:

@@ -19,6 +19,7 @@ from anybit.onnx._registry import operator_of
 Arrays: TypeAlias = Mapping[str, Array]
 
 _LINEAR = ("QuantizeLinear", "DequantizeLinear")
+_LINEAR_PARAMETERS = ("scale", "zero-point")
 # ONNX's default for the axis of these two, and that of our operators which have an axis.
 _DEFAULT_AXIS = 1
 
@@ -91,8 +92,17 @@ def step_of(value: ir.Value, arrays: Arrays) -> Step | None:
 
 def is_quantizer(node: ir.Node) -> bool:
     """Whether it is one of our operators or a linear one of ONNX."""
-    standard = node.domain in ("", "ai.onnx") and node.op_type in _LINEAR
-    return standard or operator_of(node) is not None
+    return (node.domain == "" and node.op_type in _LINEAR) or operator_of(node) is not None
+
+
+def parameter_names(node: ir.Node) -> tuple[str, ...]:
+    """What the inputs of a quantizer behind x are called; () for other nodes."""
+    if not is_quantizer(node):
+        return ()
+    operator = operator_of(node)
+    if operator is None:
+        return _LINEAR_PARAMETERS
+    return tuple(declared.name for declared in operator.inputs[1:])
 
 
 def _quantizers(value: ir.Value) -> Iterator[tuple[ir.Node, str]]:
@@ -110,11 +120,7 @@ def _parameters(
     """Scale, mantissa width and exponent bias; None if there is no scale."""
     if not is_float(x):  # codes of a quantizer: their step is 1
         return np.ones(()), None, None
-    operator = operator_of(node)
-    if operator is None:
-        places = {"scale": 1}
-    else:
-        places = {declared.name: index for index, declared in enumerate(operator.inputs)}
+    places = {name: index for index, name in enumerate(parameter_names(node), start=1)}
 
     def parameter(*names: str) -> Array | None:
         for name in names:

@@ -33,7 +33,8 @@ def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
     same = ours if every_shape else ""
     return {
         "tensor": "* " * tensor.starts + shown(tensor.name),
-        "made by": _maker(tensor),
+        "made by": tensor.operator or "constant",
+        "node": "" if tensor.node == tensor.name else shown(tensor.node),
         "in B": _other(tensor),
         "shape": same if ours == theirs else f"{ours} / {theirs}",
         "elements": str(tensor.elements),
@@ -44,11 +45,6 @@ def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
         "steps": number(tensor.steps),
         "step of": shown(tensor.step_of),
     }
-
-
-def _maker(tensor: TensorDifference) -> str:
-    """The operator, and the node's name if that is another than the tensor's."""
-    return tensor.operator if tensor.node == tensor.name else shown(tensor.made_by)
 
 
 def _other(tensor: TensorDifference) -> str:

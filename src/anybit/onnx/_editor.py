@@ -2,6 +2,7 @@
 """Write nodes and constants into a model, under names that nothing else in it has."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import onnx_ir as ir
@@ -89,7 +90,15 @@ class Editor:
 
 
 def drop_if_unread(value: ir.Value) -> None:
-    """Remove a constant from its graph if no node reads it and it is no output."""
+    """Remove a constant from its graph if no node reads it and it is no output.
+
+    Its memory goes at once. Values that have left a graph stay counted there, and graphs that a
+    converter has replaced wait for the garbage collector; both would keep whole files mapped.
+    """
     unread = is_constant(value) and not value.uses() and not value.is_graph_output()
     if unread and value.graph is not None and value.name is not None:
         del value.graph.initializers[value.name]
+        if isinstance(value.const_value, ir.ExternalTensor):
+            with suppress(BufferError):  # someone still has its array
+                value.const_value.release()
+        value.const_value = None

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything between a file and a session."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
@@ -30,9 +32,16 @@ def prepare(source: Source) -> ir.Model:
 @quiet()
 def apply(model: ir.Model, source: Source, *passes: ir.passes.InPlacePass) -> None:
     """Run passes in turn. Errors get the name of the file that the model comes from."""
-    try:
+    with errors_named_after(source):
         for each in passes:
             each(model)
+
+
+@contextlib.contextmanager
+def errors_named_after(source: Source) -> Iterator[None]:
+    """Put the name of the file, if it is one, before the errors of models."""
+    try:
+        yield
     except ModelError as error:
         if not isinstance(source, str | os.PathLike):
             raise

@@ -100,12 +100,17 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
 
 def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
     try:
-        return ir.from_proto(proto)
+        model = ir.from_proto(proto)
     except Exception as error:  # onnx_ir has no error class of its own
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise ModelError(f"{where} is not a valid ONNX model: {cause}") from error
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        # The long name of the standard domain. onnx_ir shortens it in nodes, but not here.
+        if "ai.onnx" in graph.opset_imports:
+            graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
+    return model
 
 
 def _check_values(model: ir.Model, where: str) -> None:

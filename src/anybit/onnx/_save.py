@@ -3,6 +3,8 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx_ir as ir
@@ -35,7 +37,10 @@ def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
     target = target.resolve()  # through links, so that the file they point to is replaced
     data = f"{target.name}.data"
     external = data if _size(model) > _LARGEST_SINGLE_FILE else None
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+    with (
+        naming(target),
+        tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder,
+    ):
         written = Path(folder) / target.name
         try:
             if external is None:
@@ -49,6 +54,17 @@ def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
         if external is not None:
             os.replace(Path(folder) / data, target.parent / data)
         os.replace(written, target)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the system name this file, not the temporary one beside it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _size(model: ir.Model) -> int:

@@ -44,7 +44,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
     rounding: dict[str, list[tuple[ir.Node, str]]] = defaultdict(list)
     sites = {site.node: site for site in subject.sites}
     for node in subject.model.graph.all_nodes():
-        if node.domain not in ("", "ai.onnx") or not node.inputs:
+        if node.domain != "" or not node.inputs:
             continue
         try:
             if node.op_type in _AVERAGING:

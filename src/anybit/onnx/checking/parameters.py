@@ -48,7 +48,8 @@ def _value_findings(node: ir.Node, declared: Input, array: Array) -> Iterator[Fi
         code, wanted = (
             ("not-finite", "finite") if unlimited else ("not-in-domain", domain.description)
         )
-        yield error(node, code, f"{name} must be {wanted}, got {values[bad][0]:g}", "correct it")
+        problem = f"{name} must be {wanted}, got {values[bad][0]:g}"
+        yield error(node, code, problem, f"look where {name} comes from, and export it again")
     if name.endswith(("scale", "scales")):
         yield from _scale_findings(node, name, values[~bad])
 

@@ -80,7 +80,7 @@ def _refused(
     try:
         Normalize()(ir.Model(graph, ir_version=8))
     except ModelError as refusal:
-        return str(refusal).removeprefix(described(node)).lstrip(": ")
+        return str(refusal).removeprefix(described(copy)).lstrip(": ")  # it may be renamed by now
     return ""
 
 

@@ -7,6 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx._constants import Array, array_of, is_constant
+from anybit.onnx._editor import drop_if_unread
 from anybit.onnx._evaluate import (
     Arrays,
     Shape,
@@ -49,14 +50,18 @@ class FoldConstants(InPlacePass):
         self._codes = codes
 
     def call(self, model: ir.Model) -> PassResult:
-        constants = [
-            value.const_value for graph in model.graphs() for value in graph.initializers.values()
-        ]
-        present = sum(tensor.size for tensor in constants if tensor is not None)
-        folding = _Folding(model, _ROOM + _GROWTH * present, self._operators, self._codes)
+        folding = _Folding(model, _ROOM + _GROWTH * _elements(model), self._operators, self._codes)
         count = sum(folding.fold(node) for node in list(model.graph.all_nodes()))
         modified = RemoveUnusedNodesPass()(model).modified
         return PassResult(model, bool(count) or modified)
+
+
+def _elements(model: ir.Model) -> int:
+    """Of all constants together."""
+    tensors = (
+        value.const_value for graph in model.graphs() for value in graph.initializers.values()
+    )
+    return sum(tensor.size for tensor in tensors if tensor is not None)
 
 
 class _Folding:
@@ -138,6 +143,4 @@ def _replace(node: ir.Node, tensor: ir.TensorProtocol) -> None:
     graph.remove(node, safe=True)
     graph.register_initializer(value)
     for each in inputs:
-        unread = is_constant(each) and not each.uses() and not each.is_graph_output()
-        if unread and each.graph is not None and each.name is not None:
-            del each.graph.initializers[each.name]
+        drop_if_unread(each)
