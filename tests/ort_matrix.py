@@ -4,8 +4,9 @@
     python tests/ort_matrix.py [--wheel FILE] [--environments FOLDER] [VERSION ...]
 
 Makes one virtual environment per version of ONNX Runtime, installs the wheel there (built from
-this checkout unless given) beside NumPy and onnx of the right age, and runs tests/matrix. Prints
-one line per version; the exit code is the number of versions that fail.
+this checkout unless given) beside NumPy and onnx of the right age, and runs tests/matrix, on
+converted models, too, which are made once, here, where anybit is installed (see forms_matrix.py).
+Prints one line per version; the exit code is the number of versions that fail.
 """
 
 import argparse
@@ -28,8 +29,10 @@ COMPANIONS = {
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(*command: str | Path) -> int:
-    return subprocess.run([str(part) for part in command], check=False).returncode
+def run(*command: str | Path, **variables: str | Path) -> int:
+    environment = os.environ | {name: str(value) for name, value in variables.items()}
+    parts = [str(part) for part in command]
+    return subprocess.run(parts, check=False, env=environment).returncode
 
 
 def build_wheel(folder: Path) -> Path:
@@ -39,7 +42,7 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def test(version: str, wheel: Path, folder: Path) -> str:
+def test(version: str, wheel: Path, folder: Path, forms: Path) -> str:
     """Run the tests with that ONNX Runtime; the verdict in words."""
     venv.create(folder, with_pip=True)
     python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
@@ -53,7 +56,8 @@ def test(version: str, wheel: Path, folder: Path) -> str:
     # Without the project's configuration and conftest, which need newer packages.
     tests = ROOT / "tests" / "matrix"
     alone = ("-c", os.devnull, f"--rootdir={tests}", f"--confcutdir={tests}")
-    code = run(python, "-m", "pytest", "-q", *alone, "-p", "no:cacheprovider", tests)
+    command = (python, "-m", "pytest", "-q", *alone, "-p", "no:cacheprovider", tests)
+    code = run(*command, ANYBIT_FORMS=forms, ANYBIT_FORMS_COLUMN=version)
     return "passed" if code == 0 else f"failed (pytest exit code {code})"
 
 
@@ -68,8 +72,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.environments or Path(scratch)
         wheel = given.wheel or build_wheel(Path(scratch))
+        forms = (folder / "forms").resolve()
+        if run(sys.executable, ROOT / "tests" / "forms_matrix.py", forms):
+            raise SystemExit("the converted models cannot be made")
         verdicts = {
-            version: test(version, wheel.resolve(), folder / f"onnxruntime-{version}")
+            version: test(version, wheel.resolve(), folder / f"onnxruntime-{version}", forms)
             for version in given.versions or COMPANIONS
         }
     for version, verdict in verdicts.items():

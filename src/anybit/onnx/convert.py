@@ -2,6 +2,7 @@
 """Convert models between QONNX and standard ONNX."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,9 +11,9 @@ from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
-from anybit.onnx._prepare import apply
+from anybit.onnx._prepare import apply, errors_named_after
 from anybit.onnx._read import Source, read
-from anybit.onnx._registry import operator_of
+from anybit.onnx._registry import operator_of, versions_of
 from anybit.onnx._report import Step
 from anybit.onnx._save import save
 from anybit.onnx.passes import (
@@ -117,28 +118,52 @@ def convert(
         run(FoldConstants())
         steps.extend(_folded(node) for node in quantizers if node.graph is None)
 
-    run(InlineFunctions(), Normalize(), FoldConstants(operators=False), InferShapes())
+    run(InlineFunctions())
+    names = _names(model)
+    run(Normalize(), FoldConstants(operators=False), InferShapes())
     if form is Form.QONNX:
+        steps.extend(_renamed(names, _names(model)))
         run(FromQdq(steps, allow_approximate=allow_approximate), Normalize())
     elif form is Form.PORTABLE:
         fold_weights()
-        run(RaiseOpset(opset_for_functions(model)))
+        # Once more, since the IR version follows from types that were not known the first time.
+        run(RaiseOpset(opset_for_functions(model)), Normalize())
         functions = AddFunctions(steps)
         run(functions, Lower(steps, functions.left, only=functions.left))
     else:
         reasons: dict[str, str] = {}
         if form is not Form.STANDARD:
-            opset = needed_opset(model, form, opset_limit, allow_approximate=allow_approximate)
+            with errors_named_after(source):
+                opset = needed_opset(
+                    model, form, opset_limit, _STANDARD_OPSET, allow_approximate=allow_approximate
+                )
             native = ToQdq(
                 steps, style=form, opset_limit=opset_limit, allow_approximate=allow_approximate
             )
             reasons = native.reasons
             # At once, since converting later would lose the ranges that nodes are annotated with.
-            run(RaiseOpset(max(opset, _STANDARD_OPSET)), native)
+            run(RaiseOpset(opset), native)
         fold_weights()
-        run(RaiseOpset(_STANDARD_OPSET), Lower(steps, reasons), Normalize())
+        left = any(operator_of(node) is not None for node in model.graph.all_nodes())
+        run(RaiseOpset(_STANDARD_OPSET if left else 1), Lower(steps, reasons), Normalize())
     run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
     return Conversion(model, form, tuple(steps))
+
+
+def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
+    """The domain and the name that each quantizer goes by."""
+    nodes = (node for node in model.graph.all_nodes() if versions_of(node.domain, node.op_type))
+    return {node: (node.domain, node.op_type) for node in nodes}
+
+
+def _renamed(
+    before: dict[ir.Node, tuple[str, str]], after: dict[ir.Node, tuple[str, str]]
+) -> Iterator[Step]:
+    for node, (domain, name) in after.items():
+        if before.get(node, (domain, name)) != (domain, name):
+            old_domain, old_name = before[node]
+            reason = f"it is called {old_name} of {old_domain} in the file"
+            yield Step(node.name or str(node.outputs[0].name), old_name, name, reason)
 
 
 def _folded(node: ir.Node) -> Step:

@@ -9,11 +9,12 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx._constants import Array
+from anybit.onnx._constants import Array, is_constant
 from anybit.onnx._registry import keywords_of, operator_of
 from anybit.onnx._report import Step
 from anybit.onnx._traced import Traced, of_value
 from anybit.onnx._writer import Body, Content, Names, content
+from anybit.onnx.passes.lower import expanded
 from anybit.ops import Attribute, Operator
 
 Keywords: TypeAlias = Mapping[str, bool | int | str]
@@ -35,6 +36,9 @@ class AddFunctions(InPlacePass):
     One function per name is all that runtimes heed, so it is made for those nodes that it can
     serve: with float32, float16 or bfloat16 inputs, and the most common number of inputs. The
     others are left for `Lower`. The model is normalised, and types are known.
+
+    Raises:
+        ModelError: An operator refuses its constant parameters, which a function would not.
     """
 
     def __init__(self, steps: list[Step]) -> None:
@@ -48,9 +52,14 @@ class AddFunctions(InPlacePass):
             if served:
                 operator = operator_of(served[0])
                 assert operator is not None, "chosen so"
-                function = _function(operator, served, model.graph.opset_imports[""])
+                imports = model.graph.opset_imports
+                function = _function(operator, served, imports[""])
                 model.functions[function.identifier()] = function
+                # Missing where the file has two versions of an operator; one of them stays.
+                domain = operator.onnx_domain
+                imports[domain] = max(imports.get(domain, 1), operator.version)
                 for node in served:
+                    _check(node, operator)
                     name = node.name or str(node.outputs[0].name)
                     self._steps.append(Step(name, operator.onnx_name, "local function"))
         return PassResult(model, bool(model.functions))
@@ -77,16 +86,24 @@ class AddFunctions(InPlacePass):
         return served
 
 
+def _check(node: ir.Node, operator: Operator) -> None:
+    """Let the operator look at its constants, as far as the types of the others are known."""
+    if all(value is None or is_constant(value) or value.dtype is not None for value in node.inputs):
+        expanded(node, operator)
+
+
 def opset_for_functions(model: ir.Model) -> int:
-    """The lowest opset that the functions for a normalised model need."""
+    """The lowest opset that the functions for a normalised model need; 1 if it needs none."""
     modes = defaultdict(set)
+    needed = 1
     for node in model.graph.all_nodes():
         operator = operator_of(node)
         if operator is not None:
+            needed = _OPSET
             for name, value in keywords_of(node, operator).items():
                 if isinstance(value, str):
                     modes[operator.onnx_name, name].add(value)
-    return _OPSET_WITH_MODES if any(len(each) > 1 for each in modes.values()) else _OPSET
+    return _OPSET_WITH_MODES if any(len(each) > 1 for each in modes.values()) else needed
 
 
 def _by_name(model: ir.Model) -> dict[str, list[ir.Node]]:

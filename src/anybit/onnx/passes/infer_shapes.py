@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import ShapeInferencePass
 
 from anybit.onnx._quiet import quiet
+from anybit.onnx._registry import operator_of
 from anybit.onnx._schemas import register
 from anybit.onnx.qdq.linear import dtype_of, is_dequantize, is_quantize
 
@@ -18,27 +19,57 @@ class InferShapes(InPlacePass):
 
     @quiet()
     def call(self, model: ir.Model) -> PassResult:
-        _type_foreign(model)
+        modified = _type_unknown(model)
         try:
             register()  # which onnx before 1.19 cannot do
-            modified = ShapeInferencePass(strict_mode=False, data_prop=True)(model).modified
+            while True:
+                modified |= _inferred(model)
+                if not _type_unknown(model):
+                    break
         except Exception:  # a contradiction in the model, which whoever runs it will name
             modified = False
         return PassResult(model, modified)
 
 
-def _type_foreign(model: ir.Model) -> None:
-    """Type what ONNX Runtime's own QuantizeLinear and DequantizeLinear give.
+def _inferred(model: ir.Model) -> bool:
+    imports = model.graph.opset_imports
+    # ONNX asks for an import of every domain; before their first version it skips the operators.
+    undeclared = {node.domain for node in model.graph.all_nodes()} - imports.keys()
+    imports.update(dict.fromkeys(undeclared, 0))
+    try:
+        return bool(ShapeInferencePass(strict_mode=False, data_prop=True)(model).modified)
+    finally:
+        for domain in undeclared:
+            del imports[domain]
 
-    ONNX's inference does not know them, and stops there.
+
+def _type_unknown(model: ir.Model) -> bool:
+    """Type what nodes give at which ONNX's inference stops, and tell whether that gave a type.
+
+    They are the QuantizeLinear and DequantizeLinear of ONNX Runtime's own domain, and our operators
+    in a file that has two versions of one, and so imports none.
     """
+    typed = False
     for node in model.graph.all_nodes():
-        index = 1 if is_dequantize(node) else 2 if is_quantize(node) else None
-        if node.domain == "" or index is None or index >= len(node.inputs):
+        like = _of_same_type(node)
+        x = node.inputs[0] if node.inputs else None
+        if like is None or x is None or len(node.outputs) != 1:
             continue
-        x, like, result = node.inputs[0], node.inputs[index], node.outputs[0]
-        dtype = None if like is None else dtype_of(like)
+        result, dtype = node.outputs[0], dtype_of(like)
         if result.type is None and dtype is not None:
             result.type = ir.TensorType(dtype)
-        if result.shape is None and x is not None and x.shape is not None:
+            typed = True
+        if result.shape is None and x.shape is not None:
             result.shape = x.shape.copy()
+    return typed
+
+
+def _of_same_type(node: ir.Node) -> ir.Value | None:
+    """The input whose type the result has; None for what ONNX's inference knows, and the rest."""
+    operator = operator_of(node)
+    if operator is not None:
+        return node.inputs[0] if operator.result_dtype is None else None
+    index = 1 if is_dequantize(node) else 2 if is_quantize(node) else None
+    if index is None or index >= len(node.inputs) or node.domain == "":
+        return None
+    return node.inputs[index]

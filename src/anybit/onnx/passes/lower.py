@@ -41,7 +41,7 @@ class Lower(InPlacePass):
         With `only`, the nodes whose outputs have these names are replaced, and no others.
         """
         self._steps = steps
-        self._reasons = reasons or {}
+        self._reasons = {} if reasons is None else reasons
         self._only = only
 
     def call(self, model: ir.Model) -> PassResult:

@@ -6,13 +6,18 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx._quiet import quiet
+from anybit.onnx._registry import described
+
+# From this version on Hardmax looks at one axis. The converters rewrite Softmax and LogSoftmax,
+# which changed with it, but raise Hardmax as it is.
+_HARDMAX_OPSET = 13
 
 
 class RaiseOpset(InPlacePass):
     """Convert the standard operators to at least that version; newer models stay as they are.
 
     Raises:
-        ModelError: An operator in the model cannot be converted.
+        ModelError: An operator in the model cannot be converted, or not with the same values.
     """
 
     def __init__(self, opset: int) -> None:
@@ -25,9 +30,14 @@ class RaiseOpset(InPlacePass):
         if not any(node.domain == "" for node in model.graph.all_nodes()):
             model.graph.opset_imports[""] = self._opset
             return PassResult(model, True)
+        if present < _HARDMAX_OPSET <= self._opset:
+            _check_hardmax(model)
         from onnxscript.version_converter import ConvertVersionPass
 
         imports = dict(model.graph.opset_imports)
+        # A file with two versions of an operator declares none, but the converter asks for one.
+        undeclared = {node.domain for node in model.graph.all_nodes()} - imports.keys()
+        model.graph.opset_imports.update(dict.fromkeys(undeclared, 1))
         problem = "its operators have no newer form"
         try:
             with quiet():
@@ -41,4 +51,19 @@ class RaiseOpset(InPlacePass):
             )
         # The converter drops the versions of domains that it does not know.
         model.graph.opset_imports.update({**imports, "": self._opset})
+        for domain in undeclared:
+            model.graph.opset_imports.pop(domain, None)
         return PassResult(model, True)
+
+
+def _check_hardmax(model: ir.Model) -> None:
+    for node in model.graph.all_nodes():
+        if (node.domain, node.op_type) != ("", "Hardmax"):
+            continue
+        x, axis = node.inputs[0], node.attributes.get_int("axis", 1)
+        rank = None if x is None or x.shape is None else x.shape.rank()
+        if axis != -1 and (rank is None or axis != rank - 1):
+            raise ModelError(
+                f"{described(node)} takes the largest over all axes from {axis} on, and no longer "
+                f"does from opset {_HARDMAX_OPSET} on; export the model with that opset"
+            )

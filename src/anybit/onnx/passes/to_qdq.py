@@ -5,6 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from anybit.onnx._constants import is_constant
 from anybit.onnx._editor import Editor
 from anybit.onnx._registry import operator_of
 from anybit.onnx._report import Step
@@ -82,11 +83,17 @@ class ToQdq(InPlacePass):
 
 
 def needed_opset(
-    model: ir.Model, style: str, opset_limit: int = 25, *, allow_approximate: bool = False
+    model: ir.Model,
+    style: str,
+    opset_limit: int = 25,
+    opset_otherwise: int = 1,
+    *,
+    allow_approximate: bool = False,
 ) -> int:
     """The lowest opset of all that `ToQdq` would write, if the model had `opset_limit`.
 
-    1 if it would write nothing. Weights are not read.
+    1 if it would write nothing; `opset_otherwise` is what the activations need that it would leave.
+    Weights are not read.
 
     Raises:
         ModelError: A parameter that an operator refuses.
@@ -99,7 +106,9 @@ def needed_opset(
             try:
                 needed = max(needed, plan(node, operator, options).opset)
             except Inexpressible:
-                continue
+                x = node.inputs[0]
+                if x is None or not is_constant(x):
+                    needed = max(needed, opset_otherwise)
     return needed
 
 
@@ -109,6 +118,6 @@ def _step(node: ir.Node, operator: Operator, planned: Plan) -> Step:
         node.name or str(node.outputs[0].name),
         operator.onnx_name,
         f"{kind} {planned.type.name}",
-        planned.approximation,
+        planned.remark,
         exact=not planned.approximation,
     )

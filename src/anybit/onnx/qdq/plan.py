@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which native type a quantizer takes, and what has to be written around it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx._constants import is_constant
 from anybit.onnx.qdq.grids import Inexpressible, grid_of
+from anybit.onnx.qdq.joins import Joins, joins_of
 from anybit.onnx.qdq.layout import Layout, layout_of
 from anybit.onnx.qdq.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
 from anybit.ops import Operator
@@ -20,16 +21,17 @@ _FLOATING = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 # Clip of integers, and GreaterOrEqual, which both are younger than QuantizeLinear.
 _INTEGER_CLIP_OPSET = 12
 _COMPARISON_OPSET = 12
+_BFLOAT16_OPSET = 13  # of Cast
 
 
 class Limit(Enum):
     """Where a range that is narrower than its type is kept."""
 
-    NOWHERE = auto()
-    CODES = auto()
-    """Clip between QuantizeLinear and DequantizeLinear."""
-    VALUES = auto()
-    """Max and Min before QuantizeLinear, with lowest * scale and highest * scale: exact, since
+    NOWHERE = "nothing"
+    CODES = "a Clip of the codes"
+    """Between QuantizeLinear and DequantizeLinear."""
+    VALUES = "Max and Min before it"
+    """With lowest * scale and highest * scale: exact, since
     RN(RN(n * s) / s) is nearer to n than to any other integer, for |n| < 2^22 and any s; where
     n * s overflows nothing is clipped, and the result is infinite either way."""
 
@@ -60,6 +62,17 @@ class Plan:
         return self.grid.coding is Coding.SIGN
 
     @property
+    def remark(self) -> str:
+        """What is worth telling about the result; empty if nothing is."""
+        if self.approximation or not isinstance(self.grid, IntegerGrid):
+            return self.approximation
+        narrower = (self.grid.lowest, self.grid.highest) != (self.type.lowest, self.type.highest)
+        if not narrower or self.sign:
+            return ""
+        keeper = "the node's metadata" if self.limit is Limit.NOWHERE else self.limit.value
+        return f"range {self.grid.lowest} .. {self.grid.highest}, kept by {keeper}"
+
+    @property
     def opset(self) -> int:
         """The lowest opset that has all that is written."""
         needed = self.type.opset
@@ -69,6 +82,8 @@ class Plan:
             needed = max(needed, _INTEGER_CLIP_OPSET)
         if self.sign and not self.constant:
             needed = max(needed, _COMPARISON_OPSET)
+        if self.dtype == ir.DataType.BFLOAT16:
+            needed = max(needed, _BFLOAT16_OPSET)
         return needed
 
 
@@ -93,10 +108,12 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
     layout = _layout(grid, x)
     approximation = "" if constant else _approximation(layout, options)
 
-    def planned(native: NativeType, limit: Limit) -> Plan:
-        return Plan(grid, layout, native, dtype, constant, limit, approximation)
-
-    plans = list(_candidates(grid, layout, constant, options.style, planned))
+    # Casts stand between where x is no float32.
+    joins = joins_of(node) if dtype == ir.DataType.FLOAT else Joins()
+    plans = [
+        Plan(grid, layout, native, dtype, constant, limit, approximation)
+        for native, limit in _candidates(_Subject(grid, layout, constant, joins, options.style))
+    ]
     if not plans:
         raise Inexpressible(_no_type(grid, layout, options.style))
     for each in plans:
@@ -130,49 +147,54 @@ def _approximation(layout: Layout, options: Options) -> str:
     return f"differs by one step at ties and next to them: {what} is added after rounding"
 
 
-def _candidates(
-    grid: Grid,
-    layout: Layout,
-    constant: bool,
-    style: str,
-    planned: Callable[[NativeType, Limit], Plan],
-) -> Iterator[Plan]:
-    """All plans, the best first."""
+@dataclass(frozen=True)
+class _Subject:
+    """What decides about the type."""
+
+    grid: Grid
+    layout: Layout
+    constant: bool
+    joins: Joins
+    style: str
+
+
+def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
+    """All types with what keeps the range in them, the best first."""
+    grid, zeropt = of.grid, of.layout.zeropt
     if isinstance(grid, FloatGrid):
-        for native in FLOATS if style == "qdq" else ():
+        for native in FLOATS if of.style == "qdq" else ():
             if native.format == grid.format:
-                yield planned(native, Limit.NOWHERE)
+                yield native, Limit.VALUES if of.joins.relu else Limit.NOWHERE
         return
-    if np.any(layout.zeropt != np.rint(layout.zeropt)):
+    if np.any(zeropt != np.rint(zeropt)):
         return
-    low = min(grid.lowest, int(np.clip(layout.zeropt.min(), -(2.0**40), 0)))
-    high = max(grid.highest, int(np.clip(layout.zeropt.max(), 0, 2.0**40)))
-    for native in _types(grid, style):
-        if not native.holds(low, high) or (native.wide and (not constant or np.any(layout.zeropt))):
+    low = min(grid.lowest, int(np.clip(zeropt.min(), -(2.0**40), 0)))
+    high = max(grid.highest, int(np.clip(zeropt.max(), 0, 2.0**40)))
+    for native in _types(grid, of.style):
+        if not native.holds(low, high) or (native.wide and (not of.constant or np.any(zeropt))):
             continue
-        limit = _limit(native, grid, layout, constant, style)
+        limit = _limit(native, grid, of)
         if limit is not None:
-            yield planned(native, limit)
+            yield native, limit
 
 
-def _limit(
-    native: NativeType, grid: IntegerGrid, layout: Layout, constant: bool, style: str
-) -> Limit | None:
-    """Where a type keeps the range; None if it is not to be used."""
+def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
+    """What keeps the range in a type; None if the type is not to be used."""
     whole = (native.lowest, native.highest) == (grid.lowest, grid.highest)
-    if style == "qcdq":
-        return Limit.NOWHERE if whole else Limit.CODES
-    if constant or grid.coding is Coding.SIGN:
+    per_channel = of.layout.axis is not None
+    free = whole and not (of.joins.quantizer and native.bits >= 8 and not per_channel)
+    if of.style == "qcdq":
+        return Limit.NOWHERE if free else Limit.CODES
+    if of.constant or grid.coding is Coding.SIGN:
         return Limit.NOWHERE
-    per_channel = layout.axis is not None
     if whole and native.bits == 2 and per_channel:
         return None  # ONNX Runtime 1.26 gives other codes
-    if whole and (native.bits == 2 or (native.bits == 4 and per_channel)):
+    if whole and (native.bits == 2 or (native.bits == 4 and (per_channel or of.joins.relu))):
         # From 2^31 on these kernels of ONNX Runtime 1.31 do not saturate, but give the lowest
         # code; where the highest value is infinite, a limit cannot keep x from there.
-        finite = float(layout.scale.max()) * native.highest < float(np.finfo(np.float32).max)
+        finite = float(of.layout.scale.max()) * native.highest < float(np.finfo(np.float32).max)
         return Limit.VALUES if finite else None
-    if whole:
+    if free:
         return Limit.NOWHERE
     # ONNX's Clip takes no 2- and 4-bit integers, and ONNX Runtime's none of 16 bits.
     return {8: Limit.CODES, 16: Limit.VALUES}.get(native.bits)

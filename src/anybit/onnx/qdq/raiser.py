@@ -115,6 +115,7 @@ class Raiser:
             x,
             quantizer.found.operator.name,
             *((name, array.shape, array.tobytes()) for name, array in call.parameters.items()),
+            *call.attributes.items(),
             *(part.tobytes() for part in quantizer.clip or ()),
         )
         if key not in self._quantized:

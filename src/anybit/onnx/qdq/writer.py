@@ -13,7 +13,7 @@ from anybit.onnx.qdq.codes import encoded
 from anybit.onnx.qdq.layout import Layout
 from anybit.onnx.qdq.plan import Limit, Plan
 from anybit.ops import Operator
-from anybit.ops._grid import IntegerGrid
+from anybit.ops._grid import FloatGrid, IntegerGrid
 
 RANGE_KEY = "anybit.range"
 """Metadata of a DequantizeLinear: "lowest..highest", where codes of a constant use less than
@@ -94,16 +94,18 @@ class QdqWriter:
 
     def _limited(self, node: ir.Node, plan: Plan, x: ir.Value) -> ir.Value:
         """x, clipped to the values of the lowest and the highest code where the type has more."""
-        assert isinstance(plan.grid, IntegerGrid), "formats keep their range"
         grid, native = plan.grid, plan.type
+        if isinstance(grid, FloatGrid):
+            return self._bounded(node, plan, x, "Min", "highest", grid.format.largest)
+        limited = x
         if grid.lowest > native.lowest:
-            x = self._bounded(node, plan, x, "Max", "lowest", grid.lowest)
-        if grid.highest < native.highest or native.bits < 8:
-            x = self._bounded(node, plan, x, "Min", "highest", grid.highest)
-        return x
+            limited = self._bounded(node, plan, x, "Max", "lowest", grid.lowest)
+        if grid.highest < native.highest or limited is x:  # a whole range needs no more than one
+            limited = self._bounded(node, plan, limited, "Min", "highest", grid.highest)
+        return limited
 
     def _bounded(
-        self, node: ir.Node, plan: Plan, x: ir.Value, kind: str, name: str, code: int
+        self, node: ir.Node, plan: Plan, x: ir.Value, kind: str, name: str, code: float
     ) -> ir.Value:
         layout = plan.layout
         with np.errstate(all="ignore"):  # an infinite bound changes nothing

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases as models for conversions: many cases are one model, which is converted and run once.
+
+Every case is a node with inputs, constants and an output of its own, so that a merged model says
+as much about each of them as a model per case would, in a fraction of the time.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+from cases import Case, answer, every_case
+from native_cases import Question, native_cases
+from onnx import TensorProto, helper, numpy_helper
+from ort_backend import BY_NAME, as_tensor, contiguous, node, value_info
+
+import anybit.onnxruntime
+from anybit.onnx.convert import Conversion, Form
+
+# More cases per model make sessions slow: the runtime inlines local functions one by one.
+TOGETHER = 6
+ANCHOR = "anchor"
+"""An input that the results of weights are added to: 0, which no optimiser knows."""
+
+
+FORMS = tuple(Form)
+NATIVE = (Form.QDQ, Form.QCDQ)
+
+
+class Kind(StrEnum):
+    """What is known before a model runs."""
+
+    ACTIVATION = "activation"
+    """The parameters; x is an input of unknown sizes."""
+    WEIGHT = "weight"
+    """Everything. The result is added to an input that is 0."""
+    RUN_TIME = "run_time"
+    """Nothing: the parameters are inputs, too."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Cases in one model. `asked` tells which case an output answers."""
+
+    name: str
+    kind: Kind
+    proto: onnx.ModelProto
+    feeds: Mapping[str, np.ndarray]
+    asked: Mapping[str, Question]
+
+    def expected(self) -> dict[str, np.ndarray]:
+        """The operators' answers by output."""
+        return {output: answer(*question) for output, question in self.asked.items()}
+
+    def undefined(self, converted: Conversion) -> dict[str, np.ndarray]:
+        """By output, the elements about which ONNX says nothing."""
+        return {
+            output: undefined_in_onnx(*question, self.action(converted, output))
+            for output, question in self.asked.items()
+        }
+
+    def action(self, converted: Conversion, output: str) -> str:
+        """What became of the node that an output comes from."""
+        node = "_".join(output.split("_")[:2]) + "_node"
+        return next((step.action for step in converted.steps if step.node == node), "")
+
+
+def undefined_in_onnx(operator: str, case: Case, action: str) -> np.ndarray:
+    """Where QuantizeLinear is free: integer types have no NaN, float8 types saturate infinities.
+
+    These elements are all that a conversion may change. Signs of NaN are defined, and constants
+    keep such values by not being converted.
+    """
+    x = np.asarray(case.inputs[0])
+    nothing = np.zeros(x.shape, bool)
+    if not action.startswith("QuantizeLinear") or operator == "bipolar_quant":
+        return nothing
+    x = x.astype(np.float32)
+    if "float8" not in action:
+        return np.isnan(x)
+    with np.errstate(all="ignore"):
+        return np.isinf(x / np.asarray(case.inputs[1], np.float32))
+
+
+class _Assembly:
+    """A model that grows by one case at a time."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.tensors: list[onnx.TensorProto] = []
+        self.feeds: dict[str, np.ndarray] = {}
+        self.asked: dict[str, Question] = {}
+
+    def add(self, operator: str, case: Case) -> None:
+        prefix = f"case_{len(self.asked)}_"
+        declared = BY_NAME[operator]
+        names = [prefix + "x"]
+        self._value(names[0], np.asarray(case.inputs[0]), self.kind is Kind.WEIGHT)
+        for value, described in zip(case.inputs[1:], declared.inputs[1:], strict=False):
+            names.append("" if value is None else prefix + described.name)
+            if value is not None:
+                array = as_tensor(value, described)
+                self._value(names[-1], array, self.kind is not Kind.RUN_TIME)
+        while not names[-1]:
+            names.pop()
+        made = node(declared, names, [prefix + "y"], **case.attributes)
+        made.name = prefix + "node"
+        self.nodes.append(made)
+        self.asked[self._output(prefix + "y", answer(operator, case))] = (operator, case)
+
+    def _value(self, name: str, array: np.ndarray, constant: bool) -> None:
+        array = contiguous(array)
+        if constant:
+            self.tensors.append(numpy_helper.from_array(array, name))
+            return
+        sizes = [f"{name}_{axis}" for axis in range(array.ndim)]
+        if array.dtype == ml_dtypes.bfloat16:  # which the runtime's NumPy has not
+            self._cast(name + "_wide", name, TensorProto.BFLOAT16)
+            name, array = name + "_wide", array.astype(np.float32)
+        self.inputs.append(value_info(name, array.dtype, sizes))
+        self.feeds[name] = array
+
+    def _output(self, name: str, result: np.ndarray) -> str:
+        """The graph's output for a node's result."""
+        dtype: Any = result.dtype
+        if self.kind is Kind.WEIGHT:
+            self._cast(name, name + "_wide", TensorProto.DOUBLE)
+            if ANCHOR not in self.feeds:
+                self._value(ANCHOR, np.zeros(()), False)
+            self.nodes.append(helper.make_node("Add", [name + "_wide", ANCHOR], [name + "_sum"]))
+            name, dtype = name + "_sum", np.float64
+        elif dtype == ml_dtypes.bfloat16:
+            self._cast(name, name + "_wide", TensorProto.FLOAT)
+            name, dtype = name + "_wide", np.float32
+        self.outputs.append(value_info(name, dtype, [None] * result.ndim))
+        return name
+
+    def _cast(self, name: str, result: str, to: int) -> None:
+        self.nodes.append(helper.make_node("Cast", [name], [result], to=to))
+
+    def model(self, name: str, opset: int) -> Merged:
+        graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.tensors)
+        used = {BY_NAME[operator] for operator, _ in self.asked.values()}
+        imports = {"": opset} | {each.onnx_domain: each.version for each in used}
+        opsets = [helper.make_opsetid(*each) for each in imports.items()]
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        return Merged(name, self.kind, proto, self.feeds, self.asked)
+
+
+def merged(name: str, kind: Kind, questions: Iterable[Question], opset: int = 13) -> Merged:
+    """One model that asks all these questions."""
+    assembly = _Assembly(kind)
+    for question in questions:
+        assembly.add(*question)
+    return assembly.model(name, opset)
+
+
+@cache
+def questions(operator: str, every: int = 1) -> tuple[Question, ...]:
+    """The valid cases of an operator, native ones included; every so many-th of them.
+
+    Cases with equal attributes follow one another: a portable model holds a branch for each
+    combination that it has.
+    """
+    asked = [*every_case(), *native_cases()]
+    valid = [each for each in asked if each[0] == operator and each[1].raises is None]
+    return tuple(sorted(valid[::every], key=lambda each: _likeness(each[1])))
+
+
+def _likeness(case: Case) -> tuple[Any, ...]:
+    attributes = sorted((name, str(value).upper()) for name, value in case.attributes.items())
+    return attributes, len(case.inputs), str(np.asarray(case.inputs[0]).dtype)
+
+
+def batches(
+    kind: Kind, asked: Sequence[Question], *, opset: int = 13, together: int = TOGETHER
+) -> Iterator[Merged]:
+    """Models of a few cases each. Each has one operator: its domain has one version."""
+    for operator, group in itertools.groupby(asked, key=lambda each: each[0]):
+        alike = list(group)
+        for start in range(0, len(alike), together):
+            batch = alike[start : start + together]
+            yield merged(f"{operator}_{kind}_{start}", kind, batch, opset)
+
+
+def differences(
+    actual: Mapping[str, np.ndarray], model: Merged, undefined: Mapping[str, np.ndarray]
+) -> list[str]:
+    """What outputs have other numbers than the operators: one line per case, for reading."""
+    assert actual.keys() == model.asked.keys()
+    lines = []
+    for output, question in model.asked.items():
+        line = _difference(actual[output], question, undefined[output])
+        if line:
+            lines.append(f"{model.kind} {question[0]} {question[1].name}: {line}")
+    return lines
+
+
+def _difference(actual: np.ndarray, question: Question, undefined: np.ndarray) -> str:
+    expected = answer(*question)
+    if actual.shape != expected.shape:
+        return f"got the shape {actual.shape}, expected {expected.shape}"
+    wrong = ~same_numbers(actual, expected) & ~undefined
+    if not wrong.any():
+        return ""
+    place = tuple(np.argwhere(wrong)[0])
+    x = np.asarray(question[1].inputs[0])[place]
+    return (
+        f"{wrong.sum()} of {wrong.size} elements differ; at {place}, x = {x!r}: "
+        f"got {actual[place]!r}, expected {expected[place]!r}"
+    )
+
+
+def same_numbers(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Where two arrays of any types hold the same number, or both NaN. 0 equals -0."""
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    return (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+
+
+LEVELS = {
+    "as it stands": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "optimised": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+def options(level: str, *, library: bool) -> onnxruntime.SessionOptions:
+    """Exact options: nothing but the level is chosen for the runtime."""
+    made = onnxruntime.SessionOptions()
+    made.graph_optimization_level = LEVELS[level]
+    made.log_severity_level = 4
+    made.intra_op_num_threads = 1
+    made.add_session_config_entry("session.disable_quant_qdq", "1")
+    if library:
+        anybit.onnxruntime.register(made)
+    return made
+
+
+def sessions(form: Form, file: bytes, level: str) -> Iterator[tuple[str, Any]]:
+    """The ways to run a form: with our library where it has our operators, if they need it."""
+    for library in {Form.QONNX: (True,), Form.PORTABLE: (False, True)}.get(form, (False,)):
+        made = onnxruntime.InferenceSession(
+            file, options(level, library=library), ["CPUExecutionProvider"]
+        )
+        yield "with the library" if library else "", made
+
+
+def run(session: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs by name."""
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def checked(form: Form, converted: Conversion) -> onnx.ModelProto:
+    """The file, after ONNX's checker and a look at what the form promises to hold."""
+    proto = ir.to_proto(converted.model)
+    ours = {operator.onnx_domain for operator in BY_NAME.values()}
+    with_ours = form in (Form.QONNX, Form.PORTABLE)
+    onnx.checker.check_model(proto, full_check=True, check_custom_domain=with_ours)
+    domains = {each.domain for each in converted.model.graph.all_nodes()} | {
+        each.domain for each in proto.opset_import
+    }
+    assert domains <= {"", *(ours if with_ours else ())}
+    assert bool(proto.functions) <= (form is Form.PORTABLE)
+    return proto

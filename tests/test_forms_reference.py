@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every case in every form gives the operator's numbers in ONNX's own reference evaluator.
+
+What it cannot is listed here, each entry with a test that fails once it can.
+"""
+
+import numpy as np
+import onnx
+import pytest
+from cases import OPERATORS, Case, computed, f32
+from forms import (
+    FORMS,
+    TOGETHER,
+    Form,
+    Kind,
+    Merged,
+    batches,
+    checked,
+    differences,
+    merged,
+    questions,
+)
+from onnx.reference import ReferenceEvaluator
+
+import anybit.onnx
+from anybit.onnx.convert import Conversion, convert
+
+SAMPLE = 17
+"""The quick tests take one case in so many: a prime, since cases come in regular patterns."""
+
+# It computes with NumPy, which warns of overflow and of NaN.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+# Its DequantizeLinear begins with this version.
+OPSET = 19
+
+
+def beyond_int32(case: Case, action: str) -> np.ndarray:
+    """Where QuantizeLinear is wrong: it casts to int32 before it saturates."""
+    x = np.asarray(case.inputs[0])
+    if not action.startswith(("QuantizeLinear int", "QuantizeLinear uint")):
+        return np.zeros(x.shape, bool)
+    with np.errstate(all="ignore"):
+        quotient = x.astype(np.float32) / np.asarray(case.inputs[1], np.float32)
+    return np.abs(quotient) >= 2.0**31
+
+
+def evaluated(form: Form, model: Merged, converted: Conversion) -> dict[str, np.ndarray]:
+    new_ops = anybit.onnx.reference_ops() if form is Form.QONNX else None
+    evaluator = ReferenceEvaluator(checked(form, converted), new_ops=new_ops)
+    return dict(zip(evaluator.output_names, evaluator.run(None, dict(model.feeds)), strict=True))
+
+
+@pytest.mark.parametrize("every", [SAMPLE, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
+    anybit.onnx.register()
+    found = []
+    # Branches of functions compare names of rounding modes, which it cannot.
+    together = 1 if form is Form.PORTABLE else TOGETHER
+    for model in batches(kind, questions(operator, every), opset=OPSET, together=together):
+        converted = convert(model.proto, to=form)
+        left_out = model.undefined(converted)
+        for output, (name, case) in model.asked.items():
+            if name == "int_quant":
+                left_out[output] |= beyond_int32(case, model.action(converted, output))
+        found += differences(evaluated(form, model, converted), model, left_out)
+    assert not found, "\n".join(found[:20])
+
+
+@pytest.mark.parametrize("dtype_width", [2, 4, 8, 16])
+def test_deviation_large_quotients(dtype_width: int) -> None:
+    case = computed("large", f32([3e9]), 1.0, 0.0, dtype_width)
+    model = merged("large", Kind.ACTIVATION, [("int_quant", case)], OPSET)
+    converted = convert(model.proto, to="qdq")
+    (output,) = model.asked
+    assert beyond_int32(case, model.action(converted, output)).all()
+    wrong = differences(evaluated(Form.QDQ, model, converted), model, model.undefined(converted))
+    # Two bits are limited before QuantizeLinear.
+    assert bool(wrong) == (dtype_width != 2)
+
+
+def test_deviation_no_dequantize_linear_below_its_version() -> None:
+    case = computed("plain", f32([1]), 1.0, 0.0, 8)
+    model = merged("plain", Kind.ACTIVATION, [("int_quant", case)], OPSET - 1)
+    converted = convert(model.proto, to="qdq")
+    onnx.checker.check_model(checked(Form.QDQ, converted))
+    with pytest.raises(RuntimeError, match="No implementation for operator 'DequantizeLinear'"):
+        evaluated(Form.QDQ, model, converted)
+
+
+def test_deviation_no_comparison_of_texts_of_different_lengths() -> None:
+    cases = [computed(mode, f32([1]), 1.0, 0.0, 8, rounding_mode=mode) for mode in ("UP", "DOWN")]
+    model = merged("modes", Kind.ACTIVATION, [("int_quant", case) for case in cases], OPSET)
+    converted = convert(model.proto, to="portable")
+    with pytest.raises(RuntimeError, match="Input type mismatch: <U"):
+        evaluated(Form.PORTABLE, model, converted)

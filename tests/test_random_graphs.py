@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random small networks keep their numbers in every form, and their quantizers there and back."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from forms import FORMS, LEVELS, NATIVE, Form, checked, options, run, sessions
+from hypothesis import HealthCheck, given, settings
+from random_graphs import RandomGraph, graphs
+
+import anybit
+import anybit.onnx
+from anybit.onnx import read
+from anybit.onnx._constants import is_constant
+from anybit.onnx._registry import operator_of
+from anybit.onnx.convert import convert
+from anybit.onnx.passes import FoldConstants, Normalize
+from anybit.onnx.qdq.grids import Inexpressible, grid_of
+from anybit.ops._grid import FloatGrid
+
+QUICK = settings(max_examples=25, deadline=None)
+MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def outputs(session: Any, graph: RandomGraph) -> np.ndarray:
+    return run(session, {"x": graph.x})["y"]
+
+
+def folded(graph: RandomGraph) -> np.ndarray:
+    """What the operators compute, with the weights known before."""
+    return anybit.load(graph.proto).run(graph.x)["y"]
+
+
+def computed_in_session(graph: RandomGraph) -> np.ndarray:
+    """The same with the weights computed when the model runs, as DequantizeLinear does it."""
+    model = read(graph.proto)
+    Normalize()(model)
+    file = ir.to_proto(model).SerializeToString()
+    chosen = options("as it stands", library=True)
+    return outputs(onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"]), graph)
+
+
+def check_forms(graph: RandomGraph) -> None:
+    anybit.onnx.register()
+    levels = LEVELS if graph.exact else ["as it stands"]
+    for form in FORMS:
+        converted = convert(graph.proto, to=form)
+        assert converted.exact
+        file = checked(form, converted).SerializeToString()
+        weights_are_nodes = form in (*NATIVE, Form.QONNX)
+        wanted = computed_in_session(graph) if weights_are_nodes else folded(graph)
+        for level in levels:
+            for library, session in sessions(form, file, level):
+                np.testing.assert_array_equal(
+                    outputs(session, graph), wanted, f"{form}, {level} {library}"
+                )
+
+
+@QUICK
+@given(graphs())
+def test_forms(graph: RandomGraph) -> None:
+    check_forms(graph)
+    np.testing.assert_array_equal(folded(graph), computed_in_session(graph))
+
+
+@QUICK
+@given(graphs(exact=False))
+def test_forms_of_any_floats(graph: RandomGraph) -> None:
+    check_forms(graph)
+
+
+def values_of(model: ir.Model) -> dict[str, tuple[Any, ...]]:
+    """Which values each quantizer can give, by the name of its output."""
+    FoldConstants(operators=False)(model)
+    found = {}
+    for node in model.graph.all_nodes():
+        operator = operator_of(node)
+        if operator is not None and operator.grid is not None:
+            try:
+                found[str(node.outputs[0].name)] = _values(node)
+            except Inexpressible:
+                continue
+    return found
+
+
+def _values(node: ir.Node) -> tuple[Any, ...]:
+    operator = operator_of(node)
+    assert operator is not None
+    grid = grid_of(node, operator)
+    x = node.inputs[0]
+    # Codes of constants do not tell how they were rounded.
+    coding = "" if x is not None and is_constant(x) else str(grid.coding)
+    scale = _spread(grid.scale, grid.scale)
+    if isinstance(grid, FloatGrid):
+        return scale, grid.format, coding
+    return scale, _spread(grid.zeropt, grid.scale), grid.lowest, grid.highest, coding
+
+
+def _spread(array: np.ndarray, beside: np.ndarray) -> tuple[Any, ...]:
+    """The parameter in one shape: leading ones say nothing, a single number is one."""
+    full = np.broadcast_to(array, np.broadcast_shapes(array.shape, beside.shape))
+    shape = full.shape[next((i for i, size in enumerate(full.shape) if size != 1), full.ndim) :]
+    return shape, tuple(np.ravel(full).tolist())
+
+
+def check_round_trip(graph: RandomGraph, style: Form) -> None:
+    anybit.onnx.register()
+    there = convert(graph.proto, to=style)
+    native = {step.node.removesuffix("_node") for step in there.steps if "Linear" in step.action}
+    back = convert(there.model, to="qonnx")
+    assert back.exact
+    np.testing.assert_array_equal(
+        anybit.load(checked(Form.QONNX, back)).run(graph.x)["y"], folded(graph)
+    )
+    original = read(graph.proto)
+    Normalize()(original)
+    before, after = values_of(original), values_of(back.model)
+    for name in native:
+        assert after[name] == before[name], name
+
+
+@pytest.mark.parametrize("style", NATIVE)
+@QUICK
+@given(graph=graphs())
+def test_round_trips(graph: RandomGraph, style: Form) -> None:
+    check_round_trip(graph, style)
+
+
+@pytest.mark.slow
+@MANY
+@given(graphs(), graphs(exact=False))
+def test_many(graph: RandomGraph, other: RandomGraph) -> None:
+    for each in (graph, other):
+        check_forms(each)
+        for style in NATIVE:
+            check_round_trip(each, style)
