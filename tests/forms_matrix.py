@@ -4,9 +4,10 @@
     python tests/forms_matrix.py FOLDER [--accept]
 
 The files are made once, with the newest of everything; `tests/matrix/test_converted_files.py` runs
-them and needs NumPy and ONNX Runtime only. A row of the matrix is a form and what it holds: a native type
-and the operator that takes it, or the operator of ours that became standard nodes. `--accept`
-makes the verdicts that a run of `tests/ort_matrix.py` left in the folder what is expected.
+them and needs NumPy and ONNX Runtime only. A row of the matrix is a form and what it holds: a
+native type and the operator that takes it, or the operator of ours that became standard nodes.
+`--accept` makes the verdicts that a run of `tests/ort_matrix.py` left in the folder what is
+expected.
 """
 
 import argparse
