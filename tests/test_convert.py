@@ -42,7 +42,7 @@ def test_unreadable_models(form: Form, tmp_path: Path) -> None:
         anybit.convert(tmp_path / "absent.onnx", to=form)
 
 
-@pytest.mark.parametrize("form", set(FORMS) - {Form.QONNX})
+@pytest.mark.parametrize("form", [form for form in FORMS if form is not Form.QONNX])
 def test_refused_parameters_name_file_and_node(form: Form, tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
     onnx.save(quantized_input(bitwidth=2.5), path)
@@ -239,9 +239,9 @@ def test_save_is_what_the_runtime_loads(tmp_path: Path) -> None:
 def test_unknown_types_are_refused_with_a_remedy() -> None:
     nodes = [node("Other", "x", "t", domain="foreign"), node("Quant", "t s z b")]
     proto = model(nodes, {"s": 0.5, "z": 0, "b": 4}, opsets={"foreign": 1})
-    for form in set(FORMS) - {Form.QONNX}:
+    for form in [form for form in FORMS if form is not Form.QONNX]:
         with pytest.raises(ModelError, match="type of 't' is not known; declare it in the model"):
             anybit.convert(proto, to=form)
     proto.graph.value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [1, 4]))
-    for form in set(FORMS) - {Form.QONNX}:
+    for form in [form for form in FORMS if form is not Form.QONNX]:
         assert "Other" in kinds(anybit.convert(proto, to=form))

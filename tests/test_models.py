@@ -22,7 +22,8 @@ from small_models import (
 
 import anybit
 from anybit.errors import ModelError
-from anybit.model import Tensor, load
+from anybit.model import load
+from anybit.tensors import Tensor
 
 X = np.array([[0.3, -0.8, 1.2, 99]], np.float32)
 # The arithmetic of these is exact: weights and activations are small integers times powers of two.

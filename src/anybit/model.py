@@ -2,38 +2,21 @@
 """A model that runs: `load` it, call `run`."""
 
 import os
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from anybit import onnxruntime
 from anybit.errors import ModelError
 from anybit.onnx import Source, read
 from anybit.onnx.known import check_known
+from anybit.onnxruntime import reason
+from anybit.tensors import converted, derived, misfit, tensor_of
 
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input or output: `shape` has an int for a fixed size, a name or None for a free one.
-
-    It is None itself where not even the rank is known.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int | str | None, ...] | None
-
-    def __str__(self) -> str:
-        sizes = "?" if self.shape is None else ", ".join(str(size or "?") for size in self.shape)
-        return f"{self.name}: {self.dtype}[{sizes}]"
 
 
 def load(source: Source) -> "Model":
@@ -62,17 +45,17 @@ class Model:
         check_known(model, where)
         constants = set(model.graph.initializers.values())
         self.inputs = tuple(
-            _tensor(value, where) for value in model.graph.inputs if value not in constants
+            tensor_of(value, where) for value in model.graph.inputs if value not in constants
         )
         try:
             self.session = onnxruntime.session(model)
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from error
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"{where} cannot be loaded: {_reason(error)}") from error
+            raise ModelError(f"{where} cannot be loaded: {reason(error)}") from error
         known = {argument.name: argument for argument in self.session.get_outputs()}
         self.outputs = tuple(
-            _tensor(value, where) if value.type is not None else _derived(known[value.name or ""])
+            tensor_of(value, where) if value.type is not None else derived(known[value.name or ""])
             for value in model.graph.outputs
         )
         self._input_shapes = {each.name: each.shape for each in self.inputs}
@@ -121,7 +104,7 @@ class Model:
         try:
             results = self.session.run(self._output_names, feeds)
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"the model cannot be run: {_reason(error)}") from error
+            raise ModelError(f"the model cannot be run: {reason(error)}") from error
         return dict(zip(self._output_names, results, strict=True))
 
     def _feeds(self, inputs: Feeds) -> dict[str, Array]:
@@ -141,7 +124,7 @@ class Model:
                 f"the model takes the inputs {', '.join(self._input_shapes)}; "
                 f"missing: {missing}; not known: {unknown or 'none'}"
             )
-        return {each.name: _converted(given[each.name], each) for each in self.inputs}
+        return {each.name: converted(given[each.name], each) for each in self.inputs}
 
     def _check_names(self, feeds: dict[str, Array]) -> None:
         """A size of one name must be the same wherever it stands."""
@@ -167,7 +150,7 @@ class Model:
             )
             rows = shape[0] if shape and isinstance(shape[0], int) else None
             if not fits or (rows is not None and (array.ndim == 0 or len(array) % rows)):
-                raise ModelError(_misfit(declared, array))
+                raise ModelError(misfit(declared, array))
             counts.add(1 if rows is None else len(array) // rows)
         if len(counts) > 1:
             raise ModelError(f"the inputs have different numbers of rows: they need {counts} runs")
@@ -184,63 +167,3 @@ class Model:
                 f"{slices} slices cannot be joined: pass one slice at a time"
             )
         return np.concatenate(arrays)
-
-
-def _tensor(value: ir.Value, where: str) -> Tensor:
-    name = value.name or ""
-    dtype = value.dtype
-    if not isinstance(value.type, ir.TensorType) or dtype in (None, ir.DataType.UNDEFINED):
-        raise ModelError(f"{where}: {name!r} is no tensor of a known type")
-    assert dtype is not None
-    if dtype == ir.DataType.STRING:
-        raise ModelError(f"{where}: {name!r} holds strings; only numbers are supported")
-    shape = None
-    if value.shape is not None:
-        shape = tuple(size if isinstance(size, int) else size.value for size in value.shape)
-    return Tensor(name, dtype.numpy(), shape)
-
-
-def _derived(argument: Any) -> Tensor:
-    """An output that the file does not type, as the runtime has derived it."""
-    names = {"float": "float32", "double": "float64"}
-    spelled = argument.type.removeprefix("tensor(").removesuffix(")")
-    return Tensor(argument.name, np.dtype(names.get(spelled, spelled)), tuple(argument.shape))
-
-
-def _converted(value: npt.ArrayLike, declared: Tensor) -> Array:
-    if type(value) is np.ndarray and value.dtype == declared.dtype and value.size:
-        return value
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"input {declared.name!r} is no array: {error}") from error
-    if not array.size:
-        raise ModelError(f"input {declared.name!r} has shape {array.shape}: it has no elements")
-    if array.dtype == declared.dtype:
-        return array
-    wanted, kinds = declared.dtype, "fiub"
-    if array.dtype.kind in kinds and wanted.kind in kinds:
-        with np.errstate(all="ignore"):
-            cast = array.astype(wanted)
-            back = cast.astype(array.dtype)  # comparing with the cast itself would round
-        if array.dtype.kind == wanted.kind == "f" or np.array_equal(back, array):
-            return cast
-    raise ModelError(
-        f"input {declared.name!r} must be {wanted}, got {array.dtype} values that "
-        f"{wanted} cannot hold; convert them with astype"
-    )
-
-
-def _misfit(declared: Tensor, array: Array) -> str:
-    shape = declared.shape or ()
-    rows = shape[0] if shape and isinstance(shape[0], int) else None
-    hint = {None: "", 1: " or any number of rows"}.get(rows, f" or a multiple of {rows} rows")
-    sizes = ", ".join(str(size or "?") for size in shape)
-    return f"input {declared.name!r} must have shape [{sizes}]{hint}, got {list(array.shape)}"
-
-
-def _reason(error: Exception) -> str:
-    """The runtime's message without its codes, source positions and C++ signatures."""
-    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
-    text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? (?=[A-Z'])", "", text, flags=re.DOTALL)
-    return text.removeprefix("Exception during initialization: ")

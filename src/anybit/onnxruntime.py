@@ -13,6 +13,7 @@ tensor is unknown or 0, which `session` sees to; and before 1.24 an optional inp
 given the name "".
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,13 @@ def session(
         providers=["CPUExecutionProvider"] if providers is None else providers,
         enable_fallback=0,  # a failing provider is an error, not a banner and another provider
     )
+
+
+def reason(error: Exception) -> str:
+    """The runtime's message without its codes, source positions and C++ signatures."""
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
+    text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? (?=[A-Z'])", "", text, flags=re.DOTALL)
+    return text.removeprefix("Exception during initialization: ")
 
 
 def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:

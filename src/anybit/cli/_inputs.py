@@ -10,7 +10,7 @@ import numpy.typing as npt
 from anybit.cli._arrays import read_arrays
 from anybit.comparison._feeds import random_inputs as numbers_for
 from anybit.errors import ModelError
-from anybit.model import Tensor
+from anybit.tensors import Tensor
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -10,7 +10,8 @@ import numpy as np
 from anybit.comparison._arrays import Array
 from anybit.comparison._network import Network
 from anybit.errors import ModelError
-from anybit.model import Feeds, Tensor, _converted, _misfit
+from anybit.model import Feeds
+from anybit.tensors import Tensor, converted, misfit
 
 # 8 GiB of float32: more is a mistake in the model rather than a wish.
 _MOST_RANDOM_ELEMENTS = 2**31
@@ -93,7 +94,7 @@ def given_inputs(inputs: list[Tensor], given: Feeds) -> tuple[dict[str, Array], 
     if wrong:
         which = ", ".join(sorted(map(str, wrong)))
         raise ModelError(f"the model takes the inputs {names}; missing or not known: {which}")
-    feeds = {each.name: _converted(given[each.name], each) for each in inputs}
+    feeds = {each.name: converted(given[each.name], each) for each in inputs}
     rows = _rows(inputs, feeds)
     if rows is not None:
         feeds = {name: rows.of(array) for name, array in feeds.items()}
@@ -119,7 +120,7 @@ def check_shape(declared: Tensor, array: Array) -> None:
         for size, wanted in zip(array.shape, declared.shape, strict=True)
     )
     if not fits:
-        raise ModelError(_misfit(declared, array))
+        raise ModelError(misfit(declared, array))
 
 
 def renamed(
@@ -133,7 +134,7 @@ def renamed(
     found = {}
     for ours, theirs in pairs:
         try:
-            found[theirs.name] = _converted(feeds[ours.name], theirs)
+            found[theirs.name] = converted(feeds[ours.name], theirs)
             check_shape(theirs, found[theirs.name])
         except ModelError as error:
             raise ModelError(f"{label}: {error}") from error

@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from anybit.comparison._arrays import Array, is_number
 from anybit.errors import ModelError
-from anybit.model import _tensor
 from anybit.onnx import Source, read
 from anybit.onnx._constants import array_of, is_constant
 from anybit.onnx._prepare import apply
 from anybit.onnx._registry import operator_of
 from anybit.onnx.passes import Normalize
+from anybit.tensors import tensor_of
 
 
 class Network:
@@ -35,7 +35,7 @@ class Network:
         apply(self.model, source, Normalize())
         constants = set(self.model.graph.initializers.values())
         self.inputs = tuple(
-            _tensor(value, self.label)
+            tensor_of(value, self.label)
             for value in self.model.graph.inputs
             if value not in constants
         )

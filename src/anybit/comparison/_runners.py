@@ -22,11 +22,11 @@ import anybit.onnxruntime
 from anybit.comparison._arrays import Array, is_number
 from anybit.comparison._qonnx import run_qonnx
 from anybit.errors import ModelError
-from anybit.model import _reason
 from anybit.onnx import exact_session_options, read, serialize
 from anybit.onnx._constants import array_of, is_constant
 from anybit.onnx.known import check_known
 from anybit.onnx.passes import FoldConstants
+from anybit.onnxruntime import reason
 
 Arrays: TypeAlias = dict[str, Array]
 Runner: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], Arrays]
@@ -126,7 +126,7 @@ def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str
     except Exception as error:  # the runtimes' exceptions have no common base
         # Messages of Python's own exceptions, a KeyError above all, say little by themselves.
         kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" else ""
-        message = f"{label} cannot be run by {runner}: {kind}{_reason(error)}"
+        message = f"{label} cannot be run by {runner}: {kind}{reason(error)}"
         raise ModelError(message) from error
     return {name: array for name, array in results.items() if is_number(array)}
 

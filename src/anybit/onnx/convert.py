@@ -2,7 +2,7 @@
 """Convert models between QONNX and standard ONNX."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -105,49 +105,85 @@ def convert(
         form = Form(to)
     except ValueError:
         raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
-    model = read(source)
-    if model is source:
-        model = model.clone()
-    steps: list[Step] = []
+    work = _Work(source, allow_approximate, opset_limit)
+    match form:
+        case Form.QONNX:
+            work.raise_native()
+        case Form.STANDARD:
+            work.expand({})
+        case Form.PORTABLE:
+            work.add_functions()
+        case Form.QDQ | Form.QCDQ:
+            work.expand(work.lower_to_native(form))
+    return Conversion(work.finished(), form, tuple(work.steps))
 
-    def run(*passes: InPlacePass) -> None:
-        apply(model, source, *passes)
 
-    def fold_weights() -> None:
-        quantizers = [node for node in model.graph.all_nodes() if operator_of(node) is not None]
-        run(FoldConstants())
-        steps.extend(_folded(node) for node in quantizers if node.graph is None)
+class _Work:
+    """A model on its way: normalised, its small constants folded, its types known."""
 
-    run(InlineFunctions())
-    names = _names(model)
-    run(Normalize(), FoldConstants(operators=False), InferShapes())
-    if form is Form.QONNX:
-        steps.extend(_renamed(names, _names(model)))
-        run(FromQdq(steps, allow_approximate=allow_approximate), Normalize())
-    elif form is Form.PORTABLE:
-        fold_weights()
-        # Once more, since the IR version follows from types that were not known the first time.
-        run(RaiseOpset(opset_for_functions(model)), Normalize())
-        functions = AddFunctions(steps)
-        run(functions, Lower(steps, functions.left, only=functions.left))
-    else:
-        reasons: dict[str, str] = {}
-        if form is not Form.STANDARD:
-            with errors_named_after(source):
-                opset = needed_opset(
-                    model, form, opset_limit, _STANDARD_OPSET, allow_approximate=allow_approximate
-                )
-            native = ToQdq(
-                steps, style=form, opset_limit=opset_limit, allow_approximate=allow_approximate
+    def __init__(self, source: Source, allow_approximate: bool, opset_limit: int) -> None:
+        self._source = source
+        self._allow_approximate = allow_approximate
+        self._opset_limit = opset_limit
+        self.steps: list[Step] = []
+        model = read(source)
+        self._model = model.clone() if model is source else model
+        self._run(InlineFunctions())
+        self._names = _names(self._model)
+        self._run(Normalize(), FoldConstants(operators=False), InferShapes())
+
+    def raise_native(self) -> None:
+        """QuantizeLinear and its kin become operators of ours."""
+        self.steps.extend(_renamed(self._names, _names(self._model)))
+        self._run(FromQdq(self.steps, allow_approximate=self._allow_approximate), Normalize())
+
+    def lower_to_native(self, style: Form) -> dict[str, str]:
+        """Quantizers become QuantizeLinear and its kin; why the others do not, by their outputs."""
+        with errors_named_after(self._source):
+            opset = needed_opset(
+                self._model,
+                style,
+                self._opset_limit,
+                _STANDARD_OPSET,
+                allow_approximate=self._allow_approximate,
             )
-            reasons = native.reasons
-            # At once, since converting later would lose the ranges that nodes are annotated with.
-            run(RaiseOpset(opset), native)
-        fold_weights()
-        left = any(operator_of(node) is not None for node in model.graph.all_nodes())
-        run(RaiseOpset(_STANDARD_OPSET if left else 1), Lower(steps, reasons), Normalize())
-    run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
-    return Conversion(model, form, tuple(steps))
+        native = ToQdq(
+            self.steps,
+            style=style,
+            opset_limit=self._opset_limit,
+            allow_approximate=self._allow_approximate,
+        )
+        # First, since raising the version loses the ranges that nodes are annotated with.
+        self._run(RaiseOpset(opset), native)
+        return native.reasons
+
+    def expand(self, reasons: Mapping[str, str]) -> None:
+        """What is left of ours becomes constants and standard operators."""
+        self._fold_weights()
+        left = any(operator_of(node) is not None for node in self._model.graph.all_nodes())
+        self._run(RaiseOpset(_STANDARD_OPSET if left else 1))
+        self._run(Lower(self.steps, reasons), Normalize())
+
+    def add_functions(self) -> None:
+        """Operators of ours get local functions; weights become constants."""
+        self._fold_weights()
+        # Once more, since the IR version follows from types that were not known the first time.
+        self._run(RaiseOpset(opset_for_functions(self._model)), Normalize())
+        functions = AddFunctions(self.steps)
+        self._run(functions, Lower(self.steps, functions.left, only=functions.left))
+
+    def finished(self) -> ir.Model:
+        self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
+        return self._model
+
+    def _run(self, *passes: InPlacePass) -> None:
+        apply(self._model, self._source, *passes)
+
+    def _fold_weights(self) -> None:
+        nodes = list(self._model.graph.all_nodes())
+        quantizers = [node for node in nodes if operator_of(node) is not None]
+        self._run(FoldConstants())
+        self.steps.extend(_folded(node) for node in quantizers if node.graph is None)
 
 
 def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
