@@ -14,13 +14,14 @@ from anybit.onnx.passes import FoldConstants, InlineFunctions, Normalize
 
 
 def prepare(source: Source) -> ir.Model:
-    """Read a model, normalise it and fold what is constant. The source itself is not changed.
+    """Read a model, inline its local functions, normalise it and fold what is constant.
 
     Quantized weights are computed once, here, by the operators' own functions, and bit for bit
-    what they would be at every run: a runtime does not fold operators that are not its own.
+    what they would be at every run: a runtime does not fold operators that are not its own. The
+    source itself is not changed.
 
     Raises:
-        ModelError: As `read`, `Normalize` and `FoldConstants`.
+        ModelError: As `read`, `InlineFunctions`, `Normalize` and `FoldConstants`.
     """
     model = read(source)
     if model is source:
