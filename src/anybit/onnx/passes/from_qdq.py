@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raise QuantizeLinear and DequantizeLinear to quantizers."""
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -14,14 +13,12 @@ from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.linear import is_dequantize, is_quantize
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
 from anybit.onnx.qdq.raiser import Raiser
-from anybit.onnx.qdq.trace import clipped_constants
 
 
 class FromQdq(InPlacePass):
     """Replace pairs of QuantizeLinear and DequantizeLinear, and the latter behind constants.
 
-    The model is normalised. It may be folded, but the ranges that Clips give to the codes of
-    constants are lost then; it is folded here, after they have been read.
+    The model is normalised. It is folded here, and may be before.
 
     * A pair with the same scale, zero-point, type and axis, and perhaps Clips of the codes and
       nodes that move elements between the two, becomes a quantizer and the same nodes. Limits of x
@@ -54,7 +51,6 @@ class FromQdq(InPlacePass):
         self._allow_approximate = allow_approximate
 
     def call(self, model: ir.Model) -> PassResult:
-        ranges = dict(clipped_constants(model))
         modified = FoldConstants(operators=False)(model).modified
         modified |= InferShapes()(model).modified
         editor = Editor(model)
@@ -66,7 +62,7 @@ class FromQdq(InPlacePass):
         for node in list(model.graph.all_nodes()):
             if is_dequantize(node):
                 try:
-                    self._steps.append(raiser.raised(node, ranges.get(node, (-np.inf, np.inf))))
+                    self._steps.append(raiser.raised(node))
                     modified = True
                 except Inexpressible as reason:
                     reasons[node] = str(reason)

@@ -39,8 +39,8 @@ class Raiser:
         self._quantized: dict[object, ir.Value] = {}
         self._floats: dict[ir.Value, dict[object, ir.Value]] = {}
 
-    def raised(self, node: ir.Node, span: tuple[float, float]) -> Step:
-        """Put a quantizer in the place of a DequantizeLinear; `span` is a range of its codes.
+    def raised(self, node: ir.Node) -> Step:
+        """Put a quantizer in the place of a DequantizeLinear.
 
         Raises:
             Inexpressible: It has to stay.
@@ -53,7 +53,7 @@ class Raiser:
         if trace.moves and linear.layout.axis is not None:
             kinds = ", ".join(move.op_type for move in trace.moves)
             raise Inexpressible(f"{kinds} before it may move its channels")
-        lowest, highest = max(trace.lowest, span[0]), min(trace.highest, span[1])
+        lowest, highest = trace.lowest, trace.highest
         name, operator = node.name or str(node.outputs[0].name), node.op_type
         if is_constant(trace.source):
             quantized, note = self._constant(node, linear, trace.source, lowest, highest)

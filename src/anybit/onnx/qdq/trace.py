@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the codes of a DequantizeLinear come from."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx._constants import Array, array_of, is_constant
 from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.linear import is_dequantize, is_quantize
+from anybit.onnx.qdq.linear import is_quantize
 
 _STANDARD = ("", "ai.onnx")
 
@@ -92,21 +91,3 @@ def known_array(value: ir.Value) -> Array | None:
         return np.asarray(tensor.value.numpy())
     except Exception as error:  # onnx_ir has no error class of its own
         raise ModelError(f"tensor {value.name!r} cannot be read: {error}") from error
-
-
-def clipped_constants(model: ir.Model) -> Iterator[tuple[ir.Node, tuple[float, float]]]:
-    """Each DequantizeLinear of a constant, with the range that a Clip gives the codes.
-
-    Folding leaves the codes only, and the range that they could have is lost.
-    """
-    for node in model.graph.all_nodes():
-        value = node.inputs[0] if is_dequantize(node) and node.inputs else None
-        clip = value.producer() if value is not None else None
-        if clip is None or clip.op_type != "Clip" or clip.domain not in _STANDARD:
-            continue
-        source = clip.inputs[0] if clip.inputs else None
-        if source is not None and known_array(source) is not None:
-            try:
-                yield node, clip_bounds(clip)
-            except Inexpressible:
-                continue
