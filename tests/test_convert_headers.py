@@ -113,3 +113,12 @@ def test_an_operator_that_the_converter_would_change_is_refused() -> None:
         standard = converted(kept, Form.STANDARD)
         np.testing.assert_array_equal(anybit.load(standard).run(x)["y"], wanted)
     assert opset(converted(hardmax(11), Form.QONNX)) == 11
+
+
+def test_a_model_without_an_opset_is_refused() -> None:
+    nodes = [node("Quant", "x s z b", "q"), node("Neg", "q", domain="")]
+    proto = model(nodes, {"s": 0.5, "z": 0, "b": 4})
+    del proto.opset_import[:]
+    proto.opset_import.add(domain=DOMAIN, version=1)
+    with pytest.raises(ModelError, match="does not say which opset it has"):
+        anybit.convert(proto, to="portable")

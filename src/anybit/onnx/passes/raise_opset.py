@@ -30,6 +30,8 @@ class RaiseOpset(InPlacePass):
         if not any(node.domain == "" for node in model.graph.all_nodes()):
             model.graph.opset_imports[""] = self._opset
             return PassResult(model, True)
+        if not present:
+            raise ModelError("the model does not say which opset it has; export it again")
         if present < _HARDMAX_OPSET <= self._opset:
             _check_hardmax(model)
         from onnxscript.version_converter import ConvertVersionPass
