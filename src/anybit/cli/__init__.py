@@ -19,7 +19,7 @@ from anybit.comparison.wording import shown
 from anybit.errors import ModelError
 
 app = typer.Typer(
-    help="Run quantized ONNX models, exactly and fast.",
+    help="Run, check, convert and compare quantized ONNX models, exactly and fast.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
