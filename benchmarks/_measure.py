@@ -69,7 +69,9 @@ def show(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]], mark
         table.add_column(column, justify="right" if index else "left")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    # Piped tables must not be cut at 80 columns.
+    (console if console.is_terminal else Console(width=200)).print(table)
 
 
 def arguments(question: str) -> argparse.ArgumentParser:
