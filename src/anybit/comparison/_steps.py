@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.comparison._arrays import Array, is_float
-from anybit.onnx._registry import operator_of
+from anybit.onnx._registry import label_of, operator_of
 
 Arrays: TypeAlias = Mapping[str, Array]
 
@@ -111,7 +111,7 @@ def _quantizers(value: ir.Value) -> Iterator[tuple[ir.Node, str]]:
         yield producer, "itself"
     for reader, index in value.uses():
         if index == 0 and is_quantizer(reader):
-            yield reader, reader.name or str(reader.outputs[0].name)
+            yield reader, label_of(reader)
 
 
 def _parameters(

@@ -62,7 +62,21 @@ def keywords_of(node: ir.Node, operator: Operator) -> dict[str, Any]:
     }
 
 
+def operators_in(model: ir.Model) -> list[tuple[ir.Node, Operator]]:
+    """The nodes that stand for an operator of ours, those of subgraphs included.
+
+    Raises:
+        ModelError: As `operator_of`.
+    """
+    found = ((node, operator_of(node)) for node in model.graph.all_nodes())
+    return [(node, operator) for node, operator in found if operator is not None]
+
+
+def label_of(node: ir.Node) -> str:
+    """What a node is called: its own name, or else that of its output."""
+    return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
 def described(node: ir.Node) -> str:
     """A node as error messages name it."""
-    name = node.name or next((value.name for value in node.outputs if value.name), "")
-    return f"node {name!r} ({node.op_type})"
+    return f"node {label_of(node)!r} ({node.op_type})"

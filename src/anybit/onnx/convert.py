@@ -13,7 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 from anybit.errors import ModelError
 from anybit.onnx._prepare import apply, errors_named_after
 from anybit.onnx._read import Source, read
-from anybit.onnx._registry import operator_of, versions_of
+from anybit.onnx._registry import label_of, operators_in, versions_of
 from anybit.onnx._report import Step
 from anybit.onnx._save import save
 from anybit.onnx.passes import (
@@ -160,8 +160,7 @@ class _Work:
     def expand(self, reasons: Mapping[str, str]) -> None:
         """What is left of ours becomes constants and standard operators."""
         self._fold_weights()
-        left = any(operator_of(node) is not None for node in self._model.graph.all_nodes())
-        self._run(RaiseOpset(_STANDARD_OPSET if left else 1))
+        self._run(RaiseOpset(_STANDARD_OPSET if operators_in(self._model) else 1))
         self._run(Lower(self.steps, reasons), Normalize())
 
     def add_functions(self) -> None:
@@ -180,10 +179,9 @@ class _Work:
         apply(self._model, self._source, *passes)
 
     def _fold_weights(self) -> None:
-        nodes = list(self._model.graph.all_nodes())
-        quantizers = [node for node in nodes if operator_of(node) is not None]
+        quantizers = operators_in(self._model)
         self._run(FoldConstants())
-        self.steps.extend(_folded(node) for node in quantizers if node.graph is None)
+        self.steps.extend(_folded(node) for node, _ in quantizers if node.graph is None)
 
 
 def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
@@ -199,8 +197,8 @@ def _renamed(
         if before.get(node, (domain, name)) != (domain, name):
             old_domain, old_name = before[node]
             reason = f"it is called {old_name} of {old_domain} in the file"
-            yield Step(node.name or str(node.outputs[0].name), old_name, name, reason)
+            yield Step(label_of(node), old_name, name, reason)
 
 
 def _folded(node: ir.Node) -> Step:
-    return Step(node.name or str(node.outputs[0].name), node.op_type, "constant")
+    return Step(label_of(node), node.op_type, "constant")

@@ -13,7 +13,7 @@ from anybit.errors import ModelError
 from anybit.onnx._constants import array_of
 from anybit.onnx._prepare import apply
 from anybit.onnx._read import Source, read
-from anybit.onnx._registry import operator_of
+from anybit.onnx._registry import label_of, operator_of
 from anybit.onnx.known import unknown_operators
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.ops import Operator
@@ -129,7 +129,7 @@ def _quantizers(model: ir.Model, origins: dict[str | None, str]) -> Iterator[Qua
             if value is not None
         }
         yield Quantizer(
-            node=node.name or str(node.outputs[0].name),
+            node=label_of(node),
             operator=operator.onnx_name,
             version=operator.version,
             tensor=origins.get(node.outputs[0].name, str(x.name)),

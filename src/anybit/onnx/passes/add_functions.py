@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx._constants import Array, is_constant
-from anybit.onnx._registry import keywords_of, operator_of
+from anybit.onnx._registry import keywords_of, label_of, operator_of, operators_in
 from anybit.onnx._report import Step
 from anybit.onnx._traced import Traced, of_value
 from anybit.onnx._writer import Body, Content, Names, content
@@ -60,8 +60,7 @@ class AddFunctions(InPlacePass):
                 imports[domain] = max(imports.get(domain, 1), operator.version)
                 for node in served:
                     _check(node, operator)
-                    name = node.name or str(node.outputs[0].name)
-                    self._steps.append(Step(name, operator.onnx_name, "local function"))
+                    self._steps.append(Step(label_of(node), operator.onnx_name, "local function"))
         return PassResult(model, bool(model.functions))
 
     def _served(self, nodes: list[ir.Node]) -> list[ir.Node]:
@@ -96,22 +95,18 @@ def opset_for_functions(model: ir.Model) -> int:
     """The lowest opset that the functions for a normalised model need; 1 if it needs none."""
     modes = defaultdict(set)
     needed = 1
-    for node in model.graph.all_nodes():
-        operator = operator_of(node)
-        if operator is not None:
-            needed = _OPSET
-            for name, value in keywords_of(node, operator).items():
-                if isinstance(value, str):
-                    modes[operator.onnx_name, name].add(value)
+    for node, operator in operators_in(model):
+        needed = _OPSET
+        for name, value in keywords_of(node, operator).items():
+            if isinstance(value, str):
+                modes[operator.onnx_name, name].add(value)
     return _OPSET_WITH_MODES if any(len(each) > 1 for each in modes.values()) else needed
 
 
 def _by_name(model: ir.Model) -> dict[str, list[ir.Node]]:
     named = defaultdict(list)
-    for node in model.graph.all_nodes():
-        operator = operator_of(node)
-        if operator is not None:
-            named[operator.onnx_name].append(node)
+    for node, operator in operators_in(model):
+        named[operator.onnx_name].append(node)
     return named
 
 

@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx._editor import Editor
+from anybit.onnx._registry import label_of
 from anybit.onnx._report import Step
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
@@ -81,6 +82,5 @@ def _kept(model: ir.Model, reasons: dict[ir.Node, str]) -> list[Step]:
         elif is_integer_operator(node):
             reason = KEPT_REASON
         if reason is not None:
-            name = node.name or str(node.outputs[0].name)
-            steps.append(Step(name, node.op_type, "kept", reason))
+            steps.append(Step(label_of(node), node.op_type, "kept", reason))
     return steps

@@ -8,7 +8,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx._constants import array_of, is_constant
-from anybit.onnx._registry import described, keywords_of, operator_of
+from anybit.onnx._registry import described, keywords_of, label_of, operators_in
 from anybit.onnx._report import Step
 from anybit.onnx._traced import Traced, known, of_value
 from anybit.onnx._writer import Replacer
@@ -46,14 +46,12 @@ class Lower(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         replacer = Replacer(model)
-        nodes = [node for node in model.graph.all_nodes() if operator_of(node) is not None]
-        for node in nodes:
-            operator = operator_of(node)
-            assert operator is not None, "chosen so"
+        nodes = operators_in(model)
+        for node, operator in nodes:
             if self._only is not None and node.outputs[0].name not in self._only:
                 continue
             step = Step(
-                node.name or str(node.outputs[0].name),
+                label_of(node),
                 operator.onnx_name,
                 "standard operators",
                 self._reasons.get(str(node.outputs[0].name), ""),

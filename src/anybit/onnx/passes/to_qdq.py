@@ -7,7 +7,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx._constants import is_constant
 from anybit.onnx._editor import Editor
-from anybit.onnx._registry import operator_of
+from anybit.onnx._registry import label_of, operators_in
 from anybit.onnx._report import Step
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Options, Plan, plan
@@ -65,10 +65,7 @@ class ToQdq(InPlacePass):
         options = Options(wanted.style, opset, wanted.allow_approximate)
         writer = QdqWriter(Editor(model))
         modified = False
-        for node in list(model.graph.all_nodes()):
-            operator = operator_of(node)
-            if operator is None:
-                continue
+        for node, operator in operators_in(model):
             try:
                 planned = plan(node, operator, options)
                 step = _step(node, operator, planned)
@@ -100,22 +97,20 @@ def needed_opset(
     """
     options = Options(style, opset_limit, allow_approximate)
     needed = 1
-    for node in model.graph.all_nodes():
-        operator = operator_of(node)
-        if operator is not None:
-            try:
-                needed = max(needed, plan(node, operator, options).opset)
-            except Inexpressible:
-                x = node.inputs[0]
-                if x is None or not is_constant(x):
-                    needed = max(needed, opset_otherwise)
+    for node, operator in operators_in(model):
+        try:
+            needed = max(needed, plan(node, operator, options).opset)
+        except Inexpressible:
+            x = node.inputs[0]
+            if x is None or not is_constant(x):
+                needed = max(needed, opset_otherwise)
     return needed
 
 
 def _step(node: ir.Node, operator: Operator, planned: Plan) -> Step:
     kind = "DequantizeLinear" if planned.constant else "QuantizeLinear"
     return Step(
-        node.name or str(node.outputs[0].name),
+        label_of(node),
         operator.onnx_name,
         f"{kind} {planned.type.name}",
         planned.remark,

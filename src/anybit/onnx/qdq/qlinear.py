@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx._constants import Array, array_of, is_constant
 from anybit.onnx._editor import Editor
-from anybit.onnx._registry import described
+from anybit.onnx._registry import described, label_of
 from anybit.onnx._report import Step
 
 KEPT_REASON = "it computes with integers, and there is no exact form of it with quantizers"
@@ -55,7 +55,7 @@ def split_operators(
                 "--allow-approximate)"
             )
         reason = f"differs where float32 rounds: {inexact}" if inexact else ""
-        name, operator = node.name or str(node.outputs[0].name), node.op_type
+        name, operator = label_of(node), node.op_type
         _split(node, parts, editor)
         steps.append(Step(name, operator, parts.kind, reason, exact=not inexact))
         count += 1

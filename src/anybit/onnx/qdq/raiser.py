@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from anybit.onnx._constants import array_of, is_constant
 from anybit.onnx._editor import Editor
+from anybit.onnx._registry import label_of
 from anybit.onnx._report import Step
 from anybit.onnx.qdq.before_quantize import Limited, limits_before, sign_source
 from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, attributes_of, match
@@ -54,7 +55,7 @@ class Raiser:
             kinds = ", ".join(move.op_type for move in trace.moves)
             raise Inexpressible(f"{kinds} before it may move its channels")
         lowest, highest = trace.lowest, trace.highest
-        name, operator = node.name or str(node.outputs[0].name), node.op_type
+        name, operator = label_of(node), node.op_type
         if is_constant(trace.source):
             quantized, note = self._constant(node, linear, trace.source, lowest, highest)
             difference = ""
