@@ -54,7 +54,8 @@ class Raised:
     def __init__(self, source: Any, **options: Any):
         self.steps: list[Step] = []
         self.model = read(source)
-        Normalize()(self.model)
+        for prepared in (Normalize(), FoldConstants(operators=False), InferShapes()):
+            prepared(self.model)
         FromQdq(self.steps, **options)(self.model)
         Normalize()(self.model)
 

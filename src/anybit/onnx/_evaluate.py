@@ -70,7 +70,7 @@ _BOUNDS |= dict.fromkeys(_ELEMENTWISE.split(), _broadcast)
 
 def result_bound(node: ir.Node, arrays: Arrays) -> int | None:
     """At most so many elements has the result of a standard operator; None if it is not known."""
-    bound = _BOUNDS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    bound = _BOUNDS.get(node.op_type) if not node.domain else None
     try:
         return bound(arrays) if bound is not None and len(node.outputs) == 1 else None
     except (ValueError, IndexError):  # invalid: the session will say so
@@ -81,7 +81,7 @@ def result_shape(node: ir.Node, shapes: Sequence[Shape | None]) -> Shape | None:
     """The shape of an elementwise result, our operators' included; None if it is not certain."""
     if operator_of(node) is not None:
         return shapes[0]
-    if node.domain not in ("", "ai.onnx") or node.op_type not in _ELEMENTWISE.split():
+    if node.domain or node.op_type not in _ELEMENTWISE.split():
         return None
     known = [shape for shape in shapes if shape is not None]
     try:

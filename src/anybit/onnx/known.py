@@ -9,7 +9,6 @@ from anybit.onnx._registry import versions_of
 
 # Domains whose operators ONNX Runtime itself brings.
 _RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft")
-_STANDARD = ("", "ai.onnx")
 
 
 def unknown_operators(model: ir.Model) -> list[str]:
@@ -37,7 +36,7 @@ def check_known(model: ir.Model, where: str) -> None:
 def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
     if node.op_identifier() in model.functions or node.domain in _RUNTIME_DOMAINS:
         return True
-    if node.domain in _STANDARD:
+    if not node.domain:
         # Operators younger than the installed onnx are left to the runtime.
         return opset > onnx.defs.onnx_opset_version() or onnx.defs.has(node.op_type, opset)
     return bool(versions_of(node.domain, node.op_type))

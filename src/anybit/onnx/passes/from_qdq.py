@@ -8,8 +8,6 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx._editor import Editor
 from anybit.onnx._registry import label_of
 from anybit.onnx._report import Step
-from anybit.onnx.passes.fold_constants import FoldConstants
-from anybit.onnx.passes.infer_shapes import InferShapes
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.linear import is_dequantize, is_quantize
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
@@ -19,7 +17,7 @@ from anybit.onnx.qdq.raiser import Raiser
 class FromQdq(InPlacePass):
     """Replace pairs of QuantizeLinear and DequantizeLinear, and the latter behind constants.
 
-    The model is normalised. It is folded here, and may be before.
+    The model is normalised, its standard operators folded, and types are known.
 
     * A pair with the same scale, zero-point, type and axis, and perhaps Clips of the codes and
       nodes that move elements between the two, becomes a quantizer and the same nodes. Limits of x
@@ -52,10 +50,8 @@ class FromQdq(InPlacePass):
         self._allow_approximate = allow_approximate
 
     def call(self, model: ir.Model) -> PassResult:
-        modified = FoldConstants(operators=False)(model).modified
-        modified |= InferShapes()(model).modified
         editor = Editor(model)
-        modified |= split_operators(
+        modified = split_operators(
             model, editor, self._steps, allow_approximate=self._allow_approximate
         )
         raiser = Raiser(model, editor, allow_approximate=self._allow_approximate)

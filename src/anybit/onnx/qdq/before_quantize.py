@@ -10,8 +10,6 @@ from anybit.onnx._constants import Array, array_of, is_constant
 from anybit.onnx.qdq.layout import layout_of
 from anybit.onnx.qdq.linear import Linear, dtype_of
 
-_STANDARD = ("", "ai.onnx")
-
 # Up to here RN(RN(n * scale) / scale) is nearer to n than to any other integer.
 _MOST_CODE = 2.0**22
 
@@ -31,7 +29,7 @@ def limits_before(x: ir.Value, linear: Linear) -> Limited | None:
     found = False
     for _ in range(2):
         node = x.producer()
-        if node is None or node.domain not in _STANDARD:
+        if node is None or node.domain:
             break
         bounds = _bounds(node)
         if bounds is None:
@@ -115,7 +113,7 @@ def _producer(node: ir.Node, index: int, kind: str, inputs: int) -> ir.Node | No
     found = value.producer() if value is not None else None
     if found is None or (found.op_type, len(found.inputs)) != (kind, inputs):
         return None
-    return found if found.domain in _STANDARD and all(found.inputs) else None
+    return found if not found.domain and all(found.inputs) else None
 
 
 def _single(value: ir.Value | None, x: ir.Value) -> float | None:

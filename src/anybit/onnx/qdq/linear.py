@@ -15,7 +15,7 @@ from anybit.onnx.qdq.layout import Layout
 from anybit.onnx.qdq.native_types import NativeType, native_type
 
 # ONNX Runtime's own domain had them for more types before ONNX did.
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "com.microsoft")
 _DEFAULT_AXIS = 1
 _FLOAT = ir.DataType.FLOAT
 

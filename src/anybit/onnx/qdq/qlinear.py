@@ -15,7 +15,6 @@ from anybit.onnx._report import Step
 
 KEPT_REASON = "it computes with integers, and there is no exact form of it with quantizers"
 
-_STANDARD = ("", "ai.onnx")
 _FLOAT = ir.DataType.FLOAT
 _INTEGER_OPERATORS = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
 
@@ -29,7 +28,7 @@ def is_integer_operator(node: ir.Node) -> bool:
     """Whether a node computes with codes, other than the two linear ones."""
     if node.domain == "com.microsoft":
         return node.op_type.startswith(("QLinear", "QGemm", "QAttention", "DynamicQuantize"))
-    return node.domain in _STANDARD and (
+    return not node.domain and (
         node.op_type in _INTEGER_OPERATORS or node.op_type.startswith("QLinear")
     )
 
@@ -134,7 +133,7 @@ class _Parts:
 def _parts_of(node: ir.Node) -> _Parts | None:
     """The constants, if the node is one of the two and they are constants of usual shapes."""
     kinds = {"QLinearConv": ("Conv", 9), "QLinearMatMul": ("MatMul", 8)}
-    if node.domain not in _STANDARD or node.op_type not in kinds:
+    if node.domain or node.op_type not in kinds:
         return None
     kind, most = kinds[node.op_type]
     values = list(node.inputs)

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.errors import ModelError
-from anybit.onnx._constants import Array, array_of, is_constant
+from anybit.onnx._constants import array_of, is_constant
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.linear import is_quantize
-
-_STANDARD = ("", "ai.onnx")
 
 # What these do to codes they do to values: they move elements, or take the largest.
 _TRANSPARENT = {
@@ -46,7 +43,7 @@ def traced(value: ir.Value) -> Trace:
         node = value.producer()
         if node is not None and is_quantize(node):
             break
-        if node is None or node.domain not in _STANDARD or not node.inputs:
+        if node is None or node.domain or not node.inputs:
             raise Inexpressible("its codes come from elsewhere than a QuantizeLinear")
         if node.op_type == "Clip":
             low, high = clip_bounds(node)
@@ -70,24 +67,10 @@ def clip_bounds(node: ir.Node) -> tuple[float, float]:
     found = []
     for index, default in ((1, -np.inf), (2, np.inf)):
         value = node.inputs[index] if index < len(node.inputs) else None
-        array = np.asarray(default) if value is None else known_array(value)
-        if array is None or array.size != 1:
+        array = np.asarray(default)
+        if value is not None:
+            array = array_of(value) if is_constant(value) else np.empty(0)
+        if array.size != 1:
             raise Inexpressible("a Clip of its codes has bounds that are not known")
         found.append(float(array.reshape(()).astype(np.float64)))
     return found[0], found[1]
-
-
-def known_array(value: ir.Value) -> Array | None:
-    """The array of an initializer or a Constant node."""
-    if is_constant(value):
-        return array_of(value)
-    node = value.producer()
-    if node is None or (node.domain, node.op_type) != ("", "Constant"):
-        return None
-    tensor = node.attributes.get("value")
-    if tensor is None or not isinstance(tensor.value, ir.TensorProtocol):
-        return None
-    try:
-        return np.asarray(tensor.value.numpy())
-    except Exception as error:  # onnx_ir has no error class of its own
-        raise ModelError(f"tensor {value.name!r} cannot be read: {error}") from error
