@@ -3,12 +3,14 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx._constants import Array, is_constant
-from anybit.onnx._writer import names_of
+from anybit.onnx._traced import Traced
+from anybit.onnx._writer import Body, Content, content, names_of
 
 
 class Editor:
@@ -20,7 +22,7 @@ class Editor:
     def __init__(self, model: ir.Model) -> None:
         self._main = model.graph
         self._unique = names_of(model)
-        self._shared: dict[tuple[str, ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        self._shared: dict[tuple[str, Content], ir.Value] = {}
 
     def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """A new initializer."""
@@ -35,11 +37,23 @@ class Editor:
 
     def parameter(self, owner: str, role: str, array: Array, dtype: ir.DataType) -> ir.Value:
         """An initializer of these values; equal parameters of one role are one initializer."""
-        values = np.asarray(array).astype(dtype.numpy())
-        key = role, dtype, values.shape, values.tobytes()
+        return self._known(role, f"{owner}_{role}", np.asarray(array).astype(dtype.numpy()))
+
+    def _known(self, role: str, name: str, values: Array) -> ir.Value:
+        key = role, content(values)
         if key not in self._shared:
-            self._shared[key] = self.constant(f"{owner}_{role}", ir.tensor(values, dtype=dtype))
+            self._shared[key] = self.constant(name, ir.tensor(values))
         return self._shared[key]
+
+    def expand(self, node: ir.Node, result: Traced) -> None:
+        """Put an expression in the place of a node; equal constants in it are one initializer."""
+        assert node.graph is not None, "nodes in a graph only"
+        body = Body(partial(self._known, "constant"), self._unique, str(node.outputs[0].name))
+        new = body.write(result)
+        if new.producer() not in body.nodes:  # a constant or an input, which has a name already
+            new = body.append("Identity", [new], ir.DataType.from_numpy(result.dtype))
+        node.graph.insert_before(node, body.nodes)
+        self.replace(node, new)
 
     def insert(
         self,

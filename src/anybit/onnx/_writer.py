@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put expressions into a graph in the place of nodes."""
+"""Turn expressions into nodes, under names that are not taken."""
 
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
@@ -52,7 +52,7 @@ class Body:
     Equal expressions are written once.
     """
 
-    def __init__(self, constant: Callable[[Array, str], ir.Value], unique: Unique, prefix: str):
+    def __init__(self, constant: Callable[[str, Array], ir.Value], unique: Unique, prefix: str):
         self.nodes: list[ir.Node] = []
         self._constant = constant
         self._unique = unique
@@ -85,7 +85,7 @@ class Body:
         if each.value is not None:
             return each.value
         if each.known is not None:
-            return self._constant(each.known, f"{self._prefix}/constant")
+            return self._constant(f"{self._prefix}/constant", each.known)
         operands = [self._written[operand] for operand in each.operands]
         alike = (each.operation, *operands, *sorted(each.attributes.items()))
         if alike not in self._alike:
@@ -113,45 +113,3 @@ class Body:
         value.type = None if dtype is None else ir.TensorType(dtype)
         self.nodes.append(node)
         return value
-
-
-class Replacer:
-    """Puts expressions in the place of nodes of one model.
-
-    Equal constants become one initializer of the main graph, which subgraphs see, too.
-    """
-
-    def __init__(self, model: ir.Model) -> None:
-        self._graph = model.graph
-        self._constants: dict[Content, ir.Value] = {}
-        self._unique = names_of(model)
-
-    def replace(self, node: ir.Node, result: Traced) -> None:
-        """Put the expression in the place of a node with one output, which keeps its name."""
-        old, graph = node.outputs[0], node.graph
-        assert graph is not None, "the node is part of a model"
-        body = Body(self.constant, self._unique, str(old.name))
-        new = body.write(result)
-        if new.producer() not in body.nodes:  # a constant or an input, which has a name already
-            new = body.append("Identity", [new], None)
-        new.type = old.type or ir.TensorType(ir.DataType.from_numpy(result.dtype))
-        new.shape = old.shape
-        graph.insert_before(node, body.nodes)
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        graph.remove(node, safe=True)
-        new.name = old.name
-
-    def constant(self, array: Array, name: str) -> ir.Value:
-        """An initializer with that content; the one that has it already, if there is one."""
-        key = content(array)
-        if key not in self._constants:
-            tensor = ir.tensor(array)
-            value = ir.Value(
-                name=self._unique(name),
-                const_value=tensor,
-                type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(array.shape),
-            )
-            self._graph.register_initializer(value)
-            self._constants[key] = value
-        return self._constants[key]

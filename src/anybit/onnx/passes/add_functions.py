@@ -186,7 +186,7 @@ def _body(unique: Names) -> Body:
     """The body of a function. Its constants are nodes: functions have no initializers."""
     known: dict[Content, ir.Value] = {}
 
-    def constant(array: Array, name: str) -> ir.Value:
+    def constant(_: str, array: Array) -> ir.Value:
         key = content(array)
         if key not in known:
             tensor = ir.AttrTensor("value", ir.tensor(array))

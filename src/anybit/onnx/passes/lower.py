@@ -8,10 +8,10 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx._constants import array_of, is_constant
+from anybit.onnx._editor import Editor
 from anybit.onnx._registry import described, keywords_of, label_of, operators_in
 from anybit.onnx._report import Step
 from anybit.onnx._traced import Traced, known, of_value
-from anybit.onnx._writer import Replacer
 from anybit.ops import Operator
 
 
@@ -45,7 +45,7 @@ class Lower(InPlacePass):
         self._only = only
 
     def call(self, model: ir.Model) -> PassResult:
-        replacer = Replacer(model)
+        editor = Editor(model)
         nodes = operators_in(model)
         for node, operator in nodes:
             if self._only is not None and node.outputs[0].name not in self._only:
@@ -56,7 +56,7 @@ class Lower(InPlacePass):
                 "standard operators",
                 self._reasons.get(str(node.outputs[0].name), ""),
             )
-            replacer.replace(node, expanded(node, operator))
+            editor.expand(node, expanded(node, operator))
             self._steps.append(step)
         return PassResult(model, bool(nodes))
 

@@ -67,10 +67,11 @@ def clip_bounds(node: ir.Node) -> tuple[float, float]:
     found = []
     for index, default in ((1, -np.inf), (2, np.inf)):
         value = node.inputs[index] if index < len(node.inputs) else None
-        array = np.asarray(default)
-        if value is not None:
-            array = array_of(value) if is_constant(value) else np.empty(0)
-        if array.size != 1:
+        if value is None:
+            found.append(default)
+            continue
+        array = array_of(value) if is_constant(value) else None
+        if array is None or array.size != 1:
             raise Inexpressible("a Clip of its codes has bounds that are not known")
         found.append(float(array.reshape(()).astype(np.float64)))
     return found[0], found[1]
