@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
-from cases import Case, answer, every_case
+import pytest
+from cases import OPERATORS, Case, answer, every_case
 from native_cases import Question, native_cases
 from onnx import TensorProto, helper, numpy_helper
 from ort_backend import BY_NAME, as_tensor, contiguous, node, value_info
@@ -25,6 +26,10 @@ from ort_backend import BY_NAME, as_tensor, contiguous, node, value_info
 import anybit.onnxruntime
 from anybit.onnx.convert import Conversion, Form
 
+Test = TypeVar("Test")
+
+SAMPLE = 17
+"""The quick tests take one case in so many: a prime, since cases come in regular patterns."""
 # More cases per model make sessions slow: the runtime inlines local functions one by one.
 TOGETHER = 6
 ANCHOR = "anchor"
@@ -273,3 +278,15 @@ def checked(form: Form, converted: Conversion) -> onnx.ModelProto:
     assert domains <= {"", *(ours if with_ours else ())}
     assert bool(proto.functions) <= (form is Form.PORTABLE)
     return proto
+
+
+def on_every_case(test: Test) -> Test:
+    """Run a test for each operator, form and kind; on a sample of the cases, and slowly on all."""
+    for names, values in (
+        ("operator", OPERATORS),
+        ("form", FORMS),
+        ("kind", Kind),
+        ("every", [SAMPLE, pytest.param(1, marks=pytest.mark.slow)]),
+    ):
+        test = pytest.mark.parametrize(names, values)(test)
+    return test

@@ -4,21 +4,24 @@
 What is compared are numbers: 0 equals -0. The only elements left out are `undefined_in_onnx`.
 """
 
-import pytest
-from cases import OPERATORS
-from forms import FORMS, LEVELS, Form, Kind, batches, checked, differences, questions, run, sessions
+from forms import (
+    LEVELS,
+    Form,
+    Kind,
+    batches,
+    checked,
+    differences,
+    on_every_case,
+    questions,
+    run,
+    sessions,
+)
 
 import anybit.onnx
 from anybit.onnx.convert import convert
 
-SAMPLE = 17
-"""The quick tests take one case in so many: a prime, since cases come in regular patterns."""
 
-
-@pytest.mark.parametrize("every", [SAMPLE, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("operator", OPERATORS)
+@on_every_case
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     found = []

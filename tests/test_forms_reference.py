@@ -7,9 +7,8 @@ What it cannot is listed here, each entry with a test that fails once it can.
 import numpy as np
 import onnx
 import pytest
-from cases import OPERATORS, Case, computed, f32
+from cases import Case, computed, f32
 from forms import (
-    FORMS,
     TOGETHER,
     Form,
     Kind,
@@ -18,15 +17,13 @@ from forms import (
     checked,
     differences,
     merged,
+    on_every_case,
     questions,
 )
 from onnx.reference import ReferenceEvaluator
 
 import anybit.onnx
 from anybit.onnx.convert import Conversion, convert
-
-SAMPLE = 17
-"""The quick tests take one case in so many: a prime, since cases come in regular patterns."""
 
 # It computes with NumPy, which warns of overflow and of NaN.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -51,10 +48,7 @@ def evaluated(form: Form, model: Merged, converted: Conversion) -> dict[str, np.
     return dict(zip(evaluator.output_names, evaluator.run(None, dict(model.feeds)), strict=True))
 
 
-@pytest.mark.parametrize("every", [SAMPLE, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("operator", OPERATORS)
+@on_every_case
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     found = []

@@ -14,7 +14,7 @@ given the name "".
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +85,20 @@ def session(
     message, tensors = serialize(prepare(model_or_path))
     if session_options is not None:
         message, tensors = _embedded(message, tensors)
-    if tensors:
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in tensors.values()]
-        options.add_external_initializers(list(tensors), values)
+    attach(tensors, options)
     return onnxruntime.InferenceSession(
         message,
         options,
         providers=["CPUExecutionProvider"] if providers is None else providers,
         enable_fallback=0,  # a failing provider is an error, not a banner and another provider
     )
+
+
+def attach(tensors: Mapping[str, npt.NDArray[Any]], options: onnxruntime.SessionOptions) -> None:
+    """Give tensors that `anybit.onnx.serialize` left out of a message to the options with it."""
+    if tensors:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in tensors.values()]
+        options.add_external_initializers(list(tensors), values)
 
 
 def reason(error: Exception) -> str:

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from anybit.cli._console import stdout
+from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size
 from anybit.comparison.wording import counted
 from anybit.errors import ModelError
@@ -43,7 +41,7 @@ def clean(
     """
     check_folder(output, "--output")
     rows = None if batch is None else _rows(batch)
-    with Console(stderr=True).status(f"Cleaning {escape(model.name)}"):
+    with working("Cleaning", model):
         before = sum(1 for _ in read(model).graph.all_nodes())
         size = file_size(model)
         cleaned = clean_model(

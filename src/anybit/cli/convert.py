@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anybit.cli._console import stdout
+from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size, write_text
 from anybit.comparison.wording import shown
 from anybit.onnx._report import Step
@@ -53,7 +52,7 @@ def convert(
     if report is not None:
         check_folder(report, "--report")
     was = file_size(model) if model.exists() else ""
-    with Console(stderr=True).status(f"Converting {escape(model.name)}"):
+    with working("Converting", model):
         conversion = convert_model(
             model, to=to, allow_approximate=allow_approximate, opset_limit=opset_limit
         )

@@ -8,13 +8,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from anybit.cli._arrays import read_arrays
-from anybit.cli._console import stdout
+from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, write_text
 from anybit.cli._inputs import gather_inputs
 from anybit.cli.run import Inputs
@@ -78,7 +76,7 @@ def diff(
         check_folder(as_json, "--json")
     if html is not None:
         check_folder(html, "--html")
-    with Console(stderr=True).status(f"Comparing {escape(a.name)}"):
+    with working("Comparing", a):
         found = _compared(a, b, inputs, runners, steps, atol)
     text = json.dumps(found.to_json(), indent=2, allow_nan=False)
     if html is not None:

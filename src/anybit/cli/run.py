@@ -19,7 +19,7 @@ from rich.table import Table
 
 from anybit.cli import _arrays
 from anybit.cli._compare import compare, expected_of
-from anybit.cli._console import stdout
+from anybit.cli._console import stdout, working
 from anybit.cli._inputs import gather_inputs, random_inputs
 from anybit.comparison.wording import shown
 from anybit.errors import ModelError
@@ -73,7 +73,7 @@ def run(
     if not atol >= 0:
         raise ModelError(f"--atol must be a number >= 0, got {atol}")
     expected = None if expect is None else _arrays.read_arrays(expect)
-    with Console(stderr=True).status(f"Loading {escape(model.name)}"):
+    with working("Loading", model):
         network = load(model)
     if expected is not None:  # found out now, not after a long run
         expected_of([each.name for each in network.outputs], expected)

@@ -44,9 +44,7 @@ def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Every node as it stands: no optimisation, nothing folded."""
     options = exact_session_options()
     message, tensors = serialize(_exposed(model))
-    if tensors:
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in tensors.values()]
-        options.add_external_initializers(list(tensors), values)
+    anybit.onnxruntime.attach(tensors, options)
     return _results(_session(message, options), feeds)
 
 
