@@ -50,7 +50,8 @@ def compute_type(x: Any) -> Any:
     return xp.float64 if x.dtype == xp.float64 else xp.float32
 
 
-def _cast(x: Any, dtype: Any) -> Any:
+def cast(x: Any, dtype: Any) -> Any:
+    """x in another dtype, be it one that the array API has or bfloat16 and float16."""
     if isinstance(x, np.ndarray) or _is_bfloat16(x):
         return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
     return namespace(x).astype(x, dtype)
@@ -60,7 +61,7 @@ def widened(x: Any, domain: Domain, name: str) -> Any:
     """x in its compute type; exact. TypeError for a dtype that the operator does not take."""
     if _dtype_name(x) not in domain.dtypes:
         raise TypeError(f"{name} must be {domain.description}, got {x.dtype}")
-    return _cast(x, compute_type(x))
+    return cast(x, compute_type(x))
 
 
 def delivered(result: Any, x: Any, out: Any) -> Any:
@@ -68,7 +69,7 @@ def delivered(result: Any, x: Any, out: Any) -> Any:
     if isinstance(result, np.generic):  # NumPy turns 0-d arrays into scalars
         result = np.asarray(result)
     if namespace(result).isdtype(result.dtype, "real floating") and result.dtype != x.dtype:
-        result = _cast(result, x.dtype)
+        result = cast(result, x.dtype)
     if out is None:
         return result
     if out.shape != result.shape or out.dtype != result.dtype:
@@ -96,9 +97,9 @@ def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
     if domain.integer:
         # Beyond 2^62 every width and bias means the same; the cast itself must not wrap.
         host = namespace(values)
-        wide = _cast(values, host.float64)
+        wide = cast(values, host.float64)
         whole = host.clip(wide, -(2.0**62), 2.0**62)
-        return _beside(_cast(whole, host.int64), xp, xp.int64, x)
+        return _beside(cast(whole, host.int64), xp, xp.int64, x)
     return _beside(values, xp, compute_type(x), x)
 
 
@@ -107,7 +108,7 @@ def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
     from array_api_compat import device
 
     if is_foreign(values):
-        return _cast(values, dtype)
+        return cast(values, dtype)
     if isinstance(x, np.ndarray):
         return values.astype(dtype)
     # NumPy rounds to the compute type: float64 and float32 have the same name in every library.
@@ -118,7 +119,7 @@ def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
 
 def _check(values: Any, domain: Domain, name: str) -> None:
     xp = namespace(values)
-    wide = _cast(values, xp.float64)
+    wide = cast(values, xp.float64)
     wrong = xp.isnan(wide)
     if domain.integer:
         wrong = wrong | xp.isinf(wide) | (wide != xp.floor(wide))

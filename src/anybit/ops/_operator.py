@@ -19,6 +19,7 @@ import numpy as np
 from anybit import _core
 from anybit.ops import _arrays
 from anybit.ops._domain import Domain
+from anybit.ops._gradient import Gradient
 from anybit.ops._grid import Call, Grid
 from anybit.ops._remark import Remark
 
@@ -58,8 +59,9 @@ class Operator:
     """One operator: the public `function`, the `reference` behind it, and its names in ONNX.
 
     `function` takes NumPy arrays to the native kernel. `reference` evaluates the readable body
-    for any array-API array, NumPy's included; both take the same arguments. `result_dtype` names
-    the result's dtype, given the attributes; without it the result has x's.
+    for any array-API array, NumPy's included; both take the same arguments. `partials` takes them
+    too and gives the partial derivatives by input, for the inputs in `differentiable`.
+    `result_dtype` names the result's dtype, given the attributes; without it the result has x's.
 
     `grid` tells which values a call can give and `from_grid` which call gives those of a grid;
     None stands for an operator or a call of which that cannot be said. `remarks` says what is
@@ -75,6 +77,8 @@ class Operator:
     attributes: tuple[Attribute, ...]
     function: Callable[..., Any] = field(repr=False, compare=False)
     reference: Callable[..., Any] = field(repr=False, compare=False)
+    partials: Callable[..., dict[str, Any]] = field(repr=False, compare=False)
+    differentiable: tuple[str, ...]
     result_dtype: ResultDtype | None = field(repr=False, compare=False)
     grid: GridOf | None = field(repr=False, compare=False)
     from_grid: CallOf | None = field(repr=False, compare=False)
@@ -95,6 +99,7 @@ def operator(
     attribute_names: Mapping[str, tuple[str, ...]] | None = None,
     place: _arrays.Place = _arrays.broadcastable,
     result_dtype: ResultDtype | None = None,
+    gradient: Gradient | None = None,
     grid: GridOf | None = None,
     from_grid: CallOf | None = None,
     remarks: RemarksOn | None = None,
@@ -108,6 +113,7 @@ def operator(
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
         inputs = _inputs(body)
         function, reference = _callables(body, inputs, place)
+        derivative = gradient or Gradient((), lambda *_, **__: ())
         function.operator = Operator(  # type: ignore[attr-defined]
             name=body.__name__,
             onnx_name=onnx_name,
@@ -118,6 +124,8 @@ def operator(
             attributes=_attributes(body, attribute_names or {}),
             function=function,
             reference=reference,
+            partials=_partials(body, inputs, place, derivative),
+            differentiable=derivative.of,
             result_dtype=result_dtype,
             grid=grid,
             from_grid=from_grid,
@@ -138,7 +146,10 @@ def _callables(
     def reference(*arguments: P.args, **keywords: P.kwargs) -> R:
         bound = signature.bind(*arguments, **keywords)
         bound.apply_defaults()
-        return typing.cast(R, _evaluate(body, inputs, place, bound.arguments))
+        out = bound.arguments.pop("out")
+        with np.errstate(all="ignore"):  # 0/0 and overflow have defined results
+            x, operands, attributes = _operands(inputs, place, bound.arguments)
+            return typing.cast(R, _arrays.delivered(body(*operands, **attributes), x, out))
 
     @functools.wraps(body)
     def function(*arguments: P.args, **keywords: P.kwargs) -> R:
@@ -148,6 +159,27 @@ def _callables(
         return reference(*arguments, **keywords)
 
     return function, reference
+
+
+def _partials(
+    body: Callable[..., Any],
+    inputs: tuple[Input, ...],
+    place: _arrays.Place,
+    gradient: Gradient,
+) -> Callable[..., dict[str, Any]]:
+    """The derivatives by input, for the arguments of the public function."""
+    signature = inspect.signature(body)
+
+    def partials(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+        bound = signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        del bound.arguments["out"]
+        with np.errstate(all="ignore"):
+            _, operands, attributes = _operands(inputs, place, bound.arguments)
+            found = gradient.partials(*operands, **attributes)
+        return dict(zip(gradient.of, found, strict=True))
+
+    return partials
 
 
 def _inputs(body: Callable[..., Any]) -> tuple[Input, ...]:
@@ -182,28 +214,17 @@ def _domain(hint: Any) -> Domain:
     raise TypeError(f"annotate the input with its domain, got {hint!r}")
 
 
-def _evaluate(
-    body: Callable[..., Any],
-    inputs: tuple[Input, ...],
-    place: _arrays.Place,
-    arguments: dict[str, Any],
-) -> Any:
-    """Convert x and the parameters to the compute type, run the body, round once to x's dtype."""
+def _operands(
+    inputs: tuple[Input, ...], place: _arrays.Place, arguments: dict[str, Any]
+) -> tuple[Any, list[Any], dict[str, Any]]:
+    """x as it came, all inputs checked and in their compute types, and the attributes."""
     attributes = dict(arguments)
     given = [attributes.pop(declared.name) for declared in inputs]
-    out = attributes.pop("out")
     x = _arrays.as_array(given[0])
-    with np.errstate(all="ignore"):  # 0/0 and overflow have defined results
-        wide = _arrays.widened(x, inputs[0].domain, inputs[0].name)
-        parameters = [
-            None
-            if value is None
-            else place(
-                _arrays.parameter(value, declared.domain, x, declared.name),
-                x,
-                declared.name,
-                attributes,
-            )
-            for declared, value in zip(inputs[1:], given[1:], strict=True)
-        ]
-        return _arrays.delivered(body(wide, *parameters, **attributes), x, out)
+    operands = [_arrays.widened(x, inputs[0].domain, inputs[0].name)]
+    for declared, value in zip(inputs[1:], given[1:], strict=True):
+        if value is not None:
+            value = _arrays.parameter(value, declared.domain, x, declared.name)
+            value = place(value, x, declared.name, attributes)
+        operands.append(value)
+    return x, operands, attributes

@@ -5,6 +5,7 @@ import numpy as np
 
 from anybit.ops._arrays import namespace
 from anybit.ops._domain import Floating, Real
+from anybit.ops._gradient import Gradient
 from anybit.ops._grid import Call, Coding, Grid, IntegerGrid
 from anybit.ops._operator import operator
 
@@ -19,7 +20,19 @@ def _from_grid(grid: Grid) -> Call | None:
     return Call({"scale": grid.scale}, {}) if is_sign else None
 
 
-@operator("BipolarQuant", grid=_grid, from_grid=_from_grid)
+def _partials(x: Any, scale: Any) -> tuple[Any, ...]:
+    xp = namespace(x)
+    one, none = xp.ones_like(x), xp.zeros_like(x)
+    inside = xp.abs(x) <= xp.abs(scale)
+    return xp.where(inside, one, none), xp.where(x >= 0, one, -one)
+
+
+@operator(
+    "BipolarQuant",
+    gradient=Gradient(("x", "scale"), _partials),
+    grid=_grid,
+    from_grid=_from_grid,
+)
 def bipolar_quant(x: Floating, scale: Real, *, out: Any = None) -> Any:
     """Quantize x to one bit: +scale where x >= 0, -scale elsewhere.
 

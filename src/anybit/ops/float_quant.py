@@ -14,6 +14,7 @@ from anybit.ops._domain import (
     PositiveInteger,
     Real,
 )
+from anybit.ops._gradient import Gradient
 from anybit.ops._grid import Call, Coding, FloatGrid, Grid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
@@ -97,9 +98,38 @@ def _limit_remarks(call: Call) -> Iterator[Remark]:
         )
 
 
+def _partials(
+    x: Any,
+    scale: Any,
+    exponent_bitwidth: Any,
+    mantissa_bitwidth: Any,
+    exponent_bias: Any,
+    max_val: Any = None,
+    *,
+    signed: bool,
+    rounding_mode: str,
+    **_facts: bool,
+) -> tuple[Any, ...]:
+    xp = namespace(x)
+    y = x / scale
+    lowest, highest, limited = _clip(
+        exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val, signed, x.dtype
+    )
+    q = _round_to_grid(y, mantissa_bitwidth, exponent_bias, rounding_mode)
+    above, below = q > highest, q < lowest
+    none = xp.zeros_like(y)
+    by_limit = xp.where(limited, scale, none)
+    return (
+        xp.where(above | below, none, xp.ones_like(y)),
+        xp.where(above, highest, xp.where(below, lowest, q - y)),
+        xp.where(above, by_limit, xp.where(below & signed, -by_limit, none)),
+    )
+
+
 @operator(
     "FloatQuant",
     attribute_names={"has_infinity": ("has_infinity", "has_inf")},
+    gradient=Gradient(("x", "scale", "max_val"), _partials),
     grid=_grid,
     from_grid=_from_grid,
     remarks=_remarks,
@@ -162,14 +192,31 @@ def float_quant(
     array([  0.875,  16.   , 448.   ])
     """
     xp = namespace(x)
-    largest = _largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, x.dtype)
-    if max_val is not None:
-        largest = xp.where(max_val < largest, max_val, largest)
-    lowest = -largest if signed else xp.zeros_like(largest)
+    lowest, highest, _ = _clip(
+        exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val, signed, x.dtype
+    )
     q = _round_to_grid(x / scale, mantissa_bitwidth, exponent_bias, rounding_mode)
-    q = xp.where(q > largest, largest, q)
+    q = xp.where(q > highest, highest, q)
     q = xp.where(q < lowest, lowest, q)
     return q * scale
+
+
+def _clip(
+    exponent_bitwidth: Any,
+    mantissa_bitwidth: Any,
+    exponent_bias: Any,
+    max_val: Any,
+    signed: bool,
+    dtype: Any,
+) -> tuple[Any, Any, Any]:
+    """The lowest and the highest value of the format, and whether max_val is what limits it."""
+    highest = _largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, dtype)
+    xp = namespace(highest)
+    limited = xp.zeros_like(highest, dtype=xp.bool)
+    if max_val is not None:
+        limited = max_val < highest
+        highest = xp.where(limited, max_val, highest)
+    return (-highest if signed else xp.zeros_like(highest)), highest, limited
 
 
 def _round_to_grid(y: Any, mantissa_bitwidth: Any, exponent_bias: Any, mode: str) -> Any:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -6,6 +7,7 @@ import numpy as np
 
 from anybit.ops._arrays import namespace
 from anybit.ops._domain import Floating, PositiveInteger, Real
+from anybit.ops._gradient import Gradient
 from anybit.ops._grid import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import power_of_two
@@ -91,7 +93,47 @@ def zeropt_remarks(zeropt: Any, lowest: int, highest: int) -> Iterator[Remark]:
         )
 
 
-@operator("IntQuant", aliases=("Quant",), grid=_grid, from_grid=_from_grid, remarks=_remarks)
+def _partials(
+    x: Any,
+    scale: Any,
+    zeropt: Any,
+    bitwidth: Any,
+    *,
+    signed: bool,
+    narrow: bool,
+    rounding_mode: str,
+) -> tuple[Any, ...]:
+    xp = namespace(x)
+    lowest, highest = integer_range(bitwidth, signed, narrow, x.dtype)
+    lowest_by_bit, highest_by_bit = range_derivatives(bitwidth, signed, x.dtype)
+    quotient = x / scale
+    y = quotient + zeropt
+    above, below = y > highest, y < lowest
+
+    def by_part(inside: Any, if_above: Any, if_below: Any) -> Any:
+        return xp.where(above, if_above, xp.where(below, if_below, inside))
+
+    none, one = xp.zeros_like(y), xp.ones_like(y)
+    return (
+        by_part(one, none, none),
+        by_part(
+            (round_to_integer(y, rounding_mode) - zeropt) - quotient,
+            highest - zeropt,
+            lowest - zeropt,
+        ),
+        by_part(none, -scale, -scale),
+        by_part(none, highest_by_bit * scale, lowest_by_bit * scale),
+    )
+
+
+@operator(
+    "IntQuant",
+    aliases=("Quant",),
+    gradient=Gradient(("x", "scale", "zeropt", "bitwidth"), _partials),
+    grid=_grid,
+    from_grid=_from_grid,
+    remarks=_remarks,
+)
 def int_quant(
     x: Floating,
     scale: Real,
@@ -154,3 +196,9 @@ def integer_range(bitwidth: Any, signed: bool, narrow: bool, dtype: Any) -> tupl
         return -magnitude + int(narrow), magnitude - 1
     highest = power_of_two(bitwidth, dtype) - (1 + int(narrow))
     return namespace(highest).zeros_like(highest), highest
+
+
+def range_derivatives(bitwidth: Any, signed: bool, dtype: Any) -> tuple[Any, Any]:
+    """The derivatives of `integer_range` with respect to the number of bits."""
+    highest = power_of_two(bitwidth - 1 if signed else bitwidth, dtype) * math.log(2)
+    return (-highest if signed else namespace(highest).zeros_like(highest)), highest

@@ -6,12 +6,13 @@ import numpy as np
 
 from anybit.ops._arrays import namespace
 from anybit.ops._domain import Floating, PositiveInteger, Real
+from anybit.ops._gradient import Gradient
 from anybit.ops._grid import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops._operator import operator
 from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops._remark import Remark
 from anybit.ops._rounding import round_to_integer
-from anybit.ops.int_quant import codes, integer_range
+from anybit.ops.int_quant import codes, integer_range, range_derivatives
 
 
 def _grid(call: Call) -> Grid | None:
@@ -62,7 +63,55 @@ def _remarks(call: Call) -> Iterator[Remark]:
         )
 
 
-@operator("Trunc", version=2, aliases=("TruncQuant",), grid=_grid, remarks=_remarks)
+def _partials(
+    x: Any,
+    scale: Any,
+    zeropt: Any,
+    in_bitwidth: Any,
+    out_scale: Any,
+    out_bitwidth: Any,
+    *,
+    signed: bool,
+    narrow: bool,
+    rounding_mode: str,
+) -> tuple[Any, ...]:
+    del in_bitwidth
+    xp = namespace(x)
+    lowest, highest = integer_range(out_bitwidth, signed, narrow, x.dtype)
+    lowest_by_bit, highest_by_bit = range_derivatives(out_bitwidth, signed, x.dtype)
+    # The power of two counts as a constant.
+    factor = _nearest_power_of_two(out_scale / scale)
+    quotient = x / scale
+    y = round_to_integer(quotient + zeropt, "ROUND") / factor
+    above, below = y > highest, y < lowest
+
+    def by_part(inside: Any, if_above: Any, if_below: Any) -> Any:
+        return xp.where(above, if_above, xp.where(below, if_below, inside))
+
+    none = xp.zeros_like(y)
+    slope = out_scale / scale / factor
+    zeropt_out = zeropt / factor
+    return (
+        by_part(slope, none, none),
+        by_part(-quotient * slope, none, none),
+        by_part(none, -out_scale / factor, -out_scale / factor),
+        by_part(
+            round_to_integer(y, rounding_mode) - zeropt_out,
+            highest - zeropt_out,
+            lowest - zeropt_out,
+        ),
+        by_part(none, highest_by_bit * out_scale, lowest_by_bit * out_scale),
+    )
+
+
+@operator(
+    "Trunc",
+    version=2,
+    aliases=("TruncQuant",),
+    gradient=Gradient(("x", "scale", "zeropt", "out_scale", "out_bitwidth"), _partials),
+    grid=_grid,
+    remarks=_remarks,
+)
 def trunc(
     x: Floating,
     scale: Real,

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from anybit.ops._domain import Floating, PositiveInteger, Real
+from anybit.ops._gradient import Gradient
 from anybit.ops._grid import Call
 from anybit.ops._operator import operator
 from anybit.ops._powers import power_of_two
@@ -23,7 +24,29 @@ def _remarks(call: Call) -> Iterator[Remark]:
         )
 
 
-@operator("Trunc", version=1, aliases=("TruncQuant",), remarks=_remarks)
+def _partials(
+    x: Any,
+    scale: Any,
+    zeropt: Any,
+    in_bitwidth: Any,
+    out_bitwidth: Any,
+    *,
+    rounding_mode: str,
+) -> tuple[Any, ...]:
+    factor = power_of_two(in_bitwidth - out_bitwidth, x.dtype)
+    quotient = x / scale
+    y = round_to_integer(quotient + zeropt, "ROUND") / factor
+    codes = round_to_integer(y, rounding_mode) - zeropt
+    return 1 / factor, codes - quotient / factor, scale / factor - scale
+
+
+@operator(
+    "Trunc",
+    version=1,
+    aliases=("TruncQuant",),
+    gradient=Gradient(("x", "scale", "zeropt"), _partials),
+    remarks=_remarks,
+)
 def trunc_v1(
     x: Floating,
     scale: Real,
