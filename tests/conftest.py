@@ -3,6 +3,7 @@
 
 import enum
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import array_api_strict
@@ -35,6 +36,9 @@ class Backend(enum.StrEnum):
     AVX512 = "native-avx512"
     ORT = "ort"
     ORT_INPUTS = "ort-inputs"
+    TORCH = "torch"
+    TORCH_COMPILE = "torch-compile"
+    TRITON = "triton"
 
     def apply(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
         match self:
@@ -48,11 +52,42 @@ class Backend(enum.StrEnum):
                 return ort_backend.evaluate(operator, *inputs, **attributes)
             case Backend.ORT_INPUTS:
                 return ort_backend.evaluate(operator, *inputs, constant=False, **attributes)
+            case Backend.TORCH:
+                import torch_backend
+
+                return torch_backend.evaluate(operator, *inputs, **attributes)
+            case Backend.TORCH_COMPILE:
+                import torch_backend
+
+                return torch_backend.evaluate_compiled(operator, *inputs, **attributes)
+            case Backend.TRITON:
+                import triton_backend
+
+                return triton_backend.evaluate(operator, *inputs, **attributes)
             case _:
                 return OPERATORS[operator].function(*inputs, **attributes)
 
 
-@pytest.fixture(params=list(Backend))
+# What a back-end needs beside the packages of the tests. Where it is missing nothing is skipped:
+# thousands of skipped rows would hide others.
+PACKAGES = {
+    Backend.TORCH: "torch",
+    Backend.TORCH_COMPILE: "torch",
+    Backend.TRITON: "triton",
+}
+# Their compilers take a good part of a second for each row.
+SLOW = {Backend.TORCH_COMPILE}
+
+
+def installed_backends() -> list[Any]:
+    return [
+        pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW))
+        for each in Backend
+        if each not in PACKAGES or find_spec(PACKAGES[each])
+    ]
+
+
+@pytest.fixture(params=installed_backends())
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Each back-end in turn; native ones select their instruction set."""
     chosen: Backend = request.param

@@ -93,7 +93,7 @@ def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
     if other or not (_is_bfloat16(values) or namespace(values).isdtype(values.dtype, kinds)):
         raise TypeError(f"{name} must be {domain.description}, got dtype {values.dtype}")
     if domain.integer or domain.minimum > -math.inf:
-        _check(values, domain, name)
+        check_values(values, domain, name)
     if domain.integer:
         # Beyond 2^62 every width and bias means the same; the cast itself must not wrap.
         host = namespace(values)
@@ -117,7 +117,8 @@ def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
     )
 
 
-def _check(values: Any, domain: Domain, name: str) -> None:
+def check_values(values: Any, domain: Domain, name: str) -> None:
+    """ValueError for the first value outside the domain; values that are not known yet may fit."""
     xp = namespace(values)
     wide = cast(values, xp.float64)
     wrong = xp.isnan(wide)

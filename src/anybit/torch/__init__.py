@@ -12,14 +12,26 @@ tensor([0.5000, 1.5000, 3.5000])
 from typing import TYPE_CHECKING, Any
 
 from anybit.ops import OPERATORS
-from anybit.torch._functions import function_of
+from anybit.torch import _operators, nn
+from anybit.torch._quantize_model import quantize_model
+
+_EXPORT = ("Exported", "export", "export_options")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    def __getattr__(name: str) -> Callable[..., Any]: ...
+    def __getattr__(name: str) -> Any: ...
+
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Export needs onnx and onnxruntime, which take a second to import."""
+        if name not in _EXPORT:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from anybit.torch import _export
+
+        return getattr(_export, name)
 
 
-globals().update({operator.name: function_of(operator) for operator in OPERATORS})
+globals().update({each.name: getattr(_operators, each.name) for each in OPERATORS})
 
-__all__ = [operator.name for operator in OPERATORS]  # noqa: PLE0605
+__all__ = [*_EXPORT, "nn", "quantize_model", *(operator.name for operator in OPERATORS)]
