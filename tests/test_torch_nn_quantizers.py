@@ -178,7 +178,7 @@ def test_the_factor_of_the_gradient_does_not_depend_on_the_batch() -> None:
 
 
 def test_a_negative_parameter_is_a_positive_scale() -> None:
-    quantizer = nn.IntQuantizer(4)
+    quantizer = nn.IntQuantizer(4, signed=False)
     x = sample(20)
     expected = quantizer(x)
     with torch.no_grad():
@@ -262,6 +262,7 @@ def test_empty_batches() -> None:
         (lambda: nn.IntQuantizer(4, rounding_mode="NEAR"), "NEAR"),
         (lambda: nn.IntQuantizer(4, granularity="channel"), "got 'channel'"),
         (lambda: nn.IntQuantizer(4, scale="max"), '"learned", "absmax", "ema".*got \'max\''),
+        (lambda: nn.IntQuantizer(4, scale=None), "a number or a tensor, got None"),
         (lambda: nn.IntQuantizer(4, scale=0.0), "scale must be finite and > 0, got 0.0"),
         (lambda: nn.IntQuantizer(4, scale=math.nan), "got nan"),
         (lambda: nn.IntQuantizer(4, scale=torch.ones(3)), 'granularity="per-channel"'),

@@ -11,7 +11,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from anybit.ops import Operator
-from anybit.torch._triton import _plan, backward_plan, forward_plan
+from anybit.torch._triton import backward_plan, forward_plan
+from anybit.torch._triton._compiled import compiled
+from anybit.torch._triton._plan import Plan
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -54,9 +56,9 @@ def parameters(operator: Operator, x: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-def _instructions(plan: _plan.Plan, inputs: Sequence[torch.Tensor]) -> set[str]:
+def _instructions(plan: Plan, inputs: Sequence[torch.Tensor]) -> set[str]:
     """Compiled as a launch would have it: pointers and sizes divisible by 16 are known to be."""
-    function = _plan.compiled(plan.name, plan.text, False)
+    function = compiled(plan.name, plan.text, False)
     names = [parameter.name for parameter in function.params]
     pointers = [TYPES[each] for each in (*(each.dtype for each in inputs), *plan.buffer_dtypes)]
     signature = {
@@ -79,5 +81,5 @@ def _instructions(plan: _plan.Plan, inputs: Sequence[torch.Tensor]) -> set[str]:
         attrs={place: [["tt.divisibility", 16]] for place in divisible},
     )
     options = {"enable_fp_fusion": False, "num_warps": plan.tiles.warps}
-    compiled = triton.compile(source, target=HOPPER, options=options)
-    return set(INSTRUCTION.findall(compiled.asm["ptx"]))
+    kernel = triton.compile(source, target=HOPPER, options=options)
+    return set(INSTRUCTION.findall(kernel.asm["ptx"]))

@@ -144,7 +144,7 @@ def broadcastable(value: Any, x: Any, name: str, attributes: dict[str, Any]) -> 
     shape, wanted = tuple(value.shape), tuple(x.shape)
     trailing = wanted[len(wanted) - len(shape) :]
     if len(shape) > len(wanted) or any(
-        size not in (1, whole) and size is not None and whole is not None
+        size not in (whole, 1) and size is not None and whole is not None
         for size, whole in zip(shape, trailing, strict=True)
     ):
         raise ValueError(f"{name} of shape {shape} does not broadcast to x of shape {wanted}")

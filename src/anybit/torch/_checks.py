@@ -48,7 +48,8 @@ def check_backward(
     _check_tensor(gradient, x, FLOATING, "gradient")
     if tuple(gradient.shape) != tuple(x.shape):
         raise ValueError(
-            f"gradient must have x's shape {tuple(x.shape)}, got {tuple(gradient.shape)}"
+            f"gradient must have the shape of {operator.inputs[0].name}, {tuple(x.shape)}, "
+            f"got {tuple(gradient.shape)}"
         )
     given = {
         declared.name
@@ -59,6 +60,8 @@ def check_backward(
         if name not in operator.differentiable or name not in given:
             known = ", ".join(each for each in operator.differentiable if each in given)
             raise ValueError(f"wanted must be among {known}, got {name!r}")
+    if len(set(wanted)) != len(wanted):
+        raise ValueError(f"wanted must name an input once, got {list(wanted)}")
 
 
 def check_out(out: Any, result: torch.Tensor) -> None:

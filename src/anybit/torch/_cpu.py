@@ -38,9 +38,8 @@ def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
 
 
 def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
-    native = getattr(_core, f"{operator.name}_backward", None)
-    if native is None:
-        return backward_by_partials(operator)
+    """Natively for x and the real parameters, by the reference for bit-widths."""
+    native = getattr(_core, f"{operator.name}_backward")
     fast = frozenset(_core.descriptions[operator.name]["differentiable"])
     slow = backward_by_partials(operator)
 
@@ -91,9 +90,9 @@ def _view(value: torch.Tensor | None) -> Array | None:
     if value.requires_grad:
         value = value.detach()
     if value.dtype == torch.bfloat16:
-        bits: Array = value.view(torch.int16).numpy()
-        return bits.view(_BFLOAT16)
-    array: Array = value.numpy()
+        array: Array = value.view(torch.int16).numpy().view(_BFLOAT16)
+    else:
+        array = value.numpy()
     return array
 
 
@@ -105,7 +104,7 @@ def _tensor(array: Array) -> torch.Tensor:
 
 def _run(native: Callable[..., Any], size: int, *arguments: Any, **keywords: Any) -> Any:
     """The kernel on no more threads than PyTorch may use in this thread."""
-    if size < _SHARED or not hasattr(_core, "limit_threads"):
+    if size < _SHARED:
         return native(*arguments, **keywords)
     previous = _core.limit_threads(torch.get_num_threads())
     try:

@@ -92,10 +92,12 @@ def _attribute(value: Any, default: bool | int | str, name: str) -> bool | int |
         return bool(value)
     if isinstance(default, int):
         return python.index(value)
-    if type(value) is str:
-        return value
-    # A member of an enumeration, or an object of that name: a type or a dtype.
-    spelled = getattr(value, "value", None) or getattr(value, "__name__", None) or str(value)
+    if isinstance(value, str):
+        spelled: Any = getattr(value, "value", value)  # the text of an enumeration's member
+    elif isinstance(value, torch.dtype):
+        spelled = str(value).removeprefix("torch.")
+    else:  # a type or a dtype of another library
+        spelled = getattr(value, "__name__", getattr(value, "name", None))
     if not isinstance(spelled, str):
         raise TypeError(f"{name} must be a string, got {value!r}")
-    return spelled.rpartition(".")[2]
+    return spelled

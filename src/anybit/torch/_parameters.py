@@ -67,13 +67,22 @@ def _real(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
 def _array(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
     domain, wide = declared.domain, x.dtype == torch.float64
     if torch.compiler.is_compiling():
-        # NumPy's part cannot be traced. The kernel checks and rounds.
-        exact = None if hasattr(value, "dtype") else torch.float64
-        return torch.as_tensor(value, dtype=exact, device=x.device)
+        return _traced_array(value, domain, x)
     beside = np.empty(0, np.float64 if wide else np.float32)
     with np.errstate(all="ignore"):
-        tensor = torch.from_numpy(parameter(value, domain, beside, declared.name))
+        tensor = torch.from_numpy(np.asarray(parameter(value, domain, beside, declared.name)))
     return tensor.to(x.device, _integer_type(domain) if domain.integer else tensor.dtype)
+
+
+def _traced_array(value: Any, domain: Domain, x: torch.Tensor) -> torch.Tensor:
+    """The same where NumPy cannot be followed; the kernel will check the values."""
+    if hasattr(value, "dtype"):
+        return torch.as_tensor(value, device=x.device)
+    if not domain.integer:
+        exact = torch.as_tensor(value, dtype=torch.float64)
+        return exact.to(x.device, torch.float64 if x.dtype == torch.float64 else torch.float32)
+    tensor = torch.as_tensor(value, device=x.device)
+    return tensor if tensor.is_floating_point() else tensor.to(_integer_type(domain))
 
 
 def _integer_type(domain: Domain) -> torch.dtype:

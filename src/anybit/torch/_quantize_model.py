@@ -54,7 +54,8 @@ def quantize_model(
               model's input may be negative: words like "int8" are right for both.
             * "layers": a mapping from names or patterns (`blocks.*.proj`) to mappings of the four
               keys. Later entries win over earlier ones, all win over "first/last".
-            * "skip": a list of names or patterns of layers that stay as they are.
+            * "skip": a list of names or patterns of layers that stay as they are, whatever else
+              matches them.
         inplace: Whether the model itself is changed. Otherwise a copy is.
 
     Returns:
@@ -62,8 +63,8 @@ def quantize_model(
         batch in training mode.
 
     Raises:
-        ValueError: Unknown keys or words, a name that matches no layer, a key that has no effect,
-            a model without such layers. The model is unchanged then.
+        ValueError: Unknown keys or words, a name or pattern that matches no layer, quantizers that
+            a layer cannot use together, a model without such layers. The model is unchanged then.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> spec = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
@@ -76,22 +77,21 @@ def quantize_model(
         kinds = ", ".join(kind.__name__ for kind in LAYERS)
         raise ValueError(f"the model has no layer of the types {kinds}: nothing to quantize")
     plans = plan(_mapping(spec), [names for _, names in layers])
-    if not any(_quantizers(layer, roles) for (layer, _), roles in zip(layers, plans, strict=True)):
+    quantizers = [
+        _quantizers(layer, roles) for (layer, _), roles in zip(layers, plans, strict=True)
+    ]
+    if not any(quantizers):
         raise ValueError(f"the specification quantizes nothing: {dict(spec)!r}")
+    for (layer, names), each in zip(layers, quantizers, strict=True):
+        _check(layer, names[0], each)
     if not inplace:
         model = copy.deepcopy(model)
         layers = _layers(model)
-    swaps = [
-        (layer, names[0], _quantizers(layer, roles))
-        for (layer, names), roles in zip(layers, plans, strict=True)
-    ]
-    swaps = [swap for swap in swaps if swap[2]]
-    for layer, name, quantizers in swaps:
-        _check(layer, name, quantizers)
-    for layer, _, quantizers in swaps:
-        # The object stays, and with it everything that refers to it or hangs on it.
-        layer.__class__ = LAYERS[type(layer)]
-        layer.attach(**quantizers)
+    for (layer, _), each in zip(layers, quantizers, strict=True):
+        if each:
+            # The object stays, and with it everything that refers to it or hangs on it.
+            layer.__class__ = LAYERS[type(layer)]
+            layer.attach(**each)
     return model
 
 

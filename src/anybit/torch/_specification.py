@@ -17,29 +17,30 @@ def plan(spec: Mapping[str, Any], layers: Sequence[Sequence[str]]) -> list[Roles
 
     `layers` are the layers in order, each with all names that it has in the model. The keys of
     the specification are those of `quantize_model`. ValueError for keys that are not known and
-    for patterns that match no layer.
+    for patterns that match no layer, or none that is not skipped.
     """
     _check_keys(spec, _KEYS, "the specification")
-    skipped = _matching(_patterns(spec.get("skip", ())), layers, "skip")
+    skip = spec.get("skip", ())
+    if isinstance(skip, str) or not all(isinstance(each, str) for each in skip):
+        raise ValueError(f'"skip" must be a list of names or patterns, got {skip!r}')
+    skipped = {index for pattern in skip for index in _matching(pattern, layers, "skip")}
     kept = [index for index in range(len(layers)) if index not in skipped]
     if not kept:
         raise ValueError("every layer is skipped: nothing would be quantized")
     everywhere = _roles({role: spec[role] for role in ROLES if role in spec}, "the specification")
-    found: list[Roles | None] = [
-        None if index in skipped else dict(everywhere) for index in range(len(layers))
-    ]
-    rules = (
-        [({kept[0], kept[-1]}, "first/last", spec["first/last"])] if "first/last" in spec else []
-    )
+    found = {index: dict(everywhere) for index in kept}
+    if "first/last" in spec:
+        roles = _roles(spec["first/last"], "first/last")
+        found[kept[0]] |= roles
+        found[kept[-1]] |= roles
     for pattern, value in _mapping(spec.get("layers", {}), '"layers"').items():
-        rules.append((_matching([pattern], layers, "layers"), f"layers: {pattern}", value))
-    for indices, where, value in rules:
-        for index in indices:
-            roles = found[index]
-            if roles is None:
-                raise ValueError(f"{where!r} is about {layers[index][0]!r}, which is skipped")
-            roles |= _roles(value, where)
-    return found
+        roles = _roles(value, f"layers: {pattern}")
+        matching = _matching(pattern, layers, "layers")
+        if matching <= skipped:
+            raise ValueError(f"layers: all that {pattern!r} matches is skipped")
+        for index in matching - skipped:
+            found[index] |= roles
+    return [found.get(index) for index in range(len(layers))]
 
 
 def _roles(value: Any, where: str) -> Roles:
@@ -62,12 +63,6 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _patterns(value: Any) -> list[str]:
-    if isinstance(value, str) or not all(isinstance(each, str) for each in value):
-        raise ValueError(f'"skip" must be a list of names or patterns, got {value!r}')
-    return list(value)
-
-
 def _check_keys(given: Iterable[str], known: Sequence[str], where: str) -> None:
     for key in given:
         if key not in known:
@@ -76,18 +71,15 @@ def _check_keys(given: Iterable[str], known: Sequence[str], where: str) -> None:
             raise ValueError(f"{where}: unknown key {key!r}{meant} known: {', '.join(known)}")
 
 
-def _matching(patterns: Iterable[str], layers: Sequence[Sequence[str]], where: str) -> set[int]:
-    """The layers of which a name matches one of the patterns."""
-    found: set[int] = set()
-    for pattern in patterns:
-        matching = {
-            index
-            for index, names in enumerate(layers)
-            if any(fnmatchcase(name, pattern) for name in names)
-        }
-        if not matching:
-            known = [name for names in layers for name in names]
-            close = difflib.get_close_matches(pattern, known, n=3) or known[:3]
-            raise ValueError(f"{where}: no layer matches {pattern!r}; there are {', '.join(close)}")
-        found |= matching
+def _matching(pattern: str, layers: Sequence[Sequence[str]], where: str) -> set[int]:
+    """The layers of which a name matches the pattern."""
+    found = {
+        index
+        for index, names in enumerate(layers)
+        if any(fnmatchcase(name, pattern) for name in names)
+    }
+    if not found:
+        known = [name for names in layers for name in names]
+        close = difflib.get_close_matches(pattern, known, n=3) or known[:3]
+        raise ValueError(f"{where}: no layer matches {pattern!r}; there are {', '.join(close)}")
     return found

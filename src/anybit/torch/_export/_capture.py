@@ -33,6 +33,18 @@ _NO_GRAPH = (
 )
 
 
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside of what compiles or replicates one."""
+    parallel = torch.nn.parallel
+    while True:
+        if isinstance(module, parallel.DataParallel | parallel.DistributedDataParallel):
+            module = module.module
+        elif hasattr(module, "_orig_mod"):
+            module = module._orig_mod
+        else:
+            return module
+
+
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Eval mode without gradients; afterwards each part of the module is in the mode it was in."""

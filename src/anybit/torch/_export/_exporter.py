@@ -23,6 +23,7 @@ from anybit.torch._export._capture import (
     names_of_sizes,
     reason,
     silenced,
+    unwrapped,
 )
 from anybit.torch._export._fold import fold_constants
 from anybit.torch._export._graph import tidy
@@ -83,6 +84,7 @@ def export(
     """
     if not _OPSET <= opset <= _LARGEST_OPSET:
         raise ModelError(f"opset must be in {_OPSET} .. {_LARGEST_OPSET}, got {opset}")
+    module = unwrapped(module)
     args = args if isinstance(args, tuple) else (args,)
     bound = inspect.signature(module.forward).bind(*args, **(kwargs or {}))
     with evaluating(module):

@@ -5,7 +5,6 @@ Another runtime's exp, pow or sum can differ in the last bit; scales must not.
 """
 
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import torch

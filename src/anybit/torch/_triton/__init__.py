@@ -115,8 +115,9 @@ def _recorded(layout: Layout | None, place: int, varies: bool) -> Traced | None:
     return array_input(place, layout.dtype_name, layout.shape, varies=varies)
 
 
-def _result(value: Traced, beside: Layout, name: str, like_x: bool) -> Result:
+def _result(value: Traced, beside: Layout | None, name: str, like_x: bool) -> Result:
     """The result that has this value. Kernels cast where they store, and sum in their own way."""
+    assert beside is not None
     dtype = getattr(torch, value.dtype)
     inner = value
     while inner.operation in ("cast", "reshape"):

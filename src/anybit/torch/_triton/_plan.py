@@ -2,18 +2,16 @@
 """From expressions to a launch: what is worked out once per combination of layouts."""
 
 import contextlib
-import functools
-import linecache
 import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from anybit.torch._triton._compiled import compiled
 from anybit.torch._triton._source import Output, Pointer, Shape, kernel
 from anybit.torch._triton._sums import Sums
 from anybit.torch._triton._tiles import (
@@ -26,8 +24,7 @@ from anybit.torch._triton._tiles import (
 from anybit.torch._triton._traced import Traced
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """What of a tensor decides on a kernel."""
 
     dtype: torch.dtype
@@ -168,7 +165,7 @@ class Plan:
 
 def layouts_of(tensors: Iterable[torch.Tensor | None]) -> tuple[Layout | None, ...]:
     return tuple(
-        None if each is None else Layout(each.dtype, tuple(each.shape), each.stride(), each.device)
+        None if each is None else Layout(each.dtype, each.shape, each.stride(), each.device)
         for each in tensors
     )
 
@@ -178,30 +175,6 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
-@functools.cache
-def compiled(name: str, text: str, interpret: bool) -> Any:
-    """The kernel of that text. Triton reads it where tracebacks do, and keeps what it makes of it
-    on disk under a hash of the text. `interpret` is what Triton reads from the environment."""
-    del interpret
-    try:
-        import triton
-        import triton.language as tl
-    except ImportError as error:
-        raise ImportError(
-            'kernels for GPUs need Triton; install it with pip install "anybit[triton]"'
-        ) from error
-    add = _function("add", "def add(first, second):\n    return first + second\n", {})
-    return triton.jit(_function(name, text, {"tl": tl, "add": triton.jit(add)}))
-
-
-def _function(name: str, text: str, globals_: dict[str, Any]) -> Any:
-    file = f"<anybit {name} {sha256(text.encode()).hexdigest()[:16]}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    namespace = {"__name__": __name__, **globals_}
-    exec(compile(text, file, "exec"), namespace)
-    return namespace[name]
-
-
 def _start(plan: Plan, inputs: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> None:
     x = inputs[0]
     if not x.is_cuda:
@@ -209,8 +182,10 @@ def _start(plan: Plan, inputs: Sequence[torch.Tensor], buffers: Sequence[torch.T
             f"x must be on a GPU, got {x.device}; with TRITON_INTERPRET=1 in the environment "
             "kernels run on the CPU, slowly"
         )
-    with torch.cuda.device(x.device) if x.device.index != torch.cuda.current_device() else (
-        contextlib.nullcontext()
+    with (
+        torch.cuda.device(x.device)
+        if x.device.index != torch.cuda.current_device()
+        else (contextlib.nullcontext())
     ):
         plan.launch((*inputs, *buffers))
 

@@ -33,7 +33,7 @@ _STATEMENTS = {
     "bitcast": "{0}.to(tl.{type}, bitcast=True)",
 }
 # Triton's own division of float32 is not rounded correctly.
-_DIVISIONS = {"float32": "tl.div_rn({0}, {1})", "float64": "{0} / {1}"}
+_DIVISIONS = {"float32": "divide({0}, {1})", "float64": "{0} / {1}"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ def kernel(name: str, shape: Shape, inputs: Iterable[Pointer | None], outputs: l
     """The text of the kernel. Its parameters are pointers, sizes and strides, in this order:
 
     all inputs that are not None, all outputs; size_n, size_m, blocks_n, blocks_m, the sizes of
-    leads; `strides` of each pointer; and the tile's sizes, TILE_M and TILE_N.
+    leads; the strides of each pointer; and the tile's sizes, TILE_M and TILE_N. It calls `add`, and
+    `divide` for float32 numbers.
     """
     return _Writer(name, shape, list(inputs), outputs).text()
 
@@ -128,12 +129,14 @@ class _Writer:
         parameters += [output.pointer.name for output in self._outputs]
         parameters += ["size_n", "size_m", "blocks_n", "blocks_m"]
         parameters += [f"size_{lead}" for lead in range(self._shape.leads)]
-        for each in (*inputs, *self._outputs):
-            parameters += each.parameters
+        for pointer in inputs:
+            parameters += pointer.parameters
+        for output in self._outputs:
+            parameters += output.parameters
         parameters += ["TILE_M: tl.constexpr", "TILE_N: tl.constexpr"]
         self._place()
-        for output in self._outputs:
-            self._store(output)
+        for each in self._outputs:
+            self._store(each)
         lines = "".join(f"    {line}\n" for line in self._lines)
         return f"def {self._name}({', '.join(parameters)}):\n{lines}"
 
@@ -264,4 +267,3 @@ class _Writer:
             name = self._alike[statement] = f"v{len(self._alike)}"
             self._lines.append(f"{name} = {statement}")
         return self._alike[statement]
-

@@ -87,7 +87,7 @@ class Traced:
         return expression("cast", self, dtype=dtype)
 
     def __neg__(self) -> "Traced":
-        if self.operation == "constant":
+        if self.operation == "constant" and self.literal:
             return constant(-self.literal, self.dtype)
         # Triton's minus may be 0 - x, which loses the sign of 0.
         return self * -1 if self.dtype.startswith("float") else 0 - self

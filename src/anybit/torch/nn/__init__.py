@@ -13,7 +13,6 @@ torch.Size([2, 3])
 """
 
 from anybit.torch.nn._describe import describe
-from anybit.torch.nn._freeze import freeze
 from anybit.torch.nn._layers import (
     QuantConv1d,
     QuantConv2d,
@@ -21,12 +20,8 @@ from anybit.torch.nn._layers import (
     QuantizedLayer,
     QuantLinear,
 )
-from anybit.torch.nn._quantizers import (
-    BipolarQuantizer,
-    FloatQuantizer,
-    IntQuantizer,
-    Quantizer,
-)
+from anybit.torch.nn._quantizer import Quantizer
+from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
 from anybit.torch.nn._trunc import Trunc
 from anybit.torch.nn._words import quantizer
 
@@ -42,6 +37,5 @@ __all__ = [
     "Quantizer",
     "Trunc",
     "describe",
-    "freeze",
     "quantizer",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from anybit.torch.nn._quantizers import Quantizer
+from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._scales import AccumulatorScale
 
 QUANTIZERS = ("weight_quantizer", "bias_quantizer", "input_quantizer", "output_quantizer")
@@ -114,11 +114,12 @@ class QuantizedLayer(torch.nn.Module):
             if not (only_unknown and getattr(quantizer.scale, "is_known", True)):
                 quantizer.initialize(parameter)
 
-    def forward(self, input: torch.Tensor, *sizes: Any) -> torch.Tensor:
+    def forward(self, input: torch.Tensor, *sizes: Any, **named: Any) -> torch.Tensor:
         x, input_scale = _quantized(self.input_quantizer, input)
         weight, weight_scale = _quantized(self.weight_quantizer, self.weight)
         bias = self._quantized_bias(input_scale, weight_scale)
-        return _quantized(self.output_quantizer, self._computed(x, weight, bias, *sizes))[0]
+        output = self._computed(x, weight, bias, *sizes, **named)
+        return _quantized(self.output_quantizer, output)[0]
 
     def _quantized_bias(
         self, input_scale: torch.Tensor | None, weight_scale: torch.Tensor | None

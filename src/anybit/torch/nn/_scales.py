@@ -68,12 +68,7 @@ class Layout:
 
 
 class Scale(torch.nn.Module):
-    """What one step is worth. `forward(x)` gives it, positive and shaped to broadcast to x.
-
-    `is_constant` says whether the scale, once known, is the same for every x.
-    """
-
-    is_constant = True
+    """What one step is worth. `forward(x)` gives it, positive and shaped to broadcast to x."""
 
     def __init__(self, reach: Reach, layout: Layout, power_of_two: bool) -> None:
         super().__init__()
@@ -109,8 +104,6 @@ class Scale(torch.nn.Module):
 
 class AbsmaxScale(Scale):
     """Recomputed for each x: max |x| / largest code, a constant for the gradient."""
-
-    is_constant = False
 
     def measured(self, x: torch.Tensor) -> torch.Tensor:
         return self.reach.covering(x, self.layout.reduced(x))
@@ -186,18 +179,20 @@ class FixedScale(StoredScale):
     def __init__(
         self, reach: Reach, layout: Layout, power_of_two: bool, scale: float | torch.Tensor
     ) -> None:
-        # Numbers are looked at here, where the default device may be one without values.
-        tensor = isinstance(scale, torch.Tensor)
-        given = scale if tensor else torch.tensor(scale, device="cpu")
-        given = given.detach().flatten()
-        if not (tensor and given.is_floating_point()):
+        self._device: torch.device | None = None
+        if isinstance(scale, torch.Tensor):
+            self._device = scale.device
+            given = scale.detach().flatten()
+        else:
+            # The default device may be one without values.
+            given = torch.tensor([scale], device="cpu")
+        if not given.is_floating_point():
             given = given.to(torch.get_default_dtype())
         if not bool((given > 0).all() & given.isfinite().all()):
             raise ValueError(f"scale must be finite and > 0, got {scale}")
         if given.numel() != 1 and not layout.per_channel:
             raise ValueError(f'a scale with {given.numel()} values needs granularity="per-channel"')
         self._given = given
-        self._device = given.device if tensor else None
         if given.numel() > 1 and layout.channels is None:
             layout = replace(layout, channels=given.numel())
         super().__init__(reach, layout, power_of_two)
@@ -218,8 +213,6 @@ class FixedScale(StoredScale):
 
 class AccumulatorScale(Scale):
     """The product of the scales of a layer's input and weight, for its bias: from the layer."""
-
-    is_constant = False
 
     def measured(self, x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError(

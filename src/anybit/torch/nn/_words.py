@@ -6,12 +6,8 @@ import re
 from typing import Any
 
 from anybit.torch.nn._formats import FORMATS, format_named
-from anybit.torch.nn._quantizers import (
-    BipolarQuantizer,
-    FloatQuantizer,
-    IntQuantizer,
-    Quantizer,
-)
+from anybit.torch.nn._quantizer import Quantizer
+from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
 from anybit.torch.nn._scales import (
     AccumulatorScale,
     EmaScale,
