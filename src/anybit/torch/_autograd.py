@@ -6,6 +6,7 @@ There are two ways to them. Operators in the dispatcher have theirs registered, 
 gradients go through `torch.autograd.Function`. Both say the same.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -78,6 +79,8 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> Cal
         def backward(ctx: Any, gradient: torch.Tensor) -> Any:
             return None, *_gradients(operator, differentiate, ctx, gradient, 1)
 
+    # PyTorch reads it at each call; found here it costs nothing.
+    Forward.forward.__signature__ = inspect.signature(Forward.forward)  # type: ignore[attr-defined]
     apply: Call = Forward.apply
     return apply
 
