@@ -181,9 +181,14 @@ def test_arguments() -> None:
 
 
 def test_out() -> None:
-    for out in (torch.empty(2), X.double(), X.to("meta")):
+    for x in (X, X.clone().requires_grad_()):
+        for out in (torch.empty(2), X.double(), X.to("meta")):
+            with pytest.raises(ValueError, match="out must have shape"):
+                anybit.torch.int_quant(x, 1, 0, 4, out=out)
+        with pytest.raises(ValueError, match="one place for each element"):
+            anybit.torch.int_quant(x, 1, 0, 4, out=torch.empty(()).expand(2, 2))
         with pytest.raises(ValueError, match="out must have shape"):
-            anybit.torch.int_quant(X, 1, 0, 4, out=out)
+            anybit.torch.int_quant(x.to("meta"), 1, 0, 4, out=X.to("meta")[0])
     with pytest.raises(TypeError, match=r"out must be a torch\.Tensor, got ndarray"):
         anybit.torch.int_quant(X, 1, 0, 4, out=np.empty((2, 2)))
 

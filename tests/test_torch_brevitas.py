@@ -62,7 +62,7 @@ def test_int_values(signed: bool, narrow: bool, mode: str) -> None:
 def test_sign_of_zeros() -> None:
     """Deviation: Brevitas clips after rounding, and -0 is not below 0. QONNX clips before.
 
-    x = -0.25, unsigned, scale 1: Brevitas -0.0, anybit 0.0.
+    x = -0.25, unsigned, scale 1: Brevitas -0.0, anybit 0.0. So does Trunc: x = -1, CEIL.
     """
     x, one, bits = torch.tensor([-0.25, -0.5, -0.75]), torch.tensor(1.0), torch.tensor(4.0)
     theirs = their_int(signed=False, narrow=False)(x, one, one * 0, bits)
@@ -70,6 +70,12 @@ def test_sign_of_zeros() -> None:
     assert theirs.signbit().tolist() == [True, True, False]
     assert mine.signbit().tolist() == [False, False, False]
     assert torch.equal(theirs, mine)
+    given, unsigned = (one, one * 0, one * 8), torch.tensor(False)
+    theirs, out_scale, _, bits = their_trunc(False, "CEIL")(-one, *given, unsigned)
+    mine = ours.trunc(-one, *given, out_scale, bits, signed=False, rounding_mode="CEIL")
+    assert (float(theirs), float(mine)) == (0.0, 0.0)
+    assert theirs.signbit()
+    assert not mine.signbit()
 
 
 def int_quantizers() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -135,6 +141,14 @@ def test_float_values_of_directed_modes(mode: str) -> None:
     below, _ = torch.frexp(x[places].abs())
     assert (below > 1 - 2.0**-20).all()
     assert places.any()
+
+
+def test_float_sign_of_zero() -> None:
+    """Deviation: rounding to zero is sign(x) * floor(|x|) in Brevitas, which makes 0 of -0."""
+    zero, one = torch.tensor([-0.0]), torch.tensor(1.0)
+    theirs = their_float(FORMATS["e4m3"], one, mode="DOWN")(zero)
+    mine = ours.float_quant(zero, 1.0, *FORMATS["e4m3"], rounding_mode="DOWN")
+    assert (bool(theirs.signbit()), bool(mine.signbit())) == (False, True)
 
 
 def test_float_below_a_power_of_two() -> None:

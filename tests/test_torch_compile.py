@@ -17,7 +17,8 @@ import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS  # noqa: E402
 
 Tensor = torch.Tensor
-BACKENDS = ("aot_eager", "inductor")
+# Inductor compiles C++, which takes seconds.
+BACKENDS = ("aot_eager", pytest.param("inductor", marks=pytest.mark.slow))
 NAMES = [operator.name for operator in OPERATORS]
 
 # PyTorch's compiler uses parts of PyTorch that PyTorch has deprecated.
@@ -122,10 +123,15 @@ def test_numbers_of_every_kind() -> None:
 
 
 def test_out_is_written() -> None:
-    x, out = torch.linspace(-4, 4, 9), torch.empty(9)
+    x = torch.linspace(-4, 4, 9)
+    expected = anybit.torch.int_quant(x, 0.5, 0, 3)
     with compiled(lambda x, out: anybit.torch.int_quant(x, 0.5, 0, 3, out=out)) as run:
-        run(x, out)
-    assert torch.equal(out, anybit.torch.int_quant(x, 0.5, 0, 3))
+        for values in (x, x.clone().requires_grad_()):
+            out = torch.empty(9)
+            run(values, out)
+            assert torch.equal(out, expected)
+        out.sum().backward()
+    assert values.grad.tolist() == [0, 0, 1, 1, 1, 1, 0, 0, 0]
 
 
 @pytest.mark.parametrize("strict", [False, True])

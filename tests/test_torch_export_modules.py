@@ -20,9 +20,7 @@ torch = pytest.importorskip("torch", reason="PyTorch makes these models")
 
 from anybit.torch import export, nn, quantize_model  # noqa: E402  needs torch
 
-
-def words(text: str) -> Any:
-    return nn.quantizer(text)
+words = nn.quantizer
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -259,32 +257,6 @@ def test_scales_that_are_no_powers_of_two(tmp_path: Path) -> None:
     assert "products-round" in {each.code for each in found.findings}
     for tensor in found.quantized:
         assert tensor.name in str(found) or tensor.differing == 0
-
-
-@pytest.mark.parametrize("recurrent", [torch.nn.LSTM, torch.nn.GRU], ids=["LSTM", "GRU"])
-def test_recurrent_layers(recurrent: Any, tmp_path: Path) -> None:
-    """PyTorch's own, in floats, between quantizers. There are none with quantized weights."""
-
-    class Recurrent(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.quantizer = words("int8 power-of-two ema")
-            self.cell = recurrent(5, 4, batch_first=True)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.cell(self.quantizer(x))[0]
-
-    torch.manual_seed(0)
-    module, path = Recurrent(), tmp_path / "model.onnx"
-    module(random(2, 6, 5))
-    found = export(module, random(2, 6, 5), path)
-    assert found.steps == 0
-    assert recurrent.__name__ in {node.op_type for node in found.model.graph}
-    x = random(3, 6, 5, seed=1)
-    (result,) = anybit.load(path).run(x.numpy()).values()
-    with torch.no_grad():
-        wanted = module.eval()(x).numpy()
-    assert np.abs(result - wanted).max() < 1e-6  # tanh and sigmoid of two runtimes
 
 
 @pytest.mark.parametrize("wrap", [partial(torch.compile, backend="eager"), torch.nn.DataParallel])

@@ -11,7 +11,11 @@ import anybit.torch  # noqa: E402, F401  registers the operators
 from anybit.ops import OPERATORS, Operator  # noqa: E402
 
 Tensor = torch.Tensor
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FLOATS = (
+    torch.float32,
+    torch.bfloat16,
+    *(pytest.param(each, marks=pytest.mark.slow) for each in (torch.float64, torch.float16)),
+)
 DIFFERENTIABLE = [each for each in OPERATORS if each.differentiable]
 SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "rows": (3, 1), "elements": (2, 3, 4)}
 
@@ -74,6 +78,14 @@ def test_backward(operator: Operator, shape: tuple[int, ...]) -> None:
     overload = getattr(torch.ops.anybit, f"{operator.name}_backward").default
     for wanted in (list(operator.differentiable), ["x"], list(operator.differentiable[:0:-1])):
         all_succeed(overload, inputs, {"wanted": wanted})
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=named)
+def test_out(operator: Operator) -> None:
+    inputs = [x_of(torch.float32, True), *parameters_of(operator, (3, 1))]
+    out = getattr(torch.ops.anybit, operator.name)(*inputs)
+    overload = getattr(torch.ops.anybit, f"{operator.name}_out").default
+    all_succeed(overload, tuple(inputs), {"out": torch.zeros_like(out)})
 
 
 def test_tags() -> None:

@@ -90,3 +90,12 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
     return tensor.numpy()
+
+
+def exactly(actual: torch.Tensor, expected: Any) -> None:
+    """Equal dtype, shape and bits; NaN equals NaN."""
+    wanted = as_tensor(expected)
+    assert actual.dtype == wanted.dtype
+    torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
+    ordinary = ~actual.isnan()
+    assert torch.equal(actual.signbit() & ordinary, wanted.signbit() & ordinary)

@@ -17,9 +17,14 @@ from anybit.ops import Operator
 Call = Callable[..., Any]
 
 
-def refuse_gradients(operator: Operator, inputs: Sequence[Any]) -> None:
-    """ValueError for a parameter that requires a gradient and has none."""
-    for declared, value in zip(operator.inputs, inputs, strict=False):
+def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
+    """ValueError for a parameter that requires a gradient and has none.
+
+    Operators without any gradient give integers, which PyTorch never differentiates.
+    """
+    if not operator.differentiable:
+        return
+    for declared, value in zip(operator.inputs[1:], parameters, strict=False):
         if (
             value is not None
             and declared.name not in operator.differentiable
@@ -36,7 +41,7 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
 
     def remember(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
         del output
-        refuse_gradients(operator, inputs)
+        refuse_gradients(operator, inputs[1:])
         ctx.save_for_backward(*inputs)
         ctx.attributes = keyword_only_inputs or {}
 

@@ -13,6 +13,7 @@ import torch
 
 from anybit.ops import Operator
 from anybit.ops._domain import FLOATING, Domain
+from anybit.torch._results import result_dtype
 
 _REAL = frozenset(
     {
@@ -64,14 +65,17 @@ def check_backward(
         raise ValueError(f"wanted must name an input once, got {list(wanted)}")
 
 
-def check_out(out: Any, result: torch.Tensor) -> None:
-    if not isinstance(out, torch.Tensor):
-        raise TypeError(f"out must be a torch.Tensor, got {type(out).__name__}")
-    if out.shape != result.shape or out.dtype != result.dtype or out.device != result.device:
+def check_out(
+    operator: Operator, x: torch.Tensor, out: torch.Tensor, attributes: Mapping[str, Any]
+) -> None:
+    dtype = result_dtype(operator, x, attributes)
+    if tuple(out.shape) != tuple(x.shape) or out.dtype != dtype or out.device != x.device:
         raise ValueError(
-            f"out must have shape {tuple(result.shape)} and dtype {result.dtype} on "
-            f"{result.device}, got {tuple(out.shape)} and {out.dtype} on {out.device}"
+            f"out must have shape {tuple(x.shape)} and dtype {dtype} on {x.device}, "
+            f"got shape {tuple(out.shape)} and dtype {out.dtype} on {out.device}"
         )
+    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
+        raise ValueError("out must have one place for each element, got an expanded tensor")
 
 
 def _check_tensor(value: torch.Tensor, x: torch.Tensor, domain: Domain, name: str) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from anybit import _core
 from anybit.ops import Operator
-from anybit.torch._checks import check, check_backward
+from anybit.torch._checks import check, check_backward, check_out
 from anybit.torch._results import empty_result
 from anybit.torch._traced import backward_by_partials
 
@@ -33,6 +33,24 @@ def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
         result = empty_result(operator, inputs[0], attributes)
         _run(native, result.numel(), *arrays, out=_view(result), **attributes)
         return result
+
+    return kernel
+
+
+def out_kernel(operator: Operator) -> Callable[..., None]:
+    native = getattr(_core, operator.name)
+
+    def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
+        try:
+            arrays = [_view(value) for value in (*inputs, out)]
+        except TypeError:
+            check(operator, inputs, attributes)
+            check_out(operator, inputs[0], out, attributes)
+            raise
+        check_out(operator, inputs[0], out, attributes)
+        _run(native, out.numel(), *arrays[:-1], out=arrays[-1], **attributes)
+        # Autograd refuses to go back through what was overwritten, and knows it from here only.
+        torch.autograd.graph.increment_version(out)
 
     return kernel
 

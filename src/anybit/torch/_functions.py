@@ -12,13 +12,14 @@ import torch
 from anybit.ops import Operator
 from anybit.torch._autograd import differentiable_call, refuse_gradients
 from anybit.torch._checks import check_out
-from anybit.torch._library import define
+from anybit.torch._library import define, define_out
 from anybit.torch._parameters import as_parameter
 
 
 def function_of(operator: Operator) -> Callable[..., Any]:
     """The public function: numbers, lists and arrays become tensors on x's device."""
     overload, backward = define(operator)
+    writing = define_out(operator)
     differentiable = backward and differentiable_call(operator, overload, backward)
     defaults = {item.name: item.default for item in operator.attributes}
     count = len(operator.inputs)
@@ -28,21 +29,26 @@ def function_of(operator: Operator) -> Callable[..., Any]:
         if len(arguments) != count or not keywords.keys() <= defaults.keys():
             arguments, keywords = _sorted(operator, arguments, keywords)
         x = arguments[0]
-        _check_tensor(x, operator)
+        _check_tensor(x, operator.inputs[0].name, operator)
         parameters = [
             as_parameter(value, declared, x)
             for value, declared in zip(arguments[1:], operator.inputs[1:], strict=True)
         ]
         attributes = {name: _attribute(keywords[name], defaults[name], name) for name in keywords}
-        if differentiable and _needs_gradient(x, *parameters):
-            refuse_gradients(operator, [x, *parameters])
+        if out is not None:
+            _check_tensor(out, "out", operator)
+        if not _needs_gradient(x, *parameters, out):
+            if out is None:
+                return overload(x, *parameters, **attributes)
+            writing(x, *parameters, out=out, **attributes)
+            return out
+        refuse_gradients(operator, parameters)
+        # Compilers and torch.export know the derivatives of the operators themselves.
+        if differentiable and not torch.compiler.is_compiling():
             result = differentiable(attributes, x, *parameters)
         else:
             result = overload(x, *parameters, **attributes)
-        if out is None:
-            return result
-        check_out(out, result)
-        return out.copy_(result)
+        return result if out is None else _copied(operator, result, x, out, attributes)
 
     return function
 
@@ -65,22 +71,31 @@ def _sorted(
     return tuple(given), rest
 
 
-def _needs_gradient(*inputs: torch.Tensor | None) -> bool:
-    if torch.compiler.is_compiling():
-        return False  # compilers and torch.export know the derivatives of the operators
+def _needs_gradient(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(
-        value is not None and value.requires_grad for value in inputs
+        tensor is not None and tensor.requires_grad for tensor in tensors
     )
 
 
-def _check_tensor(x: Any, operator: Operator) -> None:
-    name = operator.inputs[0].name
-    if not isinstance(x, torch.Tensor):
+def _copied(
+    operator: Operator,
+    result: torch.Tensor,
+    x: torch.Tensor,
+    out: torch.Tensor,
+    attributes: dict[str, Any],
+) -> torch.Tensor:
+    """`out`, through which gradients go as through the result."""
+    check_out(operator, x, out, attributes)
+    return out.copy_(result)
+
+
+def _check_tensor(value: Any, name: str, operator: Operator) -> None:
+    if not isinstance(value, torch.Tensor):
         raise TypeError(
-            f"{name} must be a torch.Tensor, got {type(x).__name__}; "
+            f"{name} must be a torch.Tensor, got {type(value).__name__}; "
             f"anybit.{operator.name} takes other arrays"
         )
-    if x.is_nested:
+    if value.is_nested:
         raise TypeError(f"{name} must not be nested; call {operator.name} on {name}.values()")
 
 

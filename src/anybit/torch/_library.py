@@ -2,8 +2,7 @@
 """The operators in PyTorch's dispatcher: schemas, and who answers for which key.
 
 `torch.ops.anybit.<operator>` and, where there is a gradient, `<operator>_backward`, which gives the
-gradients of the inputs named in `wanted`. Other modules may add kernels for further devices with
-`implement`.
+gradients of the inputs named in `wanted`.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import torch
 
 from anybit.ops import Attribute, Operator
 from anybit.torch import _autograd, _cpu, _traced, _triton, _vmap
-from anybit.torch._checks import check, check_backward
+from anybit.torch._checks import check, check_backward, check_out
 from anybit.torch._results import empty_gradients, empty_result
 
 _LIBRARY = torch.library.Library("anybit", "DEF")
@@ -39,19 +38,15 @@ def define(operator: Operator) -> tuple[Any, Any]:
     return overload, backward
 
 
-def implement(
-    operator: Operator,
-    key: str,
-    forward: Callable[..., Any],
-    backward: Callable[..., Any] | None = None,
-) -> None:
-    """Let `forward` and `backward` answer for a dispatch key, "CUDA" for example.
-
-    They take the arguments of the operators and give what `_results` describes.
-    """
-    _LIBRARY.impl(operator.name, forward, key)
-    if backward is not None:
-        _LIBRARY.impl(f"{operator.name}_backward", backward, key)
+def define_out(operator: Operator) -> Any:
+    """Register the twin that writes to a tensor: `torch.ops.anybit.<operator>_out`."""
+    name = f"{operator.name}_out"
+    inputs = f"{_inputs(operator)}, *{_attributes(operator, star=False)}, Tensor(a!) out"
+    overload = _declared(name, inputs, "()")
+    _LIBRARY.impl(name, _traced.out_by_reference(operator), _ELSEWHERE)
+    _LIBRARY.impl(name, _cpu.out_kernel(operator), "CPU")
+    torch.library.register_fake(overload.name(), _fake_out(operator), lib=_LIBRARY)
+    return overload
 
 
 def _defined_backward(operator: Operator) -> Any:
@@ -95,6 +90,14 @@ def _fake(operator: Operator) -> Callable[..., torch.Tensor]:
     def fake(*inputs: Any, **attributes: Any) -> torch.Tensor:
         check(operator, inputs, attributes)
         return empty_result(operator, inputs[0], attributes)
+
+    return fake
+
+
+def _fake_out(operator: Operator) -> Callable[..., None]:
+    def fake(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
+        check(operator, inputs, attributes)
+        check_out(operator, inputs[0], out, attributes)
 
     return fake
 

@@ -9,15 +9,19 @@ import torch
 from anybit.ops import Operator
 
 
+def result_dtype(operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]) -> torch.dtype:
+    if operator.result_dtype is None:
+        return x.dtype
+    # The dispatcher drops attributes that have their default.
+    complete = {item.name: item.default for item in operator.attributes} | dict(attributes)
+    return getattr(torch, operator.result_dtype(complete))
+
+
 def empty_result(
     operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]
 ) -> torch.Tensor:
     """In x's memory format, as `torch.empty_like` has it."""
-    if operator.result_dtype is None:
-        return torch.empty_like(x)
-    # The dispatcher drops attributes that have their default.
-    complete = {item.name: item.default for item in operator.attributes} | dict(attributes)
-    return torch.empty_like(x, dtype=getattr(torch, operator.result_dtype(complete)))
+    return torch.empty_like(x, dtype=result_dtype(operator, x, attributes))
 
 
 def empty_gradients(

@@ -8,7 +8,7 @@ import torch
 
 from anybit.ops import Operator
 from anybit.ops._gradient import carried_back
-from anybit.torch._checks import check, check_backward
+from anybit.torch._checks import check, check_backward, check_out
 from anybit.torch._results import empty_gradients, empty_result
 
 
@@ -17,6 +17,16 @@ def forward_by_reference(operator: Operator) -> Callable[..., torch.Tensor]:
         check(operator, inputs, attributes)
         result = empty_result(operator, inputs[0], attributes)
         return result.copy_(operator.reference(*inputs, **attributes))
+
+    return kernel
+
+
+def out_by_reference(operator: Operator) -> Callable[..., None]:
+    def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
+        check(operator, inputs, attributes)
+        check_out(operator, inputs[0], out, attributes)
+        overload = getattr(torch.ops.anybit, operator.name).default
+        out.copy_(overload(*inputs, **attributes))
 
     return kernel
 

@@ -28,8 +28,8 @@ _FIXED_SIZE = (
     "dynamic_batch=False for a model of the sizes of the arguments"
 )
 _NO_GRAPH = (
-    "forward must be a graph of tensor operations without branches on values; see the "
-    "documentation of torch.export"
+    "forward must be a graph of tensor operations, with torch.cond for branches on values; see "
+    "the documentation of torch.export"
 )
 
 

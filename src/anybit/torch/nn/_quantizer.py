@@ -8,16 +8,9 @@ from typing import Any
 
 import torch
 
-from anybit.torch.nn._scales import (
-    AbsmaxScale,
-    AccumulatorScale,
-    EmaScale,
-    FixedScale,
-    Layout,
-    LearnedScale,
-    Scale,
-)
+from anybit.torch.nn._scales import AbsmaxScale, AccumulatorScale, Layout, Scale
 from anybit.torch.nn._statistics import Reach
+from anybit.torch.nn._stored_scales import EmaScale, FixedScale, LearnedScale
 
 GRANULARITIES = ("per-tensor", "per-channel")
 

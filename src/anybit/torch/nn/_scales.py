@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies for the scale of a quantizer: small modules that give it for a tensor."""
+"""Where the scale of a quantizer comes from: small modules that give it for a tensor."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from anybit.torch import _operators as operators
-from anybit.torch.nn._statistics import Reach, over_ranks
+from anybit.torch.nn._statistics import Reach
 
 # The smallest scale. Tensors of zeros then quantize to zeros, and x / scale stays finite for
 # |x| < 2^64 even in float32.
@@ -109,108 +107,6 @@ class AbsmaxScale(Scale):
         return self.reach.covering(x, self.layout.reduced(x))
 
 
-class StoredScale(Scale):
-    """A scale with a state, `value`, of shape () or (channels,): NaN until it is known.
-
-    A state of which the shape is not known yet is None.
-    """
-
-    value: torch.Tensor | None
-
-    def __init__(self, reach: Reach, layout: Layout, power_of_two: bool) -> None:
-        super().__init__(reach, layout, power_of_two)
-        # Whether `value` is known: read in each call, so that no call has to look at the values.
-        self.is_known = False
-        self._store(None)
-        self.lay_out(layout)
-
-    def _store(self, value: torch.Tensor | None) -> None:
-        self.register_buffer("value", value)
-
-    def lay_out(self, layout: Layout) -> None:
-        super().lay_out(layout)
-        shape = layout.shape
-        if shape is None or (self.value is not None and self.value.shape == shape):
-            return
-        self._store(self._unknown(shape))
-        self.is_known = False
-
-    def _unknown(self, shape: tuple[int, ...]) -> torch.Tensor:
-        old = self.value
-        if old is None:
-            return torch.full(shape, math.nan)
-        return torch.full(shape, math.nan, dtype=old.dtype, device=old.device)
-
-    @torch.no_grad()
-    def set(self, scale: torch.Tensor) -> None:
-        """Store a scale of shape () or (channels,)."""
-        assert self.value is not None
-        self.value.copy_(scale)
-        self.is_known = True
-
-    def known(self) -> torch.Tensor:
-        """The stored scale. RuntimeError, with the remedy, if there is none yet."""
-        if self.value is None:
-            raise RuntimeError(
-                "the quantizer does not know how many channels there are: give channels="
-            )
-        if not self.is_known:
-            raise RuntimeError(
-                "the scale of this quantizer is not known yet: run one batch in training mode, "
-                "load a state dict, call initialize(x) or give scale= a number"
-            )
-        # float16 and bfloat16 are too coarse for what follows.
-        coarse = self.value.dtype in (torch.float16, torch.bfloat16)
-        return self.value.float() if coarse else self.value
-
-    def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *others: Any
-    ) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *others)
-        if f"{prefix}value" not in state_dict:
-            self.is_known = False
-        elif self.value is not None and not self.value.is_meta:
-            self.is_known = not bool(self.value.isnan().any())
-
-
-class FixedScale(StoredScale):
-    """A number for all, or a tensor with one for each channel: a buffer."""
-
-    def __init__(
-        self, reach: Reach, layout: Layout, power_of_two: bool, scale: float | torch.Tensor
-    ) -> None:
-        self._device: torch.device | None = None
-        if isinstance(scale, torch.Tensor):
-            self._device = scale.device
-            given = scale.detach().flatten()
-        else:
-            # The default device may be one without values.
-            given = torch.tensor([scale], device="cpu")
-        if not given.is_floating_point():
-            given = given.to(torch.get_default_dtype())
-        if not bool((given > 0).all() & given.isfinite().all()):
-            raise ValueError(f"scale must be finite and > 0, got {scale}")
-        if given.numel() != 1 and not layout.per_channel:
-            raise ValueError(f'a scale with {given.numel()} values needs granularity="per-channel"')
-        self._given = given
-        if given.numel() > 1 and layout.channels is None:
-            layout = replace(layout, channels=given.numel())
-        super().__init__(reach, layout, power_of_two)
-
-    def lay_out(self, layout: Layout) -> None:
-        if layout.channels is not None and self._given.numel() not in (1, layout.channels):
-            raise ValueError(f"{layout.channels} channels, but {self._given.numel()} scales")
-        super().lay_out(layout)
-        if self.value is not None and not self.is_known:
-            self.set(self._given if self.value.ndim else self._given[0])
-
-    def _unknown(self, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.full(shape, math.nan, dtype=self._given.dtype, device=self._device)
-
-    def measured(self, x: torch.Tensor) -> torch.Tensor:
-        return self.known()
-
-
 class AccumulatorScale(Scale):
     """The product of the scales of a layer's input and weight, for its bias: from the layer."""
 
@@ -219,57 +115,3 @@ class AccumulatorScale(Scale):
             'scale="accumulator" is for the bias_quantizer of a layer that has a weight_quantizer '
             "and an input_quantizer; elsewhere give the scale: quantizer(x, scale)"
         )
-
-
-class LearnedScale(StoredScale):
-    """A parameter, learned as in LSQ (Esser et al., 2020, https://arxiv.org/abs/1902.08153).
-
-    Its gradient is multiplied by 1 / sqrt(N Q): N elements share the scale (of a weight, or of one
-    sample of an activation), Q is the largest code. It starts from `initialize`, or from the first
-    x in training mode, which the ranks of a process group take together: see `Reach.initial`.
-    """
-
-    def _store(self, value: torch.Tensor | None) -> None:
-        self.register_parameter("value", None if value is None else torch.nn.Parameter(value))
-
-    def measured(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and not self.is_known and self.value is not None:
-            self.set(over_ranks(self.starting(x)))
-        scale = self.known()
-        if not self.training:
-            return scale
-        # The value is unchanged, to the bit; only the gradient is smaller.
-        factor = (max(self.layout.elements(x), 1) * self.reach.largest) ** -0.5
-        return scale.detach() + (scale - scale.detach()) * factor
-
-    def starting(self, x: torch.Tensor) -> torch.Tensor:
-        return self.reach.initial(x, self.layout.reduced(x))
-
-    def initialize(self, x: torch.Tensor) -> None:
-        self.set(self.starting(x))
-
-
-class EmaScale(StoredScale):
-    """An exponential moving average of the scale of "absmax", updated in training mode.
-
-    value = momentum * value + (1 - momentum) * new, before it is used; the first x sets it. In
-    eval mode it stays. It is a buffer, without a gradient: DistributedDataParallel copies that of
-    rank 0 to all ranks before each step, so that what other ranks have seen is not in it.
-    """
-
-    def __init__(
-        self, reach: Reach, layout: Layout, power_of_two: bool, momentum: float = 0.9
-    ) -> None:
-        super().__init__(reach, layout, power_of_two)
-        self.momentum = momentum
-
-    def measured(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and self.value is not None:
-            new = self.reach.covering(x, self.layout.reduced(x))
-            if self.is_known:
-                new = self.known().lerp(new.to(self.known().dtype), 1 - self.momentum)
-            self.set(new)
-        return self.known()
-
-    def initialize(self, x: torch.Tensor) -> None:
-        self.set(self.reach.covering(x, self.layout.reduced(x)))

@@ -22,9 +22,11 @@ class Reach:
         magnitude = _magnitude(x)
         if self.by_mean:
             return _mean(magnitude, dims)
-        # Without axes torch would reduce all of them.
-        maximum = magnitude.amax(dim=dims) if dims else magnitude
-        scale = maximum / self.largest
+        # Without axes torch would reduce all of them; of nothing there is no maximum, but a sum.
+        reduced = magnitude.amax if magnitude.numel() else magnitude.sum
+        maximum = reduced(dim=dims) if dims else magnitude
+        # By a tensor: CUDA multiplies by the reciprocal of a number, which may be another bit.
+        scale = maximum / torch.full_like(maximum, self.largest)
         # Where the quotient was rounded down the maximum would lie above the largest code.
         return torch.where(maximum / scale > self.largest, scale * (1 + 2.0**-23), scale)
 
@@ -39,6 +41,11 @@ class Reach:
             mean = _mean(_magnitude(x), dims)
             scale = torch.minimum(scale, 2 * mean / self.largest**0.5)
         return torch.where(scale == 0, torch.full_like(scale, 1 / self.largest), scale)
+
+
+def finite(x: torch.Tensor) -> torch.Tensor:
+    """x with 0 for NaN and infinities: one of them would stay for good in what is kept."""
+    return x.detach().nan_to_num(0.0, 0.0, 0.0)
 
 
 def _magnitude(x: torch.Tensor) -> torch.Tensor:

@@ -8,13 +8,8 @@ from typing import Any
 from anybit.torch.nn._formats import FORMATS, format_named
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
-from anybit.torch.nn._scales import (
-    AccumulatorScale,
-    EmaScale,
-    FixedScale,
-    LearnedScale,
-    Scale,
-)
+from anybit.torch.nn._scales import AccumulatorScale, Scale
+from anybit.torch.nn._stored_scales import EmaScale, FixedScale, LearnedScale
 
 _KINDS = ("int4", "uint4", "ternary", "bipolar", "e4m3", *FORMATS)
 _WORDS: dict[str, dict[str, Any]] = {
