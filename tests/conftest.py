@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The back-ends that every case table runs on."""
 
+import contextlib
 import enum
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -98,4 +99,17 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         except ValueError as error:
             pytest.skip(str(error))
     yield chosen
+    _core.set_isa(before)
+
+
+@pytest.fixture
+def isas() -> Iterator[list[str]]:
+    """The instruction sets of this processor, to be set by the test."""
+    before = _core.isa()
+    available = []
+    for isa in ("baseline", "avx2", "avx512"):
+        with contextlib.suppress(ValueError):  # not on this processor
+            _core.set_isa(isa)
+            available.append(isa)
+    yield available
     _core.set_isa(before)
