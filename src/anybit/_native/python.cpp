@@ -13,6 +13,7 @@
 #include "application.hpp"
 #include "python_arrays.hpp"
 #include "threads.hpp"
+#include "xla_handler.hpp"
 
 namespace anybit {
 namespace {
@@ -225,6 +226,11 @@ NB_MODULE(_core, module) {
     descriptions[Op::name.data()] = describe<Op>();
   });
   module.attr("descriptions") = descriptions;
+  nb::dict handlers;
+  xla::for_each_handler([&](std::string_view name, void* handler) {
+    handlers[nb::str(name.data(), name.size())] = nb::capsule(handler);
+  });
+  module.attr("xla_handlers") = handlers;
   module.def("num_threads", &num_threads);
   module.def("set_num_threads", &set_num_threads);
   module.def("isa", [] { return std::string(selected_kernels()); });

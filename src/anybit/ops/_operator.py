@@ -62,6 +62,7 @@ class Operator:
     for any array-API array, NumPy's included; both take the same arguments. `partials` takes them
     too and gives the partial derivatives by input, for the inputs in `differentiable`.
     `result_dtype` names the result's dtype, given the attributes; without it the result has x's.
+    `place` shapes a parameter so that it broadcasts to x, or refuses it, by looking at shapes only.
 
     `grid` tells which values a call can give and `from_grid` which call gives those of a grid;
     None stands for an operator or a call of which that cannot be said. `remarks` says what is
@@ -79,6 +80,7 @@ class Operator:
     reference: Callable[..., Any] = field(repr=False, compare=False)
     partials: Callable[..., dict[str, Any]] = field(repr=False, compare=False)
     differentiable: tuple[str, ...]
+    place: _arrays.Place = field(repr=False, compare=False)
     result_dtype: ResultDtype | None = field(repr=False, compare=False)
     grid: GridOf | None = field(repr=False, compare=False)
     from_grid: CallOf | None = field(repr=False, compare=False)
@@ -126,6 +128,7 @@ def operator(
             reference=reference,
             partials=_partials(body, inputs, place, derivative),
             differentiable=derivative.of,
+            place=place,
             result_dtype=result_dtype,
             grid=grid,
             from_grid=from_grid,
