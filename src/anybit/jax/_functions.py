@@ -88,7 +88,7 @@ def _unfolded(operator: Operator, inputs: tuple[Any, ...]) -> list[Any]:
 
 
 def _elementwise(value: Any, x: Any) -> Any:
-    return jnp.where(x == x, value, jax.lax.optimization_barrier(value))
+    return jnp.where(x == x, value, jax.lax.optimization_barrier(jax.lax.stop_gradient(value)))
 
 
 def _refuse_others(operator: Operator, perturbed: list[bool]) -> None:

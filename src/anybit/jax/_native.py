@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from anybit import _core
-from anybit.jax import _varying
 from anybit.ops import Operator
 
 
@@ -26,11 +25,10 @@ def call(operator: Operator, attributes: Mapping[str, Any], *inputs: Any) -> Any
         for declared, value in zip(operator.inputs[1:], inputs[1:], strict=False)
     ]
     dtype = operator.result_dtype(attributes) if operator.result_dtype else x.dtype
-    compute = jax.ffi.ffi_call(
-        _target(operator.name),
-        jax.ShapeDtypeStruct(x.shape, dtype, **_varying.axes_of(x)),
-        vmap_method="expand_dims",
-    )
+    # What the result is like: of x's shape and, under shard_map, on x's devices. Nothing is cast,
+    # and a weak type, which custom calls do not have, ends here.
+    like_x = jax.lax.convert_element_type(x, dtype)
+    compute = jax.ffi.ffi_call(_target(operator.name), like_x, vmap_method="expand_dims")
     return compute(x, *parameters, **attributes)
 
 

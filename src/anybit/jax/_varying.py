@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `shard_map` knows of arrays: along which axes of a mesh their values vary.
 
-Custom calls want operands that vary along the same axes. JAX has kept account of that since 0.6 or
-so; before, there is nothing to do.
+Custom calls want operands that vary along the same axes. JAX keeps account of that since 0.7; with
+older versions there is nothing to do.
 """
 
 from typing import Any
@@ -11,14 +11,10 @@ import jax
 
 
 def _axes(x: Any) -> frozenset[str]:
-    typeof = getattr(jax, "typeof", None)
-    return getattr(typeof(x), "vma", frozenset()) if typeof else frozenset()
-
-
-def axes_of(x: Any) -> dict[str, Any]:
-    """The keywords of `jax.ShapeDtypeStruct` for a result that varies as x does."""
-    axes = _axes(x)
-    return {"vma": axes} if axes else {}
+    kind = jax.typeof(x) if hasattr(jax, "typeof") else None
+    if hasattr(kind, "manual_axis_type"):
+        return frozenset(kind.manual_axis_type.varying)
+    return frozenset(getattr(kind, "vma", ()))
 
 
 def all_alike(arrays: list[Any]) -> list[Any]:
