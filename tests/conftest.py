@@ -3,6 +3,7 @@
 
 import enum
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import array_api_strict
@@ -35,6 +36,8 @@ class Backend(enum.StrEnum):
     AVX512 = "native-avx512"
     ORT = "ort"
     ORT_INPUTS = "ort-inputs"
+    JAX = "jax"
+    JAX_JIT = "jax-jit"
 
     def apply(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
         match self:
@@ -48,11 +51,31 @@ class Backend(enum.StrEnum):
                 return ort_backend.evaluate(operator, *inputs, **attributes)
             case Backend.ORT_INPUTS:
                 return ort_backend.evaluate(operator, *inputs, constant=False, **attributes)
+            case Backend.JAX:
+                import jax_backend
+
+                return jax_backend.evaluate(operator, *inputs, **attributes)
+            case Backend.JAX_JIT:
+                import jax_backend
+
+                return jax_backend.evaluate_jitted(operator, *inputs, **attributes)
             case _:
                 return OPERATORS[operator].function(*inputs, **attributes)
 
 
-@pytest.fixture(params=list(Backend))
+# What a back-end needs beside the packages of the tests. Where it is missing nothing is skipped:
+# thousands of skipped rows would hide others.
+PACKAGES = {
+    Backend.JAX: "jax",
+    Backend.JAX_JIT: "jax",
+}
+
+
+def installed_backends() -> list[Any]:
+    return [each for each in Backend if each not in PACKAGES or find_spec(PACKAGES[each])]
+
+
+@pytest.fixture(params=installed_backends())
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Each back-end in turn; native ones select their instruction set."""
     chosen: Backend = request.param
