@@ -40,6 +40,7 @@ Backward::Backward(const OperatorInfo& op, const void* attributes, std::span<con
   direct_arriving_ = direct(arriving_type_, inner().gradient);
   direct_out_ = wants_x && direct(x.type, inner().out);
   direct_ = direct_x_ && direct_arriving_ && (direct_out_ || !wants_x);
+  longest_ = direct_ && wants_x ? size() : block;
   plan_chunks();
 }
 
@@ -65,9 +66,8 @@ void Backward::run_part(std::int64_t first, std::int64_t last, double* sums) noe
   if (first >= last) return;
   const IeeeArithmetic ieee;
   Buffers buffers;
-  const bool by_rows = direct_ && has_entries_by_row() && (sums_.empty() || row_ <= block);
   walk(
-      first, last, by_rows,
+      first, last, direct_ && has_entries_by_row() && row_ <= longest_,
       [&](const Position& at, std::int64_t begin, std::int64_t end) {
         run_row(at, begin, end, sums, buffers);
       },
@@ -76,46 +76,37 @@ void Backward::run_part(std::int64_t first, std::int64_t last, double* sums) noe
 
 void Backward::run_rows(const Position& at, std::int64_t count, double* sums, Buffers& buffers) {
   const Loop& outer = loop_[row_loop_ - 1];
-  const std::int64_t most = sums_.empty() ? count : block / row_;
-  Position here = at;
-  for (std::int64_t first = 0; first < count; first += most, here.advance(outer, most)) {
-    GradientRows rows{{nullptr, nullptr, row_, nullptr, 0, std::min(most, count - first), outer.x,
-                       outer.out, outer.table},
-                      nullptr,
-                      outer.gradient};
-    find_parameters(rows.rows, here, 0, buffers.scratch);
-    differentiate(here, 0, rows, buffers);
-    add_products(here, 0, rows.rows, sums, buffers);
-  }
+  GradientRows all{{nullptr, nullptr, row_, nullptr, 0, count, outer.x, outer.out, outer.table},
+                   nullptr,
+                   outer.gradient};
+  find_parameters(all.rows, at, 0, buffers.scratch);
+  differentiate(at, 0, all, sums, buffers);
 }
 
 void Backward::run_row(const Position& at, std::int64_t first, std::int64_t last, double* sums,
                        Buffers& buffers) {
-  const bool unlimited = direct_ && sums_.empty();
   GradientRows all{};
   Rows& rows = all.rows;
   for (std::int64_t count = 0; first < last; first += count) {
     rows.rows = 1;
-    rows.length = unlimited ? last - first : std::min(last - first, block);
+    rows.length = std::min(last - first, longest_);
     find_parameters(rows, at, first, buffers.scratch);
     count = rows.length;
-    if (period_ > 0 && direct_ && count == period_) {
-      rows.rows = unlimited ? (last - first) / period_
-                            : std::max<std::int64_t>(1, std::min(last - first, block) / period_);
+    if (period_ > 0 && plane_ > 0 && direct_ && count == period_) {
+      rows.rows = (last - first) / period_;
       rows.x_step = period_ * inner().x;
       rows.out_step = period_ * inner().out;
       all.gradient_step = period_ * inner().gradient;
       count *= rows.rows;
     }
-    differentiate(at, first, all, buffers);
-    add_products(at, first, rows, sums, buffers);
+    differentiate(at, first, all, sums, buffers);
   }
 }
 
 // Runs the kernel on rows from a place on, by way of scratch arrays where an operand is strided or
-// of another type; these hold one row. Products are left in the buffers.
-void Backward::differentiate(const Position& at, std::int64_t first, GradientRows all,
-                             Buffers& buffers) const {
+// of another type; these hold one row.
+void Backward::differentiate(const Position& at, std::int64_t first, GradientRows all, double* sums,
+                             Buffers& buffers) {
   const int wide = float64_ ? 1 : 0;
   Rows& rows = all.rows;
   rows.x = x_ + at.x + first * inner().x;
@@ -129,17 +120,14 @@ void Backward::differentiate(const Position& at, std::int64_t first, GradientRow
                                                       buffers.gradient);
     all.gradient = buffers.gradient;
   }
-  rows.out = out_ + at.out + first * inner().out;
-  if (!direct_out_) {
-    rows.out = buffers.scratch.out;
-    rows.out_step = 0;
-  }
-  all.products = buffers.products;
-  all.products_plane = block;
-  (sums_.empty() ? kernel_.only_x : kernel_.all)[period_ > 0][variant_](all);
-  if (out_ != nullptr && !direct_out_)
-    set_.store[static_cast<int>(out_type_)][wide](buffers.scratch.out, rows.length,
-                                                  out_ + at.out + first * inner().out, inner().out);
+  char* const out = out_ == nullptr ? nullptr : out_ + at.out + first * inner().out;
+  rows.out = direct_out_ ? static_cast<void*>(out) : buffers.scratch.out;
+  if (!direct_out_) rows.out_step = 0;  // every row to the same place
+  point_to_sums(at, first, all, sums, buffers);
+  kernel_.loops[scope_][period_ > 0 ? 1 : 0][variant_](all);
+  if (plane_ == 0 && period_ > 0) add_elements(at, first, rows.length, sums, buffers);
+  if (out != nullptr && !direct_out_)
+    set_.store[static_cast<int>(out_type_)][wide](rows.out, rows.length, out, inner().out);
 }
 
 }  // namespace anybit

@@ -42,8 +42,10 @@ class Backward : public Plan {
   struct Buffers {
     Scratch scratch;
     alignas(64) double gradient[block];
-    alignas(64) double products[max_products * block];
+    alignas(64) double sums[max_products][block];
   };
+  // Without a table, the chunks share the sums of parameters with more elements than this.
+  static constexpr std::int64_t most_own_sums = 4096;
 
   std::uint32_t plan_sums(const Gradients& gradients);
   void plan_chunks();
@@ -51,14 +53,18 @@ class Backward : public Plan {
   void run_rows(const Position& at, std::int64_t count, double* sums, Buffers& buffers);
   void run_row(const Position& at, std::int64_t first, std::int64_t last, double* sums,
                Buffers& buffers);
-  void differentiate(const Position& at, std::int64_t first, GradientRows all,
-                     Buffers& buffers) const;
-  void add_products(const Position& at, std::int64_t first, const Rows& rows, double* sums,
+  void differentiate(const Position& at, std::int64_t first, GradientRows all, double* sums,
+                     Buffers& buffers);
+  void point_to_sums(const Position& at, std::int64_t first, GradientRows& all, double* sums,
+                     Buffers& buffers);
+  void add_elements(const Position& at, std::int64_t first, std::int64_t length, double* sums,
                     const Buffers& buffers);
-  void add_to_elements(Sum& sum, std::int64_t first, std::int64_t step, std::int64_t length,
-                       const void* products, double* sums);
+  bool has_own_sums(const Sum& sum) const { return sum.count <= most_own_sums; }
   // Whether each element of the parameter meets one element of x: there is nothing to add then.
   bool meets_one(const Sum& sum) const { return sum.count == size(); }
+  double* elements_of(Sum& sum, double* sums) const {
+    return has_own_sums(sum) ? sums + sum.offset : sum.total.data();
+  }
   void deliver(const std::vector<double>& sums);
 
   GradientKernel kernel_{};
@@ -69,6 +75,9 @@ class Backward : public Plan {
   ElementType arriving_type_{};
   // Which operands the kernel reaches itself, without conversion; and whether it does all of them.
   bool direct_x_ = false, direct_arriving_ = false, direct_out_ = false, direct_ = false;
+  std::int64_t longest_ = 0;  // row that the kernel may get; scratch arrays hold a block
+  int scope_ = 0;             // which of the kernel's loops: see gradient_kernels.hpp
+  int products_ = 0;          // that these sum, wanted or not
   std::vector<Sum> sums_;
   std::int64_t chunk_sums_ = 0;  // the float64 numbers that one chunk sums to
   std::int64_t chunk_ = 0;       // elements

@@ -15,18 +15,9 @@ namespace {
 constexpr std::int64_t elements_per_chunk = 64 * 1024;
 constexpr std::int64_t most_chunks = 64;
 
-// Without a table, parameters with more elements are shared by all chunks.
-constexpr std::int64_t most_own_elements = 4096;
-
 std::int64_t count_of(const Tensor& tensor) {
   return std::accumulate(tensor.shape, tensor.shape + tensor.rank, std::int64_t{1},
                          std::multiplies<>());
-}
-
-template <class T>
-void add_strided(const void* values, std::int64_t length, double* elements, std::int64_t step) {
-  for (std::int64_t i = 0; i < length; ++i)
-    elements[i * step] += static_cast<double>(static_cast<const T*>(values)[i]);
 }
 
 }  // namespace
@@ -34,25 +25,29 @@ void add_strided(const void* values, std::int64_t length, double* elements, std:
 // Notes which parameters' gradients are wanted, and returns their bits.
 std::uint32_t Backward::plan_sums(const Gradients& gradients) {
   std::uint32_t summed = 0;
-  for (std::size_t product = 1; product < op_.differentiable.size(); ++product) {
-    const int input = op_.differentiable[product];
+  for (std::size_t place = 1; place < op_.differentiable.size(); ++place) {
+    const int input = op_.differentiable[place];
     const Tensor& gradient = gradients.of_inputs[static_cast<std::size_t>(input)];
     if (!gradient.given) continue;
     summed |= 1u << (input - 1);
-    const std::int64_t count = count_of(gradient);
-    sums_.push_back({input - 1, static_cast<int>(product) - 1, gradient, count, 0, {}});
+    const int product = static_cast<int>(place) - 1;
+    sums_.push_back({input - 1, product, gradient, count_of(gradient), 0, {}});
+    scope_ = product == 0 ? 1 : 2;
   }
+  products_ = scope_ < 2 ? scope_ : static_cast<int>(op_.differentiable.size()) - 1;
   return summed;
 }
 
 // Splits the elements into chunks, by what is summed and never by the number of threads.
 void Backward::plan_chunks() {
   bool shared = false, split = true;
+  if (plane_ > 0) chunk_sums_ = products_ * entries_;
   for (Sum& sum : sums_) {
-    sum.offset = chunk_sums_;
-    const bool own = plane_ > 0 || sum.count <= most_own_elements;
-    if (own) {
-      chunk_sums_ += plane_ > 0 ? entries_ : sum.count;
+    if (plane_ > 0) {
+      sum.offset = sum.product * entries_;
+    } else if (has_own_sums(sum)) {
+      sum.offset = chunk_sums_;
+      chunk_sums_ += sum.count;
     } else if (!meets_one(sum)) {
       sum.total.resize(static_cast<std::size_t>(sum.count), nothing);
       shared = true;
@@ -69,46 +64,47 @@ void Backward::plan_chunks() {
   chunk_ = (chunk_ + unit - 1) / unit * unit;
 }
 
-// Adds the products of the rows from a place on to the sums.
-void Backward::add_products(const Position& at, std::int64_t first, const Rows& rows, double* sums,
-                            const Buffers& buffers) {
-  const int wide = float64_ ? 1 : 0;
-  for (Sum& sum : sums_) {
-    const char* const products =
-        reinterpret_cast<const char*>(buffers.products) + sum.product * block * element_size();
-    if (plane_ > 0) {
-      const std::int64_t entry = at.table + (period_ == 0 ? 0 : first % period_);
-      (period_ == 0 ? gradients_.sum : gradients_.add)[wide](
-          products, rows.length, rows.rows, sums + sum.offset + entry, rows.prepared_step);
-    } else {
-      const std::int64_t step = inner().targets[sum.parameter];
-      add_to_elements(sum, at.targets[sum.parameter] + first * step, step, rows.length, products,
-                      sums);
-    }
-  }
-}
-
-void Backward::add_to_elements(Sum& sum, std::int64_t first, std::int64_t step, std::int64_t length,
-                               const void* products, double* sums) {
-  const int wide = float64_ ? 1 : 0;
-  const bool own = sum.count <= most_own_elements;
-  if (!own && meets_one(sum)) {
-    const std::int64_t size = size_of(sum.gradient.type);
-    char* const elements = static_cast<char*>(sum.gradient.data);
-    set_.store[static_cast<int>(sum.gradient.type)][wide](products, length, elements + first * size,
-                                                          step * size);
+// Shows the kernel where to add: to the entries of the table, to the elements of the parameters,
+// or, where these differ by element, to the buffers.
+void Backward::point_to_sums(const Position& at, std::int64_t first, GradientRows& all,
+                             double* sums, Buffers& buffers) {
+  if (plane_ > 0) {
+    const std::int64_t entry = at.table + (period_ == 0 ? 0 : first % period_);
+    for (int product = 0; product < products_; ++product)
+      all.sums[product] = sums + product * entries_ + entry;
+    all.sums_step = all.rows.prepared_step;
     return;
   }
-  double* const elements = (own ? sums + sum.offset : sum.total.data()) + first;
-  if (step == 0) gradients_.sum[wide](products, length, 1, elements, 0);
-  else if (step == 1) gradients_.add[wide](products, length, 1, elements, 0);
-  else (float64_ ? add_strided<double> : add_strided<float>)(products, length, elements, step);
+  for (int product = 0; product < products_; ++product) {
+    all.sums[product] = buffers.sums[product];
+    std::fill_n(buffers.sums[product], period_ == 0 ? 1 : all.rows.length, nothing);
+  }
+  if (period_ > 0) return;
+  for (Sum& sum : sums_) all.sums[sum.product] = elements_of(sum, sums) + at.targets[sum.parameter];
+}
+
+// Adds what the kernel left in the buffers to the elements of the parameters.
+void Backward::add_elements(const Position& at, std::int64_t first, std::int64_t length,
+                            double* sums, const Buffers& buffers) {
+  for (Sum& sum : sums_) {
+    const double* const products = buffers.sums[sum.product];
+    const std::int64_t step = inner().targets[sum.parameter];
+    const std::int64_t target = at.targets[sum.parameter] + first * step;
+    if (meets_one(sum) && !has_own_sums(sum)) {
+      const std::int64_t size = size_of(sum.gradient.type);
+      set_.store[static_cast<int>(sum.gradient.type)][1](
+          products, length, static_cast<char*>(sum.gradient.data) + target * size, step * size);
+      continue;
+    }
+    double* const elements = elements_of(sum, sums) + target;
+    for (std::int64_t i = 0; i < length; ++i) elements[i * step] += products[i];
+  }
 }
 
 // Rounds the sums to the gradients' types.
 void Backward::deliver(const std::vector<double>& sums) {
   for (Sum& sum : sums_) {
-    const bool own = plane_ > 0 || sum.count <= most_own_elements;
+    const bool own = plane_ > 0 || has_own_sums(sum);
     if (!own && meets_one(sum)) continue;
     if (sum.total.empty())
       sum.total.resize(static_cast<std::size_t>(sum.count), size() == 0 ? 0 : nothing);

@@ -9,39 +9,32 @@ namespace anybit {
 // No operator has more differentiable inputs besides x.
 inline constexpr int max_products = 3;
 
-// For rows of x and of the gradient that arrives: out[i] <- x's gradient, and, if parameters are
-// asked for, the product of the gradient with each parameter's partial derivative. Where a partial
-// derivative is 0 the product is, whatever arrives. out may be x or the gradient.
+// For rows of x and of the gradient that arrives: out[i] <- x's gradient, and, for each parameter
+// that is asked for, a float64 sum += the product of the gradient with its partial derivative. One
+// set of prepared parameters has one sum per row, sums[p][row * step]; those that vary by element
+// have as many, sums[p][row * step + i]. Where a partial derivative is 0 the product is, whatever
+// arrives. out may be x or the gradient. The order of addition depends on `length` alone.
 struct GradientRows {
   Rows rows;
   const void* gradient;
   std::int64_t gradient_step = 0;  // bytes from one row to the next
-  // products[p * plane + row * length + i]; unused where only x's gradient is computed.
-  void* products = nullptr;
-  std::int64_t products_plane = 0;
+  std::array<double*, max_products> sums{};
+  std::int64_t sums_step = 0;
 };
 using Differentiate = void (*)(const GradientRows& rows);
 
-// sums[row * step] += the values of that row, `length` each; in float64 and in an order that
-// depends on `length` alone.
-using SumRows = void (*)(const void* values, std::int64_t length, std::int64_t rows, double* sums,
-                         std::int64_t step);
-// sums[row * step + i] += value i of that row.
-using AddRows = SumRows;
+// For which inputs gradients are computed: x, x and the next one, or all.
+inline constexpr int gradient_scopes = 3;
 
-// By variant. First index: 0 one set of prepared parameters for all elements, 1 one per element.
+// By variant. The second index: 0 one set of prepared parameters for all elements, 1 one for each.
 struct GradientKernel {
   Preparation preparation;
-  std::array<const Differentiate*, 2> only_x;
-  std::array<const Differentiate*, 2> all;
+  std::array<std::array<const Differentiate*, 2>, gradient_scopes> loops;
 };
 
-// The second index: 0 float32, 1 float64.
 struct GradientSet {
   std::string_view name;
   GradientKernel (*kernel)(int operator_index, bool float64);
-  std::array<SumRows, 2> sum;
-  std::array<AddRows, 2> add;
 };
 
 // The set that goes with `set`.
