@@ -130,4 +130,14 @@ void check_inputs(const OperatorInfo& op, const void* attributes, std::span<cons
   }
 }
 
+void check_gradient(const OperatorInfo& op, const Tensor& gradient, const Tensor& x) {
+  if (!is_floating(gradient.type))
+    throw Error(Error::Kind::type, "gradient must be " + std::string(floating.description) +
+                                       ", got " + std::string(name_of(gradient.type)));
+  if (gradient.rank != x.rank || !std::equal(x.shape, x.shape + x.rank, gradient.shape))
+    throw Error(Error::Kind::value, "gradient must have the shape of " +
+                                        std::string(op.inputs[0].name) + ", " + text_of(x) +
+                                        ", got " + text_of(gradient));
+}
+
 }  // namespace anybit

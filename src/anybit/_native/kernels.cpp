@@ -1,60 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled once per instruction set; ANYBIT_ISA names the namespace. Everything the loops call is
-// forced inline or in an unnamed namespace: a function with external linkage could be merged by
-// the linker with its twin from another instruction set.
+// The operators' loops. Compiled once per instruction set: see kernel_loops.hpp.
 #include "kernels.hpp"
-
-#include <cstring>
-#include <tuple>
-#include <type_traits>
-#include <utility>
 
 #include "../ops/operators.hpp"
 #include "half.hpp"
+#include "kernel_loops.hpp"
 
 namespace anybit::ANYBIT_ISA {
 namespace {
-
-// The gathered type of an input: integer parameters are read exactly, not rounded to T.
-template <class Op, class T, std::size_t input>
-using Gathered = std::conditional_t<Op::inputs[input].domain.integer, double, T>;
-
-template <class Op, class T, int variant, std::size_t... input>
-auto prepared_at(const typename Op::Attributes& attributes, const void* const* gathered,
-                 std::int64_t i, std::index_sequence<input...>) {
-  return Op::template prepare<variant, T>(
-      attributes, static_cast<const Gathered<Op, T, input + 1>*>(gathered[input])[i]...);
-}
-
-template <class Op>
-using Parameters = std::make_index_sequence<Op::inputs.size() - 1>;
-
-template <class Op, class T>
-inline constexpr std::size_t columns =
-    std::tuple_size_v<decltype(prepared_at<Op, T, 0>({}, nullptr, 0, Parameters<Op>{}))>;
-
-template <class Op, class T, int variant>
-void prepare(const void* attributes, const void* const* gathered, std::int64_t count,
-             void* prepared, std::int64_t plane) {
-  const auto& typed = *static_cast<const typename Op::Attributes*>(attributes);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto row = prepared_at<Op, T, variant>(typed, gathered, i, Parameters<Op>{});
-    for (std::size_t column = 0; column < row.size(); ++column)
-      static_cast<T*>(prepared)[static_cast<std::int64_t>(column) * plane + i] = row[column];
-  }
-}
-
-// Elements do not depend on one another, not even where x and out are the same array: say so to
-// the compiler, which then vectorises without asking.
-template <class Body>
-[[gnu::always_inline]] inline void for_each_element(std::int64_t length, Body body) {
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#elif defined(__GNUC__)
-#pragma GCC ivdep
-#endif
-  for (std::int64_t i = 0; i < length; ++i) body(i);
-}
 
 template <class Op, class T, int variant, bool uniform, std::size_t... column>
 [[gnu::always_inline]] inline void apply_row(const T* x, auto* out, std::int64_t length,
@@ -75,7 +28,7 @@ template <class Op, class T, int variant, bool uniform, std::size_t... column>
 
 template <class Op, class T, int variant, bool uniform>
 void apply(const Rows& rows) {
-  constexpr auto all = std::make_index_sequence<columns<Op, T>>{};
+  constexpr auto all = std::make_index_sequence<columns<Op, T, false>>{};
   using Result = decltype([]<std::size_t... c>(std::index_sequence<c...>) {
     return Op::template apply<variant>(T(), (static_cast<void>(c), T())...);
   }(all));
@@ -94,12 +47,12 @@ void apply(const Rows& rows) {
 
 template <class Op, class T>
 Kernel kernel_of() {
-  static_assert(Op::inputs.size() <= max_inputs && columns<Op, T> <= max_columns);
+  static_assert(Op::inputs.size() <= max_inputs && columns<Op, T, false> <= max_columns);
   return []<int... variant>(std::integer_sequence<int, variant...>) {
-    static constexpr Prepare prepares[] = {prepare<Op, T, variant>...};
+    static constexpr Prepare prepares[] = {prepare<Op, T, variant, false>...};
     static constexpr Apply uniforms[] = {apply<Op, T, variant, true>...};
     static constexpr Apply varyings[] = {apply<Op, T, variant, false>...};
-    return Kernel{static_cast<int>(columns<Op, T>), prepares, uniforms, varyings};
+    return Kernel{{static_cast<int>(columns<Op, T, false>), prepares}, uniforms, varyings};
   }(std::make_integer_sequence<int, Op::variants>{});
 }
 

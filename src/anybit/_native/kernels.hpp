@@ -12,7 +12,7 @@ namespace anybit {
 
 // No operator has more inputs or needs more prepared parameters per element.
 inline constexpr int max_inputs = 6;
-inline constexpr int max_columns = 8;
+inline constexpr int max_columns = 9;
 
 // Parameters are kept by column: `plane` elements lie between one column and the next.
 
@@ -37,11 +37,16 @@ using Load = void (*)(const void* x, std::int64_t stride, std::int64_t count, vo
 // out[i] <- x[i] converted to the element type; x contiguous, out strided in bytes.
 using Store = void (*)(const void* x, std::int64_t count, void* out, std::int64_t stride);
 
+// How parameters are prepared, by variant, and the number of columns that this gives.
+struct Preparation {
+  int columns;
+  const Prepare* prepare;
+};
+
 // The loops of one operator for one compute type, by variant. `uniform` takes one set of prepared
 // parameters for all elements, `varying` one per element.
 struct Kernel {
-  int columns;
-  const Prepare* prepare;
+  Preparation preparation;
   const Apply* uniform;
   const Apply* varying;
 };

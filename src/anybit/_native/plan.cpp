@@ -1,84 +1,120 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laying out an application: which loops run over the arrays, and where each step finds its
-// prepared parameters.
-#include <algorithm>
-#include <cstdint>
-#include <cstdlib>
-#include <utility>
+// Checking the inputs and laying out the loops; plan_table.cpp keeps the prepared parameters.
+#include "plan.hpp"
 
-#include "application.hpp"
+#include <algorithm>
+#include <cstdlib>
+
+#include "floating_point.hpp"
 
 namespace anybit {
 
-namespace {
-
-// Tables of prepared parameters stay well inside the second-level cache.
-constexpr std::int64_t table_bytes = 256 * 1024;
-
-// Rows shorter than this spend their time on being started. Where each row has parameters of its
-// own the kernel starts the rows itself, and only very short ones are too short.
-constexpr std::int64_t short_row = 64;
-constexpr std::int64_t short_uniform_row = 16;
-
-// A table with repetitions must be read this often to be worth writing.
-constexpr std::int64_t worthwhile_reads = 4;
-
-constexpr std::int64_t cache_line = 64;
-
-template <class T>
-void copy_entries(const char* from, std::int64_t source, std::int64_t step, char* to,
-                  std::int64_t target, std::int64_t count) {
-  const T* const first = reinterpret_cast<const T*>(from) + source;
-  T* const result = reinterpret_cast<T*>(to) + target;
-  if (step == 0) std::fill_n(result, count, *first);
-  else std::copy_n(first, count, result);
+void Plan::Position::advance(const Position& steps, std::int64_t times) {
+  x += steps.x * times;
+  out += steps.out * times;
+  gradient += steps.gradient * times;
+  table += steps.table * times;
+  for (std::size_t i = 0; i < max_parameters; ++i) {
+    parameters[i] += steps.parameters[i] * times;
+    targets[i] += steps.targets[i] * times;
+  }
 }
 
-}  // namespace
-
-bool Application::Loop::varies() const {
-  return std::any_of(parameters.begin(), parameters.end(), [](auto step) { return step != 0; });
+bool Plan::Loop::varies() const {
+  const auto moves = [](std::int64_t step) { return step != 0; };
+  return std::any_of(parameters.begin(), parameters.end(), moves) ||
+         std::any_of(targets.begin(), targets.end(), moves);
 }
 
 // Whether all operands go on past the end of the inner loop as if it were longer.
-bool Application::Loop::carries_on(const Loop& inner) const {
-  bool all = x == inner.x * inner.size && out == inner.out * inner.size;
+bool Plan::Loop::carries_on(const Loop& inner) const {
+  bool all = x == inner.x * inner.size && out == inner.out * inner.size &&
+             gradient == inner.gradient * inner.size;
   for (std::size_t i = 0; i < max_parameters; ++i)
-    all = all && parameters[i] == inner.parameters[i] * inner.size;
+    all = all && parameters[i] == inner.parameters[i] * inner.size &&
+          targets[i] == inner.targets[i] * inner.size;
   return all;
 }
 
-void Application::lay_out_loops(const Tensor& x, const Tensor& out,
-                                std::span<const Tensor> parameters) {
+Plan::Plan(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs)
+    : op_(op), attributes_(attributes), set_(kernels()) {
+  const Tensor& x = inputs[0];
+  x_type_ = x.type;
+  out_type_ = result_type(op, attributes, x.type);
+  if (x.rank > max_rank)
+    throw Error(Error::Kind::value, "arrays of more than " + std::to_string(max_rank) +
+                                        " dimensions are not supported, got " +
+                                        std::to_string(x.rank));
+  const IeeeArithmetic ieee;
+  std::array<Range, max_inputs> ranges;
+  check_inputs(op, attributes, inputs, ranges.data());
+
+  float64_ = x.type == ElementType::float64;
+  if (std::any_of(x.shape, x.shape + x.rank, [](auto size) { return size == 0; })) {
+    size_ = 0;  // and the other sizes may be anything
+    return;
+  }
+  variant_ = op.variant(attributes, float64_, ranges.data());
+  parameter_count_ = static_cast<int>(op.inputs.size()) - 1;
+  for (int i = 0; i < parameter_count_; ++i) {
+    const bool given = static_cast<std::size_t>(i) + 1 < inputs.size() && inputs[i + 1].given;
+    absent_[i] = op.inputs[i + 1].absent;
+    parameters_[i] = given ? inputs[i + 1] : Tensor{&absent_[i], ElementType::float64};
+  }
+}
+
+void Plan::lay_out(const Arrays& arrays, const Preparation& preparation, std::uint32_t summed) {
+  if (size_ == 0) return;
+  const IeeeArithmetic ieee;
+  preparation_ = preparation;
+  lay_out_loops(arrays, summed);
+  merge_loops();
+  plan_table();
+}
+
+void Plan::lay_out_loops(const Arrays& arrays, std::uint32_t summed) {
+  const Tensor& x = arrays.x;
+  const Tensor& gradient = arrays.gradient == nullptr ? x : *arrays.gradient;
   const int axis = op_.parameter_axis == nullptr ? 0 : op_.parameter_axis(attributes_, x.rank);
   // Strides of a contiguous array, built from the last dimension on.
-  std::int64_t x_step = size_of(x.type), out_step = size_of(out_type_);
-  std::array<std::int64_t, max_parameters> steps{};
-  for (std::size_t p = 0; p < parameters.size(); ++p) steps[p] = size_of(parameters[p].type);
+  Position next{size_of(x.type), size_of(out_type_), size_of(gradient.type), 0, {}, {}};
+  for (int p = 0; p < parameter_count_; ++p) {
+    next.parameters[p] = size_of(parameters_[p].type);
+    next.targets[p] = static_cast<std::int64_t>(summed >> p & 1u);
+  }
+  const auto step = [](const Tensor& tensor, int dim, std::int64_t contiguous) {
+    return tensor.strides ? tensor.strides[dim] : contiguous;
+  };
   for (int dim = x.rank - 1; dim >= 0; --dim) {
-    Loop loop{x.shape[dim],
-              x.strides ? x.strides[dim] : x_step,
-              out.strides ? out.strides[dim] : out_step,
-              0,
-              {}};
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      const Tensor& parameter = parameters[p];
+    const std::int64_t size = x.shape[dim];
+    Loop loop{{step(x, dim, next.x),
+               step(arrays.out, dim, next.out),
+               step(gradient, dim, next.gradient),
+               0,
+               {},
+               {}},
+              size};
+    for (int p = 0; p < parameter_count_; ++p) {
+      const Tensor& parameter = parameters_[p];
       const int own =
           op_.parameter_axis != nullptr ? (dim == axis ? 0 : -1) : dim - x.rank + parameter.rank;
       if (own < 0 || own >= parameter.rank || parameter.shape[own] == 1) continue;
-      loop.parameters[p] = parameter.strides ? parameter.strides[own] : steps[p];
-      steps[p] *= parameter.shape[own];
+      loop.parameters[p] = step(parameter, own, next.parameters[p]);
+      loop.targets[p] = next.targets[p];
+      next.parameters[p] *= size;
+      next.targets[p] *= size;
     }
-    x_step *= loop.size;
-    out_step *= loop.size;
-    size_ *= loop.size;
-    if (loop.size != 1) loop_[loops_++] = loop;
+    next.x *= size;
+    next.out *= size;
+    next.gradient *= size;
+    size_ *= size;
+    if (size != 1) loop_[loops_++] = loop;
   }
   std::reverse(loop_.begin(), loop_.begin() + loops_);
-  if (loops_ == 0) loop_[loops_++] = Loop{1, size_of(x.type), size_of(out_type_), 0, {}};
+  if (loops_ == 0) loop_[loops_++] = Loop{{next.x, next.out, next.gradient, 0, {}, {}}, 1};
 }
 
-void Application::merge_loops() {
+void Plan::merge_loops() {
   // The loop in which out moves least goes innermost, whatever the memory order of the arrays.
   std::stable_sort(loop_.begin(), loop_.begin() + loops_,
                    [](const Loop& a, const Loop& b) { return std::abs(a.out) > std::abs(b.out); });
@@ -95,125 +131,6 @@ void Application::merge_loops() {
   loops_ = kept + 1;
   row_loop_ = kept;
   row_ = loop_[kept].size;
-}
-
-// The sets of parameters that a table may hold.
-std::int64_t Application::table_limit() const {
-  return table_bytes / (kernel_.columns * element_size());
-}
-
-// Prepares every set of parameters once, if they are few enough to keep. Each column of the table
-// holds one prepared parameter, in the order of the loops in which any parameter varies.
-void Application::plan_table() {
-  const std::int64_t limit = table_limit();
-  int innermost = -1;
-  std::int64_t sets = 1;
-  for (int i = loops_ - 1; i >= 0 && sets <= limit; --i) {
-    if (!loop_[i].varies()) continue;
-    loop_[i].table = sets;
-    sets *= loop_[i].size;
-    innermost = std::max(innermost, i);
-  }
-  period_ = loop_[loops_ - 1].varies() ? row_ : 0;
-  if (sets > limit) return;  // prepared block by block instead
-  plane_ = sets;
-  table_ = allocate_table();
-  fill_table(innermost);
-
-  std::array<std::int64_t, max_rank> compact_steps;
-  for (int i = 0; i < loops_; ++i) compact_steps[i] = loop_[i].table;
-  const std::int64_t compact_plane = plane_;
-  const std::int64_t enough = period_ > 0 ? short_row : short_uniform_row;
-  if (sets == 1 || row_ >= enough || !widen_row()) return;
-  const std::unique_ptr<char[]> memory = std::move(memory_);
-  repeat_table(std::exchange(table_, nullptr), compact_plane, compact_steps);
-}
-
-// Columns start on cache lines, one line apart from where they would collide in the cache.
-char* Application::allocate_table() {
-  if (plane_ == 1) return reinterpret_cast<char*>(single_set_.data());
-  const std::int64_t line = cache_line / element_size();
-  plane_ = (plane_ + line - 1) / line * line + line;
-  const std::int64_t bytes = plane_ * kernel_.columns * element_size() + cache_line;
-  memory_.reset(new char[static_cast<std::size_t>(bytes)]);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
-  return memory_.get() + (cache_line - address % cache_line) % cache_line;
-}
-
-void Application::fill_table(int innermost) {
-  Scratch scratch;
-  const std::int64_t length = innermost < 0 ? 1 : loop_[innermost].size;
-  std::array<std::int64_t, max_rank> index{};
-  Position at;
-  for (int i = 0; i >= 0;) {
-    for (std::int64_t first = 0; first < length; first += block)
-      prepare(at, innermost, first, std::min(block, length - first),
-              table_ + (at.table + first) * element_size(), plane_, scratch);
-    for (i = innermost - 1; i >= 0; --i) {
-      if (!loop_[i].varies()) continue;
-      at.advance(loop_[i], 1);
-      if (++index[i] < loop_[i].size) break;
-      at.advance(loop_[i], -loop_[i].size);
-      index[i] = 0;
-    }
-  }
-}
-
-// Joins outer loops to a short row, so that it is long enough to be worth starting: loops with
-// parameters of their own enlarge the period, others repeat it. False if the row stays as it is.
-bool Application::widen_row() {
-  const std::int64_t limit = std::min(table_limit(), size_ / worthwhile_reads);
-  const Loop& inner = loop_[loops_ - 1];
-  std::int64_t outer_sets = 1;
-  for (int i = 0; i < row_loop_; ++i)
-    if (loop_[i].varies()) outer_sets *= loop_[i].size;
-  std::int64_t period = row_;
-  bool widened = false;
-  while (row_ < short_row && row_loop_ > 0 && period == row_) {
-    const Loop& outer = loop_[row_loop_ - 1];
-    if (outer.x != inner.x * row_ || outer.out != inner.out * row_) break;
-    const std::int64_t wanted = (short_row + period - 1) / period;
-    const std::int64_t copies = outer.varies() ? outer.size : std::min(outer.size, wanted);
-    if (outer.varies()) outer_sets /= outer.size;
-    if (copies * period * outer_sets > limit) break;
-    period *= copies;
-    row_ *= outer.size;
-    --row_loop_;
-    widened = true;
-  }
-  if (widened) period_ = period;
-  return widened;
-}
-
-// Writes the table anew with one entry for every element of a period.
-void Application::repeat_table(const char* compact, std::int64_t compact_plane,
-                               const std::array<std::int64_t, max_rank>& compact_steps) {
-  std::int64_t entries = period_;
-  for (int i = row_loop_ - 1; i >= 0; --i) {
-    loop_[i].table = loop_[i].varies() ? entries : 0;
-    if (loop_[i].varies()) entries *= loop_[i].size;
-  }
-  plane_ = entries;
-  table_ = allocate_table();
-  const std::int64_t length = loop_[loops_ - 1].size;
-  const std::int64_t step = compact_steps[loops_ - 1];
-  // Of the row's outermost loop the period may hold a part; its parameters do not vary then.
-  const std::int64_t part = period_ / (row_ / loop_[row_loop_].size);
-  for (std::int64_t entry = 0; entry < entries; entry += length) {
-    std::int64_t from = 0, rest = entry / length;
-    for (int i = loops_ - 2; i >= 0; --i) {
-      if (i < row_loop_ && !loop_[i].varies()) continue;
-      const std::int64_t size = i == row_loop_ ? part : loop_[i].size;
-      from += rest % size * compact_steps[i];
-      rest /= size;
-    }
-    for (int column = 0; column < kernel_.columns; ++column) {
-      const std::int64_t source = column * compact_plane + from;
-      const std::int64_t target = column * plane_ + entry;
-      if (float64_) copy_entries<double>(compact, source, step, table_, target, length);
-      else copy_entries<float>(compact, source, step, table_, target, length);
-    }
-  }
 }
 
 }  // namespace anybit

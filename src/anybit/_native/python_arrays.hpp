@@ -17,14 +17,14 @@ namespace nb = nanobind;
 
 // The functions of NumPy that the shell needs, looked up once.
 struct NumPy {
-  nb::object asarray, empty_like, copy, ndarray;
+  nb::object asarray, empty, empty_like, copy, ndarray;
 
   static const NumPy& get() {
     // Never destroyed: the interpreter may be gone by then.
     static const NumPy* numpy = [] {
       const nb::module_ module = nb::module_::import_("numpy");
-      return new NumPy{module.attr("asarray"), module.attr("empty_like"), module.attr("copy"),
-                       module.attr("ndarray")};
+      return new NumPy{module.attr("asarray"), module.attr("empty"), module.attr("empty_like"),
+                       module.attr("copy"), module.attr("ndarray")};
     }();
     return *numpy;
   }

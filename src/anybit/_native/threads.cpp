@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "types.hpp"
@@ -51,6 +52,12 @@ int initial_threads() {
 }
 
 std::atomic<int> wanted_threads{0};
+thread_local int thread_limit = 0;
+
+// The threads that a call from this thread may use.
+int allowed_threads() {
+  return thread_limit > 0 ? std::min(thread_limit, num_threads()) : num_threads();
+}
 
 // Threads that wait for one job at a time. The pool is never destroyed: at process exit its
 // threads may still wait.
@@ -150,7 +157,7 @@ void set_num_threads(int count) {
 
 void parallel_for(std::int64_t size, std::int64_t grain, const Work& work) {
   const std::int64_t most = std::max<std::int64_t>(1, size / grain);
-  const int threads = static_cast<int>(std::min<std::int64_t>(num_threads(), most));
+  const int threads = static_cast<int>(std::min<std::int64_t>(allowed_threads(), most));
   if (threads == 1) return work(0, size);
   Pool& shared = pool();
   const std::unique_lock lock(shared.in_use, std::try_to_lock);
@@ -163,6 +170,23 @@ void parallel_for(std::int64_t size, std::int64_t grain, const Work& work) {
     const std::int64_t first = std::min(size, part * length);
     work(first, std::min(size, first + length));
   });
+}
+
+void parallel_parts(int parts, const std::function<void(int)>& part) {
+  const int threads = std::min(allowed_threads(), parts);
+  if (threads > 1) {
+    Pool& shared = pool();
+    const std::unique_lock lock(shared.in_use, std::try_to_lock);
+    if (lock.owns_lock()) return shared.run(threads - 1, parts, part);
+  }
+  for (int i = 0; i < parts; ++i) part(i);
+}
+
+int limit_threads(int count) {
+  if (count < 0)
+    throw Error(Error::Kind::value,
+                "the limit of threads must be an integer >= 0, got " + std::to_string(count));
+  return std::exchange(thread_limit, count);
 }
 
 }  // namespace anybit

@@ -20,4 +20,11 @@ void set_num_threads(int count);
 void parallel_for(std::int64_t size, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work);
 
+// Runs part(0), ..., part(parts - 1) likewise.
+void parallel_parts(int parts, const std::function<void(int)>& part);
+
+// Lets parallel calls of this thread use at most so many threads; 0: as many as all others. Returns
+// what held before. Throws Error for a negative number.
+int limit_threads(int count);
+
 }  // namespace anybit

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 
 #include "../_native/types.hpp"
 
@@ -28,6 +29,13 @@ struct BipolarQuant {
   template <int, class T>
   [[gnu::always_inline]] static T apply(T x, T scale) {
     return (x >= T(0) ? T(1) : T(-1)) * scale;
+  }
+
+  static constexpr std::array<std::string_view, 2> differentiable = {"x", "scale"};
+
+  template <int, class T>
+  [[gnu::always_inline]] static std::array<T, 2> partials(T x, T scale) {
+    return {std::abs(x) <= std::abs(scale) ? T(1) : T(0), x >= T(0) ? T(1) : T(-1)};
   }
 };
 

@@ -60,10 +60,7 @@ struct FloatQuant {
                                                          double exponent_bitwidth,
                                                          double mantissa_bitwidth,
                                                          double exponent_bias, T max_val) {
-    // In this order the first difference is exact wherever it is small enough to matter.
-    const double top = power_of_two<double>(exponent_bitwidth) - exponent_bias - 1;
-    const T significand = T(2) - power_of_two<T>(-mantissa_bitwidth);
-    T largest = times_power_of_two(significand, static_cast<int>(clamped(top, -9999., 9999.)));
+    T largest = full_range<T>(exponent_bitwidth, mantissa_bitwidth, exponent_bias);
     largest = max_val < largest ? max_val : largest;
     const T lowest = attributes.is_signed ? -largest : T(0);
     const double finest = 1 - exponent_bias - mantissa_bitwidth;
@@ -80,16 +77,62 @@ struct FloatQuant {
   template <int variant, class T>
   [[gnu::always_inline]] static T apply(T x, T scale, T grid_start, T grid_digits, T lowest,
                                         T largest) {
-    constexpr auto mode = RoundingMode{variant % rounding_modes};
-    const T y = x / scale;
-    T q = variant < rounding_modes ? on_usual_grid<mode>(y, grid_start, grid_digits)
-                                   : on_any_grid<mode>(y, grid_start, grid_digits);
+    T q = on_grid<variant>(x / scale, grid_start, grid_digits);
     q = q > largest ? largest : q;  // comparisons, not min and max: NaN passes
     q = q < lowest ? lowest : q;
     return q * scale;
   }
 
+  static constexpr std::array<std::string_view, 3> differentiable = {"x", "scale", "max_val"};
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static std::array<T, 7> prepare_partials(const Attributes& attributes,
+                                                                  T scale, double exponent_bitwidth,
+                                                                  double mantissa_bitwidth,
+                                                                  double exponent_bias, T max_val) {
+    const T full = full_range<T>(exponent_bitwidth, mantissa_bitwidth, exponent_bias);
+    const auto columns = prepare<variant>(attributes, scale, exponent_bitwidth, mantissa_bitwidth,
+                                          exponent_bias, max_val);
+    const T by_limit = max_val < full ? scale : T(0);
+    return {columns[0],
+            columns[1],
+            columns[2],
+            columns[3],
+            columns[4],
+            by_limit,
+            attributes.is_signed ? -by_limit : T(0)};
+  }
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static std::array<T, 3> partials(T x, T scale, T grid_start, T grid_digits,
+                                                          T lowest, T largest, T limit_above,
+                                                          T limit_below) {
+    const T y = x / scale;
+    const T q = on_grid<variant>(y, grid_start, grid_digits);
+    const bool above = q > largest;
+    const bool clipped = above || q < lowest;
+    return {clipped ? T(0) : T(1), clipped ? (above ? largest : lowest) : q - y,
+            clipped ? (above ? limit_above : limit_below) : T(0)};
+  }
+
  private:
+  // The largest value if no code is reserved.
+  template <class T>
+  [[gnu::always_inline]] static T full_range(double exponent_bitwidth, double mantissa_bitwidth,
+                                             double exponent_bias) {
+    // In this order the first difference is exact wherever it is small enough to matter.
+    const double top = power_of_two<double>(exponent_bitwidth) - exponent_bias - 1;
+    const T significand = T(2) - power_of_two<T>(-mantissa_bitwidth);
+    return times_power_of_two(significand, static_cast<int>(clamped(top, -9999., 9999.)));
+  }
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static T on_grid(T y, T grid_start, T grid_digits) {
+    constexpr auto mode = RoundingMode{variant % rounding_modes};
+    return variant < rounding_modes ? on_usual_grid<mode>(y, grid_start, grid_digits)
+                                    : on_any_grid<mode>(y, grid_start, grid_digits);
+  }
+
   // More mantissa bits than any compute type has: a finer grid changes no value.
   static constexpr double plenty = 60;
 

@@ -46,6 +46,21 @@ struct IntQuant {
     y = round_to_integer<RoundingMode{variant}>(y);
     return (y - zeropt) * scale;
   }
+
+  static constexpr std::array<std::string_view, 3> differentiable = {"x", "scale", "zeropt"};
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static std::array<T, 3> partials(T x, T scale, T zeropt, T lowest,
+                                                          T highest) {
+    const T quotient = x / scale;
+    const T y = quotient + zeropt;
+    const bool above = y > highest;
+    const bool below = y < lowest;
+    const T bound = (above ? highest : lowest) - zeropt;
+    const T error = (round_to_integer<RoundingMode{variant}>(y) - zeropt) - quotient;
+    const bool clipped = above || below;
+    return {clipped ? T(0) : T(1), clipped ? bound : error, clipped ? -scale : T(0)};
+  }
 };
 
 }  // namespace anybit

@@ -38,19 +38,9 @@ struct Trunc {
                                                          T zeropt, double, T out_scale,
                                                          double out_bitwidth) {
     const auto range = integer_range<T>(out_bitwidth, attributes.is_signed, attributes.narrow);
-    const T ratio = out_scale / scale;
-    const int exponent = floor_log2(ratio);
-    // The largest float below sqrt(2), in float32 and in float64.
-    const bool above_half = times_power_of_two(ratio, -exponent) > T(1.4142135623730949);
-    const int nearest = exponent + (above_half ? 1 : 0);
-    T factor = power_of_two<T>(nearest);
-    T reciprocal = power_of_two<T>(-(nearest / 2));
-    T rest =
-        factor <= std::numeric_limits<T>::max() ? power_of_two<T>(nearest / 2 - nearest) : T(0);
-    if (!(ratio > T(0) && ratio <= std::numeric_limits<T>::max()))
-      factor = reciprocal = rest = std::numeric_limits<T>::quiet_NaN();
-    return {scale,        zeropt,        reciprocal,      rest,
-            range.lowest, range.highest, zeropt / factor, out_scale};
+    const Factor<T> factor(out_scale / scale);
+    return {scale,        zeropt,        factor.reciprocal,     factor.rest,
+            range.lowest, range.highest, zeropt / factor.value, out_scale};
   }
 
   // y / t is y * (1 / t): exact for a power of two, in two factors, since 1 / t may overflow.
@@ -63,6 +53,61 @@ struct Trunc {
     y = y < lowest ? lowest : y;
     return (round_to_integer<RoundingMode{variant}>(y) - out_zeropt) * out_scale;
   }
+
+  static constexpr std::array<std::string_view, 4> differentiable = {"x", "scale", "zeropt",
+                                                                     "out_scale"};
+
+  template <int, class T>
+  [[gnu::always_inline]] static std::array<T, 9> prepare_partials(const Attributes& attributes,
+                                                                  T scale, T zeropt, double,
+                                                                  T out_scale,
+                                                                  double out_bitwidth) {
+    const auto range = integer_range<T>(out_bitwidth, attributes.is_signed, attributes.narrow);
+    const Factor<T> factor(out_scale / scale);
+    return {scale,
+            zeropt,
+            factor.reciprocal,
+            factor.rest,
+            range.lowest,
+            range.highest,
+            zeropt / factor.value,
+            out_scale / scale / factor.value,
+            -out_scale / factor.value};
+  }
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static std::array<T, 4> partials(T x, T scale, T zeropt, T reciprocal,
+                                                          T rest, T lowest, T highest, T out_zeropt,
+                                                          T slope, T by_zeropt) {
+    const T quotient = x / scale;
+    T y = round_to_integer<RoundingMode::round>(quotient + zeropt);
+    y = (y * reciprocal) * rest;
+    const bool above = y > highest;
+    const bool clipped = above || y < lowest;
+    const T code = round_to_integer<RoundingMode{variant}>(y);
+    const T bound = above ? highest : lowest;
+    return {clipped ? T(0) : slope, clipped ? T(0) : -quotient * slope, clipped ? by_zeropt : T(0),
+            (clipped ? bound : code) - out_zeropt};
+  }
+
+ private:
+  // The power of two nearest to a ratio, and its reciprocal in two factors; NaN unless the ratio
+  // is finite and > 0.
+  template <class T>
+  struct Factor {
+    T value, reciprocal, rest;
+    [[gnu::always_inline]] explicit Factor(T ratio) {
+      const int exponent = floor_log2(ratio);
+      // The largest float below sqrt(2), in float32 and in float64.
+      const bool above_half = times_power_of_two(ratio, -exponent) > T(1.4142135623730949);
+      const int nearest = exponent + (above_half ? 1 : 0);
+      value = power_of_two<T>(nearest);
+      reciprocal = power_of_two<T>(-(nearest / 2));
+      rest = value <= std::numeric_limits<T>::max() ? power_of_two<T>(nearest / 2 - nearest) : T(0);
+      if (!(ratio > T(0) && ratio <= std::numeric_limits<T>::max()))
+        value = reciprocal = rest = std::numeric_limits<T>::quiet_NaN();
+    }
+  };
 };
 
 }  // namespace anybit

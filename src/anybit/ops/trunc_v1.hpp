@@ -37,6 +37,25 @@ struct TruncV1 {
     const T y = round_to_integer<RoundingMode::round>(x / scale + zeropt) / factor;
     return (round_to_integer<RoundingMode{variant}>(y) - zeropt) * scale;
   }
+
+  static constexpr std::array<std::string_view, 3> differentiable = {"x", "scale", "zeropt"};
+
+  template <int, class T>
+  [[gnu::always_inline]] static std::array<T, 5> prepare_partials(const Attributes&, T scale,
+                                                                  T zeropt, double in_bitwidth,
+                                                                  double out_bitwidth) {
+    const T factor = power_of_two<T>(in_bitwidth - out_bitwidth);
+    return {scale, zeropt, factor, T(1) / factor, scale / factor - scale};
+  }
+
+  template <int variant, class T>
+  [[gnu::always_inline]] static std::array<T, 3> partials(T x, T scale, T zeropt, T factor, T slope,
+                                                          T by_zeropt) {
+    const T quotient = x / scale;
+    const T y = round_to_integer<RoundingMode::round>(quotient + zeropt) / factor;
+    const T codes = round_to_integer<RoundingMode{variant}>(y) - zeropt;
+    return {slope, codes - quotient / factor, by_zeropt};
+  }
 };
 
 }  // namespace anybit

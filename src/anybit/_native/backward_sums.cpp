@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adding up the gradients of parameters. Where the prepared parameters are in a table, so are the
+// sums, entry by entry; without a table the sums are the parameter's own elements.
+#include <algorithm>
+#include <numeric>
+
+#include "backward.hpp"
+
+namespace anybit {
+
+namespace {
+
+// The sums of a chunk are added in one thread; there are so many chunks that threads find work,
+// and so few that putting them together costs nothing.
+constexpr std::int64_t elements_per_chunk = 64 * 1024;
+constexpr std::int64_t most_chunks = 64;
+
+std::int64_t count_of(const Tensor& tensor) {
+  return std::accumulate(tensor.shape, tensor.shape + tensor.rank, std::int64_t{1},
+                         std::multiplies<>());
+}
+
+}  // namespace
+
+// Notes which parameters' gradients are wanted, and returns their bits.
+std::uint32_t Backward::plan_sums(const Gradients& gradients) {
+  std::uint32_t summed = 0;
+  for (std::size_t place = 1; place < op_.differentiable.size(); ++place) {
+    const int input = op_.differentiable[place];
+    const Tensor& gradient = gradients.of_inputs[static_cast<std::size_t>(input)];
+    if (!gradient.given) continue;
+    summed |= 1u << (input - 1);
+    const int product = static_cast<int>(place) - 1;
+    sums_.push_back({input - 1, product, gradient, count_of(gradient), 0, {}});
+    scope_ = product == 0 ? 1 : 2;
+  }
+  products_ = scope_ < 2 ? scope_ : static_cast<int>(op_.differentiable.size()) - 1;
+  return summed;
+}
+
+// Splits the elements into chunks, by what is summed and never by the number of threads.
+void Backward::plan_chunks() {
+  bool shared = false, split = true;
+  if (plane_ > 0) chunk_sums_ = products_ * entries_;
+  for (Sum& sum : sums_) {
+    if (plane_ > 0) {
+      sum.offset = sum.product * entries_;
+    } else if (has_own_sums(sum)) {
+      sum.offset = chunk_sums_;
+      chunk_sums_ += sum.count;
+    } else if (!meets_one(sum)) {
+      sum.total.resize(static_cast<std::size_t>(sum.count), nothing);
+      shared = true;
+      // No two chunks may add to the same element.
+      split = split && loop_[0].targets[sum.parameter] != 0;
+    }
+  }
+  // All chunks' sums together stay small beside x.
+  const std::int64_t room = size() * element_size() / (32 * std::max<std::int64_t>(1, chunk_sums_));
+  const std::int64_t wanted = std::min({size() / elements_per_chunk, most_chunks, room});
+  const std::int64_t chunks = split ? std::max<std::int64_t>(1, wanted) : 1;
+  chunk_ = (size() + chunks - 1) / chunks;
+  const std::int64_t unit = shared ? size() / loop_[0].size : row_ < chunk_ ? row_ : block;
+  chunk_ = (chunk_ + unit - 1) / unit * unit;
+}
+
+// Shows the kernel where to add: to the entries of the table, to the elements of the parameters,
+// or, where these differ by element, to the buffers.
+void Backward::point_to_sums(const Position& at, std::int64_t first, GradientRows& all,
+                             double* sums, Buffers& buffers) {
+  if (plane_ > 0) {
+    const std::int64_t entry = at.table + (period_ == 0 ? 0 : first % period_);
+    for (int product = 0; product < products_; ++product)
+      all.sums[product] = sums + product * entries_ + entry;
+    all.sums_step = all.rows.prepared_step;
+    return;
+  }
+  for (int product = 0; product < products_; ++product) {
+    all.sums[product] = buffers.sums[product];
+    std::fill_n(buffers.sums[product], period_ == 0 ? 1 : all.rows.length, nothing);
+  }
+  if (period_ > 0) return;
+  for (Sum& sum : sums_) all.sums[sum.product] = elements_of(sum, sums) + at.targets[sum.parameter];
+}
+
+// Adds what the kernel left in the buffers to the elements of the parameters.
+void Backward::add_elements(const Position& at, std::int64_t first, std::int64_t length,
+                            double* sums, const Buffers& buffers) {
+  for (Sum& sum : sums_) {
+    const double* const products = buffers.sums[sum.product];
+    const std::int64_t step = inner().targets[sum.parameter];
+    const std::int64_t target = at.targets[sum.parameter] + first * step;
+    if (meets_one(sum) && !has_own_sums(sum)) {
+      const std::int64_t size = size_of(sum.gradient.type);
+      set_.store[static_cast<int>(sum.gradient.type)][1](
+          products, length, static_cast<char*>(sum.gradient.data) + target * size, step * size);
+      continue;
+    }
+    double* const elements = elements_of(sum, sums) + target;
+    for (std::int64_t i = 0; i < length; ++i) elements[i * step] += products[i];
+  }
+}
+
+// Rounds the sums to the gradients' types.
+void Backward::deliver(const std::vector<double>& sums) {
+  for (Sum& sum : sums_) {
+    const bool own = plane_ > 0 || has_own_sums(sum);
+    if (!own && meets_one(sum)) continue;
+    if (sum.total.empty())
+      sum.total.resize(static_cast<std::size_t>(sum.count), size() == 0 ? 0 : nothing);
+    const double* const found = sums.data() + sum.offset;
+    if (plane_ > 0) add_entries(found, sum.parameter, sum.total.data());
+    else if (own && size() > 0) std::copy_n(found, sum.count, sum.total.data());
+    set_.store[static_cast<int>(sum.gradient.type)][1](
+        sum.total.data(), sum.count, sum.gradient.data, size_of(sum.gradient.type));
+  }
+}
+
+}  // namespace anybit

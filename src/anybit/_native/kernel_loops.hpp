@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files that are compiled once per instruction set share; ANYBIT_ISA names the namespace.
+// Everything their loops call is forced inline or in an unnamed namespace: a function with external
+// linkage could be merged by the linker with its twin from another instruction set.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "kernels.hpp"
+
+namespace anybit::ANYBIT_ISA {
+namespace {
+
+// The gathered type of an input: integer parameters are read exactly, not rounded to T.
+template <class Op, class T, std::size_t input>
+using Gathered = std::conditional_t<Op::inputs[input].domain.integer, double, T>;
+
+// The prepared parameters of `apply`, or of `partials` where these need others.
+template <class Op, class T, int variant, bool backward, std::size_t... input>
+auto prepared_at(const typename Op::Attributes& attributes, const void* const* gathered,
+                 std::int64_t i, std::index_sequence<input...>) {
+  constexpr bool others = requires { &Op::template prepare_partials<variant, T>; };
+  if constexpr (backward && others)
+    return Op::template prepare_partials<variant, T>(
+        attributes, static_cast<const Gathered<Op, T, input + 1>*>(gathered[input])[i]...);
+  else
+    return Op::template prepare<variant, T>(
+        attributes, static_cast<const Gathered<Op, T, input + 1>*>(gathered[input])[i]...);
+}
+
+template <class Op>
+using Parameters = std::make_index_sequence<Op::inputs.size() - 1>;
+
+template <class Op, class T, bool backward>
+inline constexpr std::size_t columns =
+    std::tuple_size_v<decltype(prepared_at<Op, T, 0, backward>({}, nullptr, 0, Parameters<Op>{}))>;
+
+template <class Op, class T, int variant, bool backward>
+void prepare(const void* attributes, const void* const* gathered, std::int64_t count,
+             void* prepared, std::int64_t plane) {
+  const auto& typed = *static_cast<const typename Op::Attributes*>(attributes);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto row = prepared_at<Op, T, variant, backward>(typed, gathered, i, Parameters<Op>{});
+    for (std::size_t column = 0; column < row.size(); ++column)
+      static_cast<T*>(prepared)[static_cast<std::int64_t>(column) * plane + i] = row[column];
+  }
+}
+
+// Elements do not depend on one another, not even where x and out are the same array: say so to
+// the compiler, which then vectorises without asking.
+template <class Body>
+[[gnu::always_inline]] inline void for_each_element(std::int64_t length, Body body) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#elif defined(__GNUC__)
+#pragma GCC ivdep
+#endif
+  for (std::int64_t i = 0; i < length; ++i) body(i);
+}
+
+}  // namespace
+}  // namespace anybit::ANYBIT_ISA
