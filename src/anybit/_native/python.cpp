@@ -92,8 +92,8 @@ NB_MODULE(_core, module) {
   });
   module.attr("descriptions") = descriptions;
   nb::dict handlers;
-  xla::for_each_handler([&](std::string_view name, void* handler) {
-    handlers[nb::str(name.data(), name.size())] = nb::capsule(handler);
+  xla::for_each_handler([&](const std::string& name, void* handler) {
+    handlers[name.c_str()] = nb::capsule(handler);
   });
   module.attr("xla_handlers") = handlers;
   module.def("num_threads", &num_threads);

@@ -8,6 +8,7 @@
 
 #include "../ops/operators.hpp"
 #include "application.hpp"
+#include "backward.hpp"
 #include "threads.hpp"
 #include "xla_host.hpp"
 
@@ -72,46 +73,98 @@ typename Op::Attributes attributes_of(const Attributes& given) {
   return attributes;
 }
 
+// Parameters come in a shape that broadcasts: what axis they belong to has been settled.
 template <class Op>
-void compute(const CallFrame& frame) {
-  check_layout(frame);
-  // Parameters come in a shape that broadcasts: what axis they belong to has been settled.
+const OperatorInfo& broadcasting() {
   static const OperatorInfo op = [] {
     OperatorInfo info = operator_info<Op, Operators>();
     info.parameter_axis = nullptr;
     return info;
   }();
-  const auto given = static_cast<std::size_t>(frame.arguments.size);
-  if (given < 1 || given > Op::inputs.size() || frame.results.size != 1)
-    fail("takes 1 to " + std::to_string(Op::inputs.size()) + " arrays and gives one");
-  const auto attributes = attributes_of<Op>(frame.attributes);
-  const Tensor out = tensor_at(frame.results, 0);
-  const Repeated x(tensor_at(frame.arguments, 0), out);
-  if (out.type != result_type(op, &attributes, x.tensor().type))
-    fail("the result cannot be " + std::string(name_of(out.type)));
+  return op;
+}
+
+// The arguments from `first` on, as inputs of the operator; those that are left out are the last.
+template <class Op>
+auto inputs_from(const CallFrame& frame, std::int64_t first) {
+  const std::int64_t given = frame.arguments.size - first;
+  if (given < 1 || given > static_cast<std::int64_t>(Op::inputs.size()))
+    fail("takes 1 to " + std::to_string(Op::inputs.size()) + " inputs, got " +
+         std::to_string(given));
   std::array<Tensor, Op::inputs.size()> inputs;
+  for (std::int64_t i = 0; i < given; ++i)
+    inputs[static_cast<std::size_t>(i)] = tensor_at(frame.arguments, first + i);
+  return inputs;
+}
+
+template <class Op>
+void compute(const CallFrame& frame) {
+  check_layout(frame);
+  if (frame.results.size != 1) fail("gives one array");
+  const OperatorInfo& op = broadcasting<Op>();
+  const auto attributes = attributes_of<Op>(frame.attributes);
+  auto inputs = inputs_from<Op>(frame, 0);
+  const Tensor out = tensor_at(frame.results, 0);
+  const Repeated x(inputs[0], out);
   inputs[0] = x.tensor();
-  for (std::size_t i = 1; i < given; ++i)
-    inputs[i] = tensor_at(frame.arguments, static_cast<std::int64_t>(i));
+  if (out.type != result_type(op, &attributes, inputs[0].type))
+    fail("the result cannot be " + std::string(name_of(out.type)));
   const Application application(op, &attributes, inputs, out);
   parallel_for(application.size(), elements_per_thread,
                [&](std::int64_t first, std::int64_t last) { application.run(first, last); });
 }
 
+bool same_shape(const Tensor& a, const Tensor& b) {
+  return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
+}
+
+// The arguments are the gradient that arrives and the inputs, the results the gradients of those
+// inputs whose bits are set in the attribute `wanted`.
 template <class Op>
+void differentiate(const CallFrame& frame) {
+  check_layout(frame);
+  const auto attributes = attributes_of<Op>(frame.attributes);
+  const auto inputs = inputs_from<Op>(frame, 1);
+  std::int64_t wanted = 0;
+  const std::int64_t place = find(frame.attributes, "wanted");
+  if (place < 0) fail("misses the attribute wanted");
+  read_attribute(frame.attributes, place, wanted);
+  Backward::Gradients gradients;
+  gradients.arriving = tensor_at(frame.arguments, 0);
+  std::int64_t results = 0;
+  for (const int input : broadcasting<Op>().differentiable) {
+    if ((wanted >> input & 1) == 0) continue;
+    if (results == frame.results.size) fail("wants more gradients than there are results");
+    const Tensor result = tensor_at(frame.results, results++);
+    const Tensor& of = inputs[static_cast<std::size_t>(input)];
+    if (!of.given || !same_shape(result, of) || result.type != of.type)
+      fail("a gradient is like its input");
+    (input == 0 ? gradients.of_x : gradients.of_inputs[input]) = result;
+  }
+  if (results != frame.results.size) fail("has results that are no gradients");
+  Backward(broadcasting<Op>(), &attributes, inputs, gradients).run();
+}
+
+template <void (*work)(const CallFrame&)>
 HostError* handle(CallFrame* frame) {
   if (const MetadataExtension* const asked = asked_for_metadata(*frame))
     return describe(frame->api, *asked->metadata);
   return guarded(*frame->api, [frame] {
-    if (frame->stage == Stage::execute) compute<Op>(*frame);
+    if (frame->stage == Stage::execute) work(*frame);
   });
 }
 
 }  // namespace
 
-void for_each_handler(const std::function<void(std::string_view name, void* handler)>& visit) {
+void for_each_handler(const Visit& visit) {
+  const auto show = [&visit](const std::string& name, Handler* handler) {
+    visit(name, reinterpret_cast<void*>(handler));
+  };
   Operators::for_each([&]<class Op>() {
-    visit(Op::name, reinterpret_cast<void*>(static_cast<Handler*>(&handle<Op>)));
+    const std::string name(Op::name);
+    show(name, &handle<&compute<Op>>);
+    if constexpr (requires { Op::differentiable; })
+      show(name + "_backward", &handle<&differentiate<Op>>);
   });
 }
 

@@ -3,16 +3,14 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from anybit.jax import _arguments, _native, _varying
+from anybit.jax import _arguments, _programs, _varying
 from anybit.ops import Operator
-from anybit.ops._arrays import cast, compute_type
-from anybit.ops._gradient import carried_back
 
 
 def function_of(operator: Operator) -> Callable[..., Any]:
@@ -41,80 +39,45 @@ def _differentiable(operator: Operator, attributes: _arguments.Attributes) -> Ca
 
     @jax.custom_vjp
     def evaluate(*inputs: Any) -> Any:
-        return _evaluate(operator, given, inputs)
+        return _programs.evaluate(operator, given, inputs)
 
     def forward(*inputs: Any) -> tuple[Any, Any]:
-        _refuse_others(operator, [each.perturbed for each in inputs])
+        wanted = _wanted(operator, [each.perturbed for each in inputs])
         values = tuple(each.value for each in inputs)
-        return evaluate(*values), values
+        return evaluate(*values), (values, _Names(tuple(wanted)))
 
-    def backward(inputs: tuple[Any, ...], gradient: Any) -> tuple[Any, ...]:
-        return _carried_back(operator, given, inputs, gradient)
+    def backward(kept: tuple[Any, Any], gradient: Any) -> tuple[Any, ...]:
+        inputs, wanted = kept
+        if isinstance(gradient, jax.custom_derivatives.SymbolicZero) or not wanted.names:
+            return (None,) * len(inputs)
+        found = _programs.gradients(operator, given, wanted.names, gradient, inputs)
+        return tuple(found.get(declared.name) for declared in operator.inputs[: len(inputs)])
 
     evaluate.defvjp(forward, backward, symbolic_zeros=True)
-    return jax.jit(evaluate)
+    compiled: Callable[..., Any] = jax.jit(evaluate)
+    return compiled
 
 
-def _evaluate(operator: Operator, attributes: Mapping[str, Any], inputs: tuple[Any, ...]) -> Any:
-    """The kernel on CPUs and the reference elsewhere.
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Names:
+    """Names that travel from the forward to the backward pass as a part of the program."""
 
-    Both are traced on every platform, so that both refuse what they do not take.
+    names: tuple[str, ...]
+
+
+def _wanted(operator: Operator, moving: list[bool]) -> list[str]:
+    """The inputs by which the result is differentiated. TypeError for one that has no derivative.
+
+    A result of integers has none at all, which is no error: it ends the way back.
     """
-
-    def traced(*inputs: Any) -> Any:
-        result = operator.reference(*_unfolded(operator, inputs), **attributes)
-        return jax.lax.convert_element_type(result, result.dtype)  # no weak type
-
-    native = functools.partial(_native.call, operator, attributes)
-    return jax.lax.platform_dependent(*inputs, cpu=native, default=traced)
-
-
-def _unfolded(operator: Operator, inputs: tuple[Any, ...]) -> list[Any]:
-    """Inputs for the reference, with parameters that XLA does not take for repeated ones.
-
-    It would replace x / scale by x * (1 / scale), which rounds twice, if it saw that there is one
-    scale for many elements.
-    """
-    x, *parameters = inputs
-    if operator.result_dtype is not None:  # its parameters broadcast by a rule of their own
-        return list(inputs)
-    return [
-        x,
-        *(
-            value if declared.domain.integer else _elementwise(cast(value, compute_type(x)), x)
-            for declared, value in zip(operator.inputs[1:], parameters, strict=False)
-        ),
-    ]
-
-
-def _elementwise(value: Any, x: Any) -> Any:
-    return jnp.where(x == x, value, jax.lax.optimization_barrier(jax.lax.stop_gradient(value)))
-
-
-def _refuse_others(operator: Operator, perturbed: list[bool]) -> None:
+    names = [item.name for item, moves in zip(operator.inputs, moving, strict=False) if moves]
     if not operator.differentiable:
-        return
-    for declared, moves in zip(operator.inputs, perturbed, strict=False):
-        if moves and declared.name not in operator.differentiable:
+        return []
+    for name in names:
+        if name not in operator.differentiable:
             raise TypeError(
-                f"{operator.name} has no derivative with respect to {declared.name}; "
-                f"pass it through jax.lax.stop_gradient, or differentiate by "
-                f"{', '.join(operator.differentiable)}"
+                f"{operator.name} has no derivative with respect to {name}, only to "
+                f"{', '.join(operator.differentiable)}; use jax.lax.stop_gradient({name})"
             )
-
-
-def _carried_back(
-    operator: Operator, attributes: Mapping[str, Any], inputs: tuple[Any, ...], gradient: Any
-) -> tuple[Any, ...]:
-    names = [declared.name for declared in operator.inputs]
-    by_name = dict(zip(names, inputs, strict=False))
-    wanted = [
-        name
-        for name, value in by_name.items()
-        if name in operator.differentiable and jnp.isdtype(value.dtype, "real floating")
-    ]
-    if isinstance(gradient, jax.custom_derivatives.SymbolicZero) or not wanted:
-        return tuple(None for _ in inputs)
-    partials = operator.partials(*_unfolded(operator, inputs), **attributes)
-    found = carried_back(gradient, by_name, partials, wanted)
-    return tuple(found.get(name) for name in by_name)
+    return names

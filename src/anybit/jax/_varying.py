@@ -11,7 +11,7 @@ import jax
 
 
 def _axes(x: Any) -> frozenset[str]:
-    kind = jax.typeof(x) if hasattr(jax, "typeof") else None
+    kind: Any = jax.typeof(x) if hasattr(jax, "typeof") else None
     if hasattr(kind, "manual_axis_type"):
         return frozenset(kind.manual_axis_type.varying)
     return frozenset(getattr(kind, "vma", ()))

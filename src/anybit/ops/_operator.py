@@ -91,6 +91,11 @@ class Operator:
         """The number of leading inputs that have no default."""
         return sum(not declared.optional for declared in self.inputs)
 
+    @property
+    def broadcasts(self) -> bool:
+        """Whether parameters meet x by NumPy's rule of broadcasting, not by one of their own."""
+        return self.place is _arrays.broadcastable
+
 
 def operator(
     onnx_name: str,

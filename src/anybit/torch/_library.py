@@ -73,9 +73,7 @@ def _define_gradient(operator: Operator) -> None:
         ctx.attributes = keyword_only_inputs or {}
 
     def differentiate(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        wanted = [
-            name for name, need in zip(names, ctx.needs_input_grad, strict=False) if need
-        ]
+        wanted = [name for name, need in zip(names, ctx.needs_input_grad, strict=False) if need]
         found = overload(gradient, *ctx.saved_tensors, wanted=wanted, **ctx.attributes)
         by_name = dict(zip(wanted, found, strict=True))
         return tuple(by_name.get(name) for name in names)
