@@ -40,6 +40,8 @@ class Backend(enum.StrEnum):
     TORCH = "torch"
     TORCH_COMPILE = "torch-compile"
     TRITON = "triton"
+    JAX = "jax"
+    JAX_JIT = "jax-jit"
 
     def apply(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
         match self:
@@ -65,6 +67,14 @@ class Backend(enum.StrEnum):
                 import triton_backend
 
                 return triton_backend.evaluate(operator, *inputs, **attributes)
+            case Backend.JAX:
+                import jax_backend
+
+                return jax_backend.evaluate(operator, *inputs, **attributes)
+            case Backend.JAX_JIT:
+                import jax_backend
+
+                return jax_backend.evaluate_jitted(operator, *inputs, **attributes)
             case _:
                 return OPERATORS[operator].function(*inputs, **attributes)
 
@@ -75,6 +85,8 @@ PACKAGES = {
     Backend.TORCH: "torch",
     Backend.TORCH_COMPILE: "torch",
     Backend.TRITON: "triton",
+    Backend.JAX: "jax",
+    Backend.JAX_JIT: "jax",
 }
 # Their compilers take a good part of a second for each row.
 SLOW = {Backend.TORCH_COMPILE}

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 descriptions: dict[str, dict[str, Any]]
+xla_handlers: dict[str, Any]
 
 def num_threads() -> int: ...
 def set_num_threads(count: int) -> None: ...

@@ -10,6 +10,7 @@
 #include "python_arguments.hpp"
 #include "python_backward.hpp"
 #include "threads.hpp"
+#include "xla_handler.hpp"
 
 namespace anybit {
 namespace {
@@ -90,6 +91,11 @@ NB_MODULE(_core, module) {
     descriptions[Op::name.data()] = describe<Op>();
   });
   module.attr("descriptions") = descriptions;
+  nb::dict handlers;
+  xla::for_each_handler([&](const std::string& name, void* handler) {
+    handlers[name.c_str()] = nb::capsule(handler);
+  });
+  module.attr("xla_handlers") = handlers;
   module.def("num_threads", &num_threads);
   module.def("set_num_threads", &set_num_threads);
   module.def("limit_threads", &limit_threads);

@@ -50,6 +50,23 @@ def compute_type(x: Any) -> Any:
     return xp.float64 if x.dtype == xp.float64 else xp.float32
 
 
+def integer_type(xp: Any) -> Any:
+    """int64, or int32 where a library has no wider one: JAX, unless 64 bits are switched on."""
+    return xp.int64 if _has_64_bits(xp) else xp.int32
+
+
+def integer_limit(xp: Any) -> int:
+    """The exponent of a power of two such that sums of two integers within it do not overflow."""
+    return 62 if _has_64_bits(xp) else 30
+
+
+def _has_64_bits(xp: Any) -> bool:
+    # Of the other libraries one may ask for 64 bits on any device; JAX warns and takes 32.
+    if getattr(xp, "__name__", None) != "jax.numpy":
+        return True
+    return "int64" in xp.__array_namespace_info__().dtypes()
+
+
 def cast(x: Any, dtype: Any) -> Any:
     """x in another dtype, be it one that the array API has or bfloat16 and float16."""
     if isinstance(x, np.ndarray) or _is_bfloat16(x):
@@ -59,9 +76,14 @@ def cast(x: Any, dtype: Any) -> Any:
 
 def widened(x: Any, domain: Domain, name: str) -> Any:
     """x in its compute type; exact. TypeError for a dtype that the operator does not take."""
+    check_x(x, domain, name)
+    return cast(x, compute_type(x))
+
+
+def check_x(x: Any, domain: Domain, name: str) -> None:
+    """TypeError for a dtype that the operator does not take."""
     if _dtype_name(x) not in domain.dtypes:
         raise TypeError(f"{name} must be {domain.description}, got {x.dtype}")
-    return cast(x, compute_type(x))
 
 
 def delivered(result: Any, x: Any, out: Any) -> Any:
@@ -82,11 +104,22 @@ def delivered(result: Any, x: Any, out: Any) -> Any:
 
 
 def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
-    """One parameter as an array beside x: the compute type, or int64 where integers are asked for.
+    """One parameter as an array beside x: the compute type, or integers where they are asked for.
 
     Raises TypeError for what is no real number and ValueError for values outside the domain.
     """
     xp = namespace(x)
+    values = checked(value, domain, name)
+    if domain.integer:
+        return _beside(as_integers(values), xp, integer_type(xp), x)
+    return _beside(values, xp, compute_type(x), x)
+
+
+def checked(value: Any, domain: Domain, name: str) -> Any:
+    """The parameter as an array of its own dtype. Raises what `parameter` raises.
+
+    Values that are not known yet, in traced arrays, are not looked at.
+    """
     values = np.asarray(value) if not is_foreign(value) else value
     kinds = ("real floating", "integral", "bool")
     other = hasattr(value, "dtype") and domain.dtypes and _dtype_name(values) not in domain.dtypes
@@ -94,13 +127,22 @@ def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
         raise TypeError(f"{name} must be {domain.description}, got dtype {values.dtype}")
     if domain.integer or domain.minimum > -math.inf:
         check_values(values, domain, name)
-    if domain.integer:
-        # Beyond 2^62 every width and bias means the same; the cast itself must not wrap.
-        host = namespace(values)
-        wide = cast(values, host.float64)
-        whole = host.clip(wide, -(2.0**62), 2.0**62)
-        return _beside(cast(whole, host.int64), xp, xp.int64, x)
-    return _beside(values, xp, compute_type(x), x)
+    return values
+
+
+def as_integers(values: Any) -> Any:
+    """Whole numbers as the widest integers. Beyond the limit all widths and biases are the same."""
+    host = namespace(values)
+    limit = 2 ** integer_limit(host)
+    if not _has_64_bits(host) and not host.isdtype(values.dtype, "real floating"):
+        # Going through float32 would round; smaller types than these are within the limit.
+        if values.dtype in (host.int32, host.uint32):
+            lowest = 0 if host.isdtype(values.dtype, "unsigned integer") else -limit
+            values = host.clip(values, lowest, limit)
+        return cast(values, host.int32)
+    wide = cast(values, host.float64 if _has_64_bits(host) else host.float32)
+    # The cast itself must not wrap.
+    return cast(host.clip(wide, -float(limit), float(limit)), integer_type(host))
 
 
 def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
@@ -120,11 +162,12 @@ def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
 def check_values(values: Any, domain: Domain, name: str) -> None:
     """ValueError for the first value outside the domain; values that are not known yet may fit."""
     xp = namespace(values)
-    wide = cast(values, xp.float64)
-    wrong = xp.isnan(wide)
-    if domain.integer:
-        wrong = wrong | xp.isinf(wide) | (wide != xp.floor(wide))
-    wrong = wrong | (wide < domain.minimum) | (wide > domain.maximum)
+    wide = cast(values, xp.float64) if _has_64_bits(xp) else values
+    wrong = (wide < float(domain.minimum)) | (wide > float(domain.maximum))
+    if xp.isdtype(wide.dtype, "real floating"):
+        wrong = wrong | xp.isnan(wide)
+        if domain.integer:
+            wrong = wrong | xp.isinf(wide) | (wide != xp.floor(wide))
     try:
         found = bool(xp.any(wrong))
     except TypeError:  # traced: the values will be known when the program runs

@@ -93,7 +93,7 @@ class Operator:
 
     @property
     def broadcasts(self) -> bool:
-        """Whether parameters meet x by NumPy's rule of broadcasting, and by no rule of their own."""
+        """Whether parameters meet x by NumPy's rule of broadcasting, not by one of their own."""
         return self.place is _arrays.broadcastable
 
 

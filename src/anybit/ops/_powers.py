@@ -8,7 +8,7 @@ our own may have these functions, from the bits of the numbers; tests compare th
 import math
 from typing import Any
 
-from anybit.ops._arrays import namespace
+from anybit.ops._arrays import integer_type, namespace
 
 # Below and above every exponent of float64, subnormals included, with room for half steps.
 _LIMIT = 1100
@@ -16,7 +16,7 @@ _POWERS = [math.ldexp(1.0, n) if n < 1024 else math.inf for n in range(-_LIMIT, 
 
 
 def power_of_two(exponent: Any, dtype: Any) -> Any:
-    """2^exponent for int64 exponents: inf above the range of the dtype, 0 below it."""
+    """2^exponent for integer exponents: inf above the range of the dtype, 0 below it."""
     xp = namespace(exponent)
     if hasattr(xp, "power_of_two"):
         return xp.power_of_two(exponent, dtype)
@@ -25,14 +25,14 @@ def power_of_two(exponent: Any, dtype: Any) -> Any:
 
 
 def floor_log2(y: Any) -> Any:
-    """The int64 exponent E with 2^E <= |y| < 2^(E+1); very low for 0, anything for NaN and inf."""
+    """The integer E with 2^E <= |y| < 2^(E+1); very low for 0, anything for NaN and inf."""
     xp = namespace(y)
     if hasattr(xp, "floor_log2"):
         return xp.floor_log2(y)
     ordinary = xp.isfinite(y) & (y != 0)
     magnitude = xp.where(ordinary, xp.abs(y), xp.ones_like(y))
     # The library's log2 is a good guess; comparing with the exact powers makes it exact.
-    guess = xp.astype(xp.floor(xp.log2(magnitude)), xp.int64)
+    guess = xp.astype(xp.floor(xp.log2(magnitude)), integer_type(xp))
     guess = xp.where(power_of_two(guess, y.dtype) > magnitude, guess - 1, guess)
     guess = xp.where(power_of_two(guess + 1, y.dtype) <= magnitude, guess + 1, guess)
     return xp.where(y == 0, xp.full_like(guess, -_LIMIT), guess)

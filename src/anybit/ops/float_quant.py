@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from anybit.formats import FloatFormat
-from anybit.ops._arrays import namespace
+from anybit.ops._arrays import integer_limit, namespace
 from anybit.ops._domain import (
     Floating,
     Integer,
@@ -244,7 +244,7 @@ def _largest_value(
     """(2 - 2^-m) * 2^(2^e - 1 - bias): the largest value if no code is reserved."""
     xp = namespace(exponent_bitwidth)
     codes = xp.bitwise_left_shift(
-        xp.ones_like(exponent_bitwidth), xp.clip(exponent_bitwidth, 0, 62)
+        xp.ones_like(exponent_bitwidth), xp.clip(exponent_bitwidth, 0, integer_limit(xp))
     )
     significand = 2 - power_of_two(-mantissa_bitwidth, dtype)
     return times_power_of_two(significand, codes - 1 - exponent_bias)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators on JAX's arrays: the back-ends `jax` and `jax-jit`."""
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import anybit.jax
+
+ERROR = getattr(jax.errors, "JaxRuntimeError", RuntimeError)
+
+
+def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
+    """One call with JAX's default of 32 bits, and with the parameters as they are."""
+    if np.asarray(inputs[0]).dtype == np.float64:
+        pytest.skip("JAX makes float32 of float64 unless 64 bits are switched on")
+    with jax.enable_x64(False):
+        return np.asarray(getattr(anybit.jax, operator)(*inputs, **attributes))
+
+
+def evaluate_jitted(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
+    """The same with 64 bits in a compiled program whose inputs are not known when it is traced.
+
+    Faults of their values are found when it runs, and are errors of JAX's then.
+    """
+    function = getattr(anybit.jax, operator)
+    with jax.enable_x64(True):
+        program = jax.jit(lambda *arrays: function(*arrays, **attributes))
+        try:
+            return np.asarray(program(*map(as_argument, inputs)))
+        except ERROR as error:
+            fault = re.fullmatch(r"INVALID_ARGUMENT: (.*)", str(error), re.DOTALL)
+            if fault is None:
+                raise
+            raise ValueError(fault[1]) from error
+
+
+def as_argument(value: Any) -> Any:
+    """Lists are no arrays for JAX, but trees of numbers."""
+    return np.asarray(value) if isinstance(value, list | tuple) else value
