@@ -116,7 +116,7 @@ def test_learned_scales_start_with_the_mean_of_the_ranks(ranks: Any) -> None:
         one, other = (rank["start"][name] for rank in ranks)
         assert torch.equal(one, other), name
     # The ranks would have differed. What enters the second layer depends on the first scale.
-    name = "0.input_quantizer.scale.value"
+    name = "0.input_quantizer.scale.threshold"
     alone = [rank["alone"][name] for rank in ranks]
     assert alone[1] > 2 * alone[0]
     assert torch.allclose(ranks[0]["start"][name], sum(alone) / RANKS, rtol=1e-6)

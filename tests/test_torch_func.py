@@ -11,6 +11,9 @@ torch = pytest.importorskip("torch")
 import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS  # noqa: E402
 
+# Forward mode uses parts of PyTorch that PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
 Tensor = torch.Tensor
 SIZE = 3
 x = torch.linspace(-9, 9, 4 * SIZE * 5).reshape(4, SIZE, 5)
@@ -171,3 +174,17 @@ def test_functional_call_of_a_module() -> None:
 
     # Ties go to even: 0.5 becomes 0, which is 0.5 below.
     assert torch.func.grad(loss)(parameters)["scale"].item() == -0.5 + 0 + 7
+
+
+def test_forward_mode_is_refused() -> None:
+    """PyTorch would take the derivative that it does not find for 0."""
+    ones = torch.ones(3)
+    with pytest.raises(NotImplementedError, match="int_quant has no derivatives in forward mode"):
+        torch.func.jvp(lambda x: quantize(x, 0.5, 0), (ones,), (ones,))
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jacfwd(lambda scale: quantize(ones, scale, 0))(torch.tensor(0.5))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(ones, ones)
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            quantize(dual, 0.5, 0)
+        assert torch.equal(quantize(ones, 0.5, 0), ones)

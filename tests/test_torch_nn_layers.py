@@ -116,7 +116,7 @@ def test_inputs_per_channel(case: Any) -> None:
     layer = make(input_quantizer=activations(granularity="per-channel"))
     axis = -1 if isinstance(layer, nn.QuantLinear) else 1
     layer(x)
-    assert layer.input_quantizer.scale.value.shape == (x.shape[axis],)
+    assert layer.input_quantizer.scale.threshold.shape == (x.shape[axis],)
     # Without a batch, too.
     assert torch.equal(layer.eval().input_quantizer(x)[0], layer.input_quantizer(x[0]))
     assert layer(x[0]).shape == layer(x)[0].shape
@@ -213,7 +213,9 @@ def test_state_dicts_into_a_model_that_has_seen_other_data(trained: Any) -> None
     # A loaded scale is not started again by the next batch.
     other.train()
     other[2].input_quantizer(5 * torch.ones(1, 4, 4, 4))
-    assert torch.equal(other[2].input_quantizer.scale.value, model[2].input_quantizer.scale.value)
+    assert torch.equal(
+        other[2].input_quantizer.scale.threshold, model[2].input_quantizer.scale.threshold
+    )
 
 
 def test_state_dicts_of_a_model_that_has_seen_nothing() -> None:
@@ -224,6 +226,17 @@ def test_state_dicts_of_a_model_that_has_seen_nothing() -> None:
         other.eval()(torch.rand(1, 2, 6, 6))
     other.train()(torch.rand(1, 2, 6, 6))
     assert not any(bool(value.isnan().any()) for value in other.state_dict().values())
+
+
+def test_averages_of_models_that_have_seen_nothing(trained: Any) -> None:
+    """Values that are written into the parameters, as ranks do too: no state dict is loaded."""
+    model, x = trained
+    for mode in (True, False):
+        average = torch.optim.swa_utils.AveragedModel(network(), use_buffers=True)
+        average.update_parameters(model)
+        assert torch.equal(average.train(mode)(9 * x), model(9 * x)) == (not mode)
+        name = "module.2.input_quantizer.scale.threshold"
+        assert torch.equal(average.get_parameter(name), model[2].input_quantizer.scale.threshold)
 
 
 def test_assigned_state_dicts(trained: Any) -> None:
@@ -242,13 +255,15 @@ def test_float_state_dicts_bring_their_own_weight_scales() -> None:
     with torch.no_grad():
         source.weight.mul_(100)
     missing = layer.load_state_dict(source.state_dict(), strict=False).missing_keys
-    assert sorted(missing) == ["input_quantizer.scale.value", "weight_quantizer.scale.value"]
+    assert sorted(missing) == ["input_quantizer.scale.value", "weight_quantizer.scale.threshold"]
     expected = nn.QuantLinear(6, 5, weight_quantizer=weights())
     expected.weight = source.weight
     expected.weight_quantizer.initialize(source.weight)
     assert torch.equal(
         layer.weight_quantizer(layer.weight), expected.weight_quantizer(source.weight)
     )
+    # Fixed scales stay.
+    assert layer.input_quantizer.scale(torch.ones(1)).item() == pytest.approx(0.1)
     with pytest.raises(RuntimeError, match=r"Missing key.*weight_quantizer\.scale\.value"):
         layer.load_state_dict(source.state_dict())
 
@@ -259,7 +274,7 @@ def test_copies(trained: Any, copied: Any) -> None:
     twin = copied(model)
     assert torch.equal(twin(x), model(x))
     with torch.no_grad():
-        twin[2].input_quantizer.scale.value.mul_(2)
+        twin[2].input_quantizer.scale.threshold.mul_(2)
     assert not torch.equal(twin(x), model(x))
 
 
@@ -285,7 +300,7 @@ def test_dtypes(trained: Any) -> None:
 
 def test_layers_in_float64_have_scales_in_float64() -> None:
     layer = nn.QuantLinear(3, 2, weight_quantizer=weights(), dtype=torch.float64)
-    assert layer.weight_quantizer.scale.value.dtype == torch.float64
+    assert layer.weight_quantizer.scale.threshold.dtype == torch.float64
 
 
 def test_no_call_looks_at_values(trained: Any) -> None:
@@ -318,6 +333,18 @@ def test_accumulators_need_both_scales() -> None:
         nn.QuantLinear(3, 2, **all_quantizers() | {"weight_quantizer": along_inputs})
 
 
+def test_accumulators_are_for_biases() -> None:
+    for keyword in ("weight_quantizer", "input_quantizer", "output_quantizer"):
+        with pytest.raises(ValueError, match=f"for a bias_quantizer, not for {keyword}"):
+            nn.QuantLinear(3, 2, **{keyword: nn.IntQuantizer(4, scale="accumulator")})
+
+
+@pytest.mark.parametrize("given", ["int4", torch.nn.Identity(), nn.Trunc(8, 4)])
+def test_what_is_no_quantizer(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"input_quantizer must be a quantizer.* got .*quantizer\("):
+        nn.QuantLinear(3, 2, input_quantizer=given)
+
+
 def test_grouped_transposed_convolutions() -> None:
     with pytest.raises(ValueError, match="groups=2: no axis of its weight has all output"):
         nn.QuantConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=weights())
@@ -325,7 +352,7 @@ def test_grouped_transposed_convolutions() -> None:
         quantizer = nn.IntQuantizer(4, granularity="per-channel", axis=axis)
         layer = nn.QuantConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=quantizer)
         assert layer(torch.rand(1, 4, 5, 5)).shape == (1, 6, 7, 7)
-        assert quantizer.scale.value.shape == (channels,)
+        assert quantizer.scale.threshold.shape == (channels,)
 
 
 def test_quantizers_for_other_shapes() -> None:

@@ -128,30 +128,31 @@ def test_learned_scales_start_as_in_lsq_but_cover_no_more_than_x() -> None:
         quantizer = nn.IntQuantizer(bits)
         quantizer(x)
         expected = min(2 * mean / math.sqrt(highest), largest / highest)
-        assert quantizer.scale.value.item() == pytest.approx(expected, rel=1e-6)
+        assert quantizer.scale(x).item() == pytest.approx(expected, rel=1e-6)
+        assert quantizer.scale.threshold.item() == pytest.approx(highest * expected, rel=1e-6)
     quantizer = nn.BipolarQuantizer()
     quantizer(x)
-    assert quantizer.scale.value.item() == pytest.approx(mean, rel=1e-6)
+    assert quantizer.scale(x).item() == pytest.approx(mean, rel=1e-6)
 
 
 def test_learned_scales_start_once() -> None:
     quantizer = nn.IntQuantizer(4)
     quantizer(sample(100))
-    before = quantizer.scale.value.item()
+    before = quantizer.scale.threshold.item()
     quantizer(100 * sample(100))
-    assert quantizer.scale.value.item() == before
+    assert quantizer.scale.threshold.item() == before
 
 
 def test_a_channel_of_zeros_can_be_learned() -> None:
     x = sample(64, 2) * torch.tensor([0.0, 1.0])
     quantizer = nn.IntQuantizer(4, granularity="per-channel", channels=2)
     assert quantizer(x)[:, 0].tolist() == [0.0] * 64
-    assert quantizer.scale.value[0].item() == pytest.approx(1 / 7)
+    assert quantizer.scale(x)[0, 0].item() == pytest.approx(1 / 7)
 
 
 @pytest.mark.parametrize("granularity", ["per-tensor", "per-channel"])
 def test_gradient_of_a_learned_scale(granularity: str) -> None:
-    """That of the operator times 1 / sqrt(N Q): N elements of one sample share a scale."""
+    """That of the operator for scale = threshold / 7, times 1 / sqrt(N) for N elements."""
     x = sample(6, 4, 5)
     quantizer = nn.IntQuantizer(4, granularity=granularity, channels=4)
     quantizer(x)
@@ -160,8 +161,8 @@ def test_gradient_of_a_learned_scale(granularity: str) -> None:
     scale = quantizer.scale(x).detach().requires_grad_()
     (anybit.torch.int_quant(x, scale, 0, 4) * weights).sum().backward()
     elements = 4 * 5 if granularity == "per-tensor" else 5
-    expected = scale.grad.flatten() / math.sqrt(elements * 7)
-    assert torch.allclose(quantizer.scale.value.grad.flatten(), expected, rtol=1e-6, atol=0)
+    expected = scale.grad.flatten() / 7 / math.sqrt(elements)
+    assert torch.allclose(quantizer.scale.threshold.grad.flatten(), expected, rtol=1e-6, atol=0)
 
 
 def test_the_factor_of_the_gradient_does_not_depend_on_the_batch() -> None:
@@ -170,11 +171,11 @@ def test_the_factor_of_the_gradient_does_not_depend_on_the_batch() -> None:
     quantizer = nn.IntQuantizer(4)
     quantizer(x)
     quantizer(x).sum().backward()
-    whole = quantizer.scale.value.grad.clone()
+    whole = quantizer.scale.threshold.grad.clone()
     quantizer.zero_grad()
     for part in x.split(2):
         quantizer(part).sum().backward()
-    assert torch.allclose(quantizer.scale.value.grad, whole, rtol=1e-5)
+    assert torch.allclose(quantizer.scale.threshold.grad, whole, rtol=1e-5)
 
 
 def test_a_negative_parameter_is_a_positive_scale() -> None:
@@ -182,7 +183,7 @@ def test_a_negative_parameter_is_a_positive_scale() -> None:
     x = sample(20)
     expected = quantizer(x)
     with torch.no_grad():
-        quantizer.scale.value.neg_()
+        quantizer.scale.threshold.neg_()
     assert torch.equal(quantizer(x), expected)
 
 
@@ -206,7 +207,7 @@ def test_powers_of_two_are_learned_straight_through() -> None:
     quantizer = nn.IntQuantizer(4, power_of_two=True)
     quantizer(x).square().sum().backward()
     assert math.frexp(quantizer.scale(x).item())[0] == 0.5
-    assert quantizer.scale.value.grad.item() != 0
+    assert quantizer.scale.threshold.grad.item() != 0
 
 
 def test_fixed_scales() -> None:
@@ -237,14 +238,34 @@ def test_conversion_to_half_precision() -> None:
     quantizer = nn.IntQuantizer(4)
     quantizer(x)
     half = copy.deepcopy(quantizer).half()
-    expected = anybit.int_quant(x.numpy(), half.scale.value.float().item(), 0, 4)
+    expected = anybit.int_quant(x.numpy(), half.scale(x).item(), 0, 4)
     assert same(half(x), expected)
 
 
-def test_empty_batches() -> None:
-    quantizer = nn.IntQuantizer(4)
-    quantizer(sample(4, 3))
-    assert quantizer(torch.empty(0, 3)).shape == (0, 3)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("granularity", ["per-tensor", "per-channel"])
+def test_empty_batches(policy: Any, granularity: str) -> None:
+    quantizer = nn.IntQuantizer(4, granularity=granularity, scale=policy, channels=3)
+    empty = torch.empty(0, 3)
+    if policy in ("learned", "ema"):
+        with pytest.raises(RuntimeError, match="not known yet"):
+            quantizer(empty)
+    x = sample(4, 3)
+    quantizer(x)
+    before = quantizer.eval().scale(x)
+    assert quantizer.train()(empty).shape == (0, 3)
+    assert torch.equal(quantizer.eval().scale(x), before)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_states_do_not_keep_what_is_not_finite(bad: float) -> None:
+    for policy in ("learned", "ema"):
+        quantizer = nn.IntQuantizer(4, scale=policy)
+        x = torch.tensor([7.0, bad, -3.5])
+        for _ in range(2):
+            result = quantizer(x)
+            assert 0 < quantizer.scale(x).item() <= 1.0
+        assert result[1].isnan().item() == math.isnan(bad)
 
 
 # Bad arguments.
@@ -263,6 +284,9 @@ def test_empty_batches() -> None:
         (lambda: nn.IntQuantizer(4, granularity="channel"), "got 'channel'"),
         (lambda: nn.IntQuantizer(4, scale="max"), '"learned", "absmax", "ema".*got \'max\''),
         (lambda: nn.IntQuantizer(4, scale=None), "a number or a tensor, got None"),
+        (lambda: nn.Trunc(0, 4), "in_bits must be an integer >= 1, got 0"),
+        (lambda: nn.Trunc(8, 2.5), "out_bits must be an integer >= 1, got 2.5"),
+        (lambda: nn.Trunc(8, 4, rounding_mode="NEAR"), "NEAR"),
         (lambda: nn.IntQuantizer(4, scale=0.0), "scale must be finite and > 0, got 0.0"),
         (lambda: nn.IntQuantizer(4, scale=math.nan), "got nan"),
         (lambda: nn.IntQuantizer(4, scale=torch.ones(3)), 'granularity="per-channel"'),
@@ -278,6 +302,10 @@ def test_empty_batches() -> None:
 def test_bad_arguments(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_bits_of_numpy() -> None:
+    assert nn.IntQuantizer(np.uint8(8), scale="absmax").scale(torch.tensor([127.0])) == 1.0
 
 
 def test_scales_that_are_not_known_yet() -> None:

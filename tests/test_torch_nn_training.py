@@ -92,6 +92,18 @@ def test_training_reduces_the_loss(weight: str, activation: str, factor: float) 
     assert accuracy > 0.75
 
 
+@pytest.mark.parametrize("learning_rate", [0.01, 0.001])
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_one_learning_rate_for_weights_and_scales(bits: int, learning_rate: float) -> None:
+    """Adam steps by the learning rate: much for a scale in 8 bits, were it the parameter."""
+    model = network(f"int{bits} per-channel", f"uint{bits}")
+    train(model, 60, learning_rate)
+    for layer in (model[2], model[4]):
+        threshold = layer.weight_quantizer.scale.threshold
+        reached = layer.weight.abs().amax(1) / threshold.abs()
+        assert bool(((reached > 0.4) & (reached < 2.5)).all()), reached
+
+
 @pytest.mark.parametrize(("weight", "activation", "_factor"), WORDS)
 def test_compiled_training_is_the_same_training(
     weight: str, activation: str, _factor: float

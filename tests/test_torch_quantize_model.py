@@ -167,10 +167,26 @@ def test_subclasses_are_left_alone() -> None:
     assert quantized(torch.rand(2, 3, 8)).shape == (2, 3, 8)
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+def test_encoders_call_their_layers_in_eval_mode(inplace: bool) -> None:
+    """Without gradients torch has a way that reads the weights, in float, and calls no layer."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    spec = {"weight": "bipolar", "activation": "int4 absmax"}
+    quantized = quantize_model(model, spec, inplace=inplace)
+    x = torch.rand(2, 3, 8)
+    padding = torch.tensor([[False, False, True], [False, False, False]])
+    for options in ({}, {"src_key_padding_mask": padding}):
+        expected = quantized(x, **options)
+        with torch.no_grad():
+            assert torch.allclose(quantized(x, **options), expected, atol=1e-5)
+
+
 def test_meta_devices() -> None:
     with torch.device("meta"):
         model = Tied()
-    assert quantize_model(model, SPEC).head.weight_quantizer.scale.value.device.type == "meta"
+    assert quantize_model(model, SPEC).head.weight_quantizer.scale.threshold.device.type == "meta"
 
 
 def test_state_dicts_of_quantized_models() -> None:
@@ -215,6 +231,8 @@ def test_table() -> None:
         ({}, "the specification quantizes nothing"),
         (SPEC | {"skip": ["*"]}, "every layer is skipped"),
         (SPEC | {"skip": ["heads"]}, "skip: no layer matches 'heads'; there are head"),
+        (SPEC | {"skip": None}, '"skip" must be a list of names or patterns, got None'),
+        ({"weight": "int4 accumulator"}, "'lift': .* for a bias_quantizer, not for weight_quant"),
         (SPEC | {"skip": "head"}, "\"skip\" must be a list of names or patterns, got 'head'"),
         (SPEC | {"layers": {"block.*": {}}}, "layers: no layer matches 'block.*'; there are blo"),
         (SPEC | {"layers": {"head": {"input": "int4"}}}, "layers: head: unknown key 'input'"),
@@ -241,6 +259,8 @@ def test_bad_specifications(spec: Any, message: str, inplace: bool) -> None:
 def test_models_without_layers() -> None:
     with pytest.raises(ValueError, match="no layer of the types Linear, Conv1d, Conv2d"):
         quantize_model(torch.nn.ReLU(), SPEC)
+    with pytest.raises(ValueError, match="that is not quantized already: nothing to quantize"):
+        quantize_model(quantize_model(torch.nn.Linear(3, 2), SPEC), SPEC)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table and the picture of docs/qat_digits.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +39,9 @@ _BLUE, _ORANGE, _INK, _FAINT = "#0969da", "#bc4c00", "#1f2328", "#c9d1d9"
 class Line:
     """What is known of one variant: the accuracy for each seed, and the file of the first."""
 
-    variant: Variant
+    variant: "Variant"
     accuracies: tuple[float, ...]
-    file: File
+    file: "File"
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -61,16 +59,16 @@ class Line:
         )
 
 
-def _agreement(file: File) -> str:
+def _agreement(file: "File") -> str:
     if file.equal:
         return "the same bits"
     steps = f", {file.steps:.0f} steps" if file.steps else ""
     return f"within {file.tolerance:g}{steps}"
 
 
-def lines(outcomes: Iterable[Outcome]) -> list[Line]:
+def lines(outcomes: Iterable["Outcome"]) -> list[Line]:
     """One line for each variant."""
-    grouped: dict[str, list[Outcome]] = {}
+    grouped: dict[str, list["Outcome"]] = {}
     for outcome in outcomes:
         grouped.setdefault(outcome.variant.name, []).append(outcome)
     result = []

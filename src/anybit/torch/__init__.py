@@ -3,6 +3,18 @@
 
 Every operator is here under its own name and signature, and as `torch.ops.anybit.<name>`.
 
+* Parameters are numbers, lists, NumPy arrays or tensors on x's device. Numbers are rounded once, to
+  float32 (float64 for x of float64), and wait for no device.
+* x of float16 and bfloat16 is computed in float32 and rounded once, so that autocast has nothing to
+  do here: under `torch.autocast` the operators take and give the dtypes that they are given.
+* The result lies in memory as `torch.empty_like(x)` does. `out` is written to without another
+  tensor, unless gradients go through it.
+* Gradients are those of a straight-through estimator, first derivatives only: asking for second
+  ones raises NotImplementedError, and so does forward mode. An input that has no gradient but
+  requires one raises ValueError.
+* `torch.func`, `torch.compile` and `torch.export` take the functions as they are. Shapes, dtypes
+  and attributes are checked while tracing, values when the program runs.
+
 >>> import torch
 >>> import anybit.torch
 >>> anybit.torch.int_quant(torch.tensor([0.5, 1.5, 99.0]), 0.5, 0, 4)

@@ -36,6 +36,22 @@ def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
             )
 
 
+def refuse_tangents(operator: Operator, inputs: Sequence[Any]) -> None:
+    """NotImplementedError in forward mode, in which PyTorch takes a missing derivative for 0."""
+    if torch.compiler.is_compiling():
+        return
+    for value in inputs:
+        if (
+            value is not None
+            and value.is_floating_point()
+            and torch.autograd.forward_ad.unpack_dual(value).tangent is not None
+        ):
+            raise NotImplementedError(
+                f"anybit::{operator.name} has no derivatives in forward mode; "
+                "use torch.func.vjp or jacrev"
+            )
+
+
 def register(operator: Operator, overload: Any, backward: Any, library: Any) -> None:
     """The derivatives of the two operators in the dispatcher."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from anybit.ops import Operator
-from anybit.torch._autograd import differentiable_call, refuse_gradients
+from anybit.torch._autograd import differentiable_call, refuse_gradients, refuse_tangents
 from anybit.torch._checks import check_out
 from anybit.torch._library import define, define_out
 from anybit.torch._parameters import as_parameter
@@ -37,6 +37,8 @@ def function_of(operator: Operator) -> Callable[..., Any]:
         attributes = {name: _attribute(keywords[name], defaults[name], name) for name in keywords}
         if out is not None:
             _check_tensor(out, "out", operator)
+        if differentiable:
+            refuse_tangents(operator, (x, *parameters))
         if not _needs_gradient(x, *parameters, out):
             if out is None:
                 return overload(x, *parameters, **attributes)

@@ -75,7 +75,9 @@ def quantize_model(
     layers = _layers(model)
     if not layers:
         kinds = ", ".join(kind.__name__ for kind in LAYERS)
-        raise ValueError(f"the model has no layer of the types {kinds}: nothing to quantize")
+        done = any(isinstance(module, QuantizedLayer) for module in model.modules())
+        also = " that is not quantized already" if done else ""
+        raise ValueError(f"the model has no layer of the types {kinds}{also}: nothing to quantize")
     plans = plan(_mapping(spec), [names for _, names in layers])
     quantizers = [
         _quantizers(layer, roles) for (layer, _), roles in zip(layers, plans, strict=True)
@@ -92,7 +94,19 @@ def quantize_model(
             # The object stays, and with it everything that refers to it or hangs on it.
             layer.__class__ = LAYERS[type(layer)]
             layer.attach(**each)
+    _call_all_layers(model)
     return model
+
+
+def _call_all_layers(model: torch.nn.Module) -> None:
+    """Keep encoders from their way, in eval mode, to read weights and never call the layers."""
+    for module in model.modules():
+        if not any(isinstance(part, QuantizedLayer) for part in module.modules()):
+            continue
+        if isinstance(module, torch.nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, torch.nn.TransformerEncoder):
+            module.use_nested_tensor = False
 
 
 def _layers(model: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:

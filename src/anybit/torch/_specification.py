@@ -21,7 +21,7 @@ def plan(spec: Mapping[str, Any], layers: Sequence[Sequence[str]]) -> list[Roles
     """
     _check_keys(spec, _KEYS, "the specification")
     skip = spec.get("skip", ())
-    if isinstance(skip, str) or not all(isinstance(each, str) for each in skip):
+    if not (isinstance(skip, list | tuple) and all(isinstance(each, str) for each in skip)):
         raise ValueError(f'"skip" must be a list of names or patterns, got {skip!r}')
     skipped = {index for pattern in skip for index in _matching(pattern, layers, "skip")}
     kept = [index for index in range(len(layers)) if index not in skipped]

@@ -15,7 +15,7 @@ QUANTIZERS = ("weight_quantizer", "bias_quantizer", "input_quantizer", "output_q
 class QuantizedLayer(torch.nn.Module):
     """What the layers share. A subclass says how it computes and where its channels are.
 
-    Keyword-only arguments besides those of the torch layer, each a module or None:
+    Keyword-only arguments besides those of the torch layer, each a `Quantizer` or None:
 
         weight_quantizer, bias_quantizer: Applied to the parameters in each forward pass. Learned
             weight and bias scales start from the parameters.
@@ -58,7 +58,7 @@ class QuantizedLayer(torch.nn.Module):
         output_quantizer: Quantizer | None = None,
     ) -> None:
         """Set the quantizers, tell them their channels, and start them from the parameters."""
-        self.check(self, weight_quantizer, bias_quantizer, input_quantizer)
+        self.check(self, weight_quantizer, bias_quantizer, input_quantizer, output_quantizer)
         self.weight_quantizer = weight_quantizer
         self.bias_quantizer = bias_quantizer
         self.input_quantizer = input_quantizer
@@ -89,6 +89,9 @@ class QuantizedLayer(torch.nn.Module):
         output_quantizer: Quantizer | None = None,
     ) -> None:
         """ValueError for quantizers that a layer cannot use together, be it still in float."""
+        given = (weight_quantizer, bias_quantizer, input_quantizer, output_quantizer)
+        for keyword, quantizer in zip(QUANTIZERS, given, strict=True):
+            _check_role(keyword, quantizer)
         if bias_quantizer is None or not isinstance(bias_quantizer.scale, AccumulatorScale):
             return
         # Each output must be a sum of products of one scale.
@@ -151,6 +154,18 @@ def _quantized(
         return x, None
     scale = quantizer.scale(x)
     return quantizer(x, scale), scale
+
+
+def _check_role(keyword: str, quantizer: Any) -> None:
+    if not (quantizer is None or isinstance(quantizer, Quantizer)):
+        raise TypeError(
+            f"{keyword} must be a quantizer of anybit.torch.nn or None, got {quantizer!r}; "
+            'anybit.torch.nn.quantizer("int4") makes one of words'
+        )
+    if keyword == "bias_quantizer" or quantizer is None:
+        return
+    if isinstance(quantizer.scale, AccumulatorScale):
+        raise ValueError(f'scale="accumulator" is for a bias_quantizer, not for {keyword}')
 
 
 def _initialize_missing(layer: QuantizedLayer, _incompatible: Any) -> None:

@@ -24,10 +24,12 @@ class Quantizer(torch.nn.Module):
 
     Scales. Each is at least 2^-64 and is kept positive by taking its magnitude.
 
-    * "learned": a parameter, learned as in LSQ (Esser et al., 2020): its gradient is that of the
-      operator times 1 / sqrt(N Q), for N elements that share it (of a weight, or of one sample of
-      an activation) and the largest code Q. It starts from the weight, or from the first batch in
-      training mode, with 2 mean |x| / sqrt(Q), at most max |x| / Q; 1 / Q for zeros.
+    * "learned": scale = threshold / Q, for the largest code Q and a parameter, `threshold`: the
+      largest magnitude that is not clipped. Learning rates that are right for weights are right
+      for it, whatever Q is. In training mode its gradient is that of the operator times
+      1 / sqrt(N), for N elements that share it (of a weight, or of one sample of an activation),
+      much as in LSQ (Esser et al., 2020). It starts from the weight, or from the first batch in
+      training mode, with a scale of 2 mean |x| / sqrt(Q), at most max |x| / Q; 1 / Q for zeros.
     * "absmax": max |x| / Q, recomputed for each x; no gradient flows through it. No element is
       clipped, unless `power_of_two` makes the scale smaller. For activations this is dynamic
       quantization.
@@ -41,7 +43,8 @@ class Quantizer(torch.nn.Module):
     A scale that starts from the first batch is NaN before, and calls in eval mode raise
     RuntimeError. All states exist from the start, so that optimizers and DistributedDataParallel
     find them: the first batch changes values and no shapes. In a process group all ranks must
-    take part in that batch; they start with the mean of their scales.
+    take part in that batch; they start with the mean of their scales. Learned and "ema" scales are
+    not taken from empty batches, and NaN and infinities count as 0 there.
 
     Args:
         granularity: "per-tensor", or "per-channel" for one scale for each index of `axis`.

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The quantizers: parameters and one operator call each."""
 
+import numbers
+
 import torch
 
 from anybit.formats import FloatFormat
@@ -53,7 +55,7 @@ class IntQuantizer(Quantizer):
             power_of_two=power_of_two,
             momentum=momentum,
         )
-        self.bits = bits
+        self.bits = int(bits)
         self.signed = signed
         self.narrow = narrow
         self.zeropt = int(zeropt)
@@ -165,8 +167,9 @@ class BipolarQuantizer(Quantizer):
 
 def _largest(bits: int, signed: bool, narrow: bool, zeropt: int) -> float:
     """The largest code, counted from the zero-point. ValueError if that makes no quantizer."""
-    if not (isinstance(bits, int) and 1 <= bits <= 32):
+    if not (isinstance(bits, numbers.Integral) and 1 <= bits <= 32):
         raise ValueError(f"bits must be an integer in 1 .. 32, got {bits!r}")
+    bits = int(bits)
     lowest, highest = codes(bits, signed, narrow)
     if (bits == 1 and signed) or lowest == highest:
         raise ValueError(

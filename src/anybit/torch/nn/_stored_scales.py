@@ -62,10 +62,8 @@ class StoredScale(Scale):
         return self.state is not None and x.numel() > 0 and not self.has_started()
 
     def has_started(self) -> bool:
-        """Whether the state is known. Copies of parameters, from another rank too, set it as well,
-
-        so that the values are looked at as long as they were not.
-        """
+        """Whether the state is known."""
+        # Averages of weights and other ranks write into it without a notice.
         if not (self.is_known or torch.compiler.is_compiling()):
             self._look()
         return self.is_known
@@ -145,16 +143,17 @@ class FixedScale(StoredScale):
 
 
 class LearnedScale(StoredScale):
-    """Learned as in LSQ (Esser et al., 2020, https://arxiv.org/abs/1902.08153), by its threshold.
+    """Learned by its threshold; else as in LSQ (Esser et al., 2020), arxiv.org/abs/1902.08153.
 
     The parameter is the threshold t = scale Q, for the largest code Q: the largest magnitude that
     is not clipped. Optimizers such as Adam step by the learning rate, whatever the gradient is:
-    for a weight of 0.5 in 8 bits that is little beside t = 0.5 and much beside a scale of 0.004.
+    for weights up to 0.5 in 8 bits that is little beside t = 0.5, but much beside scale = 0.004.
 
-    In training mode the gradient of t is multiplied by Q / sqrt(N / Q), for N elements that share
-    the scale (of a weight, or of one sample of an activation). To plain SGD that is LSQ: the scale
-    moves by its own gradient times 1 / sqrt(N Q). It starts from `initialize`, or from the first x
-    in training mode, which the ranks of a process group take together: see `Reach.initial`.
+    In training mode the gradient of t is multiplied by 1 / sqrt(N), for N elements that share the
+    scale (of a weight, or of one sample of an activation), since it is a sum over them. LSQ has
+    1 / sqrt(N Q) for the scale, which is the same for Q = 1. It starts from `initialize`, or from
+    the first x in training mode, which the ranks of a process group take together: see
+    `Reach.initial`.
     """
 
     name = "threshold"
@@ -176,8 +175,7 @@ class LearnedScale(StoredScale):
         if not self.training:
             return scale
         # The value is unchanged, to the bit; only the gradient is another.
-        largest = self.reach.largest
-        factor = largest**2 / math.sqrt(max(self.layout.elements(x), 1) * largest)
+        factor = max(self.layout.elements(x), 1) ** -0.5
         return scale.detach() + (scale - scale.detach()) * factor
 
     def starting(self, x: torch.Tensor) -> torch.Tensor:

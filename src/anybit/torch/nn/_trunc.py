@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Removing low bits."""
 
+import numbers
+
 import torch
 
+from anybit.ops import RoundingMode
 from anybit.torch import _operators as operators
 
 
@@ -36,12 +39,15 @@ class Trunc(torch.nn.Module):
         rounding_mode: str = "FLOOR",
     ) -> None:
         super().__init__()
+        for name, bits in (("in_bits", in_bits), ("out_bits", out_bits)):
+            if not (isinstance(bits, numbers.Integral) and bits >= 1):
+                raise ValueError(f"{name} must be an integer >= 1, got {bits!r}")
         self.in_bits = in_bits
         self.out_bits = out_bits
         self.shift = in_bits - out_bits if shift is None else shift
         self.signed = signed
         self.narrow = narrow
-        self.rounding_mode = rounding_mode
+        self.rounding_mode = RoundingMode.parse(rounding_mode).name
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.get_default_dtype()))
 
     def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
