@@ -264,7 +264,7 @@ def test_float_state_dicts_bring_their_own_weight_scales() -> None:
     )
     # Fixed scales stay.
     assert layer.input_quantizer.scale(torch.ones(1)).item() == pytest.approx(0.1)
-    with pytest.raises(RuntimeError, match=r"Missing key.*weight_quantizer\.scale\.value"):
+    with pytest.raises(RuntimeError, match=r"Missing key.*weight_quantizer\.scale\.threshold"):
         layer.load_state_dict(source.state_dict())
 
 
