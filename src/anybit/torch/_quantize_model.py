@@ -40,7 +40,8 @@ def quantize_model(
 
     Parameters, names, hooks, tied weights, training mode, dtype and device stay: the layers
     become `anybit.torch.nn.QuantLinear` and so on where they are. Subclasses of the four types
-    are left alone, for they may compute something else.
+    are left alone, for they may compute something else. `TransformerEncoderLayer` loses its fast
+    path of eval mode, which never calls its layers.
 
     Args:
         model: The model in float. It may be one layer.
