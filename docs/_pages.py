@@ -99,6 +99,8 @@ def operator_page(operator: Operator) -> str:
         f"In Python there is also `out`: {_lowered(told.arguments['out'])}",
         "## Result",
         told.returns,
+        "## Gradient",
+        _gradient(operator),
         "## Errors",
         _table(["error", "when"], [[f"`{error}`", when] for error, when in told.raises.items()]),
         "## Example",
@@ -129,6 +131,16 @@ def _signature(operator: Operator) -> str:
         ", ".join(words) + ")", 80, initial_indent=start, subsequent_indent=" " * len(start)
     )
     return "\n".join(lines)
+
+
+def _gradient(operator: Operator) -> str:
+    if not operator.differentiable:
+        return "None: the result holds integers."
+    *names, last = (f"`{name}`" for name in operator.differentiable)
+    return (
+        f"With respect to {', '.join(names)} and {last}; rounding counts as the identity. "
+        "See [gradients](../gradients.md)."
+    )
 
 
 def _inputs(operator: Operator, told: Specification) -> list[list[str]]:

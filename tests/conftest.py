@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The back-ends that every case table runs on."""
 
+import contextlib
 import enum
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -36,6 +37,9 @@ class Backend(enum.StrEnum):
     AVX512 = "native-avx512"
     ORT = "ort"
     ORT_INPUTS = "ort-inputs"
+    TORCH = "torch"
+    TORCH_COMPILE = "torch-compile"
+    TRITON = "triton"
     JAX = "jax"
     JAX_JIT = "jax-jit"
 
@@ -51,6 +55,18 @@ class Backend(enum.StrEnum):
                 return ort_backend.evaluate(operator, *inputs, **attributes)
             case Backend.ORT_INPUTS:
                 return ort_backend.evaluate(operator, *inputs, constant=False, **attributes)
+            case Backend.TORCH:
+                import torch_backend
+
+                return torch_backend.evaluate(operator, *inputs, **attributes)
+            case Backend.TORCH_COMPILE:
+                import torch_backend
+
+                return torch_backend.evaluate_compiled(operator, *inputs, **attributes)
+            case Backend.TRITON:
+                import triton_backend
+
+                return triton_backend.evaluate(operator, *inputs, **attributes)
             case Backend.JAX:
                 import jax_backend
 
@@ -66,13 +82,22 @@ class Backend(enum.StrEnum):
 # What a back-end needs beside the packages of the tests. Where it is missing nothing is skipped:
 # thousands of skipped rows would hide others.
 PACKAGES = {
+    Backend.TORCH: "torch",
+    Backend.TORCH_COMPILE: "torch",
+    Backend.TRITON: "triton",
     Backend.JAX: "jax",
     Backend.JAX_JIT: "jax",
 }
+# Their compilers take a good part of a second for each row.
+SLOW = {Backend.TORCH_COMPILE}
 
 
 def installed_backends() -> list[Any]:
-    return [each for each in Backend if each not in PACKAGES or find_spec(PACKAGES[each])]
+    return [
+        pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW))
+        for each in Backend
+        if each not in PACKAGES or find_spec(PACKAGES[each])
+    ]
 
 
 @pytest.fixture(params=installed_backends())
@@ -86,4 +111,17 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         except ValueError as error:
             pytest.skip(str(error))
     yield chosen
+    _core.set_isa(before)
+
+
+@pytest.fixture
+def isas() -> Iterator[list[str]]:
+    """The instruction sets of this processor, to be set by the test."""
+    before = _core.isa()
+    available = []
+    for isa in ("baseline", "avx2", "avx512"):
+        with contextlib.suppress(ValueError):  # not on this processor
+            _core.set_isa(isa)
+            available.append(isa)
+    yield available
     _core.set_isa(before)

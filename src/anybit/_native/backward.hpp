@@ -26,7 +26,8 @@ class Backward : public Plan {
 
   // Computes all gradients, in several threads if that pays. The sums of parameters are the same
   // bits whatever the number of threads and the instruction set: products are rounded to the
-  // compute type, added in float64 in an order that only the arrays determine, and rounded once.
+  // compute type, added in float64 in an order that only the arrays determine, and rounded to the
+  // parameter's type (to half types by way of float32).
   void run();
 
  private:

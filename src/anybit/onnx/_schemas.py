@@ -51,7 +51,9 @@ def register() -> None:
             for name in (operator.onnx_name, *operator.onnx_aliases):
                 key = (name, operator.version, operator.onnx_domain)
                 if not _is_registered(*key):
-                    onnx.defs.register_schema(_schema(operator, name))
+                    schema = schema_of(operator, name)
+                    schema.set_type_and_shape_inference_function(_inference(operator))
+                    onnx.defs.register_schema(schema)
                     _ours.add(key)
 
 
@@ -69,7 +71,9 @@ def _is_registered(name: str, version: int, domain: str) -> bool:
     return onnx.defs.get_schema(name, version, domain).since_version == version
 
 
-def _schema(operator: Operator, name: str) -> OpSchema:
+def schema_of(operator: Operator, name: str = "") -> OpSchema:
+    """The schema under a name, the operator's own if none is given; it infers no shapes."""
+    name = name or operator.onnx_name
     told = _documentation(operator)
     x = operator.inputs[0]
     types = [_constraint(declared.name, declared.domain.dtypes) for declared in operator.inputs]
@@ -77,7 +81,7 @@ def _schema(operator: Operator, name: str) -> OpSchema:
     if operator.result_dtype is not None:
         result = "result"
         types.append(_constraint(result, ()))
-    schema = OpSchema(
+    return OpSchema(
         name,
         operator.onnx_domain,
         operator.version,
@@ -87,8 +91,6 @@ def _schema(operator: Operator, name: str) -> OpSchema:
         type_constraints=types,
         attributes=[_attribute(declared, told) for declared in operator.attributes],
     )
-    schema.set_type_and_shape_inference_function(_inference(operator))
-    return schema
 
 
 def _variable(name: str) -> str:

@@ -126,7 +126,7 @@ def checked(value: Any, domain: Domain, name: str) -> Any:
     if other or not (_is_bfloat16(values) or namespace(values).isdtype(values.dtype, kinds)):
         raise TypeError(f"{name} must be {domain.description}, got dtype {values.dtype}")
     if domain.integer or domain.minimum > -math.inf:
-        _check(values, domain, name)
+        check_values(values, domain, name)
     return values
 
 
@@ -159,7 +159,8 @@ def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
     )
 
 
-def _check(values: Any, domain: Domain, name: str) -> None:
+def check_values(values: Any, domain: Domain, name: str) -> None:
+    """ValueError for the first value outside the domain; values that are not known yet may fit."""
     xp = namespace(values)
     wide = cast(values, xp.float64) if _has_64_bits(xp) else values
     wrong = (wide < float(domain.minimum)) | (wide > float(domain.maximum))
@@ -186,7 +187,7 @@ def broadcastable(value: Any, x: Any, name: str, attributes: dict[str, Any]) -> 
     shape, wanted = tuple(value.shape), tuple(x.shape)
     trailing = wanted[len(wanted) - len(shape) :]
     if len(shape) > len(wanted) or any(
-        size not in (1, whole) and size is not None and whole is not None
+        size not in (whole, 1) and size is not None and whole is not None
         for size, whole in zip(shape, trailing, strict=True)
     ):
         raise ValueError(f"{name} of shape {shape} does not broadcast to x of shape {wanted}")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact powers of two and exact exponents, without frexp and ldexp, which the array API lacks.
 
-Math libraries differ in the last bit of `2.0 ** n` and `log2`; nothing here does.
+Math libraries differ in the last bit of `2.0 ** n` and `log2`; nothing here does. A namespace of
+our own may have these functions, from the bits of the numbers; tests compare them with these.
 """
 
 import math
@@ -17,6 +18,8 @@ _POWERS = [math.ldexp(1.0, n) if n < 1024 else math.inf for n in range(-_LIMIT, 
 def power_of_two(exponent: Any, dtype: Any) -> Any:
     """2^exponent for integer exponents: inf above the range of the dtype, 0 below it."""
     xp = namespace(exponent)
+    if hasattr(xp, "power_of_two"):
+        return xp.power_of_two(exponent, dtype)
     table = xp.asarray(_POWERS, dtype=dtype)
     return xp.asarray(table[xp.clip(exponent, -_LIMIT, _LIMIT) + _LIMIT])
 
@@ -24,6 +27,8 @@ def power_of_two(exponent: Any, dtype: Any) -> Any:
 def floor_log2(y: Any) -> Any:
     """The integer E with 2^E <= |y| < 2^(E+1); very low for 0, anything for NaN and inf."""
     xp = namespace(y)
+    if hasattr(xp, "floor_log2"):
+        return xp.floor_log2(y)
     ordinary = xp.isfinite(y) & (y != 0)
     magnitude = xp.where(ordinary, xp.abs(y), xp.ones_like(y))
     # The library's log2 is a good guess; comparing with the exact powers makes it exact.
@@ -36,6 +41,8 @@ def floor_log2(y: Any) -> Any:
 def times_power_of_two(y: Any, exponent: Any) -> Any:
     """y * 2^exponent, rounded once. Two factors, since 2^exponent alone may leave the range."""
     xp = namespace(y)
+    if hasattr(xp, "times_power_of_two"):
+        return xp.times_power_of_two(y, exponent)
     widest = 127 if y.dtype == xp.float32 else 1023
     half = xp.clip(exponent // 2, 1 - widest, widest)
     rest = xp.clip(exponent - half, 1 - widest, widest)

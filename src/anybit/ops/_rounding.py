@@ -45,6 +45,8 @@ class RoundingMode(StrEnum):
 def round_to_integer(y: Any, mode: str) -> Any:
     """y rounded to integers. `floor(|y| + 0.5)` would be wrong at 0.49999997 and above 2^23."""
     xp = namespace(y)
+    if hasattr(xp, "round_to_integer"):  # a namespace of our own, see `_powers`
+        return xp.round_to_integer(y, mode)
     match RoundingMode.parse(mode):
         case RoundingMode.ROUND:
             return xp.round(y)

@@ -210,12 +210,11 @@ def _clip(
     dtype: Any,
 ) -> tuple[Any, Any, Any]:
     """The lowest and the highest value of the format, and whether max_val is what limits it."""
-    highest = _largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, dtype)
-    xp = namespace(highest)
-    limited = xp.zeros_like(highest, dtype=xp.bool)
-    if max_val is not None:
-        limited = max_val < highest
-        highest = xp.where(limited, max_val, highest)
+    largest = _largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, dtype)
+    xp = namespace(largest)
+    limit = largest if max_val is None else max_val
+    limited = limit < largest
+    highest = xp.where(limited, limit, largest)
     return (-highest if signed else xp.zeros_like(highest)), highest, limited
 
 

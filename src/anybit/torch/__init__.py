@@ -3,6 +3,18 @@
 
 Every operator is here under its own name and signature, and as `torch.ops.anybit.<name>`.
 
+* Parameters are numbers, lists, NumPy arrays or tensors on x's device. Numbers are rounded once, to
+  float32 (float64 for x of float64), and wait for no device.
+* x of float16 and bfloat16 is computed in float32 and rounded once, so that autocast has nothing to
+  do here: under `torch.autocast` the operators take and give the dtypes that they are given.
+* The result lies in memory as `torch.empty_like(x)` does. `out` is written to without another
+  tensor, unless gradients go through it.
+* Gradients are those of a straight-through estimator, first derivatives only: asking for second
+  ones raises NotImplementedError, and so does forward mode. An input that has no gradient but
+  requires one raises ValueError.
+* `torch.func`, `torch.compile` and `torch.export` take the functions as they are. Shapes, dtypes
+  and attributes are checked while tracing, values when the program runs.
+
 >>> import torch
 >>> import anybit.torch
 >>> anybit.torch.int_quant(torch.tensor([0.5, 1.5, 99.0]), 0.5, 0, 4)
@@ -12,14 +24,26 @@ tensor([0.5000, 1.5000, 3.5000])
 from typing import TYPE_CHECKING, Any
 
 from anybit.ops import OPERATORS
-from anybit.torch._functions import function_of
+from anybit.torch import _operators, nn
+from anybit.torch._quantize_model import quantize_model
+
+_EXPORT = ("Exported", "export", "export_options")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    def __getattr__(name: str) -> Callable[..., Any]: ...
+    def __getattr__(name: str) -> Any: ...
+
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Export needs onnx and onnxruntime, which take a second to import."""
+        if name not in _EXPORT:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from anybit.torch import _export
+
+        return getattr(_export, name)
 
 
-globals().update({operator.name: function_of(operator) for operator in OPERATORS})
+globals().update({each.name: getattr(_operators, each.name) for each in OPERATORS})
 
-__all__ = [operator.name for operator in OPERATORS]  # noqa: PLE0605
+__all__ = [*_EXPORT, "nn", "quantize_model", *(operator.name for operator in OPERATORS)]

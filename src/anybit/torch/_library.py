@@ -1,29 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators in PyTorch's dispatcher: schema, kernels, shapes, derivatives."""
+"""The operators in PyTorch's dispatcher: schemas, and who answers for which key.
 
+`torch.ops.anybit.<operator>` and, where there is a gradient, `<operator>_backward`, which gives the
+gradients of the inputs named in `wanted`.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from anybit.ops import Attribute, Operator
-from anybit.ops._gradient import carried_back
+from anybit.torch import _autograd, _cpu, _traced, _triton, _vmap
+from anybit.torch._checks import check, check_backward, check_out
+from anybit.torch._results import empty_gradients, empty_result
 
 _LIBRARY = torch.library.Library("anybit", "DEF")
 _SCHEMA_TYPES = {bool: "bool", int: "int", str: "str"}
+# Every device that has no kernel of its own, and the layouts that are to be refused.
+_ELSEWHERE = "CompositeExplicitAutograd"
 
 
-def define(operator: Operator) -> Any:
-    """Register the operator and return its overload in `torch.ops.anybit`."""
-    attributes = "".join(f", {_declaration(item)}" for item in operator.attributes)
-    star = ", *" * bool(attributes)
-    _LIBRARY.define(f"{operator.name}({_inputs(operator)}{star}{attributes}) -> Tensor")
-    _LIBRARY.impl(operator.name, operator.reference, "CPU")
-    torch.library.register_fake(f"anybit::{operator.name}", _fake(operator), lib=_LIBRARY)
-    if operator.differentiable:
-        inputs = f"Tensor gradient, {_inputs(operator)}, *, str[] wanted"
-        _LIBRARY.define(f"{operator.name}_backward({inputs}{attributes}) -> Tensor[]")
-        _define_gradient(operator)
-    return getattr(torch.ops.anybit, operator.name).default
+def define(operator: Operator) -> tuple[Any, Any]:
+    """Register the operator; its overload in `torch.ops.anybit`, and its backward's or None."""
+    overload = _declared(operator.name, f"{_inputs(operator)}{_attributes(operator)}", "Tensor")
+    _LIBRARY.impl(operator.name, _traced.forward_by_reference(operator), _ELSEWHERE)
+    _LIBRARY.impl(operator.name, _cpu.forward_kernel(operator), "CPU")
+    _LIBRARY.impl(operator.name, _triton.forward_kernel(operator), "CUDA")
+    torch.library.register_fake(overload.name(), _fake(operator), lib=_LIBRARY)
+    torch.library.register_vmap(
+        overload.name(), _vmap.forward_rule(operator, overload), lib=_LIBRARY
+    )
+    if not operator.differentiable:
+        return overload, None
+    backward = _defined_backward(operator)
+    _autograd.register(operator, overload, backward, _LIBRARY)
+    return overload, backward
+
+
+def define_out(operator: Operator) -> Any:
+    """Register the twin that writes to a tensor: `torch.ops.anybit.<operator>_out`."""
+    name = f"{operator.name}_out"
+    inputs = f"{_inputs(operator)}, *{_attributes(operator, star=False)}, Tensor(a!) out"
+    overload = _declared(name, inputs, "()")
+    _LIBRARY.impl(name, _traced.out_by_reference(operator), _ELSEWHERE)
+    _LIBRARY.impl(name, _cpu.out_kernel(operator), "CPU")
+    torch.library.register_fake(overload.name(), _fake_out(operator), lib=_LIBRARY)
+    return overload
+
+
+def _defined_backward(operator: Operator) -> Any:
+    name = f"{operator.name}_backward"
+    inputs = f"Tensor gradient, {_inputs(operator)}, *, str[] wanted"
+    overload = _declared(name, f"{inputs}{_attributes(operator, star=False)}", "Tensor[]")
+    _LIBRARY.impl(name, _traced.backward_by_partials(operator), _ELSEWHERE)
+    _LIBRARY.impl(name, _cpu.backward_kernel(operator), "CPU")
+    _LIBRARY.impl(name, _triton.backward_kernel(operator), "CUDA")
+    torch.library.register_fake(overload.name(), _fake_backward(operator), lib=_LIBRARY)
+    torch.library.register_vmap(
+        overload.name(), _vmap.backward_rule(operator, overload), lib=_LIBRARY
+    )
+    return overload
+
+
+def _declared(name: str, inputs: str, result: str) -> Any:
+    _LIBRARY.define(f"{name}({inputs}) -> {result}", tags=(torch.Tag.pt2_compliant_tag,))
+    return getattr(torch.ops.anybit, name).default
 
 
 def _inputs(operator: Operator) -> str:
@@ -33,51 +75,38 @@ def _inputs(operator: Operator) -> str:
     )
 
 
+def _attributes(operator: Operator, *, star: bool = True) -> str:
+    declared = "".join(f", {_declaration(item)}" for item in operator.attributes)
+    return f", *{declared}" if star and declared else declared
+
+
 def _declaration(attribute: Attribute) -> str:
     default = attribute.default
     spelled = f'"{default}"' if isinstance(default, str) else repr(default)
     return f"{_SCHEMA_TYPES[type(default)]} {attribute.name}={spelled}"
 
 
-def _fake(operator: Operator) -> Any:
-    def fake(x: torch.Tensor, *parameters: Any, **attributes: Any) -> torch.Tensor:
-        dtype = operator.result_dtype and getattr(torch, operator.result_dtype(attributes))
-        return torch.empty_like(x, dtype=dtype or x.dtype)
+def _fake(operator: Operator) -> Callable[..., torch.Tensor]:
+    def fake(*inputs: Any, **attributes: Any) -> torch.Tensor:
+        check(operator, inputs, attributes)
+        return empty_result(operator, inputs[0], attributes)
 
     return fake
 
 
-def _define_gradient(operator: Operator) -> None:
-    names = [declared.name for declared in operator.inputs]
-    backward_name = f"{operator.name}_backward"
+def _fake_out(operator: Operator) -> Callable[..., None]:
+    def fake(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
+        check(operator, inputs, attributes)
+        check_out(operator, inputs[0], out, attributes)
 
-    def backward(
-        gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
-    ) -> list[torch.Tensor]:
-        given = dict(zip(names, inputs, strict=False))
-        found = carried_back(gradient, given, operator.partials(*inputs, **attributes), wanted)
-        return [found[name] for name in wanted]
+    return fake
 
+
+def _fake_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     def fake(
         gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        given = dict(zip(names, inputs, strict=False))
-        return [torch.empty_like(given[name]) for name in wanted]
+        check_backward(operator, gradient, inputs, wanted, attributes)
+        return empty_gradients(operator, inputs, wanted)
 
-    _LIBRARY.impl(backward_name, backward, "CPU")
-    torch.library.register_fake(f"anybit::{backward_name}", fake, lib=_LIBRARY)
-    overload = getattr(torch.ops.anybit, backward_name).default
-
-    def remember(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.attributes = keyword_only_inputs or {}
-
-    def differentiate(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        wanted = [name for name, need in zip(names, ctx.needs_input_grad, strict=False) if need]
-        found = overload(gradient, *ctx.saved_tensors, wanted=wanted, **ctx.attributes)
-        by_name = dict(zip(wanted, found, strict=True))
-        return tuple(by_name.get(name) for name in names)
-
-    torch.library.register_autograd(
-        f"anybit::{operator.name}", differentiate, setup_context=remember, lib=_LIBRARY
-    )
+    return fake

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table and the picture of docs/qat_digits.md."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from qat_digits import File, Outcome, Variant
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+PAGE, PICTURE = DOCS / "qat_digits.md", DOCS / "images" / "qat_digits.svg"
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+HEADINGS = (
+    "numbers",
+    "weights",
+    "activations",
+    "correct, mean",
+    "from .. to",
+    "file and PyTorch",
+    "QONNX",
+    "QDQ",
+    "of it constants",
+)
+
+_BLUE, _ORANGE, _INK, _FAINT = "#0969da", "#bc4c00", "#1f2328", "#c9d1d9"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is known of one variant: the accuracy for each seed, and the file of the first."""
+
+    variant: "Variant"
+    accuracies: tuple[float, ...]
+    file: "File"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        percent = [100 * each for each in self.accuracies]
+        spread = f" ± {stdev(percent):.1f}" if len(percent) > 1 else ""
+        sizes = (self.file.qonnx, self.file.qdq, self.file.codes)
+        return (
+            self.variant.name,
+            self.variant.weight or "float32",
+            self.variant.activation or "float32",
+            f"{mean(percent):.1f}{spread} %",
+            f"{min(percent):.1f} .. {max(percent):.1f}",
+            _agreement(self.file),
+            *(f"{size / 1024:.1f} KiB" for size in sizes),
+        )
+
+
+def _agreement(file: "File") -> str:
+    if file.equal:
+        return "the same bits"
+    steps = f", {file.steps:.0f} steps" if file.steps else ""
+    return f"within {file.tolerance:g}{steps}"
+
+
+def lines(outcomes: Iterable["Outcome"]) -> list[Line]:
+    """One line for each variant."""
+    grouped: dict[str, list["Outcome"]] = {}
+    for outcome in outcomes:
+        grouped.setdefault(outcome.variant.name, []).append(outcome)
+    result = []
+    for own in grouped.values():
+        file = next(each.file for each in own if each.file is not None)
+        result.append(Line(own[0].variant, tuple(each.accuracy for each in own), file))
+    return result
+
+
+def table(lines: Iterable[Line]) -> Table:
+    """For a terminal."""
+    result = Table(box=SIMPLE_HEAD)
+    for index, heading in enumerate(HEADINGS):
+        result.add_column(heading, justify="left" if index in (0, 1, 2, 5) else "right")
+    for line in lines:
+        result.add_row(*line.cells)
+    return result
+
+
+def markdown(lines: Iterable[Line]) -> str:
+    rows = [HEADINGS, ["---"] * len(HEADINGS), *(line.cells for line in lines)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def write(lines: list[Line]) -> None:
+    """Write the table into the page, between its markers, and the picture beside it."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"{PAGE} must have the markers {BEGIN} and {END}")
+    text = f"{before}{BEGIN}\n{markdown(lines)}\n{END}{after}"
+    PAGE.write_text(text, encoding="utf-8", newline="\n")
+    draw(lines, PICTURE)
+
+
+def draw(lines: list[Line], path: Path) -> None:
+    """Accuracy against bits, and sizes of the files, as an SVG that is the same each time."""
+    settings = {
+        "svg.hashsalt": "qat_digits",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 10,
+        "text.color": _INK,
+        "axes.edgecolor": _FAINT,
+        "axes.labelcolor": _INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+    }
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(5, 4))
+        _draw_accuracy(left, lines)
+        _draw_sizes(right, lines)
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+
+
+def _draw_accuracy(axes: Axes, lines: list[Line]) -> None:
+    for line in lines:
+        floating = line.variant.name.startswith(("fp", "float"))
+        # Formats with equally many bits stand side by side.
+        bits = line.variant.bits * (1.07 if floating else 1 / 1.07)
+        colour = _ORANGE if floating else _BLUE
+        percent = [100 * each for each in line.accuracies]
+        axes.plot([bits] * len(percent), percent, "o", color=colour, alpha=0.35, ms=4, mew=0)
+        axes.plot(bits, mean(percent), "_", color=colour, ms=16, mew=2.5)
+        axes.annotate(
+            line.variant.name,
+            (bits, min(percent)),
+            (0, -8),
+            textcoords="offset points",
+            ha="left" if floating else "right",
+            va="top",
+            color=colour,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([1, 2, 4, 8, 32], ["1", "2", "4", "8", "32"])
+    axes.set_xlim(0.6, 64)
+    axes.set_ylim(None, 100.3)
+    axes.set_xlabel("bits of weights and activations")
+    axes.set_title("correct test images, %", loc="left", fontsize=10)
+    axes.grid(axis="y", color=_FAINT, linewidth=0.5)
+
+
+def _draw_sizes(axes: Axes, lines: list[Line]) -> None:
+    rows = range(len(lines))
+    for offset, colour, label, sizes in (
+        (-0.19, _FAINT, "QONNX: float weights", [line.file.qonnx for line in lines]),
+        (0.19, _BLUE, "after convert --to qdq", [line.file.qdq for line in lines]),
+    ):
+        kilobytes = [size / 1024 for size in sizes]
+        bars = axes.barh([row + offset for row in rows], kilobytes, 0.36, color=colour, label=label)
+        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
+    axes.set_yticks(rows, [line.variant.name for line in lines])
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_title("file size, KiB", loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of the operators: how they are registered, what is kept, what is refused.
+
+There are two ways to them. Operators in the dispatcher have theirs registered, which compilers and
+`torch.export` trace. `torch.func` cannot differentiate those, so that eager calls that need
+gradients go through `torch.autograd.Function`. Both say the same.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from anybit.ops import Operator
+
+Call = Callable[..., Any]
+
+
+def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
+    """ValueError for a parameter that requires a gradient and has none.
+
+    Operators without any gradient give integers, which PyTorch never differentiates.
+    """
+    if not operator.differentiable:
+        return
+    for declared, value in zip(operator.inputs[1:], parameters, strict=False):
+        if (
+            value is not None
+            and declared.name not in operator.differentiable
+            and value.requires_grad
+        ):
+            raise ValueError(
+                f"{declared.name} of {operator.name} requires a gradient and has none; "
+                f"pass {declared.name}.detach()"
+            )
+
+
+def refuse_tangents(operator: Operator, inputs: Sequence[Any]) -> None:
+    """NotImplementedError in forward mode, in which PyTorch takes a missing derivative for 0."""
+    if torch.compiler.is_compiling():
+        return
+    for value in inputs:
+        if (
+            value is not None
+            and value.is_floating_point()
+            and torch.autograd.forward_ad.unpack_dual(value).tangent is not None
+        ):
+            raise NotImplementedError(
+                f"anybit::{operator.name} has no derivatives in forward mode; "
+                "use torch.func.vjp or jacrev"
+            )
+
+
+def register(operator: Operator, overload: Any, backward: Any, library: Any) -> None:
+    """The derivatives of the two operators in the dispatcher."""
+
+    def remember(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+        del output
+        refuse_gradients(operator, inputs[1:])
+        ctx.save_for_backward(*inputs)
+        ctx.attributes = keyword_only_inputs or {}
+
+    def differentiate(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return _gradients(operator, backward, ctx, gradient)
+
+    def refuse(ctx: Any, *gradients: Any) -> NoReturn:
+        del ctx, gradients
+        _refuse_second(operator)
+
+    torch.library.register_autograd(
+        overload.name(), differentiate, setup_context=remember, lib=library
+    )
+    torch.library.register_autograd(backward.name(), refuse, lib=library)
+
+
+def differentiable_call(operator: Operator, overload: Any, backward: Any) -> Call:
+    """The operator for eager calls that need gradients: call(attributes, *inputs)."""
+    second = _backward_function(operator, backward)
+
+    def differentiate(gradient: torch.Tensor, *inputs: Any, **keywords: Any) -> Any:
+        if torch.is_grad_enabled():
+            return second.apply(keywords, gradient, *inputs)
+        return backward(gradient, *inputs, **keywords)
+
+    class Forward(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(attributes: dict[str, Any], *inputs: Any) -> Any:
+            return overload(*inputs, **attributes)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            del output
+            ctx.attributes = inputs[0]
+            ctx.save_for_backward(*inputs[1:])
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            return None, *_gradients(operator, differentiate, ctx, gradient, 1)
+
+    # PyTorch reads it at each call; found here it costs nothing.
+    Forward.forward.__signature__ = inspect.signature(Forward.forward)  # type: ignore[attr-defined]
+    apply: Call = Forward.apply
+    return apply
+
+
+def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd.Function]:
+    class Backward(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(keywords: dict[str, Any], *inputs: Any) -> Any:
+            return tuple(backward(*inputs, **keywords))
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> NoReturn:
+            _refuse_second(operator)
+
+    return Backward
+
+
+def _gradients(
+    operator: Operator, backward: Call, ctx: Any, gradient: torch.Tensor, first: int = 0
+) -> tuple[Any, ...]:
+    """For each input its gradient, or None where none is needed."""
+    names = [declared.name for declared in operator.inputs]
+    needs = ctx.needs_input_grad[first:]
+    wanted = [name for name, need in zip(names, needs, strict=False) if need]
+    found = backward(gradient, *ctx.saved_tensors, wanted=wanted, **ctx.attributes)
+    by_name = dict(zip(wanted, found, strict=True))
+    return tuple(by_name.get(name) for name in names)
+
+
+def _refuse_second(operator: Operator) -> NoReturn:
+    raise NotImplementedError(
+        f"anybit::{operator.name} has no second derivatives: the first ones are those of a "
+        "straight-through estimator; detach them before differentiating again"
+    )

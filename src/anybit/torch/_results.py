@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors that kernels give, without values: what tracing sees, and what kernels fill."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from anybit.ops import Operator
+
+
+def result_dtype(operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]) -> torch.dtype:
+    if operator.result_dtype is None:
+        return x.dtype
+    # The dispatcher drops attributes that have their default.
+    complete = {item.name: item.default for item in operator.attributes} | dict(attributes)
+    return getattr(torch, operator.result_dtype(complete))
+
+
+def empty_result(
+    operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]
+) -> torch.Tensor:
+    """In x's memory format, as `torch.empty_like` has it."""
+    return torch.empty_like(x, dtype=result_dtype(operator, x, attributes))
+
+
+def empty_gradients(
+    operator: Operator, inputs: Sequence[Any], wanted: Sequence[str]
+) -> list[torch.Tensor]:
+    """x's gradient in x's memory format, those of parameters contiguous."""
+    given = dict(zip((declared.name for declared in operator.inputs), inputs, strict=False))
+    x_name = operator.inputs[0].name
+    return [
+        torch.empty_like(given[name])
+        if name == x_name
+        else torch.empty_like(given[name], memory_format=torch.contiguous_format)
+        for name in wanted
+    ]

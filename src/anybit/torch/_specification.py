@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Specifications of quantized models: which layer gets which quantizers, in words."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+ROLES = ("weight", "bias", "activation", "output")
+_KEYS = (*ROLES, "first/last", "layers", "skip")
+
+Roles = dict[str, str]
+
+
+def plan(spec: Mapping[str, Any], layers: Sequence[Sequence[str]]) -> list[Roles | None]:
+    """For each layer the words for its quantizers by role; None for a layer that is skipped.
+
+    `layers` are the layers in order, each with all names that it has in the model. The keys of
+    the specification are those of `quantize_model`. ValueError for keys that are not known and
+    for patterns that match no layer, or none that is not skipped.
+    """
+    _check_keys(spec, _KEYS, "the specification")
+    skip = spec.get("skip", ())
+    if not (isinstance(skip, list | tuple) and all(isinstance(each, str) for each in skip)):
+        raise ValueError(f'"skip" must be a list of names or patterns, got {skip!r}')
+    skipped = {index for pattern in skip for index in _matching(pattern, layers, "skip")}
+    kept = [index for index in range(len(layers)) if index not in skipped]
+    if not kept:
+        raise ValueError("every layer is skipped: nothing would be quantized")
+    everywhere = _roles({role: spec[role] for role in ROLES if role in spec}, "the specification")
+    found = {index: dict(everywhere) for index in kept}
+    if "first/last" in spec:
+        roles = _roles(spec["first/last"], "first/last")
+        found[kept[0]] |= roles
+        found[kept[-1]] |= roles
+    for pattern, value in _mapping(spec.get("layers", {}), '"layers"').items():
+        roles = _roles(value, f"layers: {pattern}")
+        matching = _matching(pattern, layers, "layers")
+        if matching <= skipped:
+            raise ValueError(f"layers: all that {pattern!r} matches is skipped")
+        for index in matching - skipped:
+            found[index] |= roles
+    return [found.get(index) for index in range(len(layers))]
+
+
+def _roles(value: Any, where: str) -> Roles:
+    """Words by role. Words alone are for weight and activation."""
+    if isinstance(value, str):
+        return {"weight": value, "activation": value}
+    roles = _mapping(value, where)
+    _check_keys(roles, ROLES, where)
+    for role, words in roles.items():
+        if not isinstance(words, str):
+            raise ValueError(
+                f'{where}: {role} must be words like "int4 per-channel", got {words!r}'
+            )
+    return dict(roles)
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be a mapping, got {value!r}")
+    return value
+
+
+def _check_keys(given: Iterable[str], known: Sequence[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            hint = difflib.get_close_matches(str(key), known, n=1)
+            meant = f", did you mean {hint[0]!r}?" if hint else ","
+            raise ValueError(f"{where}: unknown key {key!r}{meant} known: {', '.join(known)}")
+
+
+def _matching(pattern: str, layers: Sequence[Sequence[str]], where: str) -> set[int]:
+    """The layers of which a name matches the pattern."""
+    found = {
+        index
+        for index, names in enumerate(layers)
+        if any(fnmatchcase(name, pattern) for name in names)
+    }
+    if not found:
+        known = [name for names in layers for name in names]
+        close = difflib.get_close_matches(pattern, known, n=3) or known[:3]
+        raise ValueError(f"{where}: no layer matches {pattern!r}; there are {', '.join(close)}")
+    return found

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The readable references as kernels: for every device that has none of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anybit.ops import Operator
+from anybit.ops._gradient import carried_back
+from anybit.torch._checks import check, check_backward, check_out
+from anybit.torch._results import empty_gradients, empty_result
+
+
+def forward_by_reference(operator: Operator) -> Callable[..., torch.Tensor]:
+    def kernel(*inputs: Any, **attributes: Any) -> torch.Tensor:
+        check(operator, inputs, attributes)
+        result = empty_result(operator, inputs[0], attributes)
+        return result.copy_(operator.reference(*inputs, **attributes))
+
+    return kernel
+
+
+def out_by_reference(operator: Operator) -> Callable[..., None]:
+    def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
+        check(operator, inputs, attributes)
+        check_out(operator, inputs[0], out, attributes)
+        overload = getattr(torch.ops.anybit, operator.name).default
+        out.copy_(overload(*inputs, **attributes))
+
+    return kernel
+
+
+def backward_by_partials(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+    names = [declared.name for declared in operator.inputs]
+
+    def kernel(
+        gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
+    ) -> list[torch.Tensor]:
+        check_backward(operator, gradient, inputs, wanted, attributes)
+        given = dict(zip(names, inputs, strict=False))
+        found = carried_back(gradient, given, operator.partials(*inputs, **attributes), wanted)
+        results = empty_gradients(operator, inputs, wanted)
+        return [result.copy_(found[name]) for name, result in zip(wanted, results, strict=True)]
+
+    return kernel

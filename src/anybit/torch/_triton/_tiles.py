@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How arrays that broadcast to one shape are cut into tiles.
+
+Axes that lie behind one another in every array are merged: a tensor with one scale is a row, one
+with a scale per channel is rows. The fastest axis of the result is n, the next m, the rest leads.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Sizes: TypeAlias = tuple[int, ...]
+
+# Sixteen elements per thread: four transfers of 16 bytes of float32 are under way at once, and what
+# depends on parameters only is computed once for all of them.
+_TILE = 2048
+_PER_WARP = 512
+# How many threads may find nothing to do before smaller tiles are better.
+_WASTE = 1.125
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of all arrays after merging: leads, m and n; m has one element if there is none."""
+
+    sizes: Sizes
+    strides: tuple[Sizes, ...]
+
+    @property
+    def leads(self) -> Sizes:
+        return self.sizes[:-2]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of the last two axes: their sizes (powers of two) and numbers."""
+
+    tile_m: int
+    tile_n: int
+    blocks_m: int
+    blocks_n: int
+    uneven: bool
+
+    @property
+    def warps(self) -> int:
+        return max(1, self.tile_m * self.tile_n // _PER_WARP)
+
+
+def merged(shape: Sizes, strides: Sequence[Sizes]) -> Axes:
+    """The axes in the order of the strides of the first array, as few as possible.
+
+    `strides` gives for each array its strides along the axes of `shape`, 0 where it is repeated.
+    """
+    order = sorted(range(len(shape)), key=lambda axis: -strides[0][axis])
+    axes: list[tuple[int, list[int]]] = []
+    for axis in order:
+        size, steps = shape[axis], [each[axis] for each in strides]
+        if size == 1:
+            continue
+        if axes and all(
+            before == step * size for before, step in zip(axes[-1][1], steps, strict=True)
+        ):
+            axes[-1] = (axes[-1][0] * size, steps)
+        else:
+            axes.append((size, steps))
+    while len(axes) < 2:
+        axes.insert(0, (1, [0] * len(strides)))
+    sizes, columns = zip(*axes, strict=True)
+    return Axes(tuple(sizes), tuple(zip(*columns, strict=True)))
+
+
+def tiles(axes: Axes) -> Tiles:
+    """Tiles that fit the last two axes with little waste."""
+    size_m, size_n = axes.sizes[-2:]
+    tile_n = _power_within(size_n, _TILE)
+    tile_m = min(_TILE // tile_n, _power_above(size_m))
+    blocks_m, blocks_n = -(-size_m // tile_m), -(-size_n // tile_n)
+    uneven = tile_m * blocks_m != size_m or tile_n * blocks_n != size_n
+    return Tiles(tile_m, tile_n, blocks_m, blocks_n, uneven)
+
+
+def broadcast_strides(shape: Sizes, strides: Sizes, wanted: Sizes) -> Sizes:
+    """The strides of an array along the axes of `wanted`, to which its shape broadcasts."""
+    aligned = [0] * (len(wanted) - len(shape))
+    return (
+        *aligned,
+        *(0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)),
+    )
+
+
+def contiguous_strides(shape: Sizes) -> Sizes:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _power_above(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def _power_within(size: int, limit: int) -> int:
+    """The largest power of two up to the limit whose multiples cover the size with little waste."""
+    power = min(_power_above(size), limit)
+    while power > 16 and -(-size // power) * power > _WASTE * size:
+        power //= 2
+    return power

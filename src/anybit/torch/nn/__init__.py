@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules for quantization-aware training: quantizers, and layers that use them.
+
+>>> import torch
+>>> from anybit.torch.nn import IntQuantizer, QuantLinear
+>>> layer = QuantLinear(
+...     8, 3,
+...     weight_quantizer=IntQuantizer(4, narrow=True, granularity="per-channel"),
+...     input_quantizer=IntQuantizer(8, signed=False, scale="ema"),
+... )
+>>> layer(torch.rand(2, 8)).shape
+torch.Size([2, 3])
+"""
+
+from anybit.torch.nn._describe import describe
+from anybit.torch.nn._layers import (
+    QuantConv1d,
+    QuantConv2d,
+    QuantConvTranspose2d,
+    QuantizedLayer,
+    QuantLinear,
+)
+from anybit.torch.nn._quantizer import Quantizer
+from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
+from anybit.torch.nn._trunc import Trunc
+from anybit.torch.nn._words import quantizer
+
+__all__ = [
+    "BipolarQuantizer",
+    "FloatQuantizer",
+    "IntQuantizer",
+    "QuantConv1d",
+    "QuantConv2d",
+    "QuantConvTranspose2d",
+    "QuantLinear",
+    "QuantizedLayer",
+    "Quantizer",
+    "Trunc",
+    "describe",
+    "quantizer",
+]

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floating-point formats by name."""
+
+import re
+
+from anybit import formats
+from anybit.formats import FloatFormat
+
+FORMATS = {str(each): each for each in vars(formats).values() if isinstance(each, FloatFormat)}
+
+
+def format_named(name: str) -> FloatFormat | None:
+    """The format of that name in `anybit.formats`, or, as eXmY, of these widths; None if neither.
+
+    >>> format_named("e2m3")
+    FloatFormat(exponent_bitwidth=2, mantissa_bitwidth=3, exponent_bias=1, max_val=7.5, name='e2m3')
+    """
+    if widths := re.fullmatch(r"e(\d+)m(\d+)", name):
+        return FloatFormat(int(widths[1]), int(widths[2]), name=name)
+    return FORMATS.get(name)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native gradients promise beyond single results: threads, memory, errors."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import Case, assert_same_bits
+from gradient_calls import backward, exact_call
+
+import anybit
+from anybit import _core
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    before = anybit.num_threads()
+    yield anybit.set_num_threads
+    anybit.set_num_threads(before)
+
+
+WORK = {
+    "per_tensor": ((300_007,), ()),
+    "rows": ((3000, 64), (3000, 1)),
+    "middle": ((50, 64, 64), (64, 1)),
+    "last": ((5000, 48), (48,)),
+    "short_rows": ((30_000, 9), (30_000, 1)),
+    "many_rows": ((40_000, 16), (40_000, 1)),
+    "many_shared": ((7, 30_000), (30_000,)),
+    "per_element": ((3, 50_000), (3, 50_000)),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_threads_and_instruction_sets_change_nothing(
+    work: str, set_threads: Callable[[int], None], isas: list[str]
+) -> None:
+    shape, scale_shape = WORK[work]
+    random = np.random.default_rng(0)
+    x, gradient = random.normal(0, 3, (2, *shape)).astype(np.float32)
+    scale = random.uniform(0.2, 1, scale_shape).astype(np.float32)
+    found: list[list[bytes]] = []
+    for isa in isas:
+        _core.set_isa(isa)
+        for count in (1, 2, 3):
+            set_threads(count)
+            for call in (
+                ("int_quant", x, scale, 0.5, 4),
+                ("float_quant", x, scale, 2, 1, 1, 3.0),
+                ("trunc", np.rint(x / scale) * scale, scale, 0, 8, scale * 4, 3),
+            ):
+                names = _core.descriptions[call[0]]["differentiable"]
+                parts = backward(call[0], gradient, *call[1:], wanted=names)
+                found.append([call[0].encode(), *(part.tobytes() for part in parts)])
+    for other in found:
+        assert other == next(first for first in found if first[0] == other[0])
+
+
+def test_out() -> None:
+    gradient, x, scale, _ = exact_call((40, 6), (6,), ())
+    (wanted,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"])
+    case = Case("out", (x,))
+    spaced = np.zeros((6, 80), np.float32).T[::2]
+    assert backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"], out=spaced)[0] is spaced
+    assert_same_bits(spaced.copy(), wanted, case)
+    for place in (0, 1):  # over the gradient, and over x
+        call = [gradient.copy(), x.copy()]
+        backward("int_quant", *call, scale, 0, 4, wanted=["x"], out=call[place])
+        assert_same_bits(call[place], wanted, case)
+    for place in (0, 1):  # an overlap that would be read after it was written
+        memory = np.zeros(300, np.float32)
+        call = [gradient.copy(), x.copy()]
+        shifted = memory[:240].reshape(40, 6)
+        shifted[...] = call[place]
+        call[place] = shifted
+        out = memory[1:241].reshape(40, 6)
+        backward("int_quant", *call, scale, 0, 4, wanted=["x"], out=out)
+        assert_same_bits(out.copy(), wanted, case)
+
+
+X = np.ones((2, 3), np.float32)
+FAULTS: dict[str, tuple[tuple, dict[str, Any], type[Exception], str]] = {
+    "other_shape": ((X[:1], X, 1.0, 0, 4), {}, ValueError, r"shape of x, \(2, 3\), got \(1, 3\)"),
+    "other_rank": ((X[0], X, 1.0, 0, 4), {}, ValueError, r"got \(3,\)"),
+    "integers": ((X.astype(np.int32), X, 1.0, 0, 4), {}, TypeError, "gradient must be .*int32"),
+    "complex": ((X.astype(complex), X, 1.0, 0, 4), {}, TypeError, "gradient.*complex128"),
+    "unknown": (
+        (X, X, 1.0, 0, 4),
+        {"wanted": ["size"]},
+        ValueError,
+        "x, scale, zeropt, got 'size'",
+    ),
+    "width": ((X, X, 1.0, 0, 4), {"wanted": ["bitwidth"]}, ValueError, "got 'bitwidth'"),
+    "no_name": ((X, X, 1.0, 0, 4), {"wanted": [3]}, ValueError, "got 3"),
+    "twice": ((X, X, 1.0, 0, 4), {"wanted": ["x", "x"]}, ValueError, "'x' twice"),
+    "too_many": ((X, X, 1.0, 0, 4, 5), {}, TypeError, "at most 5 positional arguments, got 6"),
+    "no_x": ((X,), {}, TypeError, "misses the argument 'x'"),
+    "no_scale": ((X, X), {}, TypeError, "misses the argument 'scale'"),
+    "mode": ((X, X, 1.0, 0, 4), {"rounding_mode": "NO"}, ValueError, "got 'NO'"),
+    "bits": ((X, X, 1.0, 0, 0), {}, ValueError, "bitwidth must be an integer >= 1, got 0"),
+    "scale": ((X, X, np.ones(2), 0, 4), {}, ValueError, r"scale of shape \(2,\)"),
+    "x": ((X, X.astype(int), 1.0, 0, 4), {}, TypeError, "x must be float32"),
+    "out_shape": ((X, X, 1.0, 0, 4), {"out": X[0]}, ValueError, r"out must have shape \(2, 3\)"),
+    "out_dtype": ((X, X, 1.0, 0, 4), {"out": X.astype(float)}, ValueError, "got .*float64"),
+    "out_of_none": (
+        (X, X, 1.0, 0, 4),
+        {"wanted": ["scale"], "out": X.copy()},
+        ValueError,
+        "not wanted",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(fault: str) -> None:
+    arguments, options, error, pattern = FAULTS[fault]
+    with pytest.raises(error, match=pattern):
+        backward("int_quant", *arguments, **{"wanted": ["x"], **options})
+
+
+def test_what_is_not_given_has_no_gradient() -> None:
+    with pytest.raises(ValueError, match="'max_val', which is not given"):
+        backward("float_quant", X, X, 1.0, 4, 3, 7, wanted=["max_val"])
+    with pytest.raises(TypeError, match="misses the argument 'wanted'"):
+        backward("float_quant", X, X, 1.0, 4, 3, 7)
+
+
+def test_nothing_wanted() -> None:
+    assert backward("int_quant", X, X, 1.0, 0, 4, wanted=()) == []
+
+
+def test_parameters_by_keyword() -> None:
+    found = backward("int_quant", X, X, scale=0.3, zeropt=0, bitwidth=4, wanted=["scale"])
+    assert found == backward("int_quant", X, X, 0.3, 0, 4, wanted=["scale"])
+
+
+@pytest.mark.parametrize("scale_shape", ["()", "(512, 1)", "(1024,)", "(16, 1, 1)"])
+def test_no_temporaries(scale_shape: str) -> None:
+    """Peak memory is x's gradient and at most 2 MiB, by the process's own high-water mark."""
+    if sys.platform != "linux":
+        pytest.skip("ru_maxrss has other units elsewhere")
+    code = f"""
+import resource, numpy as np
+from anybit import _core
+x = np.ones((16, 512, 1024), np.float32)
+scale = np.ones({scale_shape}, np.float32)
+_core.int_quant_backward(x[:1], x[:1], 1.0, 0, 4, wanted=["x", "scale"])
+output_and_allowance = np.ones(x.nbytes + (2 << 20), np.uint8)
+del output_and_allowance
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = _core.int_quant_backward(x, x, scale, 0, 4, wanted=["x", "scale"])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 0
+
+
+def test_thread_limit_belongs_to_the_thread() -> None:
+    assert _core.limit_threads(1) == 0
+    try:
+        seen = []
+        other = threading.Thread(target=lambda: seen.append(_core.limit_threads(0)))
+        other.start()
+        other.join()
+        assert seen == [0]
+        assert _core.limit_threads(3) == 1
+    finally:
+        assert _core.limit_threads(0) in (1, 3)
+    with pytest.raises(ValueError, match="-1"):
+        _core.limit_threads(-1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["int_quant(x, 0.3, 0, 4)", "int_quant_backward(x, x, 0.3, 0, 4, wanted=['x', 'scale'])"],
+)
+def test_thread_limit_holds(call: str) -> None:
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("counts the threads that Linux lists")
+    code = f"""
+import os, numpy as np
+from anybit import _core
+count = lambda: len(os.listdir("/proc/self/task"))
+x = np.ones(1 << 20, np.float32)
+before = count()
+_core.limit_threads(1)
+_core.{call}
+limited = count()
+_core.limit_threads(0)
+_core.{call}
+print(limited - before, count() - limited)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "ANYBIT_NUM_THREADS": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["0", "2"]
+
+
+def test_gil_is_released(set_threads: Callable[[int], None]) -> None:
+    set_threads(1)
+    x = np.ones(1 << 24, np.float32)
+    started, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        backward("int_quant", x, x, 0.3, 0, 4, wanted=["x", "scale"], out=x)
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    started.wait()
+    counted = 0
+    while not done.is_set():
+        counted += 1
+    worker.join()
+    assert counted > 1000  # milliseconds of counting; none at all under the GIL

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory and threads: tensors are read in place, whatever their strides, without the GIL."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_backend import as_array, exactly  # noqa: E402
+
+import anybit.torch  # noqa: E402
+from anybit import _core  # noqa: E402
+from anybit.ops import OPERATORS, Operator  # noqa: E402
+
+Tensor = torch.Tensor
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def layouts() -> dict[str, Tensor]:
+    plain = torch.linspace(-9, 9, 240).reshape(2, 3, 5, 8)
+    complex_numbers = torch.complex(plain, plain.flip(0))
+    return {
+        "contiguous": plain,
+        "channels_last": plain.contiguous(memory_format=torch.channels_last),
+        "transposed": plain.transpose(0, 2),
+        "steps": plain[:, ::2, 1::3, :: -1 + 3],
+        "expanded": plain[:1, :, :1].expand(4, 3, 5, 8),
+        "one": plain[0, 0, 0, 0],
+        "expanded_one": plain[0, 0, 0, 0].expand(2, 2),
+        "empty": plain[:0],
+        "offset": plain.flatten()[3:50],
+        "real_part": complex_numbers.real,
+        "negative_view": complex_numbers.conj().imag,
+        "unaligned_rows": plain.flatten()[:234].reshape(2, 117)[:, 1:],
+    }
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("layout", layouts())
+def test_memory_format_is_kept(layout: str, dtype: torch.dtype) -> None:
+    """Every layout is read in place, and the result lies as `torch.empty_like` would."""
+    x = layouts()[layout]
+    if not x.is_neg():
+        strided = torch.empty_strided(x.shape, x.stride(), dtype=dtype)
+        x = strided.copy_(x) if "expanded" not in layout else x.to(dtype)
+    before = x.clone()
+    result = anybit.torch.int_quant(x, 0.3, 1, 4)
+    exactly(result, anybit.int_quant(as_array(x.resolve_neg().contiguous()), 0.3, 1, 4))
+    assert result.stride() == torch.empty_like(x).stride()
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
+def test_fake_tensors_have_the_same_strides(operator: Operator) -> None:
+    function = getattr(torch.ops.anybit, operator.name)
+    for layout, x in layouts().items():
+        if x.is_neg():
+            continue
+        parameters = [
+            torch.ones((), dtype=torch.float32) for _ in range(operator.required_inputs - 1)
+        ]
+        real = function(x, *parameters)
+        with torch._subclasses.FakeTensorMode() as mode:
+            fake = function(mode.from_tensor(x), *(mode.from_tensor(each) for each in parameters))
+        assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype), (
+            layout
+        )
+
+
+def test_threads_of_pytorch_do_not_change_a_bit() -> None:
+    x = torch.randn(700_001, generator=torch.Generator().manual_seed(1))
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append(anybit.torch.int_quant(x, 0.1, 0, 4))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*results)
+
+
+def test_the_kernel_is_told_the_threads_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limit is the calling thread's own, and is taken back, after errors too."""
+    limits = []
+
+    def limit_threads(count: int) -> int:
+        limits.append(count)
+        return before(count)
+
+    before = _core.limit_threads
+    monkeypatch.setattr(_core, "limit_threads", limit_threads)
+    x = torch.ones(10_000, requires_grad=True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        anybit.torch.int_quant(x, 0.1, 0, 4).sum().backward()
+        with pytest.raises(ValueError, match="bitwidth"):
+            anybit.torch.int_quant(x, 0.1, 0, torch.tensor(0))
+    finally:
+        torch.set_num_threads(threads)
+    assert limits == [1, 0] * 3
+
+
+def test_other_threads_run_meanwhile() -> None:
+    """The kernel runs without the GIL: a Python thread makes progress during one long call."""
+    x = torch.ones(1 << 24)
+    parameters = [torch.tensor(value) for value in (0.3, 4, 3, 7)]
+    ticks, stop = [], threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.0005):
+            ticks.append(None)
+
+    thread = threading.Thread(target=tick)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    thread.start()
+    try:
+        before = len(ticks)
+        torch.ops.anybit.float_quant(x, *parameters)
+        during = len(ticks) - before
+    finally:
+        stop.set()
+        thread.join()
+        torch.set_num_threads(threads)
+    assert during >= 3  # one tick may come on either side of the call

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own checks of what is registered: schema, autograd, fake tensors, tracing."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import anybit.torch  # noqa: E402, F401  registers the operators
+from anybit.ops import OPERATORS, Operator  # noqa: E402
+
+Tensor = torch.Tensor
+FLOATS = (
+    torch.float32,
+    torch.bfloat16,
+    *(pytest.param(each, marks=pytest.mark.slow) for each in (torch.float64, torch.float16)),
+)
+DIFFERENTIABLE = [each for each in OPERATORS if each.differentiable]
+SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "rows": (3, 1), "elements": (2, 3, 4)}
+
+# PyTorch's checks use parts of PyTorch that PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+def named(operator: Operator) -> str:
+    return operator.name
+
+
+def x_of(dtype: torch.dtype, strided: bool) -> Tensor:
+    x = torch.linspace(-9, 9, 24).reshape(2, 3, 4).to(dtype)
+    return x.transpose(0, 2).contiguous().transpose(0, 2) if strided else x
+
+
+def parameters_of(operator: Operator, shape: tuple[int, ...]) -> list[Tensor]:
+    """1 lies in every domain. All optional inputs are given."""
+    if not operator.broadcasts:
+        return [torch.ones(1), torch.ones(1, dtype=torch.int32)]
+    return [torch.ones(shape) for _ in operator.inputs[1:]]
+
+
+def all_succeed(overload: Any, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
+    found = torch.library.opcheck(overload, inputs, attributes)
+    assert len(found) == 4
+    assert set(found.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("operator", OPERATORS, ids=named)
+def test_forward(operator: Operator, shape: tuple[int, ...]) -> None:
+    inputs = [x_of(torch.float32, True), *parameters_of(operator, shape)]
+    overload = getattr(torch.ops.anybit, operator.name).default
+    all_succeed(overload, tuple(inputs), {})
+    changed = {
+        each.name: not each.default
+        for each in operator.attributes
+        if isinstance(each.default, bool)
+    }
+    all_succeed(overload, tuple(inputs[: operator.required_inputs]), changed)
+
+
+@pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=named)
+def test_with_gradients(operator: Operator, dtype: torch.dtype, strided: bool) -> None:
+    """All inputs that have a gradient require it: tracing goes through backward, too."""
+    inputs = [x_of(dtype, strided), *parameters_of(operator, (3, 1) if strided else ())]
+    for declared, tensor in zip(operator.inputs, inputs, strict=True):
+        tensor.requires_grad_(declared.name in operator.differentiable)
+    all_succeed(getattr(torch.ops.anybit, operator.name).default, tuple(inputs), {})
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=named)
+def test_backward(operator: Operator, shape: tuple[int, ...]) -> None:
+    x = x_of(torch.float32, True)
+    inputs = (torch.ones(()).expand(x.shape), x, *parameters_of(operator, shape))
+    overload = getattr(torch.ops.anybit, f"{operator.name}_backward").default
+    for wanted in (list(operator.differentiable), ["x"], list(operator.differentiable[:0:-1])):
+        all_succeed(overload, inputs, {"wanted": wanted})
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=named)
+def test_out(operator: Operator) -> None:
+    inputs = [x_of(torch.float32, True), *parameters_of(operator, (3, 1))]
+    out = getattr(torch.ops.anybit, operator.name)(*inputs)
+    overload = getattr(torch.ops.anybit, f"{operator.name}_out").default
+    all_succeed(overload, tuple(inputs), {"out": torch.zeros_like(out)})
+
+
+def test_tags() -> None:
+    for name in (each.name for each in OPERATORS):
+        overload = getattr(torch.ops.anybit, name).default
+        assert torch.Tag.pt2_compliant_tag in overload.tags

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators in PyTorch: arguments, memory, types, and what dispatches to them."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from strategies import any_float, quantizers  # noqa: E402
+from torch_backend import as_array, as_tensor, exactly  # noqa: E402
+
+import anybit.torch  # noqa: E402
+from anybit.ops import OPERATORS, Operator  # noqa: E402
+
+Tensor = torch.Tensor
+any_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
+any_name = pytest.mark.parametrize("name", [each.name for each in OPERATORS])
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def usual_parameters(operator: Operator) -> list[Any]:
+    """Numbers that every domain accepts."""
+    return [1] * (operator.required_inputs - 1)
+
+
+@any_operator
+def test_signatures(operator: Operator) -> None:
+    """The fourth copy of the declaration: the schema."""
+    function = getattr(anybit.torch, operator.name)
+    assert inspect.signature(function) == inspect.signature(operator.function)
+    assert function.__doc__ == operator.function.__doc__
+    schema = getattr(torch.ops.anybit, operator.name).default._schema
+    inputs = [each for each in schema.arguments if not each.kwarg_only]
+    attributes = [each for each in schema.arguments if each.kwarg_only]
+    assert [(each.name, str(each.type)) for each in inputs] == [
+        (each.name, "Optional[Tensor]" if each.optional else "Tensor") for each in operator.inputs
+    ]
+    assert [(each.name, each.default_value) for each in attributes] == [
+        (each.name, each.default) for each in operator.attributes
+    ]
+
+
+PARAMETERS: dict[str, tuple[Any, ...]] = {
+    "numbers": (0.1, 1, 4),
+    "floats": (0.1, 1.0, 4.0),
+    "bools": (True, False, True),
+    "huge_integers": (2**70, -(2**62) - 1, 2**70),
+    "integers_that_round": (2**53 + 1, 2**24 + 1, 30),
+    "beyond_float32": (3.4028235e38, -1e39, 300),
+    "lists": ([0.1, 0.2, 0.3], [[1], [2]], [4]),
+    "scalars_of_numpy": (np.float64(0.1), np.int8(1), np.uint64(4)),
+    "arrays": (np.array([0.1, 0.2, 0.3]), np.float16(0.5), np.array([[4.0], [8.0]], np.float32)),
+    "read_only": (np.broadcast_to(np.float32(0.1), (2, 3)), 0, np.broadcast_to(np.int64(4), 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("parameters", PARAMETERS.values(), ids=PARAMETERS)
+def test_parameters_of_every_kind(parameters: tuple, dtype: torch.dtype) -> None:
+    """Converted as the NumPy function converts them; as tensors they mean the same."""
+    x = torch.linspace(-3, 3, 6).reshape(2, 3).to(dtype)
+    expected = anybit.int_quant(as_array(x), *parameters)
+    exactly(anybit.torch.int_quant(x, *parameters), expected)
+    if all(isinstance(value, np.ndarray | np.generic) for value in parameters):
+        exactly(anybit.torch.int_quant(x, *map(as_tensor, parameters)), expected)
+
+
+def test_arguments_by_name() -> None:
+    x = torch.linspace(-3, 3, 7)
+    expected = anybit.torch.int_quant(x, 0.5, 0, 4, rounding_mode="FLOOR")
+    for mode in ("floor", anybit.RoundingMode.FLOOR):
+        call = {"bitwidth": 4, "zeropt": 0, "scale": 0.5, "x": x, "rounding_mode": mode}
+        assert torch.equal(anybit.torch.int_quant(**call), expected)
+    assert torch.equal(anybit.torch.float_quant(x, 1, 2, 1, 1, max_val=None), x.round().clip(-3, 3))
+    for dtype in ("u8", "uint8", np.uint8, np.dtype("uint8"), torch.uint8):
+        result = anybit.torch.dynamic_quantize(x, 1.0, dtype=dtype)
+        assert result.dtype == torch.uint8
+
+
+def test_out() -> None:
+    x = torch.linspace(-3, 3, 12).reshape(3, 4)
+    expected = anybit.torch.int_quant(x, 0.5, 0, 3)
+    out = torch.empty(4, 3).t()
+    assert anybit.torch.int_quant(x, 0.5, 0, 3, out=out) is out
+    assert torch.equal(out, expected)
+    shifted = torch.cat([x.flatten(), torch.zeros(1)])
+    anybit.torch.int_quant(shifted[:-1], 0.5, 0, 3, out=shifted[1:])
+    assert torch.equal(shifted[1:], expected.flatten())
+    half = x.bfloat16()
+    assert anybit.torch.int_quant(half, 0.5, 0, 3, out=half) is half
+    assert torch.equal(half, expected.bfloat16())
+    assert anybit.torch.int_quant(x, 0.5, 0, 3, out=x) is x
+    assert torch.equal(x, expected)
+    codes = torch.empty(3, 4, dtype=torch.uint8)
+    anybit.torch.dynamic_quantize(x, 0.5, dtype="u8", out=codes)
+    assert torch.equal(codes, anybit.torch.dynamic_quantize(x, 0.5, dtype="u8"))
+
+
+def test_out_and_autograd() -> None:
+    x, out = torch.linspace(-3, 3, 7).requires_grad_(), torch.zeros(7)
+    anybit.torch.int_quant(x, 1.0, 0, 2, out=out).sum().backward()
+    assert x.grad.tolist() == [0, 1, 1, 1, 1, 0, 0]
+    # What autograd has kept must not be overwritten unnoticed.
+    kept = torch.ones(7)
+    result = x * kept
+    anybit.torch.int_quant(kept, 1.0, 0, 2, out=kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        anybit.torch.int_quant(kept, 1.0, 0, 2, out=x)
+
+
+@any_operator
+def test_meta_tensors(operator: Operator) -> None:
+    x = torch.empty(2, 3, 4, device="meta")
+    result = getattr(anybit.torch, operator.name)(x, *usual_parameters(operator))
+    assert result.is_meta
+    assert result.shape == x.shape
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [each for each in OPERATORS if "bfloat16" in each.inputs[0].domain.dtypes],
+    ids=lambda each: each.name,
+)
+def test_autocast_changes_nothing(operator: Operator) -> None:
+    """Half precision is computed in float32 and rounded once, under autocast as without."""
+    function, parameters = getattr(anybit.torch, operator.name), usual_parameters(operator)
+    for dtype, inside in ((torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16)):
+        x = torch.linspace(-9, 9, 50).to(dtype)
+        scale = torch.tensor(0.3, dtype=inside)
+        expected = function(x, scale, *parameters[1:])
+        with torch.autocast("cpu", dtype=inside):
+            result = function(x, scale, *parameters[1:])
+        assert result.dtype == dtype
+        assert torch.equal(result, expected)
+
+
+def test_subclasses() -> None:
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.linspace(-3, 3, 7)
+    expected = anybit.torch.int_quant(x, 0.5, 0, 4)
+    named = anybit.torch.int_quant(x.as_subclass(Named), 0.5, 0, 4)
+    assert type(named) is Named
+    assert torch.equal(named.as_subclass(Tensor), expected)
+    learned = anybit.torch.int_quant(torch.nn.Parameter(x), torch.nn.Parameter(x[0].abs()), 0, 4)
+    assert type(learned) is Tensor
+    assert learned.requires_grad
+    with torch.inference_mode():
+        assert torch.equal(anybit.torch.int_quant(x.clone(), 0.5, 0, 4), expected)
+
+
+@any_name
+@given(data=st.data())
+def test_any_call_equals_numpy(name: str, data: st.DataObject) -> None:
+    """Random shapes and strides, and the NumPy function with the same parameters."""
+    quantize = data.draw(quantizers(name))
+    shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
+    size = int(np.prod(shape, dtype=int))
+    values = data.draw(st.lists(any_float, min_size=size, max_size=size))
+    x = torch.tensor(values, dtype=torch.float32).reshape(shape)
+    x = x.permute(data.draw(st.permutations(range(len(shape)))))
+    if shape and data.draw(st.booleans()):
+        x = x[::2]
+    parameters = [as_tensor(v) if isinstance(v, np.ndarray) else v for v in quantize.inputs]
+    actual = getattr(anybit.torch, name)(x, *parameters, **quantize.attributes)
+    exactly(actual.contiguous(), np.ascontiguousarray(quantize(as_array(x))).reshape(x.shape))
+
+
+@given(data=st.data())
+def test_any_broadcast_equals_numpy(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    x = torch.linspace(-9, 9, int(np.prod(shape))).reshape(shape)
+    parameters = []
+    for low, high in ((0.1, 2.0), (-3.0, 3.0)):
+        rank = data.draw(st.integers(0, len(shape)))
+        own = [data.draw(st.sampled_from([1, size])) for size in shape[len(shape) - rank :]]
+        parameters.append(torch.linspace(low, high, int(np.prod(own, dtype=int))).reshape(own))
+    actual = anybit.torch.int_quant(x, *parameters, 4)
+    exactly(actual, anybit.int_quant(as_array(x), *map(as_array, parameters), 4))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of Triton kernels against the partial derivatives that operators state."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import Case, assert_same_bits, every_case
+
+pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
+
+import triton_backend  # noqa: E402
+from torch_backend import as_array  # noqa: E402
+from triton_backend import BY_NAME  # noqa: E402
+
+from anybit.ops._gradient import carried_back  # noqa: E402
+
+ROWS = [
+    (name, case)
+    for name, case in every_case()
+    if case.raises is None and BY_NAME[name].differentiable
+]
+# The interpreter takes its time: what is not slow is a sample of the rows, the same each time.
+SAMPLE = 12
+
+
+def is_sampled(name: str, case: Case) -> bool:
+    return zlib.crc32(f"{name} {case.name}".encode()) % SAMPLE == 0
+
+
+def arriving(x: np.ndarray) -> np.ndarray:
+    """A gradient of every kind of value, NaN and infinities included."""
+    values = np.array([1, -0.5, 3, 0, -0.0, 0.1, 1e30, np.inf, np.nan, -2], np.float32)
+    with np.errstate(over="ignore"):
+        return np.resize(values, x.shape).astype(x.dtype)
+
+
+def expected_gradients(
+    name: str, gradient: np.ndarray, inputs: tuple[Any, ...], attributes: Any, wanted: Any
+) -> list[np.ndarray]:
+    operator = BY_NAME[name]
+    tensors = [
+        each if each is None else each.cpu() for each in triton_backend.beside_x(name, inputs)
+    ]
+    given = dict(zip((each.name for each in operator.inputs), tensors, strict=False))
+    arrived = triton_backend.as_tensors((gradient,))[0]
+    partials = operator.partials(*tensors, **attributes)
+    found = carried_back(arrived, given, partials, wanted)
+    return [as_array(found[name]) for name in wanted]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(
+            name,
+            case,
+            id=f"{name}-{case.name}",
+            marks=[pytest.mark.slow] * (not is_sampled(name, case)),
+        )
+        for name, case in ROWS
+    ],
+)
+def test_x_gradient_of_every_row(name: str, case: Case) -> None:
+    """Bit for bit: no sum is involved."""
+    gradient = arriving(np.asarray(case.inputs[0]))
+    call = (name, gradient, case.inputs, case.attributes, ["x"])
+    (actual,), (expected,) = triton_backend.gradients(*call), expected_gradients(*call)
+    assert_same_bits(actual, expected, case)
+
+
+SHAPES = {
+    "per_tensor": ((3, 7, 40), ()),
+    "one_element": ((3, 7, 40), (1, 1)),
+    "channels": ((3, 7, 40), (7, 1)),
+    "rows": ((5, 2050), (5, 1)),
+    "last_axis": ((33, 70), (70,)),
+    "two_axes": ((3, 7, 40), (3, 1, 40)),
+    "planes": ((2, 3, 4, 5), (2, 1, 4, 1)),
+    "per_element": ((9, 30), (9, 30)),
+    "long": ((5000,), ()),
+    "zero_dimensions": ((), ()),
+    "enlarged_by_nothing": ((1, 6), (6,)),
+}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(
+    "name", [name for name, operator in BY_NAME.items() if operator.differentiable]
+)
+def test_sums(name: str, shapes: Any, transposed: bool) -> None:
+    """All gradients, with values of which every sum is exact, and so the same in every order."""
+    shape, small = shapes
+    operator, random = BY_NAME[name], np.random.default_rng(5)
+    x = (random.integers(-40, 40, shape) / 4).astype(np.float32)
+    gradient = random.integers(-2, 3, shape).astype(np.float32)
+    if transposed:
+        x, gradient = np.asfortranarray(x), np.asfortranarray(gradient)
+    inputs = [x]
+    for declared in operator.inputs[1:]:
+        values = 2.0 ** random.integers(1, 3, small)
+        inputs.append(np.asarray(values, np.float32))
+        if declared.name == "out_scale":
+            inputs[-1] = inputs[1] * 2
+    wanted = [each for each in operator.differentiable if "bitwidth" not in each]
+    call = (name, gradient, tuple(inputs), {}, wanted)
+    for found, expected, input_name in zip(
+        triton_backend.gradients(*call), expected_gradients(*call), wanted, strict=True
+    ):
+        assert_same_bits(found, expected, Case(input_name, (expected,)))
+
+
+def test_gradient_of_bit_widths() -> None:
+    """It has a factor ln 2, so that a sum of one addend is asked for."""
+    x = np.array([100.0, -100.0, 0.3], np.float32)
+    inputs = (x, np.float32(1), np.float32(0), np.array([4, 5, 6], np.float32))
+    call = ("int_quant", np.ones(3, np.float32), inputs, {}, ["bitwidth"])
+    (actual,), (expected,) = triton_backend.gradients(*call), expected_gradients(*call)
+    assert (actual[:2] != 0).all()
+    assert_same_bits(actual, expected, Case("bitwidth", (x,)))
+
+
+def test_repeated_gradient() -> None:
+    """What `sum().backward()` sends back has one element in memory."""
+    x, one = torch.arange(-8.0, 8).reshape(4, 4), torch.ones(())
+    gradient = torch.ones(()).expand(4, 4)
+    given = (x, one, torch.zeros(()), torch.tensor(3))
+    with triton_backend.interpreter():
+        found = triton_backend.BACKWARD["int_quant"](
+            gradient.to(triton_backend.DEVICE),
+            *(each.to(triton_backend.DEVICE) for each in given),
+            wanted=["x"],
+        )[0]
+    assert torch.equal(found.cpu(), ((x >= -4) & (x <= 3)).float())

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Triton makes of our kernels: no instruction that rounds otherwise than the formulas do.
+
+Triton compiles for a GPU without having one. That no result differs is for the case tables; this is
+what a machine without a GPU can know about one.
+"""
+
+import re
+from itertools import product
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton", minversion="3.3", reason="another ASTSource before")
+torch = pytest.importorskip("torch")
+
+import triton_ptx  # noqa: E402
+
+from anybit.ops import OPERATORS, RoundingMode  # noqa: E402
+
+BY_NAME = {operator.name: operator for operator in OPERATORS}
+DIFFERENTIABLE = [name for name, operator in BY_NAME.items() if operator.differentiable]
+MODES = tuple(RoundingMode)
+FORWARD_KERNELS = [
+    *((name, "float32", {}) for name in BY_NAME),
+    *(("int_quant", "float32", {"rounding_mode": str(mode)}) for mode in MODES[1:]),
+    *((name, dtype, {}) for name in DIFFERENTIABLE for dtype in ("float64", "bfloat16", "float16")),
+    ("dynamic_quantize", "float32", {"dtype": "u8", "arithmetic": "reciprocal"}),
+]
+
+
+def assert_exact(instructions: set[str]) -> None:
+    """Nothing that flushes subnormal numbers, fuses, or divides roughly."""
+    parts = {part for each in instructions for part in each.split(".")}
+    assert not parts & {"ftz", "approx", "full", "fma", "sat", "ex2", "lg2"}, instructions
+    divisions = {each for each in instructions if re.match(r"(div|rcp|sqrt)\..*f\d", each)}
+    assert divisions <= {"div.rn.f32", "div.rn.f64", "rcp.rn.f32"}
+    casts = {each for each in instructions if each.startswith("cvt.") and "bf16" in each}
+    assert casts <= {"cvt.rn.bf16.f32", "cvt.rn.bf16x2.f32", "cvt.f32.bf16"}
+
+
+@pytest.mark.parametrize(("name", "dtype", "attributes"), FORWARD_KERNELS)
+def test_instructions(name: str, dtype: str, attributes: dict[str, Any]) -> None:
+    x = torch.empty(1 << 20, dtype=getattr(torch, dtype), device="meta")
+    instructions = triton_ptx.forward_instructions(BY_NAME[name], x, **attributes)
+    assert_exact(instructions)
+    wide = "f64" if dtype == "float64" else "f32"
+    assert (f"div.rn.{wide}" in instructions) == (name != "bipolar_quant")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*product(DIFFERENTIABLE, ("float32", "bfloat16"))])
+def test_instructions_of_gradients(name: str, dtype: str) -> None:
+    x = torch.empty(1 << 20, dtype=getattr(torch, dtype), device="meta")
+    operator = BY_NAME[name]
+    for wanted in (("x",), operator.differentiable):
+        assert_exact(triton_ptx.backward_instructions(operator, x, wanted))

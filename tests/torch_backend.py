@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators on PyTorch's tensors: the back-ends `torch` and `torch-compile`."""
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.exc import TorchRuntimeError, Unsupported
+
+import anybit.torch
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+RAISED = re.compile(r"""(?:got|raised exception) (TypeError|ValueError)\((['"])(.*)\2\)$""", re.M)
+
+
+def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
+    """One call: arrays become tensors of the same strides, numbers and lists stay what they are."""
+    return as_array(getattr(anybit.torch, operator)(*as_tensors(inputs), **attributes))
+
+
+def evaluate_compiled(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
+    """The same, traced as a whole: what is no tensor is a constant of the program."""
+    if not is_traceable(inputs):
+        pytest.skip("PyTorch refuses to trace arrays of text, before our code sees them")
+    function = getattr(anybit.torch, operator)
+    tensors = as_tensors(inputs)
+    with compiled(lambda: function(*tensors, **attributes)) as program:
+        return as_array(program())
+
+
+@contextmanager
+def compiled(
+    function: Callable[..., Any], backend: Any = "aot_eager", **options: Any
+) -> Iterator[Callable[..., Any]]:
+    """The function as one graph, forgotten afterwards; errors have the type they have eagerly."""
+    torch._dynamo.reset()  # PyTorch recompiles one piece of code a few times only
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield torch.compile(function, backend=backend, fullgraph=True, **options)
+    except (TorchRuntimeError, Unsupported) as error:
+        found = RAISED.search(str(error))
+        if found is None:
+            raise
+        raise {"TypeError": TypeError, "ValueError": ValueError}[found[1]](found[3]) from error
+    finally:
+        logger.setLevel(level)
+        torch._dynamo.reset()
+
+
+def as_tensors(inputs: tuple[Any, ...]) -> list[Any]:
+    x, *parameters = inputs
+    return [
+        as_tensor(x),
+        *(value if is_no_tensor(value) else as_tensor(value) for value in parameters),
+    ]
+
+
+def is_traceable(inputs: tuple[Any, ...]) -> bool:
+    return not any(isinstance(each, np.ndarray) and each.dtype.kind == "U" for each in inputs)
+
+
+def is_no_tensor(value: Any) -> bool:
+    """Whether a parameter has no twin in PyTorch: numbers, lists, None and text."""
+    return not isinstance(value, np.ndarray | np.generic) or value.dtype.kind in "OSU"
+
+
+def as_tensor(value: Any) -> torch.Tensor:
+    """The array's memory as a tensor. PyTorch has no negative strides."""
+    array = np.asarray(value)
+    if any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        if array.dtype == BFLOAT16:
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(BFLOAT16)
+    return tensor.numpy()
+
+
+def exactly(actual: torch.Tensor, expected: Any) -> None:
+    """Equal dtype, shape and bits; NaN equals NaN."""
+    wanted = as_tensor(expected)
+    assert actual.dtype == wanted.dtype
+    torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
+    ordinary = ~actual.isnan()
+    assert torch.equal(actual.signbit() & ordinary, wanted.signbit() & ordinary)

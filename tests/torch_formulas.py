@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators as formulas that PyTorch differentiates, with straight-through rounding: the
+oracles of gradients. They share no code with src."""
+
+import oracle
+import torch
+
+Tensor = torch.Tensor
+ROUNDINGS = {"ROUND": torch.round, "FLOOR": torch.floor, "CEIL": torch.ceil, "DOWN": torch.trunc}
+
+
+def straight_through(y: Tensor, rounded: Tensor) -> Tensor:
+    return y + (rounded - y).detach()
+
+
+def clipped(y: Tensor, lowest: Tensor, highest: Tensor) -> Tensor:
+    y = torch.where(y > highest, highest, y)
+    return torch.where(y < lowest, lowest, y)
+
+
+def bounds(bitwidth: Tensor, signed: bool, narrow: bool) -> tuple[Tensor, Tensor]:
+    if signed:
+        return -(2 ** (bitwidth - 1)) + int(narrow), 2 ** (bitwidth - 1) - 1
+    return torch.zeros(()), 2**bitwidth - 1 - int(narrow)
+
+
+def int_quant(
+    x: Tensor,
+    scale: Tensor,
+    zeropt: Tensor,
+    bitwidth: Tensor,
+    *,
+    signed: bool = True,
+    narrow: bool = False,
+    rounding_mode: str = "ROUND",
+) -> Tensor:
+    y = clipped(x / scale + zeropt, *bounds(bitwidth, signed, narrow))
+    return (straight_through(y, ROUNDINGS[rounding_mode](y)) - zeropt) * scale
+
+
+def float_quant(
+    x: Tensor,
+    scale: Tensor,
+    e: Tensor,
+    m: Tensor,
+    bias: Tensor,
+    max_val: Tensor,
+    *,
+    signed: bool = True,
+    rounding_mode: str = "ROUND",
+) -> Tensor:
+    y = x / scale
+    # More exponents change the range and not the grid.
+    wide = oracle.float_quant(
+        y.detach().numpy(), 1.0, 10, m.numpy(), bias.numpy(), rounding_mode=rounding_mode
+    )
+    largest = torch.minimum((2 - 2.0**-m) * 2.0 ** (2.0**e - 1 - bias), max_val)
+    lowest = -largest if signed else torch.zeros(())
+    return clipped(straight_through(y, torch.from_numpy(wide)), lowest, largest) * scale
+
+
+def trunc(
+    x: Tensor,
+    scale: Tensor,
+    zeropt: Tensor,
+    in_bitwidth: Tensor,
+    out_scale: Tensor,
+    out_bitwidth: Tensor,
+    *,
+    signed: bool = True,
+    narrow: bool = False,
+    rounding_mode: str = "FLOOR",
+) -> Tensor:
+    y = x / scale + zeropt
+    factor = (2.0 ** torch.round(torch.log2(out_scale / scale))).detach()
+    y = straight_through(y, torch.round(y)) / factor
+    y = clipped(y, *bounds(out_bitwidth, signed, narrow))
+    return (straight_through(y, ROUNDINGS[rounding_mode](y)) - zeropt / factor) * out_scale
+
+
+def trunc_v1(
+    x: Tensor,
+    scale: Tensor,
+    zeropt: Tensor,
+    in_bitwidth: Tensor,
+    out_bitwidth: Tensor,
+    *,
+    rounding_mode: str = "FLOOR",
+) -> Tensor:
+    y = x / scale + zeropt
+    y = straight_through(y, torch.round(y)) / 2.0 ** (in_bitwidth - out_bitwidth)
+    return (straight_through(y, ROUNDINGS[rounding_mode](y)) - zeropt) * scale
+
+
+def bipolar_quant(x: Tensor, scale: Tensor) -> Tensor:
+    sign = torch.where(x >= 0, 1.0, -1.0)
+    inside = x.clip(-scale.detach().abs(), scale.detach().abs())
+    return straight_through(inside, (sign * scale).detach()) + sign * (scale - scale.detach())
+
+
+FORMULAS = {
+    function.__name__: function
+    for function in (int_quant, float_quant, trunc, trunc_v1, bipolar_quant)
+}

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators as Triton kernels: on a GPU if there is one, else under Triton's interpreter."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch_backend import as_array, as_tensors
+
+from anybit.ops import OPERATORS
+from anybit.torch import _triton
+from anybit.torch._parameters import as_parameter
+
+BY_NAME = {operator.name: operator for operator in OPERATORS}
+FORWARD: dict[str, Callable[..., torch.Tensor]] = {
+    name: _triton.forward_kernel(operator) for name, operator in BY_NAME.items()
+}
+BACKWARD: dict[str, Callable[..., list[torch.Tensor]]] = {
+    name: _triton.backward_kernel(operator) for name, operator in BY_NAME.items()
+}
+DEVICE = "cuda" if torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ else "cpu"
+
+
+def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
+    """One call: arrays become tensors of the same strides, numbers and lists tensors beside x."""
+    with interpreter():
+        return as_array(FORWARD[operator](*beside_x(operator, inputs), **attributes).cpu())
+
+
+def gradients(
+    operator: str,
+    gradient: np.ndarray,
+    inputs: tuple[Any, ...],
+    attributes: dict[str, Any],
+    wanted: Sequence[str],
+) -> list[np.ndarray]:
+    arriving = as_tensors((gradient,))[0].to(DEVICE)
+    given = beside_x(operator, inputs)
+    with interpreter():
+        found = BACKWARD[operator](arriving, *given, wanted=wanted, **attributes)
+    return [as_array(each.cpu()) for each in found]
+
+
+def beside_x(operator: str, inputs: tuple[Any, ...]) -> list[torch.Tensor | None]:
+    """All inputs as tensors."""
+    x, *rest = (
+        each.to(DEVICE) if isinstance(each, torch.Tensor) else each for each in as_tensors(inputs)
+    )
+    declared = BY_NAME[operator].inputs[1:]
+    return [x, *(as_parameter(value, each, x) for value, each in zip(rest, declared, strict=False))]
+
+
+@contextmanager
+def interpreter() -> Iterator[None]:
+    """Triton reads the variable whenever it is handed a function."""
+    before = os.environ.get("TRITON_INTERPRET")
+    if DEVICE == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("TRITON_INTERPRET", None)
+        if before is not None:
+            os.environ["TRITON_INTERPRET"] = before

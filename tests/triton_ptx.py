@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Triton makes of our kernels for a GPU that need not be there: the instructions in PTX."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from anybit.ops import Operator
+from anybit.torch._triton import backward_plan, forward_plan
+from anybit.torch._triton._compiled import compiled
+from anybit.torch._triton._plan import Plan
+
+HOPPER = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+}
+INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+ )?([a-z]+[0-9]*\.[a-z0-9.:_]+)", re.MULTILINE)
+
+
+def forward_instructions(operator: Operator, x: torch.Tensor, **attributes: Any) -> set[str]:
+    inputs = [x, *parameters(operator, x)]
+    plan = forward_plan(operator, inputs, attributes)
+    return _instructions(plan, inputs)
+
+
+def backward_instructions(
+    operator: Operator, x: torch.Tensor, wanted: Sequence[str], **attributes: Any
+) -> set[str]:
+    inputs = [x, *parameters(operator, x)]
+    plan = backward_plan(operator, x, inputs, wanted, attributes)
+    return _instructions(plan, [*inputs, x])
+
+
+def parameters(operator: Operator, x: torch.Tensor) -> list[torch.Tensor]:
+    """One value for the tensor, in the type that numbers become."""
+    compute = torch.float64 if x.dtype == torch.float64 else torch.float32
+    found = []
+    for declared in operator.inputs[1:]:
+        dtype = torch.int64 if declared.domain.integer else compute
+        shape: tuple[int, ...] = ()
+        if declared.domain.dtypes:
+            dtype, shape = getattr(torch, declared.domain.dtypes[-1]), (1,)
+        found.append(torch.empty(shape, dtype=dtype, device="meta"))
+    return found
+
+
+def _instructions(plan: Plan, inputs: Sequence[torch.Tensor]) -> set[str]:
+    """Compiled as a launch would have it: pointers and sizes divisible by 16 are known to be."""
+    function = compiled(plan.name, plan.text, False)
+    names = [parameter.name for parameter in function.params]
+    pointers = [TYPES[each] for each in (*(each.dtype for each in inputs), *plan.buffer_dtypes)]
+    signature = {
+        name: f"*{kind}" for name, kind in zip(names[: len(pointers)], pointers, strict=True)
+    }
+    constants = {}
+    divisible = {(place,) for place in range(len(pointers))}
+    for place, number in enumerate(plan.numbers, start=len(pointers)):
+        name = names[place]
+        if number == 1 or name.startswith("TILE"):
+            constants[name], signature[name] = number, "constexpr"
+        else:
+            signature[name] = "i32" if number < 2**31 else "i64"
+        if number % 16 == 0 and name not in constants:
+            divisible.add((place,))
+    source = ASTSource(
+        function,
+        signature,
+        constexprs=constants,
+        attrs={place: [["tt.divisibility", 16]] for place in divisible},
+    )
+    options = {"enable_fp_fusion": False, "num_warps": plan.tiles.warps}
+    kernel = triton.compile(source, target=HOPPER, options=options)
+    return set(INSTRUCTION.findall(kernel.asm["ptx"]))
