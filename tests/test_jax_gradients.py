@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients under JAX are those of the other back-ends: x's to the bit, sums to the last rounding.
+
+Sums of parameters are those of the native kernels, which add in float64 and round once.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import Case, every_case
+
+from anybit import _core
+from anybit.ops import OPERATORS
+from anybit.ops._gradient import carried_back
+
+jax = pytest.importorskip("jax")
+jnp = pytest.importorskip("jax.numpy")
+
+import anybit.jax  # noqa: E402
+
+BY_NAME = {operator.name: operator for operator in OPERATORS}
+X = (np.random.default_rng(0).standard_normal((3, 4, 5)) * 3).astype(np.float32)
+
+# The function, and float parameters that all have a derivative.
+SMOOTH = [
+    ("int_quant", (0.5, 0.0, 3.0), {}),
+    ("int_quant", (0.3, 2.0, 3.0), {"signed": False, "rounding_mode": "FLOOR"}),
+    ("float_quant", (0.7, 2, 1, 1, 5.0), {}),
+    ("trunc", (0.25, 0.0, 8, 1.0, 3.0), {}),
+    ("trunc_v1", (0.25, 1.0, 8, 6), {}),
+    ("bipolar_quant", (0.7,), {}),
+]
+
+
+def rows() -> list[Any]:
+    """The answers of the case tables, without those that differ from another in `out` only."""
+    return [
+        pytest.param(name, case, id=f"{name}-{case.name}")
+        for name, case in every_case()
+        if case.raises is None and BY_NAME[name].differentiable
+    ]
+
+
+def assert_same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    bits = f"u{expected.dtype.itemsize}"
+    actual, expected = np.ascontiguousarray(actual), np.ascontiguousarray(expected)
+    both_nan = (actual != actual) & (expected != expected)
+    same = actual.view(bits) == expected.view(bits)
+    assert (same | both_nan.reshape(same.shape)).all()
+
+
+@pytest.mark.parametrize(("name", "case"), rows())
+def test_gradient_of_x(name: str, case: Case) -> None:
+    """Every row of the case tables, also where XLA's own arithmetic would flush subnormals."""
+    x = np.asarray(case.inputs[0])
+    with jax.enable_x64(x.dtype == np.float64):
+        gradient = np.random.default_rng(0).standard_normal(x.shape).astype(x.dtype)
+
+        def function(x: Any) -> Any:
+            return getattr(anybit.jax, name)(x, *case.inputs[1:], **case.attributes)
+
+        _, back = jax.vjp(function, jnp.asarray(x))
+        (found,) = back(jnp.asarray(gradient))
+    partials = BY_NAME[name].partials(x, *case.inputs[1:], **case.attributes)
+    by_numpy = carried_back(gradient, {"x": x}, partials, ["x"])["x"]
+    assert_same_bits(np.asarray(found), by_numpy)
+
+
+@pytest.mark.parametrize(("name", "parameters", "attributes"), SMOOTH)
+def test_gradients_of_parameters(name: str, parameters: Any, attributes: Any) -> None:
+    operator = BY_NAME[name]
+    names = [declared.name for declared in operator.inputs]
+    values = {names[0]: X, **dict(zip(names[1:], parameters, strict=False))}
+    shapes = [(), (1,), (5,), (4, 1), (3, 1, 5), (3, 4, 5)]
+    gradient = np.random.default_rng(2).standard_normal(X.shape).astype(np.float32)
+    for shape in shapes:
+        moving = {
+            each: np.full(shape, values[each], np.float32)
+            for each in operator.differentiable
+            if each != names[0]
+        }
+        given = values | moving
+
+        def function(moving: Any, given: Any = given) -> Any:
+            return getattr(anybit.jax, name)(**(given | moving), **attributes)
+
+        _, back = jax.vjp(function, moving)
+        (found,) = back(gradient)
+        fast = [each for each in moving if each in _core.descriptions[name]["differentiable"]]
+        native = getattr(_core, f"{name}_backward")
+        by_kernel = native(gradient, *given.values(), wanted=fast, **attributes)
+        for each, expected in zip(fast, by_kernel, strict=True):
+            assert_same_bits(np.asarray(found[each]), expected)
+        # Widths have no kernel: XLA adds in another order than NumPy, in float32.
+        partials = operator.partials(*given.values(), **attributes)
+        by_numpy = carried_back(gradient, given, partials, list(moving))
+        for each in moving:
+            terms = np.abs(gradient * partials[each]).sum() * 2.0**-22
+            assert np.abs(np.asarray(found[each]) - by_numpy[each]).max() <= terms, each
+
+
+def loss(x: Any, scale: Any) -> Any:
+    return (anybit.jax.int_quant(x, scale, 0, 4) ** 2).sum()
+
+
+def test_value_and_grad_under_jit_and_checkpoint() -> None:
+    value, gradient = jax.value_and_grad(loss)(X, 0.5)
+    assert value == (anybit.int_quant(X, 0.5, 0, 4) ** 2).sum()
+    for transformed in (jax.jit(loss), jax.checkpoint(loss), jax.jit(jax.checkpoint(loss))):
+        assert_same_bits(np.asarray(jax.grad(transformed)(X, 0.5)), np.asarray(gradient))
+
+
+def test_gradients_under_vmap_are_those_of_each_element() -> None:
+    scales = np.float32([0.2, 0.5, 0.9])
+    each = jax.vmap(jax.grad(loss, 1))(X, scales)
+    expected = [jax.grad(loss, 1)(x, scale) for x, scale in zip(X, scales, strict=True)]
+    assert_same_bits(np.asarray(each), np.array(expected))
+    shared = jax.vmap(jax.grad(loss, 1), in_axes=(0, None))(X, 0.5)
+    assert_same_bits(np.asarray(shared), np.array([jax.grad(loss, 1)(x, 0.5) for x in X]))
+    over_scales = jax.vmap(jax.grad(loss), in_axes=(None, 0))(X, scales)
+    assert_same_bits(np.asarray(over_scales), np.array([jax.grad(loss)(X, s) for s in scales]))
+
+
+def test_gradient_through_scan_and_jacobian() -> None:
+    def last(scale: Any) -> Any:
+        def step(state: Any, x: Any) -> Any:
+            return anybit.jax.int_quant(state + x, scale, 0, 5), None
+
+        return jax.lax.scan(step, jnp.zeros((4, 5)), X)[0]
+
+    rows = jax.jacrev(last)(0.25)
+    assert rows.shape == (4, 5)
+    assert float(rows.sum()) == pytest.approx(float(jax.grad(lambda s: last(s).sum())(0.25)))
+
+
+def test_second_derivatives_are_those_of_the_formula() -> None:
+    """Inside, y = round(x / s) * s has dy/ds = round(x / s) - x / s, and that has x / s^2."""
+    x, scale = jnp.float32(0.7), jnp.float32(0.5)
+    second = jax.grad(jax.grad(lambda s: anybit.jax.int_quant(x, s, 0, 4)))(scale)
+    assert float(second) == pytest.approx(0.7 / 0.25)
+
+
+def test_half_precision_stays_half() -> None:
+    for dtype in (jnp.bfloat16, jnp.float16):
+        x, scale = jnp.asarray(X, dtype), jnp.asarray(0.5, dtype)
+        of_x, of_scale = jax.grad(loss, (0, 1))(x, scale)
+        assert (of_x.dtype, of_scale.dtype) == (dtype, dtype)
+
+
+def test_integers_have_no_gradient() -> None:
+    def through(x: Any) -> Any:
+        return anybit.jax.dynamic_quantize(x, np.float32([0.5])).astype(jnp.float32).sum()
+
+    assert not np.asarray(jax.grad(through)(X)).any()
+
+
+def test_what_has_no_derivative_is_refused() -> None:
+    def by_mantissa(mantissa: Any) -> Any:
+        return anybit.jax.float_quant(X, 1.0, 4, mantissa, 7).sum()
+
+    with pytest.raises(TypeError, match="no derivative with respect to mantissa_bitwidth"):
+        jax.grad(by_mantissa)(3.0)
+    assert jax.grad(lambda m: by_mantissa(jax.lax.stop_gradient(m)))(3.0) == 0
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: anybit.jax.int_quant(x, 1.0, 0, 4), (X,), (X,))
