@@ -37,6 +37,21 @@ def test_scales_are_computed_by_pytorch(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["folded_0", "c_folded_0"])
+def test_folded_constants_take_no_names_of_the_module(name: str) -> None:
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("logarithm", torch.tensor(-2.0))
+            self.register_buffer(name, torch.tensor(5.0))
+
+        def forward(self, x: Any) -> Any:
+            return ours.int_quant(x, self.logarithm.exp(), 0, 4) + getattr(self, name)
+
+    found = export(Named(), numbers(4, 6))
+    assert found.equal, str(found)
+
+
 def test_weights_stay_behind_their_quantizer() -> None:
     graph = export(Weighted(), numbers(4, 6)).model.graph
     quantizer = next(node for node in graph if node.op_type == "IntQuant")

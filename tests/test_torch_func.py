@@ -148,6 +148,35 @@ def test_gradient_of_a_batch() -> None:
     assert torch.equal(actual[1], sum(gradients[1] for gradients in each))
 
 
+@pytest.mark.parametrize("batched", ["x", "scale"])
+def test_gradient_of_what_is_batched(batched: str) -> None:
+    """Inside of vmap nothing says that what is batched requires a gradient further out."""
+    row, scale, zero = torch.tensor([-9.0, 0.375, 1.0, 99.0]), torch.tensor(0.5), torch.tensor(0.0)
+    rows, scales = torch.stack([row, row / 2]), torch.tensor([0.5, 0.25])
+
+    def results(moving: Tensor) -> Tensor:
+        if batched == "x":
+            return torch.func.vmap(lambda x: quantize(x, scale, zero))(moving)
+        return torch.func.vmap(lambda scale: quantize(row, scale, zero))(moving)
+
+    moving = rows if batched == "x" else scales
+    leaf = moving.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(results(leaf).sum(), leaf)
+    assert expected.any()
+    assert torch.equal(torch.func.grad(lambda each: results(each).sum())(moving), expected)
+    jacobian = torch.func.jacrev(results)(moving)
+    assert torch.equal(jacobian.sum((0, 1)), expected)
+
+
+def test_gradient_through_a_batch_that_depends_on_it() -> None:
+    weight, values = torch.tensor(0.5), torch.tensor([0.3, 1.0, 99.0])
+
+    def total(weight: Tensor) -> Tensor:
+        return torch.func.vmap(lambda x: quantize(x * weight, 1.0, 0))(values).sum()
+
+    assert torch.func.grad(total)(weight) == 0.3 + torch.tensor(1.0)
+
+
 def test_jacrev() -> None:
     row = torch.tensor([-9.0, 0.3, 1.0, 99.0])
     jacobian = torch.func.jacrev(lambda x: quantize(x, 1.0, 0))(row)

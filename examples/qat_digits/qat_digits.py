@@ -17,6 +17,7 @@ import copy
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -161,7 +162,7 @@ class File:
     """What became of a network as a file: how it agrees with PyTorch, and sizes in bytes.
 
     `steps` is the most by which a quantized tensor differs, `tolerance` what `anybit run` was
-    allowed for the outputs. `codes` are the constants of the converted file.
+    allowed for the outputs. `constants` are those in the converted file.
     """
 
     equal: bool
@@ -169,7 +170,7 @@ class File:
     tolerance: float
     qonnx: int
     qdq: int
-    codes: int
+    constants: int
 
 
 def write(network: nn.Module, images: torch.Tensor, folder: Path, name: str) -> File:
@@ -186,17 +187,19 @@ def write(network: nn.Module, images: torch.Tensor, folder: Path, name: str) -> 
     conversion.save(converted)
     again = anybit.load(converted).run(images.numpy())["y"]
     np.testing.assert_allclose(again, outputs, rtol=0, atol=tolerance)
-    codes = sum(value.const_value.nbytes for value in conversion.model.graph.initializers.values())
-    sizes = path.stat().st_size, converted.stat().st_size, codes
+    initializers = conversion.model.graph.initializers.values()
+    constants = sum(value.const_value.nbytes for value in initializers)
+    sizes = path.stat().st_size, converted.stat().st_size, constants
     return File(bool(exported.equal), exported.steps or 0.0, tolerance, *sizes)
 
 
-def run_command(*words: object) -> None:
-    """Run `anybit` with these words. SystemExit with what it said if it fails."""
+def run_command(*words: object) -> str:
+    """Run `anybit` with these words; what it prints. SystemExit with that if it fails."""
     command = [sys.executable, "-m", "anybit", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 @dataclass(frozen=True)
@@ -232,16 +235,20 @@ def main(words: list[str]) -> None:
     options = parser.parse_args(words)
     import report
 
+    began = time.perf_counter()
     with TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         count = min(options.seeds, os.cpu_count() or 1)
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
             running = [pool.submit(outcomes, seed, folder) for seed in range(options.seeds)]
-            with Console(stderr=True).status(f"Training {options.seeds} x {len(VARIANTS)} networks"):
+            with Console(stderr=True).status(
+                f"Training {options.seeds} x {len(VARIANTS)} networks"
+            ):
                 found = [outcome for each in running for outcome in each.result()]
     lines = report.lines(found)
     Console().print(report.table(lines))
+    Console().print(f"{len(found)} networks in {time.perf_counter() - began:.0f} s")
     if options.docs:
         report.write(lines)
 

@@ -20,17 +20,8 @@ DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 PAGE, PICTURE = DOCS / "qat_digits.md", DOCS / "images" / "qat_digits.svg"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
-HEADINGS = (
-    "numbers",
-    "weights",
-    "activations",
-    "correct, mean",
-    "from .. to",
-    "file and PyTorch",
-    "QONNX",
-    "QDQ",
-    "of it constants",
-)
+# Accuracy in percent; sizes in KiB.
+HEADINGS = ("numbers", "correct", "range", "as PyTorch", "QONNX", "QDQ", "constants")
 
 _BLUE, _ORANGE, _INK, _FAINT = "#0969da", "#bc4c00", "#1f2328", "#c9d1d9"
 
@@ -47,28 +38,26 @@ class Line:
     def cells(self) -> tuple[str, ...]:
         percent = [100 * each for each in self.accuracies]
         spread = f" ± {stdev(percent):.1f}" if len(percent) > 1 else ""
-        sizes = (self.file.qonnx, self.file.qdq, self.file.codes)
+        sizes = (self.file.qonnx, self.file.qdq, self.file.constants)
         return (
             self.variant.name,
-            self.variant.weight or "float32",
-            self.variant.activation or "float32",
-            f"{mean(percent):.1f}{spread} %",
-            f"{min(percent):.1f} .. {max(percent):.1f}",
+            f"{mean(percent):.1f}{spread}",
+            f"{min(percent):.1f}-{max(percent):.1f}",
             _agreement(self.file),
-            *(f"{size / 1024:.1f} KiB" for size in sizes),
+            *(f"{size / 1024:.1f}" for size in sizes),
         )
 
 
 def _agreement(file: "File") -> str:
     if file.equal:
-        return "the same bits"
+        return "equal"
     steps = f", {file.steps:.0f} steps" if file.steps else ""
-    return f"within {file.tolerance:g}{steps}"
+    return f"to {file.tolerance:g}{steps}"
 
 
 def lines(outcomes: Iterable["Outcome"]) -> list[Line]:
     """One line for each variant."""
-    grouped: dict[str, list["Outcome"]] = {}
+    grouped: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         grouped.setdefault(outcome.variant.name, []).append(outcome)
     result = []
@@ -80,16 +69,24 @@ def lines(outcomes: Iterable["Outcome"]) -> list[Line]:
 
 def table(lines: Iterable[Line]) -> Table:
     """For a terminal."""
-    result = Table(box=SIMPLE_HEAD)
-    for index, heading in enumerate(HEADINGS):
-        result.add_column(heading, justify="left" if index in (0, 1, 2, 5) else "right")
+    caption = "correct test images in %, mean and spread over seeds; files in KiB"
+    result = Table(box=SIMPLE_HEAD, caption=caption)
+    for heading in HEADINGS:
+        right = heading in HEADINGS[1:3] + HEADINGS[4:]
+        result.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for line in lines:
         result.add_row(*line.cells)
     return result
 
 
 def markdown(lines: Iterable[Line]) -> str:
-    rows = [HEADINGS, ["---"] * len(HEADINGS), *(line.cells for line in lines)]
+    """The same, with what the numbers are in words."""
+    rows = [[*HEADINGS[:1], "weights", "activations", *HEADINGS[1:]]]
+    rows.append(["---"] * len(rows[0]))
+    for line in lines:
+        name, *others = line.cells
+        words = line.variant.weight or "-", line.variant.activation or "-"
+        rows.append([name, *words, *others])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
@@ -121,7 +118,7 @@ def draw(lines: list[Line], path: Path) -> None:
     }
     with mpl.rc_context(settings):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(5, 4))
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         _draw_accuracy(left, lines)
         _draw_sizes(right, lines)
         figure.savefig(path, metadata={"Date": None, "Creator": None})
@@ -131,24 +128,25 @@ def _draw_accuracy(axes: Axes, lines: list[Line]) -> None:
     for line in lines:
         floating = line.variant.name.startswith(("fp", "float"))
         # Formats with equally many bits stand side by side.
-        bits = line.variant.bits * (1.07 if floating else 1 / 1.07)
+        bits = line.variant.bits * (1.08 if floating else 1 / 1.08)
         colour = _ORANGE if floating else _BLUE
         percent = [100 * each for each in line.accuracies]
         axes.plot([bits] * len(percent), percent, "o", color=colour, alpha=0.35, ms=4, mew=0)
-        axes.plot(bits, mean(percent), "_", color=colour, ms=16, mew=2.5)
+        axes.plot(bits, mean(percent), "_", color=colour, ms=14, mew=2.5)
         axes.annotate(
             line.variant.name,
-            (bits, min(percent)),
-            (0, -8),
+            (bits, min(percent) if floating else max(percent)),
+            (0, -7 if floating else 5),
             textcoords="offset points",
-            ha="left" if floating else "right",
-            va="top",
+            ha="left" if floating else "center",
+            va="top" if floating else "bottom",
             color=colour,
+            fontsize=9,
         )
     axes.set_xscale("log", base=2)
     axes.set_xticks([1, 2, 4, 8, 32], ["1", "2", "4", "8", "32"])
-    axes.set_xlim(0.6, 64)
-    axes.set_ylim(None, 100.3)
+    axes.set_xlim(0.7, 56)
+    axes.set_ylim(None, 100.5)
     axes.set_xlabel("bits of weights and activations")
     axes.set_title("correct test images, %", loc="left", fontsize=10)
     axes.grid(axis="y", color=_FAINT, linewidth=0.5)

@@ -39,7 +39,8 @@ def function_of(operator: Operator) -> Callable[..., Any]:
             _check_tensor(out, "out", operator)
         if differentiable:
             refuse_tangents(operator, (x, *parameters))
-        if not _needs_gradient(x, *parameters, out):
+        hidden = differentiable and out is None and _inside_functional_gradient()
+        if not hidden and not _needs_gradient(x, *parameters, out):
             if out is None:
                 return overload(x, *parameters, **attributes)
             writing(x, *parameters, out=out, **attributes)
@@ -77,6 +78,15 @@ def _needs_gradient(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in tensors
     )
+
+
+def _inside_functional_gradient() -> bool:
+    """Whether `torch.func` differentiates: vmap hides of what is batched that it does."""
+    # Compilers, which know all tensors, cannot follow the question.
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return False
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch._C._functorch.TransformType.Grad for level in levels)
 
 
 def _copied(

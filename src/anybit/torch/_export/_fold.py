@@ -4,7 +4,9 @@
 Another runtime's exp, pow or sum can differ in the last bit; scales must not.
 """
 
+import itertools
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from anybit.torch._export._options import overload_of
 
 # Constants larger than this are stored only if something as large was stored before.
 _ROOM = 2**24
+# Of the nodes of constants, as `torch.export` calls them.
+_PREFIX = "c_"
 
 _INPUTS = {overload_of(each): [declared.name for declared in each.inputs] for each in OPERATORS}
 
@@ -32,6 +36,7 @@ def fold_constants(program: torch.export.ExportedProgram) -> None:
     waiting = [node for node in graph.nodes if node not in known]
     reached = set(waiting)
     folded: dict[torch.fx.Node, torch.fx.Node] = {}
+    names = _free_names(program)
     while waiting:
         node = waiting.pop()
         for value in list(node.all_input_nodes):
@@ -43,7 +48,7 @@ def fold_constants(program: torch.export.ExportedProgram) -> None:
                     waiting.append(value)
                 continue
             if value not in folded:
-                folded[value] = _store(program, f"folded_{len(folded)}", value, known[value])
+                folded[value] = _store(program, next(names), value, known[value])
             node.replace_input_with(value, folded[value])
     graph.eliminate_dead_code()
     program.graph_module.recompile()
@@ -118,6 +123,13 @@ def _is_parameter(node: torch.fx.Node, value: torch.fx.Node) -> bool:
     return x is not value
 
 
+def _free_names(program: torch.export.ExportedProgram) -> Iterator[str]:
+    """Names for new constants. Those of a module's own tensors would stand for other values."""
+    taken = {*program.constants, *program.state_dict, *(node.name for node in program.graph.nodes)}
+    names = (f"folded_{number}" for number in itertools.count())
+    return (name for name in names if taken.isdisjoint({name, _PREFIX + name}))
+
+
 def _store(
     program: torch.export.ExportedProgram, name: str, node: torch.fx.Node, value: Any
 ) -> torch.fx.Node:
@@ -129,7 +141,7 @@ def _store(
     placeholders = [each for each in graph.nodes if each.op == "placeholder"]
     after = placeholders[place] if place < len(placeholders) else _behind(placeholders, graph)
     with graph.inserting_before(after):
-        stored = graph.placeholder(f"c_{name}")
+        stored = graph.placeholder(_PREFIX + name)
     stored.meta["val"] = node.meta["val"]
     argument = graph_signature.TensorArgument(stored.name)
     kind = graph_signature.InputKind.CONSTANT_TENSOR
