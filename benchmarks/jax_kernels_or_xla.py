@@ -21,7 +21,8 @@ CALLS: tuple[tuple[str, str, tuple[Any, ...], dict[str, Any]], ...] = (
 )
 
 
-def row(title: str, name: str, parameters: Any, attributes: Any, x: Any) -> tuple[str, ...]:
+def row(call: tuple[Any, ...], x: Any, rounds: int) -> tuple[str, ...]:
+    title, name, parameters, attributes = call
     given = [jnp.asarray(value) for value in parameters]
 
     def programs(function: Any) -> tuple[Any, Any]:
@@ -38,7 +39,8 @@ def row(title: str, name: str, parameters: Any, attributes: Any, x: Any) -> tupl
             "kernel": lambda: kernel(x, *given).block_until_ready(),
             "reference": lambda: reference(x, *given).block_until_ready(),
             "both": lambda: jax.block_until_ready(of_kernel(x, given[0])),
-        }
+        },
+        rounds,
     )
     return (
         title,
@@ -50,12 +52,12 @@ def row(title: str, name: str, parameters: Any, attributes: Any, x: Any) -> tupl
 
 
 def main() -> None:
-    options = arguments(__doc__)
+    options = arguments(__doc__ or "").parse_args()
     x = jnp.asarray(np.random.default_rng(0).standard_normal(1 << 24, dtype=np.float32))
     show(
         f"16 Mi float32, {machine()}, {versions('jax', 'jaxlib')}",
-        ("call", "kernel", "reference", "against a negation", "with gradients"),
-        [row(*call, x) for call in CALLS],
+        ("call", "kernel", "reference / kernel", "kernel / negation", "gradients / negation"),
+        [row(call, x, options.rounds) for call in CALLS],
         options.markdown,
     )
 

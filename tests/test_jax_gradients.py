@@ -34,7 +34,7 @@ SMOOTH = [
 
 
 def rows() -> list[Any]:
-    """The answers of the case tables, without those that differ from another in `out` only."""
+    """The rows of the case tables that have an answer, of operators that have a gradient."""
     return [
         pytest.param(name, case, id=f"{name}-{case.name}")
         for name, case in every_case()
