@@ -145,6 +145,28 @@ def test_faults_are_found_while_tracing(
         program(X)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    ("scale", "bits"),
+    [("float8_e4m3fn", "int4"), ("float8_e5m2", "uint4"), ("float8_e4m3b11fnuz", "float8_e4m3fn")],
+)
+def test_parameters_of_few_bits(transform: Any, scale: str, bits: str) -> None:
+    scales, width = jnp.asarray([0.25, 0.375, 1, 1.5, 3], scale), jnp.asarray(4, bits)
+    expected = anybit.int_quant(X, np.float32([0.25, 0.375, 1, 1.5, 3]), 0, 4)
+
+    def closed(x: Any) -> Any:
+        return anybit.jax.int_quant(x, scales, 0, width)
+
+    assert_same(transform(closed)(X), expected)
+    assert_same(transform(anybit.jax.int_quant)(X, scales, 0, width), expected)
+    assert_same(transform(anybit.jax.int_quant)(X, np.asarray(scales), 0, width), expected)
+    zero = jnp.asarray(0, bits)
+    with pytest.raises(ValueError, match="bitwidth must be an integer >= 1, got 0"):
+        transform(lambda x: anybit.jax.int_quant(x, scales, 0, zero))(X)
+    with pytest.raises(TypeError, match=f"scale.* must be float32, got dtype {scale}"):
+        transform(lambda x: anybit.jax.dynamic_quantize(x, scales[:1], dtype="u8"))(X)
+
+
 def test_unknown_values_are_checked_when_the_program_runs() -> None:
     program = jax.jit(lambda bits: anybit.jax.int_quant(X, 1.0, 0, bits))
     with pytest.raises(RuntimeError, match=r"bitwidth must be an integer >= 1, got 2\.5"):

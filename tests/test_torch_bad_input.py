@@ -187,8 +187,12 @@ def test_out() -> None:
                 anybit.torch.int_quant(x, 1, 0, 4, out=out)
         with pytest.raises(ValueError, match="one place for each element"):
             anybit.torch.int_quant(x, 1, 0, 4, out=torch.empty(()).expand(2, 2))
+        with pytest.raises(ValueError, match=r"one place for each element.*strides \(1, 1\)"):
+            anybit.torch.int_quant(x, 1, 0, 4, out=torch.empty(3).as_strided((2, 2), (1, 1)))
         with pytest.raises(ValueError, match="out must have shape"):
             anybit.torch.int_quant(x.to("meta"), 1, 0, 4, out=X.to("meta")[0])
+        with pytest.raises(ValueError, match=r"out must have shape .*complex64"):
+            anybit.torch.int_quant(x, 1, 0, 4, out=torch.zeros(2, 2, dtype=torch.complex64).conj())
     with pytest.raises(TypeError, match=r"out must be a torch\.Tensor, got ndarray"):
         anybit.torch.int_quant(X, 1, 0, 4, out=np.empty((2, 2)))
 

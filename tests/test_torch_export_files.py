@@ -37,8 +37,9 @@ def test_scales_are_computed_by_pytorch(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["folded_0", "c_folded_0"])
-def test_folded_constants_take_no_names_of_the_module(name: str) -> None:
+@pytest.mark.parametrize("opset", [18, 25])
+@pytest.mark.parametrize("name", ["folded_0", "c_folded_0", "val_0", "int_quant", "x"])
+def test_names_of_the_module_are_its_own(name: str, opset: int) -> None:
     class Named(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -48,7 +49,7 @@ def test_folded_constants_take_no_names_of_the_module(name: str) -> None:
         def forward(self, x: Any) -> Any:
             return ours.int_quant(x, self.logarithm.exp(), 0, 4) + getattr(self, name)
 
-    found = export(Named(), numbers(4, 6))
+    found = export(Named(), numbers(4, 6), opset=opset)
     assert found.equal, str(found)
 
 
@@ -200,6 +201,12 @@ def test_large_tensors_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest.M
     np.testing.assert_allclose(result, module(numbers(2, 64)).detach(), rtol=0, atol=1e-5)
 
 
+def quantized_out(x: torch.Tensor) -> torch.Tensor:
+    result = torch.empty_like(x)
+    ours.int_quant(x, 0.5, 0, 4, out=result)
+    return result
+
+
 class Counting(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -220,6 +227,16 @@ REFUSED: dict[str, tuple[Callable[[], torch.nn.Module], dict[str, Any], str]] = 
         "trunc_v1 and trunc, .*use trunc throughout",
     ),
     "state": (Counting, {}, "Counting changes its buffer 'calls' in eval mode.*self.training"),
+    "out": (
+        lambda: Call(quantized_out),
+        {},
+        "Call calls anybit.int_quant_out.*, which writes to a tensor.*without out=",
+    ),
+    "out in a branch": (
+        lambda: Call(lambda x: torch.cond(x.sum() > 0, quantized_out, torch.clone, (x,))),
+        {},
+        "without out=",
+    ),
     "random": (lambda: Call(torch.nn.functional.dropout), {}, "random.*training=self.training"),
     "branch": (
         lambda: Call(lambda x: x if x.sum() > 0 else -x),

@@ -108,6 +108,26 @@ def test_a_batch_is_no_axis_to_broadcast_along() -> None:
         torch.func.vmap(lambda x: quantize(x, scale, 0))(values)
 
 
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_vmap_over_nothing(operator: Any, dim: int) -> None:
+    function = getattr(anybit.torch, operator.name)
+    parameters = [1.0] * (operator.required_inputs - 1)
+    empty = torch.empty((0, 5) if dim == 0 else (5, 0))
+    actual = torch.func.vmap(lambda x: function(x, *parameters), dim)(empty)
+    assert actual.shape == (0, 5)
+    assert actual.dtype == function(torch.ones(5), *parameters).dtype
+
+
+def test_vmap_over_nothing_checks_shapes() -> None:
+    def call(x: Tensor, scales: Tensor) -> Tensor:
+        return anybit.torch.dynamic_quantize(x, scales, qtype="per_channel", axis=0)
+
+    assert torch.func.vmap(call)(torch.empty(0, 5), torch.empty(0, 5)).shape == (0, 5)
+    with pytest.raises(ValueError, match="scale"):
+        torch.func.vmap(call)(torch.empty(0, 5), torch.empty(0, 4))
+
+
 def loss(x: Tensor, scale: Tensor, zeropt: Tensor) -> Tensor:
     return (quantize(x, scale, zeropt) * torch.arange(20.0).reshape(4, 5)).sum()
 

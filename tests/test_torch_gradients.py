@@ -146,6 +146,37 @@ def test_expanded_gradients_and_strided_inputs() -> None:
         assert torch.equal(x.grad, inside.float())
 
 
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("name", CALLS)
+def test_batches_of_gradients(name: str, shape: tuple) -> None:
+    """As PyTorch's own vectorized Jacobians pass them."""
+    parameters, choices = CALLS[name]
+    inputs = leaves(name, parameters, shape, torch.float32)
+    result = getattr(anybit.torch, name)(*inputs, **choices[0])
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    batch = torch.randint(-8, 8, (3, *result.shape), generator=torch.Generator().manual_seed(6))
+    batch = batch.to(result.dtype)
+    together = torch.autograd.grad(result, wanted, batch, is_grads_batched=True, retain_graph=True)
+    for place, each in enumerate(batch):
+        alone = torch.autograd.grad(result, wanted, each, retain_graph=True)
+        for one, other in zip(together, alone, strict=True):
+            assert torch.equal(one[place], other)
+
+
+def test_vectorized_jacobian() -> None:
+    inputs = (torch.tensor([-9.0, 0.25, 1.0, 99.0]), torch.tensor(0.5))
+
+    def call(x: Tensor, scale: Tensor) -> Tensor:
+        return anybit.torch.int_quant(x, scale, 0, 4)
+
+    fast = torch.autograd.functional.jacobian(call, inputs, vectorize=True)
+    slow = torch.autograd.functional.jacobian(call, inputs)
+    assert slow[0].any()
+    assert slow[1].any()
+    for one, other in zip(fast, slow, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_only_what_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frozen inputs cost nothing, and integers never have a gradient."""
     asked = []

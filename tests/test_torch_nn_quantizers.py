@@ -80,145 +80,6 @@ def test_trunc_is_one_call_of_the_operator() -> None:
     )
 
 
-# What each policy says of its scale.
-
-
-def test_absmax() -> None:
-    x = torch.tensor([[1.0, -7.0], [3.5, 2.0]])
-    assert nn.IntQuantizer(4, scale="absmax").scale(x) == 1.0
-    assert nn.IntQuantizer(4, signed=False, zeropt=8, scale="absmax").scale(x) == 1.0
-    assert nn.FloatQuantizer("float4_e2m1fn", scale="absmax").scale(x * 6) == 7.0
-    assert nn.BipolarQuantizer(scale="absmean").scale(x) == 13.5 / 4
-    channels = nn.IntQuantizer(4, granularity="per-channel", axis=0, scale="absmax").scale(x)
-    assert channels.tolist() == [[1.0], [0.5]]
-    assert nn.IntQuantizer(4, granularity="per-channel", scale="absmax").scale(x).tolist() == [
-        [0.5, 1.0]
-    ]
-
-
-@pytest.mark.parametrize("bits", range(2, 17))
-def test_absmax_clips_nothing(bits: int) -> None:
-    """Also where max / (max / Q) rounds to more than Q: the gradient would be 0 there."""
-    x = sample(4000, 1, seed=bits).requires_grad_()
-    quantizer = nn.IntQuantizer(bits, granularity="per-channel", axis=0, scale="absmax")
-    quantizer(x).sum().backward()
-    assert bool((x.grad == 1).all())
-
-
-def test_absmax_scale_is_a_constant_for_the_gradient() -> None:
-    x = sample(50).requires_grad_()
-    assert not nn.IntQuantizer(4, scale="absmax").scale(x).requires_grad
-
-
-def test_ema() -> None:
-    quantizer = nn.IntQuantizer(4, scale="ema", momentum=0.75)
-    assert quantizer.scale(torch.tensor([7.0])) == 1.0
-    assert quantizer.scale(torch.tensor([-21.0])) == 1.5
-    quantizer.eval()
-    assert quantizer.scale(torch.tensor([99.0])) == 1.5
-    assert [name for name, _ in quantizer.named_buffers()] == ["scale.value"]
-    assert not list(quantizer.parameters())
-
-
-def test_learned_scales_start_as_in_lsq_but_cover_no_more_than_x() -> None:
-    x = sample(1000)
-    mean, largest = x.abs().mean().item(), x.abs().max().item()
-    for bits in (2, 4, 8):
-        highest = 2 ** (bits - 1) - 1
-        quantizer = nn.IntQuantizer(bits)
-        quantizer(x)
-        expected = min(2 * mean / math.sqrt(highest), largest / highest)
-        assert quantizer.scale(x).item() == pytest.approx(expected, rel=1e-6)
-        assert quantizer.scale.threshold.item() == pytest.approx(highest * expected, rel=1e-6)
-    quantizer = nn.BipolarQuantizer()
-    quantizer(x)
-    assert quantizer.scale(x).item() == pytest.approx(mean, rel=1e-6)
-
-
-def test_learned_scales_start_once() -> None:
-    quantizer = nn.IntQuantizer(4)
-    quantizer(sample(100))
-    before = quantizer.scale.threshold.item()
-    quantizer(100 * sample(100))
-    assert quantizer.scale.threshold.item() == before
-
-
-def test_a_channel_of_zeros_can_be_learned() -> None:
-    x = sample(64, 2) * torch.tensor([0.0, 1.0])
-    quantizer = nn.IntQuantizer(4, granularity="per-channel", channels=2)
-    assert quantizer(x)[:, 0].tolist() == [0.0] * 64
-    assert quantizer.scale(x)[0, 0].item() == pytest.approx(1 / 7)
-
-
-@pytest.mark.parametrize("granularity", ["per-tensor", "per-channel"])
-def test_gradient_of_a_learned_scale(granularity: str) -> None:
-    """That of the operator for scale = threshold / 7, times 1 / sqrt(N) for N elements."""
-    x = sample(6, 4, 5)
-    quantizer = nn.IntQuantizer(4, granularity=granularity, channels=4)
-    quantizer(x)
-    weights = sample(6, 4, 5, seed=1)
-    (quantizer(x) * weights).sum().backward()
-    scale = quantizer.scale(x).detach().requires_grad_()
-    (anybit.torch.int_quant(x, scale, 0, 4) * weights).sum().backward()
-    elements = 4 * 5 if granularity == "per-tensor" else 5
-    expected = scale.grad.flatten() / 7 / math.sqrt(elements)
-    assert torch.allclose(quantizer.scale.threshold.grad.flatten(), expected, rtol=1e-6, atol=0)
-
-
-def test_the_factor_of_the_gradient_does_not_depend_on_the_batch() -> None:
-    """So that parts of a batch, on several ranks, sum to the same."""
-    x = sample(8, 5)
-    quantizer = nn.IntQuantizer(4)
-    quantizer(x)
-    quantizer(x).sum().backward()
-    whole = quantizer.scale.threshold.grad.clone()
-    quantizer.zero_grad()
-    for part in x.split(2):
-        quantizer(part).sum().backward()
-    assert torch.allclose(quantizer.scale.threshold.grad, whole, rtol=1e-5)
-
-
-def test_a_negative_parameter_is_a_positive_scale() -> None:
-    quantizer = nn.IntQuantizer(4, signed=False)
-    x = sample(20)
-    expected = quantizer(x)
-    with torch.no_grad():
-        quantizer.scale.threshold.neg_()
-    assert torch.equal(quantizer(x), expected)
-
-
-@pytest.mark.parametrize("policy", ["absmax", "ema"])
-def test_zeros_stay_zeros(policy: str) -> None:
-    quantizer = nn.IntQuantizer(4, scale=policy)
-    assert quantizer(torch.zeros(3)).tolist() == [0.0, 0.0, 0.0]
-    assert quantizer.scale(torch.zeros(3)).item() == 2.0**-64
-
-
-@pytest.mark.parametrize("given", [0.1, 0.7, 0.75, 1.0, 1.49, 1.5, 3e-5, 12345.0])
-def test_powers_of_two(given: float) -> None:
-    """The nearest one; 1.5 is between 1 and 2 and goes to 2."""
-    scale = nn.IntQuantizer(4, scale=given, power_of_two=True).scale(torch.zeros(1)).item()
-    mantissa, exponent = math.frexp(given)
-    assert scale == math.ldexp(0.5 if np.float32(mantissa) < 0.75 else 1.0, exponent)
-
-
-def test_powers_of_two_are_learned_straight_through() -> None:
-    x = sample(100)
-    quantizer = nn.IntQuantizer(4, power_of_two=True)
-    quantizer(x).square().sum().backward()
-    assert math.frexp(quantizer.scale(x).item())[0] == 0.5
-    assert quantizer.scale.threshold.grad.item() != 0
-
-
-def test_fixed_scales() -> None:
-    x = sample(3, 2)
-    scales = torch.tensor([0.5, 0.25])
-    quantizer = nn.IntQuantizer(4, granularity="per-channel", scale=scales)
-    assert quantizer.scale(x).tolist() == [[0.5, 0.25]]
-    assert not list(quantizer.parameters())
-    assert quantizer(x, torch.tensor(1.0)).tolist() == x.round().tolist()
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_dtypes(dtype: str) -> None:
     """Scales stay in float32, whatever half precision x comes in."""
@@ -280,6 +141,9 @@ def test_states_do_not_keep_what_is_not_finite(bad: float) -> None:
         (lambda: nn.IntQuantizer(1, signed=False, narrow=True), "codes 0 .. 0"),
         (lambda: nn.IntQuantizer(4, zeropt=7), "zeropt must be an integer in -8 .. 6, got 7"),
         (lambda: nn.IntQuantizer(4, zeropt=0.5), "got 0.5"),
+        (lambda: nn.IntQuantizer(4, zeropt=math.nan), "zeropt must be an integer .* got nan"),
+        (lambda: nn.IntQuantizer(4, zeropt=math.inf), "zeropt must be an integer .* got inf"),
+        (lambda: nn.IntQuantizer(4, zeropt="mid"), "zeropt must be an integer .* got mid"),
         (lambda: nn.IntQuantizer(4, rounding_mode="NEAR"), "NEAR"),
         (lambda: nn.IntQuantizer(4, granularity="channel"), "got 'channel'"),
         (lambda: nn.IntQuantizer(4, scale="max"), '"learned", "absmax", "ema".*got \'max\''),
@@ -287,12 +151,21 @@ def test_states_do_not_keep_what_is_not_finite(bad: float) -> None:
         (lambda: nn.Trunc(0, 4), "in_bits must be an integer >= 1, got 0"),
         (lambda: nn.Trunc(8, 2.5), "out_bits must be an integer >= 1, got 2.5"),
         (lambda: nn.Trunc(8, 4, rounding_mode="NEAR"), "NEAR"),
+        (lambda: nn.Trunc(8, 4, shift=1.5), "shift must be an integer or None, got 1.5"),
+        (lambda: nn.Trunc(8, 4, scale=math.nan), "scale must be finite and > 0, got nan"),
+        (lambda: nn.Trunc(8, 4, scale=torch.tensor([1.0, 0.0])), r"> 0, got tensor\(\[1., 0.\]"),
         (lambda: nn.IntQuantizer(4, scale=0.0), "scale must be finite and > 0, got 0.0"),
         (lambda: nn.IntQuantizer(4, scale=math.nan), "got nan"),
         (lambda: nn.IntQuantizer(4, scale=torch.ones(3)), 'granularity="per-channel"'),
         (lambda: nn.IntQuantizer(4, scale="ema", momentum=1.0), "momentum must be in"),
         (lambda: nn.BipolarQuantizer(scale="absmax"), '"absmean"'),
         (lambda: nn.FloatQuantizer("float8"), "float8_e4m3fn.*got 'float8'"),
+        (lambda: nn.FloatQuantizer("e8m0"), r"float32, which has no 3.40282e\+38.*scale= a number"),
+        (lambda: nn.quantizer("e8m7 absmax"), '"absmax" is computed in float32.*scale= a number'),
+        (
+            lambda: nn.FloatQuantizer(formats.FloatFormat(2, 1, 900), scale="ema"),
+            r"float32, which has no 1\.4.*e-270.*a format that ends within float32",
+        ),
         (
             lambda: nn.IntQuantizer(4, granularity="per-channel", channels=2, scale=torch.ones(3)),
             "2 channels, but 3 scales",
@@ -302,6 +175,16 @@ def test_states_do_not_keep_what_is_not_finite(bad: float) -> None:
 def test_bad_arguments(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_formats_beyond_float32() -> None:
+    """At scales that are given, and for bfloat16's range at all."""
+    x = torch.tensor([0.3, -5.0, 1e30])
+    result = nn.FloatQuantizer("e8m0", scale=1.0)(x)
+    assert same(result, anybit.float_quant(x.numpy(), 1.0, 8, 0, 127, 2.0**128))
+    narrower = formats.FloatFormat(8, 0, max_val=2.0**127)
+    quantizer = nn.FloatQuantizer(narrower, scale="absmax")
+    assert same(quantizer(x), anybit.float_quant(x.numpy(), quantizer.scale(x), *narrower))
 
 
 def test_bits_of_numpy() -> None:

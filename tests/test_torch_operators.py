@@ -101,6 +101,32 @@ def test_out() -> None:
     assert torch.equal(codes, anybit.torch.dynamic_quantize(x, 0.5, dtype="u8"))
 
 
+def test_out_that_shows_its_memory_negated() -> None:
+    x = torch.tensor([-3.0, 0.25, 1.5])
+    for values in (x, x.clone().requires_grad_()):
+        memory = torch.zeros(3, dtype=torch.complex64)
+        out = memory.conj().imag
+        assert out.is_neg()
+        assert anybit.torch.int_quant(values, 0.5, 0, 3, out=out) is out
+        assert torch.equal(out, anybit.torch.int_quant(x, 0.5, 0, 3))
+        assert torch.equal(memory.imag, -out)
+
+
+def test_out_of_any_strides() -> None:
+    """What slices, transposes and diagonals make has one place for each element."""
+    x = torch.arange(6.0).reshape(2, 3)
+    memory = torch.zeros(4, 9, 4)
+    for out in (
+        memory[::2, ::3, 1],
+        memory[1:3, :3, 0].t().t(),
+        memory.permute(2, 0, 1)[2:, 1:, 5].narrow(1, 0, 3),
+        memory.diagonal(0, 0, 2)[::5, 1:],
+        memory.as_strided((2, 3), (1, 2)),
+    ):
+        anybit.torch.int_quant(x, 1.0, 0, 4, out=out)
+        assert torch.equal(out, x)
+
+
 def test_out_and_autograd() -> None:
     x, out = torch.linspace(-3, 3, 7).requires_grad_(), torch.zeros(7)
     anybit.torch.int_quant(x, 1.0, 0, 2, out=out).sum().backward()

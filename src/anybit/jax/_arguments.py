@@ -38,14 +38,24 @@ def arrays(operator: Operator, given: list[Any]) -> list[jax.Array]:
 def _parameter(value: Any, declared: Input, x: jax.Array) -> jax.Array:
     if value is None:
         raise TypeError(f"{declared.name} is missing")
+    if isinstance(value, np.ndarray | np.generic):
+        value = _readable(value, declared)
     if not is_foreign(value):
         return _from_host(checked(value, declared.domain, declared.name), declared, x)
     # Computing with a concrete array while a program is traced would be traced too.
     known = not isinstance(value, jax.core.Tracer) and value.is_fully_addressable
-    checked(np.asarray(value) if known else value, declared.domain, declared.name)
-    if value.dtype.name in _READABLE:
-        return value
-    return value.astype(jnp.int32 if jnp.isdtype(value.dtype, "integral") else jnp.float32)
+    seen = _readable(np.asarray(value) if known else value, declared)
+    checked(seen, declared.domain, declared.name)
+    return _readable(value, declared)
+
+
+def _readable(values: Any, declared: Input) -> Any:
+    """Numbers of few bits, such as float8 and int4, in a type that all have; exact."""
+    if declared.domain.dtypes or values.dtype.name in _READABLE:
+        return values
+    if jnp.isdtype(values.dtype, "integral"):
+        return values.astype(np.int32)
+    return values.astype(np.float32) if jnp.isdtype(values.dtype, "real floating") else values
 
 
 def _from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax.Array:

@@ -13,7 +13,8 @@ Every operator is here under its own name and signature, and as `torch.ops.anybi
   ones raises NotImplementedError, and so does forward mode. An input that has no gradient but
   requires one raises ValueError.
 * `torch.func`, `torch.compile` and `torch.export` take the functions as they are. Shapes, dtypes
-  and attributes are checked while tracing, values when the program runs.
+  and attributes are checked while tracing, values when the program runs. What does not work is
+  `torch.compile` of derivatives by `torch.func`: compile the function, and call `backward`.
 
 >>> import torch
 >>> import anybit.torch

@@ -74,8 +74,29 @@ def check_out(
             f"out must have shape {tuple(x.shape)} and dtype {dtype} on {x.device}, "
             f"got shape {tuple(out.shape)} and dtype {out.dtype} on {out.device}"
         )
-    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
-        raise ValueError("out must have one place for each element, got an expanded tensor")
+    if out.numel() and _overlaps_itself(out):
+        raise ValueError(
+            "out must have one place for each element, none between those of another axis; "
+            f"got shape {tuple(out.shape)} with strides {out.stride()}"
+        )
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether an axis steps into what the axes with smaller steps reach.
+
+    No view of a tensor does that, unless elements of it repeat or `as_strided` interleaved them.
+    """
+    axes = zip(tensor.stride(), tensor.shape, strict=True)
+    moving = [(step, size) for step, size in axes if size != 1]
+    # Sizes that are traced wait for the kernel: sorting them would tie the program to one order.
+    if not all(isinstance(number, int) for axis in moving for number in axis):
+        return any(isinstance(step, int) and step == 0 for step, _ in moving)
+    reached = 0
+    for step, size in sorted(moving):
+        if step <= reached:
+            return True
+        reached += step * (size - 1)
+    return False
 
 
 def _check_tensor(value: torch.Tensor, x: torch.Tensor, domain: Domain, name: str) -> None:

@@ -40,7 +40,7 @@ def function_of(operator: Operator) -> Callable[..., Any]:
         if differentiable:
             refuse_tangents(operator, (x, *parameters))
         hidden = differentiable and out is None and _inside_functional_gradient()
-        if not hidden and not _needs_gradient(x, *parameters, out):
+        if not hidden and not _needs_gradient(x, *parameters, out) and not _is_lazy(out):
             if out is None:
                 return overload(x, *parameters, **attributes)
             writing(x, *parameters, out=out, **attributes)
@@ -78,6 +78,14 @@ def _needs_gradient(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in tensors
     )
+
+
+def _is_lazy(out: torch.Tensor | None) -> bool:
+    """Whether memory holds other numbers than `out` shows, which no kernel writes to."""
+    # Compilers cannot follow the question.
+    if out is None or torch.compiler.is_compiling():
+        return False
+    return bool(out.is_neg() or out.is_conj())
 
 
 def _inside_functional_gradient() -> bool:

@@ -56,6 +56,7 @@ def _defined_backward(operator: Operator) -> Any:
     _LIBRARY.impl(name, _traced.backward_by_partials(operator), _ELSEWHERE)
     _LIBRARY.impl(name, _cpu.backward_kernel(operator), "CPU")
     _LIBRARY.impl(name, _triton.backward_kernel(operator), "CUDA")
+    _LIBRARY.impl(name, _traced.batched_backward(operator), "Batched")
     torch.library.register_fake(overload.name(), _fake_backward(operator), lib=_LIBRARY)
     torch.library.register_vmap(
         overload.name(), _vmap.backward_rule(operator, overload), lib=_LIBRARY

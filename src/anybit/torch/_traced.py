@@ -31,6 +31,25 @@ def out_by_reference(operator: Operator) -> Callable[..., None]:
     return kernel
 
 
+def batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+    """Where `torch.autograd.grad(..., is_grads_batched=True)` hides a batch in the gradient.
+
+    PyTorch repeats or batches what this is made of; tensors made here would have no batch. Sums
+    have PyTorch's order, so that the last bits of parameters' gradients may differ from a loop's.
+    """
+    names = [declared.name for declared in operator.inputs]
+
+    def kernel(
+        gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
+    ) -> list[torch.Tensor]:
+        check_backward(operator, gradient, inputs, wanted, attributes)
+        given = dict(zip(names, inputs, strict=False))
+        found = carried_back(gradient, given, operator.partials(*inputs, **attributes), wanted)
+        return [found[name] for name in wanted]
+
+    return kernel
+
+
 def backward_by_partials(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     names = [declared.name for declared in operator.inputs]
 

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from anybit.ops import Operator
+from anybit.torch._checks import check
+from anybit.torch._results import empty_result
 
 
 def forward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
     def rule(info: Any, in_dims: Sequence[Any], *inputs: Any, **attributes: Any) -> Any:
         if not operator.broadcasts:
-            return _one_by_one(overload, info.batch_size, in_dims, inputs, attributes)
+            return _one_by_one(operator, overload, info.batch_size, in_dims, inputs, attributes)
         aligned = _aligned(operator, info.batch_size, in_dims, inputs, attributes)
         return overload(*aligned, **attributes), 0
 
@@ -85,6 +87,7 @@ def _batched(value: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
 
 
 def _one_by_one(
+    operator: Operator,
     overload: Any,
     size: int,
     in_dims: Sequence[Any],
@@ -92,6 +95,8 @@ def _one_by_one(
     attributes: dict[str, Any],
 ) -> Any:
     """For parameters that have a place of their own, which a batch axis would move."""
+    if size == 0:
+        return _nothing(operator, in_dims, inputs, attributes), 0
     results = [
         overload(
             *(
@@ -103,3 +108,16 @@ def _one_by_one(
         for place in range(size)
     ]
     return torch.stack(results), 0
+
+
+def _nothing(
+    operator: Operator, in_dims: Sequence[Any], inputs: Sequence[Any], attributes: dict[str, Any]
+) -> torch.Tensor:
+    """The results of no calls, whose arguments are checked as those of one."""
+    one = [
+        value if dim is None else value.new_empty(value.movedim(dim, 0).shape[1:])
+        for value, dim in zip(inputs, in_dims, strict=False)
+    ]
+    check(operator, one, attributes)
+    result = empty_result(operator, one[0], attributes)
+    return result.new_empty((0, *result.shape))

@@ -2,6 +2,7 @@
 """A module as a graph of PyTorch's own operators."""
 
 import inspect
+import itertools
 import logging
 import warnings
 from collections import OrderedDict
@@ -94,7 +95,7 @@ def capture(
     """What the module computes from such arguments, as a graph.
 
     Raises:
-        ModelError: torch.export cannot capture it, or it changes its buffers.
+        ModelError: torch.export cannot capture it, or it writes to buffers or by out=.
     """
     example = inspect.BoundArguments(bound.signature, OrderedDict(bound.arguments))
     if shapes is not None:
@@ -112,13 +113,27 @@ def capture(
             f"{type(module).__name__} cannot be captured: {reason(error)}; "
             f"{_FIXED_SIZE if fixed else _NO_GRAPH}"
         ) from error
+    _check_writes(module, program)
+    return program
+
+
+def _check_writes(module: torch.nn.Module, program: torch.export.ExportedProgram) -> None:
     changed = list(program.graph_signature.buffers_to_mutate.values())
     if changed:
         raise ModelError(
             f"{type(module).__name__} changes its buffer {changed[0]!r} in eval mode, and an ONNX "
             "model has no state; change buffers only if self.training is set"
         )
-    return program
+    # Of PyTorch's own operators run_decompositions has replaced those that write.
+    parts = (
+        part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)
+    )
+    for node in itertools.chain.from_iterable(part.graph.nodes for part in parts):
+        if str(node.target).startswith("auto_functionalized"):
+            raise ModelError(
+                f"{type(module).__name__} calls {node.args[0]}, which writes to a tensor that it "
+                "is given, and no ONNX operator does; use what the operator returns, without out="
+            )
 
 
 def batch_shapes(bound: inspect.BoundArguments) -> Shapes | None:

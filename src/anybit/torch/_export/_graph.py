@@ -12,6 +12,7 @@ from anybit.errors import ModelError
 from anybit.onnx._registry import operator_of, versions_of
 from anybit.onnx.clean import clean
 from anybit.ops import Operator
+from anybit.torch._export._names import unique_among
 
 _RANDOM = {
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
@@ -29,6 +30,7 @@ def tidy(model: ir.Model, sizes: list[dict[int, str]]) -> ir.Model:
         ModelError: The model has two versions of one operator, or draws random numbers.
     """
     _check_versions(model)
+    _separate_names(model)
     _rename_sizes(model, sizes)
     for number, node in enumerate(_calls(model)):
         node.meta[_CALL] = number
@@ -106,6 +108,22 @@ def _drops_at_random(node: ir.Node) -> bool:
     training = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
     tensor = None if training is None else training.const_value
     return training is not None and (tensor is None or bool(tensor.numpy()))
+
+
+def _separate_names(model: ir.Model) -> None:
+    """Rename results that are called like an input or a stored tensor.
+
+    The exporter numbers its own names, val_0, and a module may have a buffer of that name.
+    """
+    graphs = list(model.graphs())
+    given = {
+        value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())
+    }
+    unique = unique_among(given | {value.name for value in _values(model)})
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if value.name is not None and value.name in given:
+                value.name = unique(value.name)
 
 
 def _rename_sizes(model: ir.Model, sizes: list[dict[int, str]]) -> None:

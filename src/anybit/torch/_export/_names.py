@@ -22,7 +22,7 @@ def name(model: ir.Model, stored: Collection[str], outputs: Collection[str]) -> 
     constants = model.graph.initializers.values()
     kept = [value for value in constants if value.name in stored]
     taken = {value.name for value in (*kept, *model.graph.inputs)} | set(outputs)
-    unique = _unique_among(taken)
+    unique = unique_among(taken)
     renamed: dict[ir.Value, str] = {}
     opset = model.graph.opset_imports[""]
     for node in model.graph:
@@ -43,7 +43,7 @@ def name(model: ir.Model, stored: Collection[str], outputs: Collection[str]) -> 
         value.name = wish
 
 
-def _unique_among(taken: set[Any]) -> Unique:
+def unique_among(taken: set[Any]) -> Unique:
     def unique(wish: str) -> str:
         found, number = wish, 0
         while found in taken:

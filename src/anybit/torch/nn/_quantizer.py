@@ -13,6 +13,8 @@ from anybit.torch.nn._statistics import Reach
 from anybit.torch.nn._stored_scales import EmaScale, FixedScale, LearnedScale
 
 GRANULARITIES = ("per-tensor", "per-channel")
+# Largest values of formats by which scales can be divided in float32, and their reciprocals.
+_SMALLEST_REACH, _LARGEST_REACH = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 
 class Quantizer(torch.nn.Module):
@@ -125,6 +127,12 @@ def _scale(
     if policy not in makers:
         known = ", ".join(f'"{name}"' for name in makers)
         raise ValueError(f"scale must be {known}, a number or a tensor, got {policy!r}")
+    if policy != "accumulator" and not _SMALLEST_REACH <= reach.largest <= _LARGEST_REACH:
+        raise ValueError(
+            f'scale="{policy}" is computed in float32, which has no {reach.largest:g}, the largest '
+            "value of the format; give scale= a number, or a format that ends within float32, "
+            "such as FloatFormat(8, 0, max_val=2.0**127)"
+        )
     if policy == "ema":
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {momentum}")

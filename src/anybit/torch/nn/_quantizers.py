@@ -2,6 +2,7 @@
 """The quantizers: parameters and one operator call each."""
 
 import numbers
+from typing import Any
 
 import torch
 
@@ -176,6 +177,13 @@ def _largest(bits: int, signed: bool, narrow: bool, zeropt: int) -> float:
             f"bits=1, signed={signed}, narrow={narrow} leaves the codes {lowest} .. {highest}; "
             "use BipolarQuantizer for -1 and +1, signed=False, narrow=False for 0 and 1"
         )
-    if not (zeropt == int(zeropt) and lowest <= zeropt < highest):
+    if not (_is_whole(zeropt) and lowest <= zeropt < highest):
         raise ValueError(f"zeropt must be an integer in {lowest} .. {highest - 1}, got {zeropt}")
     return float(highest - zeropt)
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return bool(int(value) == value)
+    except (TypeError, ValueError, OverflowError):  # no number, NaN, an infinity
+        return False

@@ -65,6 +65,12 @@ class Layout:
         return math.prod([x.shape[axis] for axis in self.reduced(x) if axis != self.batch_axis])
 
 
+def check_scale(values: torch.Tensor, given: object) -> None:
+    """ValueError for scales, `given` as these values, that are not finite or not above 0."""
+    if not bool((values > 0).all() & values.isfinite().all()):
+        raise ValueError(f"scale must be finite and > 0, got {given}")
+
+
 class Scale(torch.nn.Module):
     """What one step is worth. `forward(x)` gives it, positive and shaped to broadcast to x."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anybit.torch.nn._scales import Layout, Scale
+from anybit.torch.nn._scales import Layout, Scale, check_scale
 from anybit.torch.nn._statistics import Reach, finite, over_ranks
 
 
@@ -116,8 +116,7 @@ class FixedScale(StoredScale):
             given = torch.tensor([scale], device="cpu")
         if not given.is_floating_point():
             given = given.to(torch.get_default_dtype())
-        if not bool((given > 0).all() & given.isfinite().all()):
-            raise ValueError(f"scale must be finite and > 0, got {scale}")
+        check_scale(given, scale)
         if given.numel() != 1 and not layout.per_channel:
             raise ValueError(f'a scale with {given.numel()} values needs granularity="per-channel"')
         self._given = given

@@ -7,6 +7,7 @@ import torch
 
 from anybit.ops import RoundingMode
 from anybit.torch import _operators as operators
+from anybit.torch.nn._scales import check_scale
 
 
 class Trunc(torch.nn.Module):
@@ -15,8 +16,8 @@ class Trunc(torch.nn.Module):
     Args:
         in_bits: The bits of the input's codes.
         out_bits: The bits of the result's codes.
-        scale: The scale of the input, a number or a tensor: a buffer. `forward(x, scale)` takes
-            another one.
+        scale: The scale of the input, a number > 0 or a tensor of such numbers: a buffer.
+            `forward(x, scale)` takes another one.
         shift: How many low bits go: the result's scale is scale * 2^shift. None stands for
             in_bits - out_bits.
         signed, narrow, rounding_mode: As in `trunc`.
@@ -42,13 +43,19 @@ class Trunc(torch.nn.Module):
         for name, bits in (("in_bits", in_bits), ("out_bits", out_bits)):
             if not (isinstance(bits, numbers.Integral) and bits >= 1):
                 raise ValueError(f"{name} must be an integer >= 1, got {bits!r}")
+        if not (shift is None or isinstance(shift, numbers.Integral)):
+            raise ValueError(f"shift must be an integer or None, got {shift!r}")
+        dtype = torch.get_default_dtype()
+        # The default device may be one without values.
+        if not (isinstance(scale, torch.Tensor) and scale.is_meta):
+            check_scale(torch.as_tensor(scale, dtype=dtype, device="cpu"), scale)
         self.in_bits = in_bits
         self.out_bits = out_bits
         self.shift = in_bits - out_bits if shift is None else shift
         self.signed = signed
         self.narrow = narrow
         self.rounding_mode = RoundingMode.parse(rounding_mode).name
-        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.get_default_dtype()))
+        self.register_buffer("scale", torch.as_tensor(scale, dtype=dtype))
 
     def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
         scale = self.scale if scale is None else scale
