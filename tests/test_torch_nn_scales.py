@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import anybit.torch
-
 torch = pytest.importorskip("torch")
 
-from anybit.torch import nn  # noqa: E402  after the check for torch
+import anybit.torch  # noqa: E402  after the check for torch
+from anybit.torch import nn  # noqa: E402
 
 
 def sample(*shape: int, seed: int = 0) -> Any:
