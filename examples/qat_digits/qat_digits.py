@@ -36,8 +36,8 @@ import anybit
 import anybit.torch
 
 BATCH = 64
-FLOAT_EPOCHS, FLOAT_RATE = 30, 0.005
-EPOCHS, RATE = 30, 0.01
+FLOAT_EPOCHS, FLOAT_RATE = 15, 0.005
+EPOCHS, RATE = 24, 0.01
 SEEDS = 4  # two for each of two processors
 
 
