@@ -42,9 +42,8 @@ def gradients(
     def by_reference(
         names: Collection[str], gradient: Any, inputs: Sequence[Any]
     ) -> dict[str, Any]:
-        by_name = {item.name: each for item, each in zip(operator.inputs, inputs, strict=False)}
         partials = operator.partials(*_unfolded(operator, inputs), **attributes)
-        found = carried_back(gradient, by_name, partials, names)
+        found = carried_back(gradient, operator.named(inputs), partials, names)
         return {name: _strong(each) for name, each in found.items()}
 
     def native(gradient: Any, *inputs: Any) -> dict[str, Any]:

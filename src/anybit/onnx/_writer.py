@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from anybit.onnx._constants import Array
 from anybit.onnx._traced import Traced
+from anybit.ops._expression import operands_first
 
 Unique: TypeAlias = Callable[[str], str]
 Content: TypeAlias = tuple[str, tuple[int, ...], bytes]
@@ -69,16 +70,8 @@ class Body:
 
     def write(self, result: Traced) -> ir.Value:
         """The value of an expression, after the nodes that give it."""
-        waiting = [result]
-        while waiting:
-            each = waiting[-1]
-            missing = [operand for operand in each.operands if operand not in self._written]
-            if each in self._written:
-                waiting.pop()
-            elif missing:
-                waiting.extend(reversed(missing))
-            else:
-                self._written[waiting.pop()] = self._value(each)
+        for each in operands_first(result, self._written):
+            self._written[each] = self._value(each)
         return self._written[result]
 
     def _value(self, each: Traced) -> ir.Value:

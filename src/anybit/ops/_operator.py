@@ -10,7 +10,7 @@ written for any array-API library. The decorator `operator` turns it into the pu
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
@@ -90,6 +90,14 @@ class Operator:
     def required_inputs(self) -> int:
         """The number of leading inputs that have no default."""
         return sum(not declared.optional for declared in self.inputs)
+
+    def named(self, inputs: Iterable[Any]) -> dict[str, Any]:
+        """Inputs by name; what is left out at the end is left out."""
+        return dict(zip((declared.name for declared in self.inputs), inputs, strict=False))
+
+    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes, with their defaults where they are not given."""
+        return {item.name: item.default for item in self.attributes} | dict(attributes)
 
     @property
     def broadcasts(self) -> bool:

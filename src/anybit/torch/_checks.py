@@ -28,7 +28,7 @@ def check(operator: Operator, inputs: Sequence[Any], attributes: Mapping[str, An
     """TypeError or ValueError, as the NumPy function has them, and for mixed devices."""
     x = inputs[0]
     _check_tensor(x, x, operator.inputs[0].domain, operator.inputs[0].name)
-    complete = {item.name: item.default for item in operator.attributes} | dict(attributes)
+    complete = operator.complete(attributes)
     _check_attributes(operator, x.ndim, complete)
     for declared, value in zip(operator.inputs[1:], inputs[1:], strict=False):
         if value is not None:
@@ -52,11 +52,7 @@ def check_backward(
             f"gradient must have the shape of {operator.inputs[0].name}, {tuple(x.shape)}, "
             f"got {tuple(gradient.shape)}"
         )
-    given = {
-        declared.name
-        for declared, value in zip(operator.inputs, inputs, strict=False)
-        if value is not None
-    }
+    given = {name for name, value in operator.named(inputs).items() if value is not None}
     for name in wanted:
         if name not in operator.differentiable or name not in given:
             known = ", ".join(each for each in operator.differentiable if each in given)

@@ -13,8 +13,7 @@ def result_dtype(operator: Operator, x: torch.Tensor, attributes: Mapping[str, A
     if operator.result_dtype is None:
         return x.dtype
     # The dispatcher drops attributes that have their default.
-    complete = {item.name: item.default for item in operator.attributes} | dict(attributes)
-    return getattr(torch, operator.result_dtype(complete))
+    return getattr(torch, operator.result_dtype(operator.complete(attributes)))
 
 
 def empty_result(
@@ -28,7 +27,7 @@ def empty_gradients(
     operator: Operator, inputs: Sequence[Any], wanted: Sequence[str]
 ) -> list[torch.Tensor]:
     """x's gradient in x's memory format, those of parameters contiguous."""
-    given = dict(zip((declared.name for declared in operator.inputs), inputs, strict=False))
+    given = operator.named(inputs)
     x_name = operator.inputs[0].name
     return [
         torch.empty_like(given[name])

@@ -37,29 +37,26 @@ def batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     PyTorch repeats or batches what this is made of; tensors made here would have no batch. Sums
     have PyTorch's order, so that the last bits of parameters' gradients may differ from a loop's.
     """
-    names = [declared.name for declared in operator.inputs]
 
     def kernel(
         gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
         check_backward(operator, gradient, inputs, wanted, attributes)
-        given = dict(zip(names, inputs, strict=False))
-        found = carried_back(gradient, given, operator.partials(*inputs, **attributes), wanted)
+        partials = operator.partials(*inputs, **attributes)
+        found = carried_back(gradient, operator.named(inputs), partials, wanted)
         return [found[name] for name in wanted]
 
     return kernel
 
 
 def backward_by_partials(operator: Operator) -> Callable[..., list[torch.Tensor]]:
-    names = [declared.name for declared in operator.inputs]
+    gradients = batched_backward(operator)
 
     def kernel(
         gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        check_backward(operator, gradient, inputs, wanted, attributes)
-        given = dict(zip(names, inputs, strict=False))
-        found = carried_back(gradient, given, operator.partials(*inputs, **attributes), wanted)
+        found = gradients(gradient, *inputs, wanted=wanted, **attributes)
         results = empty_gradients(operator, inputs, wanted)
-        return [result.copy_(found[name]) for name, result in zip(wanted, results, strict=True)]
+        return [result.copy_(each) for result, each in zip(results, found, strict=True)]
 
     return kernel

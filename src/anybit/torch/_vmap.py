@@ -34,7 +34,7 @@ def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
         **attributes: Any,
     ) -> Any:
         size = info.batch_size
-        given = dict(zip((declared.name for declared in operator.inputs), inputs, strict=False))
+        given = operator.named(inputs)
         dims = dict(zip(given, in_dims[1:], strict=False))
         apart = [
             _batched(value, dims[name], size) if name in wanted else value

@@ -9,6 +9,7 @@ The text is made of what is written here, of names of our parameters and of numb
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from anybit.ops._expression import operands_first
 from anybit.torch._triton._traced import LIMIT, Traced
 
 _STATEMENTS = {
@@ -219,16 +220,8 @@ class _Writer:
         self._lines.append(f"tl.store({at}, {value}{mask})")
 
     def name_of(self, value: Traced) -> str:
-        waiting = [value]
-        while waiting:
-            each = waiting[-1]
-            missing = [operand for operand in each.operands if operand not in self._written]
-            if each in self._written:
-                waiting.pop()
-            elif missing:
-                waiting.extend(reversed(missing))
-            else:
-                self._written[waiting.pop()] = self._value(each)
+        for each in operands_first(value, self._written):
+            self._written[each] = self._value(each)
         return self._written[value]
 
     def _value(self, each: Traced) -> str:
