@@ -14,7 +14,7 @@ from pathlib import Path
 from _measure import arguments, best_times, machine, show, versions
 
 import anybit
-from anybit.onnx.convert import Form
+from anybit.onnx.conversion import Form
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"
 OURS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")

@@ -12,7 +12,7 @@ from _measure import Call, arguments, best_times, machine, show, versions
 from _workloads import CHANNELS
 
 import anybit
-from anybit import _core
+from anybit._native import _core
 
 INPUTS = {
     "int_quant": (0, 4),

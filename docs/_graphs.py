@@ -11,7 +11,7 @@ import onnx_ir as ir
 from _layers import Edge, Key, Layout, layout
 from _svg import Palette, document, text_width
 
-from anybit.onnx._registry import operator_of
+from anybit.onnx.operators.registry import operator_of
 
 PADDING = 20
 HEADING = 34

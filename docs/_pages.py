@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from anybit.onnx._registry import CANONICAL_DOMAINS
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS, Attribute, Operator, RoundingMode, int_quant
 
 _SECTIONS = ("Args", "Returns", "Raises", "Source")

@@ -13,7 +13,7 @@ import ort_backend
 import pytest
 
 import anybit.ops
-from anybit import _core
+from anybit._native import _core
 
 OPERATORS = {operator.name: operator for operator in anybit.ops.OPERATORS}
 STRICT_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")

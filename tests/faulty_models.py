@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from small_models import DOMAIN, model, node
 
-from anybit.onnx.check import Finding
+from anybit.onnx.checks.checking import Finding
 
 
 def quantizer(scale: Any = 0.5, zeropt: Any = 0, bitwidth: Any = 4, **options: Any):

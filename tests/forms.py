@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ort_backend import BY_NAME, as_tensor, contiguous, node, value_info
 
 import anybit.onnxruntime
-from anybit.onnx.convert import Conversion, Form
+from anybit.onnx.conversion import Conversion, Form
 
 Test = TypeVar("Test")
 

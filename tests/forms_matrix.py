@@ -23,7 +23,7 @@ from native_cases import native_cases
 from small_models import SHARED
 
 import anybit
-from anybit.onnx.convert import Conversion, convert
+from anybit.onnx.conversion import Conversion, convert
 
 EXACT_NETWORKS = ("TFC_1W1A", "TFC_2W2A", "qkeras_jettagging")
 """Their sums do not depend on the order, so that no version of the runtime can change them."""

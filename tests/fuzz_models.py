@@ -75,8 +75,8 @@ def case(number: int) -> Case:
 def actions() -> dict[str, Callable[[Path], object]]:
     """Everything that reads a model, by name."""
     import anybit
-    from anybit.onnx.check import TARGETS
-    from anybit.onnx.convert import Form
+    from anybit.onnx.checks.checking import TARGETS
+    from anybit.onnx.conversion import Form
 
     def conversion(path: Path, form: Form, **options: Any) -> None:
         anybit.convert(path, to=form, **options).save(path.with_name("result.onnx"))

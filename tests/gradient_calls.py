@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from anybit import _core
+from anybit._native import _core
 
 
 def backward(operator: str, gradient: Any, *inputs: Any, **options: Any) -> list[np.ndarray]:

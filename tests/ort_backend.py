@@ -11,7 +11,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 import anybit.onnxruntime
-from anybit.onnx._registry import CANONICAL_DOMAINS
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS, Input, Operator
 
 BY_NAME = {operator.name: operator for operator in OPERATORS}

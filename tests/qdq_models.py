@@ -13,10 +13,10 @@ from small_models import DOMAIN, array, model, node
 
 from anybit.formats import FloatFormat
 from anybit.onnx import read
-from anybit.onnx._registry import keywords_of, operator_of
-from anybit.onnx._report import Step
+from anybit.onnx.operators.registry import keywords_of, operator_of
 from anybit.onnx.passes import FoldConstants, FromQdq, InferShapes, Normalize, RaiseOpset, ToQdq
 from anybit.onnx.passes.to_qdq import needed_opset
+from anybit.onnx.report import Step
 from anybit.onnxruntime import session
 
 # Without and with the runtime's own rewriting.

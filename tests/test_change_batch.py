@@ -12,7 +12,7 @@ from test_clean import EXAMPLE, assert_array_bits, shapes
 
 from anybit.errors import ModelError
 from anybit.model import load
-from anybit.onnx.clean import clean
+from anybit.onnx.cleaning import clean
 
 
 def reshaped(target: Any, shape: list[int | str], **options: Any) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ from small_models import (
     quantized_input,
 )
 
-from anybit.onnx.check import check
+from anybit.onnx.checks.checking import check
 
 FAULTS = {
     "scale 0": (quantizer(scale=0), "scale-not-positive", "got 0, which divides by 0"),

@@ -6,7 +6,7 @@ import pytest
 from faulty_models import codes, convolution, product
 from small_models import model, node
 
-from anybit.onnx.check import check
+from anybit.onnx.checks.checking import check
 
 
 def test_sums_that_float32_holds() -> None:

@@ -16,7 +16,7 @@ from shell import Shell
 from test_bad_models import BAD_MODELS
 
 from anybit.errors import ModelError
-from anybit.onnx.check import TARGETS, check
+from anybit.onnx.checks.checking import TARGETS, check
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -95,7 +95,7 @@ def test_the_page_lists_every_code() -> None:
     listed = re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "check.md").read_text(encoding="utf-8"))
     sources = [
         path
-        for folder in ("onnx/checking", "ops")
+        for folder in ("onnx/checks", "ops")
         for path in (ROOT / "src" / "anybit" / folder).rglob("*.py")
     ]
     used = {

@@ -20,7 +20,7 @@ from onnx import helper
 from small_models import SHARED, model, needs_shared, node, quantized_input, quantized_weight
 
 from anybit.errors import ModelError
-from anybit.onnx.check import check
+from anybit.onnx.checks.checking import check
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "digits_w4a4.onnx"
 

@@ -22,9 +22,9 @@ from small_models import (
 import anybit
 from anybit.errors import ModelError
 from anybit.model import load
-from anybit.onnx._save import save
-from anybit.onnx.check import check
-from anybit.onnx.clean import clean
+from anybit.onnx.checks.checking import check
+from anybit.onnx.cleaning import clean
+from anybit.onnx.files.writer import save
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "digits_w4a4.onnx"
 X = np.array([[0.3, -0.8, 1.2, 99]], np.float32)

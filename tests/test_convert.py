@@ -17,7 +17,7 @@ from small_models import model, node, quantized_input, quantized_weight
 
 import anybit
 from anybit.errors import ModelError
-from anybit.onnx._report import Step
+from anybit.onnx.report import Step
 
 X = np.float32([[0.3, -0.8, 1.2, 99]])
 

@@ -13,7 +13,7 @@ from small_models import DOMAIN, model, node
 
 import anybit
 from anybit import formats
-from anybit.onnx.convert import convert
+from anybit.onnx.conversion import convert
 
 X = np.float32([[0.3, -0.8, 1.2, 5]])
 PARAMETERS = {"s": 0.25, "z": 0, "b": 4}

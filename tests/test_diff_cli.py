@@ -14,7 +14,7 @@ from shell import Shell, X
 from small_models import array, model, node, quantized_input
 
 from anybit.comparison import Difference, diff
-from anybit.comparison._pictures import blockwise, graded, heat_map, histogram, rectangle
+from anybit.comparison.report.pictures import blockwise, graded, heat_map, histogram, rectangle
 
 ROOT = Path(__file__).resolve().parent.parent
 TIES = np.array([[0.25, 0.5, -0.25, 0.75]], np.float32)

@@ -12,8 +12,8 @@ from onnx import helper
 from small_models import array, model, node, quantized_input
 
 from anybit.comparison import Verdict, diff
-from anybit.comparison._measure import Tolerance, measure, ulps_between
-from anybit.comparison._steps import Step
+from anybit.comparison.measure import Tolerance, measure, ulps_between
+from anybit.comparison.steps import Step
 from anybit.errors import ModelError
 
 f32 = np.float32

@@ -18,7 +18,7 @@ from forms import (
 )
 
 import anybit.onnx
-from anybit.onnx.convert import convert
+from anybit.onnx.conversion import convert
 
 
 @on_every_case

@@ -20,7 +20,7 @@ from small_models import DOMAIN, SHARED, needs_shared
 import anybit
 import anybit.onnx
 from anybit.onnx import read
-from anybit.onnx.convert import convert
+from anybit.onnx.conversion import convert
 from anybit.onnx.passes import Normalize
 
 MODELS = ("TFC_1W1A", "TFC_2W2A", "cnv_1w1a", "kwsmlp_w3a3", "mobilenet_w4a4", "qkeras_jettagging")

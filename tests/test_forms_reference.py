@@ -23,7 +23,7 @@ from forms import (
 from onnx.reference import ReferenceEvaluator
 
 import anybit.onnx
-from anybit.onnx.convert import Conversion, convert
+from anybit.onnx.conversion import Conversion, convert
 
 # It computes with NumPy, which warns of overflow and of NaN.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

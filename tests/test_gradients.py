@@ -10,8 +10,8 @@ import pytest
 from conftest import OPERATORS
 
 from anybit.ops import Operator
-from anybit.ops._gradient import carried_back
-from anybit.ops._rounding import round_to_integer
+from anybit.ops.gradient import carried_back
+from anybit.ops.rounding import round_to_integer
 
 DIFFERENTIABLE = [operator for operator in OPERATORS.values() if operator.differentiable]
 MODES = ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from cases import Case, every_case
 
-from anybit import _core
+from anybit._native import _core
 from anybit.ops import OPERATORS
-from anybit.ops._gradient import carried_back
+from anybit.ops.gradient import carried_back
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")

@@ -18,7 +18,7 @@ import pytest
 from cases import Case, assert_same_bits
 
 import anybit
-from anybit import _core
+from anybit._native import _core
 
 LARGE = 1 << 20  # elements; enough for several threads
 

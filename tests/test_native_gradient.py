@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import any_float, arrays, quantizers
 
-from anybit import _core
+from anybit._native import _core
 from anybit.ops import Operator
-from anybit.ops._gradient import carried_back
+from anybit.ops.gradient import carried_back
 
 DIFFERENTIABLE = [operator for operator in OPERATORS.values() if operator.differentiable]
 CASES = [

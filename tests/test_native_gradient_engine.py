@@ -14,7 +14,7 @@ from cases import Case, assert_same_bits
 from gradient_calls import backward, exact_call
 
 import anybit
-from anybit import _core
+from anybit._native import _core
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_no_temporaries(scale_shape: str) -> None:
         pytest.skip("ru_maxrss has other units elsewhere")
     code = f"""
 import resource, numpy as np
-from anybit import _core
+from anybit._native import _core
 x = np.ones((16, 512, 1024), np.float32)
 scale = np.ones({scale_shape}, np.float32)
 _core.int_quant_backward(x[:1], x[:1], 1.0, 0, 4, wanted=["x", "scale"])
@@ -184,7 +184,7 @@ def test_thread_limit_holds(call: str) -> None:
         pytest.skip("counts the threads that Linux lists")
     code = f"""
 import os, numpy as np
-from anybit import _core
+from anybit._native import _core
 count = lambda: len(os.listdir("/proc/self/task"))
 x = np.ones(1 << 20, np.float32)
 before = count()

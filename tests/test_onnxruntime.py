@@ -17,7 +17,7 @@ from ort_backend import NODE, model, node, session
 
 import anybit
 import anybit.onnxruntime
-from anybit.onnx._registry import CANONICAL_DOMAINS
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS, Operator
 
 QONNX = "qonnx.custom_op.general"

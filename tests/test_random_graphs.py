@@ -14,12 +14,12 @@ from random_graphs import RandomGraph, graphs
 import anybit
 import anybit.onnx
 from anybit.onnx import read
-from anybit.onnx._constants import is_constant
-from anybit.onnx._registry import operator_of
-from anybit.onnx.convert import Conversion, convert
+from anybit.onnx.conversion import Conversion, convert
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnx.qdq.grids import Inexpressible, grid_of
-from anybit.ops._grid import FloatGrid
+from anybit.ops.grids import FloatGrid
 
 # The same graphs each time: new ones belong in a search for faults, not between a change and main.
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)

@@ -18,7 +18,7 @@ from small_models import DOMAIN, SHARED, model, needs_shared, node, quantized_in
 import anybit
 from anybit.errors import ModelError
 from anybit.onnx import reference_ops
-from anybit.onnx._registry import CANONICAL_DOMAINS, versions_of
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
 
 X = np.array([[0.3, -0.8, 1.2, 99]], np.float32)
 QUANTIZED = [[0.5, -1.0, 1.0, 3.5]]

@@ -135,7 +135,7 @@ def test_threads() -> None:
 
 
 def test_old_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anybit.onnx._schemas.OpSchema", object)
+    monkeypatch.setattr("anybit.onnx.operators.schemas.OpSchema", object)
     monkeypatch.setattr(onnx, "__version__", "1.18.0")
     with pytest.raises(RuntimeError, match=r"1\.19 or newer, got 1\.18\.0; upgrade"):
         register()

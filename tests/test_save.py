@@ -12,7 +12,8 @@ import small_models
 
 import anybit
 from anybit.errors import ModelError
-from anybit.onnx import _save, read, save
+from anybit.onnx import read, save
+from anybit.onnx.files import writer
 
 X = np.linspace(-2, 2, 4, dtype=np.float32)[None]
 
@@ -29,7 +30,7 @@ def model() -> ir.Model:
 
 @pytest.fixture
 def in_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_save, "_LARGEST_SINGLE_FILE", 16)
+    monkeypatch.setattr(writer, "_LARGEST_SINGLE_FILE", 16)
 
 
 def test_one_file(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_tensors_in_other_files_come_along(tmp_path: Path, monkeypatch: pytest.M
     expected = anybit.load(model()).run(X)["y"]
     (tmp_path / "there").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(_save, "_LARGEST_SINGLE_FILE", 16)
+        patch.setattr(writer, "_LARGEST_SINGLE_FILE", 16)
         save(model(), tmp_path / "there" / "m.onnx")
     loaded = read(tmp_path / "there" / "m.onnx")
     save(loaded, tmp_path / "m.onnx")
@@ -78,7 +79,7 @@ def test_bad_paths(tmp_path: Path, name: str) -> None:
 def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"before")
-    monkeypatch.setattr(_save, "_message", lambda _: 1 / 0)
+    monkeypatch.setattr(writer, "_message", lambda _: 1 / 0)
     with pytest.raises(ModelError, match=r"m\.onnx cannot be written: division by zero"):
         save(model(), path)
     assert path.read_bytes() == b"before"

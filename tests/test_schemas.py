@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from small_models import DOMAIN, model, node
 
 from anybit.onnx import register
-from anybit.onnx._registry import CANONICAL_DOMAINS, versions_of
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
 from anybit.ops import Operator
 
 NAMES = [

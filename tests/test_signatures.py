@@ -6,7 +6,7 @@ import inspect
 import pytest
 from conftest import OPERATORS
 
-from anybit import _core
+from anybit._native import _core
 from anybit.ops import Operator
 
 

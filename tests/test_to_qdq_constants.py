@@ -25,16 +25,16 @@ from small_models import SHARED, model, needs_shared, node
 
 import anybit
 from anybit.onnx import read
-from anybit.onnx._constants import array_of, is_constant
-from anybit.onnx._evaluate import evaluate_operator
-from anybit.onnx._registry import operator_of
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.evaluation import evaluate_operator
+from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnx.qdq.codes import encoded
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.layout import Layout
 from anybit.onnx.qdq.native_types import native_type
 from anybit.onnxruntime import session
-from anybit.ops._grid import IntegerGrid
+from anybit.ops.grids import IntegerGrid
 
 
 @pytest.mark.parametrize(

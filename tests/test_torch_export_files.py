@@ -190,7 +190,7 @@ def test_opset(opset: int) -> None:
 
 
 def test_large_tensors_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anybit.onnx._save._LARGEST_SINGLE_FILE", 1000)
+    monkeypatch.setattr("anybit.onnx.files.writer._LARGEST_SINGLE_FILE", 1000)
     module = Call(lambda x: x)
     module.layer = torch.nn.Linear(64, 64)
     module.function = lambda x: module.layer(ours.int_quant(x, 0.25, 0, 4))

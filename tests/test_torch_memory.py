@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch_backend import as_array, exactly  # noqa: E402
 
 import anybit.torch  # noqa: E402
-from anybit import _core  # noqa: E402
+from anybit._native import _core  # noqa: E402
 from anybit.ops import OPERATORS, Operator  # noqa: E402
 
 Tensor = torch.Tensor

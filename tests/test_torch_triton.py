@@ -18,11 +18,11 @@ torch = pytest.importorskip("torch")
 from triton_backend import BY_NAME, DEVICE, FORWARD, interpreter  # noqa: E402
 
 import anybit.torch  # noqa: E402
-from anybit.ops import _powers  # noqa: E402
-from anybit.ops._rounding import RoundingMode, round_to_integer  # noqa: E402
-from anybit.torch._triton import _traced, forward_plan  # noqa: E402
-from anybit.torch._triton._compiled import compiled  # noqa: E402
-from anybit.torch._triton._plan import Plan, Result, layouts_of  # noqa: E402
+from anybit.ops import powers  # noqa: E402
+from anybit.ops.rounding import RoundingMode, round_to_integer  # noqa: E402
+from anybit.torch.triton import forward_plan, traced  # noqa: E402
+from anybit.torch.triton.compiled import compiled  # noqa: E402
+from anybit.torch.triton.plan import Plan, Result, layouts_of  # noqa: E402
 
 FLOATS = (np.float32, np.float64)
 
@@ -32,7 +32,7 @@ def computed(function: Callable[..., Any], x: np.ndarray, *columns: np.ndarray) 
     tensors = [torch.from_numpy(each).to(DEVICE) for each in (x, *columns)]
     layouts = layouts_of(tensors)
     traced = [
-        _traced.array_input(place, layout.dtype_name, layout.shape, varies=place == 0)
+        traced.array_input(place, layout.dtype_name, layout.shape, varies=place == 0)
         for place, layout in enumerate(layouts)
     ]
     value = function(*traced)
@@ -68,19 +68,19 @@ class TestParts:
         x = every_exponent(dtype)
         x = x[np.isfinite(x) & (x != 0)]
         with np.errstate(over="ignore"):
-            same(computed(_powers.floor_log2, x), _powers.floor_log2(x), "floor_log2", x)
+            same(computed(powers.floor_log2, x), powers.floor_log2(x), "floor_log2", x)
 
     def test_floor_log2_of_zero_is_below_all(self, dtype: Any) -> None:
         x = np.array([0.0, -0.0, np.finfo(dtype).smallest_subnormal], dtype)
-        exponents = computed(_powers.floor_log2, x)
+        exponents = computed(powers.floor_log2, x)
         assert (exponents[:2] < exponents[2]).all()
 
     def test_power_of_two(self, dtype: Any) -> None:
         exponents = np.concatenate([np.arange(-1300, 1300), [-(2**62), 2**62]])
         x = np.zeros(exponents.shape, dtype)
-        actual = computed(lambda x, n: _powers.power_of_two(n, x.dtype), x, exponents)
+        actual = computed(lambda x, n: powers.power_of_two(n, x.dtype), x, exponents)
         with np.errstate(over="ignore"):
-            same(actual, _powers.power_of_two(exponents, np.dtype(dtype)), "power_of_two", x)
+            same(actual, powers.power_of_two(exponents, np.dtype(dtype)), "power_of_two", x)
 
     @pytest.mark.parametrize("varies", [False, True])
     def test_times_power_of_two(self, dtype: Any, varies: bool) -> None:
@@ -90,7 +90,7 @@ class TestParts:
 
         def scaled(x: Any, n: Any) -> Any:
             # Added to a count that varies, n is held in 32 bits.
-            return _powers.times_power_of_two(x, _powers.floor_log2(x) + n if varies else n)
+            return powers.times_power_of_two(x, powers.floor_log2(x) + n if varies else n)
 
         with np.errstate(all="ignore"):
             same(computed(scaled, x, shifts), scaled(x, shifts), "times_power_of_two", x)
@@ -114,9 +114,9 @@ class TestParts:
 
 
 def test_counts_without_limits_are_not_added() -> None:
-    x = _traced.array_input(0, "float32", (4,), varies=True)
-    column = _traced.array_input(1, "int64", (), varies=False)
-    exponent = _powers.floor_log2(x)
+    x = traced.array_input(0, "float32", (4,), varies=True)
+    column = traced.array_input(1, "int64", (), varies=False)
+    exponent = powers.floor_log2(x)
     assert (exponent + column).varies
     with pytest.raises(NotImplementedError, match="two counts"):
         exponent + column + column
@@ -183,11 +183,11 @@ def test_same_kernel_each_time(name: str) -> None:
 
 
 def test_values_are_looked_at_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anybit.torch._triton import _checks
+    from anybit.torch.triton import checks
 
     looks = []
-    original = _checks.check_values
-    monkeypatch.setattr(_checks, "check_values", lambda *a: looks.append(a) or original(*a))
+    original = checks.check_values
+    monkeypatch.setattr(checks, "check_values", lambda *a: looks.append(a) or original(*a))
     x, bitwidth = torch.ones(4, device=DEVICE), torch.tensor([4.0], device=DEVICE)
     one, zero = (torch.tensor(value, device=DEVICE) for value in (1.0, 0.0))
     with interpreter():

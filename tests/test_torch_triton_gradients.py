@@ -15,7 +15,7 @@ import triton_backend  # noqa: E402
 from torch_backend import as_array  # noqa: E402
 from triton_backend import BY_NAME  # noqa: E402
 
-from anybit.ops._gradient import carried_back  # noqa: E402
+from anybit.ops.gradient import carried_back  # noqa: E402
 
 ROWS = [
     (name, case)

@@ -11,15 +11,15 @@ import torch
 from torch_backend import as_array, as_tensors
 
 from anybit.ops import OPERATORS
-from anybit.torch import _triton
-from anybit.torch._parameters import as_parameter
+from anybit.torch import triton
+from anybit.torch.dispatch.parameters import as_parameter
 
 BY_NAME = {operator.name: operator for operator in OPERATORS}
 FORWARD: dict[str, Callable[..., torch.Tensor]] = {
-    name: _triton.forward_kernel(operator) for name, operator in BY_NAME.items()
+    name: triton.forward_kernel(operator) for name, operator in BY_NAME.items()
 }
 BACKWARD: dict[str, Callable[..., list[torch.Tensor]]] = {
-    name: _triton.backward_kernel(operator) for name, operator in BY_NAME.items()
+    name: triton.backward_kernel(operator) for name, operator in BY_NAME.items()
 }
 DEVICE = "cuda" if torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ else "cpu"
 

@@ -11,9 +11,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from anybit.ops import Operator
-from anybit.torch._triton import backward_plan, forward_plan
-from anybit.torch._triton._compiled import compiled
-from anybit.torch._triton._plan import Plan
+from anybit.torch.triton import backward_plan, forward_plan
+from anybit.torch.triton.compiled import compiled
+from anybit.torch.triton.plan import Plan
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {

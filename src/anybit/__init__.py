@@ -4,7 +4,7 @@
 from typing import TYPE_CHECKING, Any
 
 from anybit import formats
-from anybit._core import num_threads, set_num_threads
+from anybit._native._core import num_threads, set_num_threads
 from anybit.ops import RoundingMode
 from anybit.ops.bipolar_quant import bipolar_quant
 from anybit.ops.dynamic_quantize import dynamic_quantize
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from anybit.comparison import diff
     from anybit.errors import ModelError
     from anybit.model import Model, load
-    from anybit.onnx.check import check
-    from anybit.onnx.clean import clean
-    from anybit.onnx.convert import convert
+    from anybit.onnx.checks.checking import check
+    from anybit.onnx.cleaning import clean
+    from anybit.onnx.conversion import convert
 
 quant = int_quant
 
@@ -48,9 +48,9 @@ __all__ = [
 _LAZY = {
     "Model": "anybit.model",
     "ModelError": "anybit.errors",
-    "check": "anybit.onnx.check",
-    "clean": "anybit.onnx.clean",
-    "convert": "anybit.onnx.convert",
+    "check": "anybit.onnx.checks.checking",
+    "clean": "anybit.onnx.cleaning",
+    "convert": "anybit.onnx.conversion",
     "diff": "anybit.comparison",
     "load": "anybit.model",
 }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from anybit import onnxruntime
 from anybit.errors import ModelError
 from anybit.onnx import Source, read
-from anybit.onnx.known import check_known
+from anybit.onnx.operators.known import check_known
 from anybit.onnxruntime import reason
 from anybit.tensors import converted, derived, misfit, tensor_of
 

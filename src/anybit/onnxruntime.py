@@ -23,7 +23,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime  # type: ignore[import-untyped]
 
-from anybit import _core
+from anybit._native import _core
 from anybit.onnx import Source, exact_session_options, prepare, serialize
 
 # Results must not depend on how a graph is optimised. Fused quantized operators of the runtime

@@ -15,7 +15,7 @@ from anybit.cli.convert import convert
 from anybit.cli.diff import diff
 from anybit.cli.info import info
 from anybit.cli.run import run
-from anybit.comparison.wording import shown
+from anybit.comparison.report.wording import shown
 from anybit.errors import ModelError
 
 app = typer.Typer(

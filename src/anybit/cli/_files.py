@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from anybit.errors import ModelError
-from anybit.onnx._save import naming
+from anybit.onnx.files.writer import naming
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy.typing as npt
 
 from anybit.cli._arrays import read_arrays
-from anybit.comparison._feeds import random_inputs as numbers_for
+from anybit.comparison.feeds import random_inputs as numbers_for
 from anybit.errors import ModelError
 from anybit.tensors import Tensor
 

@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from anybit.cli._console import stdout
-from anybit.comparison.wording import shown
-from anybit.onnx.check import TARGETS, Finding
-from anybit.onnx.check import check as check_model
+from anybit.comparison.report.wording import shown
+from anybit.onnx.checks.checking import TARGETS, Finding
+from anybit.onnx.checks.checking import check as check_model
 
 _COLOURS = {"error": "bold red", "warning": "yellow"}
 

@@ -16,9 +16,10 @@ from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, write_text
 from anybit.cli._inputs import gather_inputs
 from anybit.cli.run import Inputs
-from anybit.comparison import RUNNERS, Difference, wording
-from anybit.comparison._diff import compare
-from anybit.comparison._network import Network, Side, recorded
+from anybit.comparison import RUNNERS, Difference
+from anybit.comparison.compare import compare
+from anybit.comparison.report import wording
+from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.errors import ModelError
 
 # Below, there is no room for the names of nodes beside those of tensors.

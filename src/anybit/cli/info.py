@@ -14,7 +14,7 @@ from rich.table import Table
 
 from anybit.cli._console import stdout
 from anybit.cli._files import readable
-from anybit.comparison.wording import shown
+from anybit.comparison.report.wording import shown
 from anybit.onnx.summary import Parameter, Quantizer, Summary, summarize
 
 _LONGEST_NAME = 16

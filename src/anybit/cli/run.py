@@ -21,7 +21,7 @@ from anybit.cli import _arrays
 from anybit.cli._compare import compare, expected_of
 from anybit.cli._console import stdout, working
 from anybit.cli._inputs import gather_inputs, random_inputs
-from anybit.comparison.wording import shown
+from anybit.comparison.report.wording import shown
 from anybit.errors import ModelError
 from anybit.model import Model, load
 

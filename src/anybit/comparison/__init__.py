@@ -7,8 +7,8 @@ TensorDifference  one pair of tensors
 RUNNERS           what can run a model, by name
 """
 
-from anybit.comparison._diff import diff
-from anybit.comparison._results import (
+from anybit.comparison.compare import diff
+from anybit.comparison.results import (
     Difference,
     Match,
     NodeInput,
@@ -16,7 +16,7 @@ from anybit.comparison._results import (
     TensorDifference,
     Verdict,
 )
-from anybit.comparison._runners import RUNNERS
+from anybit.comparison.sides.runners import RUNNERS
 
 __all__ = [
     "RUNNERS",

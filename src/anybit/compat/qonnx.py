@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 import anybit
-from anybit.ops import _arrays
-from anybit.ops._domain import FLOATING, INTEGER, NON_NEGATIVE_INTEGER, POSITIVE_INTEGER, REAL
-from anybit.ops._rounding import RoundingMode, round_to_integer
+from anybit.ops import arrays
+from anybit.ops.domain import FLOATING, INTEGER, NON_NEGATIVE_INTEGER, POSITIVE_INTEGER, REAL
+from anybit.ops.rounding import RoundingMode, round_to_integer
 
 
 def quant(
@@ -161,11 +161,11 @@ def _overflowing(
     x: Any, scale: Any, widths: tuple[Any, ...], attributes: dict[str, Any], has_inf: bool
 ) -> Any:
     """float_quant with infinities or NaN for what the limits of the format would clip."""
-    xp = _arrays.namespace(x)
+    xp = arrays.namespace(x)
     _, mantissa_bitwidth, exponent_bias, _ = widths
     with np.errstate(all="ignore"):
-        factor = _arrays.parameter(scale, REAL, x, "scale")
-        y = _arrays.widened(x, FLOATING, "X") / factor
+        factor = arrays.parameter(scale, REAL, x, "scale")
+        y = arrays.widened(x, FLOATING, "X") / factor
         within = anybit.float_quant(y, 1.0, *widths, **attributes)
         # An exponent this wide has no limits of its own.
         unlimited = (_WIDEST_EXPONENT, mantissa_bitwidth, exponent_bias)
@@ -176,7 +176,7 @@ def _overflowing(
             q = xp.where(below, xp.full_like(q, -math.inf), q)
         else:
             q = xp.where(above | below | xp.isinf(q), xp.full_like(q, math.nan), q)
-        return _arrays.delivered(q * factor, x, None)
+        return arrays.delivered(q * factor, x, None)
 
 
 def min_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
@@ -211,7 +211,7 @@ def compute_default_exponent_bias(exponent_bitwidth: Any) -> Any:
     >>> float(compute_default_exponent_bias(4))
     7.0
     """
-    widths = _arrays.parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
+    widths = arrays.parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
     return np.ldexp(1.0, np.minimum(widths, _WIDEST_EXPONENT) - 1) - 1
 
 
@@ -225,11 +225,11 @@ def compute_max_val(
     >>> float(compute_max_val(4, 3, 7))
     480.0
     """
-    e = _arrays.parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
-    m = _arrays.parameter(mantissa_bitwidth, NON_NEGATIVE_INTEGER, _NUMPY, "mantissa_bitwidth")
+    e = arrays.parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
+    m = arrays.parameter(mantissa_bitwidth, NON_NEGATIVE_INTEGER, _NUMPY, "mantissa_bitwidth")
     if exponent_bias is None:
         exponent_bias = compute_default_exponent_bias(e)
-    bias = _arrays.parameter(exponent_bias, INTEGER, _NUMPY, "exponent_bias")
+    bias = arrays.parameter(exponent_bias, INTEGER, _NUMPY, "exponent_bias")
     top = np.left_shift(1, np.minimum(e, _WIDEST_EXPONENT)) - 1 - bias
     with np.errstate(all="ignore"):  # too large is infinite, too small is zero
         return np.ldexp(2 - np.ldexp(1.0, -np.minimum(m, 60)), np.clip(top, -5000, 5000))
@@ -256,7 +256,7 @@ _WIDEST_EXPONENT = 62
 
 def _floating(x: Any) -> Any:
     """x as an array; integers of NumPy in float64, which is what dividing them gives there."""
-    x = _arrays.as_array(x)
+    x = arrays.as_array(x)
     integral = isinstance(x, np.ndarray) and x.dtype.kind in "biu"
     return x.astype(np.float64) if integral else x
 
@@ -264,7 +264,7 @@ def _floating(x: Any) -> Any:
 def _power_of_two(bit_width: Any, removed: int) -> Any:
     """2^(bit_width - removed) as an int, an int64 array or an array of the width's float dtype."""
     given = np.asarray(bit_width)
-    widths = _arrays.parameter(bit_width, POSITIVE_INTEGER, _NUMPY, "bit_width")
+    widths = arrays.parameter(bit_width, POSITIVE_INTEGER, _NUMPY, "bit_width")
     if isinstance(bit_width, int):
         return 1 << (bit_width - removed)
     if given.dtype.kind in "iu":

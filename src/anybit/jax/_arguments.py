@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anybit.ops import Input, Operator
-from anybit.ops._arrays import as_integers, check_x, checked, is_foreign
+from anybit.ops.arrays import as_integers, check_x, checked, is_foreign
 
 Attributes = tuple[tuple[str, bool | int | str], ...]
 

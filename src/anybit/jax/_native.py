@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anybit import _core
+from anybit._native import _core
 from anybit.ops import Operator
 
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from anybit.jax import _native
 from anybit.ops import Operator
-from anybit.ops._arrays import cast, compute_type
-from anybit.ops._gradient import carried_back
+from anybit.ops.arrays import cast, compute_type
+from anybit.ops.gradient import carried_back
 
 
 def evaluate(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Any:

@@ -12,13 +12,13 @@
 Nothing here names an operator: the passes loop over `anybit.ops.OPERATORS`.
 """
 
-from anybit.onnx._options import exact_session_options
-from anybit.onnx._prepare import prepare
-from anybit.onnx._read import Source, read
-from anybit.onnx._reference_ops import reference_ops
-from anybit.onnx._save import save
-from anybit.onnx._schemas import register
-from anybit.onnx._serialize import serialize
+from anybit.onnx.files.message import serialize
+from anybit.onnx.files.reader import Source, read
+from anybit.onnx.files.writer import save
+from anybit.onnx.operators.reference_ops import reference_ops
+from anybit.onnx.operators.schemas import register
+from anybit.onnx.preparation import prepare
+from anybit.onnx.runtime import exact_session_options
 
 __all__ = [
     "Source",

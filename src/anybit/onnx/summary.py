@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx._constants import array_of
-from anybit.onnx._prepare import apply
-from anybit.onnx._read import Source, read
-from anybit.onnx._registry import label_of, operator_of
-from anybit.onnx.known import unknown_operators
+from anybit.onnx.files.reader import Source, read
+from anybit.onnx.graph.constants import array_of
+from anybit.onnx.operators.known import unknown_operators
+from anybit.onnx.operators.registry import label_of, operator_of
 from anybit.onnx.passes import FoldConstants, Normalize
+from anybit.onnx.preparation import apply
 from anybit.ops import Operator
 
 # Where these take their bias.

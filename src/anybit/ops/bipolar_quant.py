@@ -3,11 +3,11 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops._arrays import namespace
-from anybit.ops._domain import Floating, Real
-from anybit.ops._gradient import Gradient
-from anybit.ops._grid import Call, Coding, Grid, IntegerGrid
-from anybit.ops._operator import operator
+from anybit.ops.arrays import namespace
+from anybit.ops.domain import Floating, Real
+from anybit.ops.gradient import Gradient
+from anybit.ops.grids import Call, Coding, Grid, IntegerGrid
+from anybit.ops.operator import operator
 
 
 def _grid(call: Call) -> Grid:

@@ -3,12 +3,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from anybit.ops._arrays import namespace
-from anybit.ops._domain import Float32, SmallInteger
-from anybit.ops._grid import Call
-from anybit.ops._operator import operator
-from anybit.ops._remark import Remark
+from anybit.ops.arrays import namespace
+from anybit.ops.domain import Float32, SmallInteger
+from anybit.ops.grids import Call
 from anybit.ops.int_quant import zeropt_remarks
+from anybit.ops.operator import operator
+from anybit.ops.remark import Remark
 
 _DEFAULT_AXIS = 1
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from anybit.formats import FloatFormat
-from anybit.ops._arrays import integer_limit, namespace
-from anybit.ops._domain import (
+from anybit.ops.arrays import integer_limit, namespace
+from anybit.ops.domain import (
     Floating,
     Integer,
     NonNegative,
@@ -14,12 +14,12 @@ from anybit.ops._domain import (
     PositiveInteger,
     Real,
 )
-from anybit.ops._gradient import Gradient
-from anybit.ops._grid import Call, Coding, FloatGrid, Grid, single
-from anybit.ops._operator import operator
-from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
-from anybit.ops._remark import Remark
-from anybit.ops._rounding import RoundingMode, round_to_integer
+from anybit.ops.gradient import Gradient
+from anybit.ops.grids import Call, Coding, FloatGrid, Grid, single
+from anybit.ops.operator import operator
+from anybit.ops.powers import floor_log2, power_of_two, times_power_of_two
+from anybit.ops.remark import Remark
+from anybit.ops.rounding import RoundingMode, round_to_integer
 
 # More mantissa bits than any compute type has: a finer grid changes no value.
 _PLENTY = 60

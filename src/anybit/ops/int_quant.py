@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops._arrays import namespace
-from anybit.ops._domain import Floating, PositiveInteger, Real
-from anybit.ops._gradient import Gradient
-from anybit.ops._grid import Call, Coding, Grid, IntegerGrid, single
-from anybit.ops._operator import operator
-from anybit.ops._powers import power_of_two
-from anybit.ops._remark import Remark
-from anybit.ops._rounding import RoundingMode, round_to_integer
+from anybit.ops.arrays import namespace
+from anybit.ops.domain import Floating, PositiveInteger, Real
+from anybit.ops.gradient import Gradient
+from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, single
+from anybit.ops.operator import operator
+from anybit.ops.powers import power_of_two
+from anybit.ops.remark import Remark
+from anybit.ops.rounding import RoundingMode, round_to_integer
 
 
 def codes(bitwidth: int, signed: bool, narrow: bool) -> tuple[int, int]:

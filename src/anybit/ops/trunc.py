@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops._arrays import namespace
-from anybit.ops._domain import Floating, PositiveInteger, Real
-from anybit.ops._gradient import Gradient
-from anybit.ops._grid import Call, Coding, Grid, IntegerGrid, single
-from anybit.ops._operator import operator
-from anybit.ops._powers import floor_log2, power_of_two, times_power_of_two
-from anybit.ops._remark import Remark
-from anybit.ops._rounding import round_to_integer
+from anybit.ops.arrays import namespace
+from anybit.ops.domain import Floating, PositiveInteger, Real
+from anybit.ops.gradient import Gradient
+from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops.int_quant import codes, integer_range, range_derivatives
+from anybit.ops.operator import operator
+from anybit.ops.powers import floor_log2, power_of_two, times_power_of_two
+from anybit.ops.remark import Remark
+from anybit.ops.rounding import round_to_integer
 
 
 def _grid(call: Call) -> Grid | None:

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops._domain import Floating, PositiveInteger, Real
-from anybit.ops._gradient import Gradient
-from anybit.ops._grid import Call
-from anybit.ops._operator import operator
-from anybit.ops._powers import power_of_two
-from anybit.ops._remark import Remark
-from anybit.ops._rounding import round_to_integer
+from anybit.ops.domain import Floating, PositiveInteger, Real
+from anybit.ops.gradient import Gradient
+from anybit.ops.grids import Call
+from anybit.ops.operator import operator
+from anybit.ops.powers import power_of_two
+from anybit.ops.remark import Remark
+from anybit.ops.rounding import round_to_integer
 
 
 def _remarks(call: Call) -> Iterator[Remark]:

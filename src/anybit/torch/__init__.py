@@ -25,8 +25,9 @@ tensor([0.5000, 1.5000, 3.5000])
 from typing import TYPE_CHECKING, Any
 
 from anybit.ops import OPERATORS
-from anybit.torch import _operators, nn
-from anybit.torch._quantize_model import quantize_model
+from anybit.torch import nn
+from anybit.torch.dispatch import operators
+from anybit.torch.nn._quantize_model import quantize_model
 
 _EXPORT = ("Exported", "export", "export_options")
 
@@ -40,11 +41,11 @@ else:
         """Export needs onnx and onnxruntime, which take a second to import."""
         if name not in _EXPORT:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from anybit.torch import _export
+        from anybit.torch import exporter
 
-        return getattr(_export, name)
+        return getattr(exporter, name)
 
 
-globals().update({each.name: getattr(_operators, each.name) for each in OPERATORS})
+globals().update({each.name: getattr(operators, each.name) for each in OPERATORS})
 
 __all__ = [*_EXPORT, "nn", "quantize_model", *(operator.name for operator in OPERATORS)]

@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx._constants import Array, is_constant
-from anybit.onnx._registry import keywords_of, label_of, operator_of, operators_in
-from anybit.onnx._report import Step
-from anybit.onnx._traced import Traced, of_value
-from anybit.onnx._writer import Body, Content, Names, content
+from anybit.onnx.expansion.traced import Traced, of_value
+from anybit.onnx.expansion.writer import Body, Content, Names, content
+from anybit.onnx.graph.constants import Array, is_constant
+from anybit.onnx.operators.registry import keywords_of, label_of, operator_of, operators_in
 from anybit.onnx.passes.lower import expanded
+from anybit.onnx.report import Step
 from anybit.ops import Attribute, Operator
 
 Keywords: TypeAlias = Mapping[str, bool | int | str]

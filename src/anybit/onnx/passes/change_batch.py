@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx._constants import Array, array_of, is_constant
-from anybit.onnx._registry import described
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.operators.registry import described
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
 

@@ -6,9 +6,9 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from anybit.onnx._constants import Array, array_of, is_constant
-from anybit.onnx._editor import drop_if_unread
-from anybit.onnx._evaluate import (
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.editor import drop_if_unread
+from anybit.onnx.graph.evaluation import (
     Arrays,
     Shape,
     evaluate_operator,
@@ -16,8 +16,8 @@ from anybit.onnx._evaluate import (
     result_bound,
     result_shape,
 )
-from anybit.onnx._registry import operator_of
-from anybit.onnx.qdq.linear import dequantized, is_dequantize
+from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.qdq.nodes import dequantized, is_dequantize
 
 # What folding may add to a model: four times its own constants, and room for small models.
 _GROWTH = 4

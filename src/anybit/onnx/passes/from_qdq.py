@@ -5,13 +5,13 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from anybit.onnx._editor import Editor
-from anybit.onnx._registry import label_of
-from anybit.onnx._report import Step
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.operators.registry import label_of
 from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.linear import is_dequantize, is_quantize
+from anybit.onnx.qdq.lifting import Raiser
+from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
-from anybit.onnx.qdq.raiser import Raiser
+from anybit.onnx.report import Step
 
 
 class FromQdq(InPlacePass):

@@ -5,10 +5,10 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import ShapeInferencePass
 
-from anybit.onnx._quiet import quiet
-from anybit.onnx._registry import operator_of
-from anybit.onnx._schemas import register
-from anybit.onnx.qdq.linear import dtype_of, is_dequantize, is_quantize
+from anybit.onnx.files.quiet import quiet
+from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.schemas import register
+from anybit.onnx.qdq.nodes import dtype_of, is_dequantize, is_quantize
 
 
 class InferShapes(InPlacePass):

@@ -6,7 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import InlinePass
 
 from anybit.errors import ModelError
-from anybit.onnx._registry import versions_of
+from anybit.onnx.operators.registry import versions_of
 
 
 class InlineFunctions(InPlacePass):

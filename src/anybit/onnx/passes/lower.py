@@ -7,11 +7,11 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx._constants import array_of, is_constant
-from anybit.onnx._editor import Editor
-from anybit.onnx._registry import described, keywords_of, label_of, operators_in
-from anybit.onnx._report import Step
-from anybit.onnx._traced import Traced, known, of_value
+from anybit.onnx.expansion.traced import Traced, known, of_value
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.operators.registry import described, keywords_of, label_of, operators_in
+from anybit.onnx.report import Step
 from anybit.ops import Operator
 
 

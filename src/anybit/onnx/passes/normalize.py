@@ -6,7 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from anybit.errors import ModelError
-from anybit.onnx._registry import (
+from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
     described,
     operator_of,

@@ -5,8 +5,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx._quiet import quiet
-from anybit.onnx._registry import described
+from anybit.onnx.files.quiet import quiet
+from anybit.onnx.operators.registry import described
 
 # From this version on Hardmax looks at one axis. The converters rewrite Softmax and LogSoftmax,
 # which changed with it, but raise Hardmax as it is.

@@ -5,13 +5,13 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from anybit.onnx._constants import is_constant
-from anybit.onnx._editor import Editor
-from anybit.onnx._registry import label_of, operators_in
-from anybit.onnx._report import Step
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.operators.registry import label_of, operators_in
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Options, Plan, plan
 from anybit.onnx.qdq.writer import QdqWriter
+from anybit.onnx.report import Step
 from anybit.ops import Operator
 
 

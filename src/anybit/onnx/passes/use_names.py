@@ -6,7 +6,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx._registry import operator_of
+from anybit.onnx.operators.registry import operator_of
 
 
 class UseNames(InPlacePass):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx._constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.qdq.layout import layout_of
-from anybit.onnx.qdq.linear import Linear, dtype_of
+from anybit.onnx.qdq.nodes import Linear, dtype_of
 
 # Up to here RN(RN(n * scale) / scale) is nearer to n than to any other integer.
 _MOST_CODE = 2.0**22

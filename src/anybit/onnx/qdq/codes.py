@@ -3,11 +3,11 @@
 
 import numpy as np
 
-from anybit.onnx._constants import Array
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.layout import Layout
 from anybit.onnx.qdq.native_types import NativeType
-from anybit.ops._grid import FloatGrid, Grid
+from anybit.ops.grids import FloatGrid, Grid
 
 
 def decoded(codes: Array, scale: Array, zeropt: Array) -> Array:

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx._constants import Array, array_of, is_constant
-from anybit.onnx._registry import described, keywords_of
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.operators.registry import described, keywords_of
 from anybit.ops import OPERATORS, Operator
-from anybit.ops._arrays import parameter
-from anybit.ops._grid import Call, Grid, IntegerGrid
+from anybit.ops.arrays import parameter
+from anybit.ops.grids import Call, Grid, IntegerGrid
 
 # Parameters are converted to the compute type of such an x.
 _FLOAT32 = np.zeros((), np.float32)

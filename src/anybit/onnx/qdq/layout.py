@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anybit.onnx._constants import Array
+from anybit.onnx.graph.constants import Array
 
 
 @dataclass(frozen=True)

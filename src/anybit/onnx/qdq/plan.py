@@ -8,13 +8,13 @@ from enum import Enum
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx._constants import is_constant
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.qdq.fusions import Joins, joins_of
 from anybit.onnx.qdq.grids import Inexpressible, grid_of
-from anybit.onnx.qdq.joins import Joins, joins_of
 from anybit.onnx.qdq.layout import Layout, layout_of
 from anybit.onnx.qdq.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
 from anybit.ops import Operator
-from anybit.ops._grid import Coding, FloatGrid, Grid, IntegerGrid
+from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
 
 _FLOATING = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx._constants import Array, array_of, is_constant
-from anybit.onnx._editor import Editor
-from anybit.onnx._registry import described, label_of
-from anybit.onnx._report import Step
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.operators.registry import described, label_of
+from anybit.onnx.report import Step
 
 KEPT_REASON = "it computes with integers, and there is no exact form of it with quantizers"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx._constants import array_of, is_constant
+from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.linear import is_quantize
+from anybit.onnx.qdq.nodes import is_quantize
 
 # What these do to codes they do to values: they move elements, or take the largest.
 _TRANSPARENT = {

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx._constants import Array, array_of
-from anybit.onnx._editor import Editor
-from anybit.onnx._evaluate import evaluate_operator
+from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.evaluation import evaluate_operator
 from anybit.onnx.qdq.codes import encoded
 from anybit.onnx.qdq.layout import Layout
 from anybit.onnx.qdq.plan import Limit, Plan
 from anybit.ops import Operator
-from anybit.ops._grid import FloatGrid, IntegerGrid
+from anybit.ops.grids import FloatGrid, IntegerGrid
 
 RANGE_KEY = "anybit.range"
 """Metadata of a DequantizeLinear: "lowest..highest", where codes of a constant use less than

@@ -9,7 +9,7 @@ import torch
 from anybit.formats import FloatFormat
 from anybit.ops import RoundingMode
 from anybit.ops.int_quant import codes
-from anybit.torch import _operators as operators
+from anybit.torch.dispatch import operators
 from anybit.torch.nn._formats import FORMATS, format_named
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._statistics import Reach

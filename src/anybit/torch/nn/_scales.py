@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anybit.torch import _operators as operators
+from anybit.torch.dispatch import operators
 from anybit.torch.nn._statistics import Reach
 
 # The smallest scale. Tensors of zeros then quantize to zeros, and x / scale stays finite for

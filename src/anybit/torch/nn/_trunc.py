@@ -6,7 +6,7 @@ import numbers
 import torch
 
 from anybit.ops import RoundingMode
-from anybit.torch import _operators as operators
+from anybit.torch.dispatch import operators
 from anybit.torch.nn._scales import check_scale
 
 

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`diff`: run two sides, pair their tensors, measure the pairs."""
+
+from collections.abc import Mapping
+
+import numpy.typing as npt
+
+from anybit.comparison.arrays import Array
+from anybit.comparison.feeds import (
+    Rows,
+    common_inputs,
+    given_inputs,
+    input_pairs,
+    random_inputs,
+    renamed,
+)
+from anybit.comparison.judge import judged
+from anybit.comparison.measure import Tolerance
+from anybit.comparison.results import Difference
+from anybit.comparison.sides.network import Network, Side, recorded
+from anybit.comparison.sides.runners import capture
+from anybit.errors import ModelError
+from anybit.model import Feeds
+from anybit.onnx import Source
+
+
+def diff(
+    a: Source,
+    b: Source | Mapping[str, npt.ArrayLike] | None = None,
+    inputs: Feeds | None = None,
+    *,
+    runners: tuple[str, str] = ("anybit", "anybit"),
+    steps: float = 0,
+    atol: float = 0,
+) -> Difference:
+    """Compare every tensor of two models, of one model under two runners, or with recorded ones.
+
+    Both sides get the same inputs. Every tensor that a node of the main graph makes is compared,
+    those that were folded into constants too; and stored constants of one name, if there are two
+    models. Tensors belong together by name; where names differ, as outputs, or by position among
+    tensors of the same shape, type and kind of node.
+
+    Args:
+        a: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        b: Another model; None for a again; or arrays by tensor name, recorded elsewhere: those
+            may hold a few of the tensors only, and `y` stands for the output of a model that has
+            one.
+        inputs: One array per input of a by name, or just the array where there is one input;
+            normally distributed numbers from seed 0 if they are not given. Inputs of b are
+            matched by name, else by position. Of more rows than the models take, the first ones
+            are run; `notes` of the result say so. With recorded tensors that hold the inputs by
+            name (`x` for a single input), those are taken.
+        runners: What runs a and b: names in `RUNNERS`. The second is not used for recorded ones.
+        steps: Elements that differ by up to so many quantisation steps count as equal. A tensor
+            whose step is not known then only counts as different if it differs although what it
+            is computed from is equal, or if that is different itself.
+        atol: Elements that differ by no more than this count as equal.
+
+    Raises:
+        ModelError: A model that cannot be read or run, inputs that do not fit, an unknown or
+            missing runner, or no tensor that could be compared.
+        ValueError: `steps` or `atol` that is no number >= 0.
+
+    >>> import onnx
+    >>> model = onnx.parser.parse_model(
+    ...     '<ir_version: 8, opset_import: ["": 13]> g (float[4] x) => (float[4] y) {y = Relu(x)}'
+    ... )
+    >>> diff(model, runners=("anybit", "reference")).equal
+    True
+    """
+    first = Network(a)
+    if b is not None and isinstance(b, Mapping):
+        return compare(first, recorded(b), inputs, runners, steps, atol)
+    return compare(first, first if b is None else Network(b), inputs, runners, steps, atol)
+
+
+def compare(
+    first: Network,
+    second: Network | Side,
+    inputs: Feeds | None,
+    runners: tuple[str, str],
+    steps: float,
+    atol: float,
+) -> Difference:
+    """`diff` of networks that have been read, or of one and recorded tensors."""
+    for name, value in (("steps", steps), ("atol", atol)):
+        if not value >= 0:
+            raise ModelError(f"{name} must be a number >= 0, got {value}")
+    record = second if isinstance(second, Side) else None
+    other = first if isinstance(second, Side) else second
+    if inputs is None and record is not None:
+        inputs = _recorded_inputs(first, record)
+    pairs = input_pairs(first, other)
+    common = common_inputs(pairs)
+    feeds, rows = (random_inputs(common), None) if inputs is None else given_inputs(common, inputs)
+    left = _side(first, runners[0], feeds)
+    if record is None:
+        right = _side(other, runners[1], renamed(feeds, pairs, other.label))
+    else:
+        right = _first_rows(record, left, rows)
+    notes = []
+    if rows is not None:
+        notes.append(f"the inputs have {rows.given} rows; the first {rows.taken} were run")
+    if inputs is None:
+        notes.append("the inputs are random numbers (seed 0)")
+    return judged(left, right, Tolerance(steps, atol), tuple(notes))
+
+
+def _side(network: Network, runner: str, feeds: Mapping[str, Array]) -> Side:
+    arrays = capture(runner, network.model, feeds, network.label)
+    label = f"{network.label} ({runner})"
+    return Side(label, network.constants() | arrays, network, feeds)
+
+
+def _recorded_inputs(network: Network, record: Side) -> dict[str, Array]:
+    names = [each.name for each in network.inputs]
+    found = {name: record.arrays[name] for name in names if name in record.arrays}
+    if not found and len(names) == 1 and "x" in record.arrays:
+        return {names[0]: record.arrays["x"]}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ModelError(
+            f"the recorded tensors do not hold the model's input {', '.join(missing)}: pass inputs"
+        )
+    return found
+
+
+def _first_rows(record: Side, side: Side, rows: Rows | None) -> Side:
+    """The recorded tensors of those rows that were run."""
+    if rows is None:
+        return record
+    arrays = {
+        name: array
+        if name in side.arrays and array.shape == side.arrays[name].shape
+        else rows.of(array)
+        for name, array in record.arrays.items()
+    }
+    return Side(record.label, arrays)

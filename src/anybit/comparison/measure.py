@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By how much two arrays of one shape differ."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anybit.comparison.arrays import Array, is_float
+from anybit.comparison.results import Sample
+from anybit.comparison.steps import Step
+
+_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What counts as equal: a difference up to `atol`, or up to that many steps."""
+
+    steps: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures of `TensorDifference` that follow from the elements alone."""
+
+    differing: int
+    within: int
+    largest: float
+    ulps: int | None
+    steps: float | None
+    nans: int
+    zero_signs: int
+    samples: tuple[Sample, ...]
+
+
+def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Measured:
+    """The figures for two arrays of one shape. NaN equals NaN, and 0 equals -0."""
+    same_type = a.dtype == b.dtype
+    left, right = (a, b) if same_type else (a.astype(np.float64), b.astype(np.float64))
+    unequal = differing_elements(left, right)
+    zero_signs = _zero_signs(left, right)
+    if not unequal.any():
+        nothing = None if step is None else 0.0
+        return Measured(0, 0, 0.0, 0 if same_type else None, nothing, 0, zero_signs, ())
+    x, y = left[unequal], right[unequal]
+    distance = _distance(x, y)
+    picked = None if step is None else step.at(unequal)
+    steps = None if picked is None else _in_steps(picked, x, y)
+    excess = distance > tolerance.atol
+    if picked is not None and steps is not None and tolerance.steps > 0:
+        excess &= ~(steps <= tolerance.steps + _rounding(picked, a, x, y))
+    differing = int(np.count_nonzero(excess))
+    known = np.array([]) if steps is None else steps[~np.isnan(steps)]
+    return Measured(
+        differing=differing,
+        within=len(x) - differing,
+        largest=float(distance.max()),
+        ulps=_largest_ulps(x, y) if same_type else None,
+        steps=float(known.max()) if known.size else None,
+        nans=int(np.count_nonzero(_nan(x) != _nan(y))),
+        zero_signs=zero_signs,
+        samples=_samples(unequal, x, y, distance, steps),
+    )
+
+
+def differing_elements(a: Array, b: Array) -> Array:
+    """A mask of the elements that are not equal."""
+    return np.asarray((a != b) & ~(_nan(a) & _nan(b)))
+
+
+def differences(a: Array, b: Array, step: Step | None) -> Array:
+    """b - a per element: in steps if there is one, else absolute. Infinite for NaN to number."""
+    with np.errstate(all="ignore"):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        result = np.array(y - x if step is None else step.positions(y) - step.positions(x))
+    result[~differing_elements(x, y)] = 0
+    result[np.isnan(result)] = np.inf
+    return result
+
+
+def ulps_between(a: Array, b: Array) -> Array:
+    """How many values of their type lie between two floats, plus one; 0 for equal ones.
+
+    Exact, as uint64. Infinities are the neighbours of the largest numbers; there must be no NaN.
+    For integers and booleans it is the difference.
+    """
+    x, y = _ordered(a), _ordered(b)
+    # The distance may exceed the signed type; modulo 2^64 it is exact.
+    return np.asarray(np.maximum(x, y).view(np.uint64) - np.minimum(x, y).view(np.uint64))
+
+
+def _ordered(array: Array) -> Array:
+    """Integers in the order of the values: the bits of a float, with those of negatives turned."""
+    if array.dtype == np.uint64:
+        return np.asarray((array ^ np.uint64(2**63)).view(np.int64))
+    if not is_float(array):
+        return array.astype(np.int64)
+    bits = np.ascontiguousarray(array).view(f"i{array.dtype.itemsize}").astype(np.int64)
+    lowest = -(2 ** (8 * array.dtype.itemsize - 1))
+    return np.where(bits < 0, lowest - bits, bits)
+
+
+def _nan(array: Array) -> Array:
+    return np.asarray(array != array) if is_float(array) else np.zeros(array.shape, bool)
+
+
+def _zero_signs(a: Array, b: Array) -> int:
+    if not is_float(a):
+        return 0
+    return int(np.count_nonzero((a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))))
+
+
+def _distance(x: Array, y: Array) -> Array:
+    if x.dtype.kind in "iub":
+        return ulps_between(x, y).astype(np.float64)
+    with np.errstate(all="ignore"):
+        distance = np.abs(x.astype(np.float64) - y.astype(np.float64))
+    return np.asarray(np.where(np.isnan(distance), np.inf, distance))
+
+
+def _in_steps(step: Step, x: Array, y: Array) -> Array:
+    """NaN where the step itself is of no use."""
+    with np.errstate(all="ignore"):
+        steps = np.abs(step.positions(x) - step.positions(y))
+    steps = np.where(_nan(x) != _nan(y), np.inf, steps)
+    usable = np.isfinite(step.scale) & (step.scale != 0)
+    return np.asarray(np.where(usable, steps, np.nan))
+
+
+def _rounding(step: Step, original: Array, x: Array, y: Array) -> Array:
+    """By how much two multiples of a step may miss them: each is rounded to its type."""
+    if not is_float(original):
+        return np.zeros(len(x))
+    one = np.ones(1, original.dtype)
+    above = (one.view(f"u{one.dtype.itemsize}") + 1).view(one.dtype)
+    epsilon = float(above[0]) - 1
+    with np.errstate(all="ignore"):
+        return np.asarray(
+            epsilon * np.maximum(np.abs(step.positions(x)), np.abs(step.positions(y)))
+        )
+
+
+def _largest_ulps(x: Array, y: Array) -> int | None:
+    numbers = ~(_nan(x) | _nan(y))
+    return int(ulps_between(x[numbers], y[numbers]).max()) if numbers.any() else None
+
+
+def _samples(
+    unequal: Array, x: Array, y: Array, distance: Array, steps: Array | None
+) -> tuple[Sample, ...]:
+    measure = distance if steps is None else np.where(np.isnan(steps), -1, steps)
+    order = np.argsort(-measure, kind="stable")[:_SAMPLES]
+    places = np.flatnonzero(unequal)[order]
+    indices = zip(*np.unravel_index(places, unequal.shape), strict=True) if unequal.ndim else [()]
+    return tuple(
+        Sample(
+            index=tuple(int(axis) for axis in index),
+            a=_number(x[at]),
+            b=_number(y[at]),
+            steps=None if steps is None or np.isnan(steps[at]) else float(steps[at]),
+        )
+        for index, at in zip(indices, order, strict=True)
+    )
+
+
+def _number(value: Any) -> float:
+    """A Python number; integers stay integers, which may be larger than floats can tell apart."""
+    return int(value) if np.asarray(value).dtype.kind in "iub" else float(value)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One side of a comparison: a graph whose tensors are all known."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.comparison.arrays import Array, is_number
+from anybit.errors import ModelError
+from anybit.onnx import Source, read
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.passes import Normalize
+from anybit.onnx.preparation import apply
+from anybit.tensors import tensor_of
+
+
+class Network:
+    """A model as it is written, with every operator under its one name; nothing is folded.
+
+    Attributes:
+        label: The file, as messages name it.
+        model: The normalised model. It is not to be changed.
+        inputs: What it takes.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.label = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
+        model = read(source)
+        self.model = model.clone()
+        apply(self.model, source, Normalize())
+        constants = set(self.model.graph.initializers.values())
+        self.inputs = tuple(
+            tensor_of(value, self.label)
+            for value in self.model.graph.inputs
+            if value not in constants
+        )
+
+    @property
+    def outputs(self) -> list[str]:
+        return [value.name or "" for value in self.model.graph.outputs]
+
+    def values(self) -> list[ir.Value]:
+        """Constants and computed tensors, each before what reads it. Inputs are not among them."""
+        found: dict[ir.Value, None] = {}
+        for node in self.model.graph:
+            for value in node.inputs:
+                if value is not None and is_constant(value):
+                    found.setdefault(value)
+            found.update(dict.fromkeys(value for value in node.outputs if value.name))
+        return list(found)
+
+    def constants(self) -> dict[str, Array]:
+        """The stored tensors that nodes read, by name."""
+        return {
+            value.name or "": array
+            for value in self.values()
+            if value.producer() is None and is_number(array := array_of(value))
+        }
+
+
+@dataclass(frozen=True)
+class Side:
+    """Tensors by name, and the graph that they belong to if there is one.
+
+    `arrays` holds what nodes make and what is stored, `feeds` what the graph was given.
+    """
+
+    label: str
+    arrays: Mapping[str, Array]
+    network: Network | None = None
+    feeds: Mapping[str, Array] = field(default_factory=dict)
+
+    def computed(self) -> list[ir.Value]:
+        """What nodes make, in their order, as far as it is known what it holds."""
+        if self.network is None:
+            return []
+        return [
+            value
+            for value in self.network.values()
+            if value.producer() is not None and value.name in self.arrays
+        ]
+
+
+def kind_of(value: ir.Value) -> str:
+    """What makes it: an operator, or "quantizer" for any that gives values on a grid."""
+    node = value.producer()
+    if node is None:
+        return ""
+    operator = operator_of(node)
+    quantizes = operator is not None and operator.result_dtype is None
+    if quantizes or (node.domain == "" and node.op_type == "DequantizeLinear"):
+        return "quantizer"
+    return f"{node.domain}::{node.op_type}"
+
+
+def recorded(arrays: Mapping[str, Any], label: str = "recorded tensors") -> Side:
+    """Tensors from elsewhere.
+
+    Raises:
+        ModelError: One that holds no numbers.
+    """
+    found = {}
+    for name, value in arrays.items():
+        array = np.asarray(value)
+        if not is_number(array):
+            raise ModelError(f"{label}: {name!r} holds {array.dtype}, expected numbers")
+        found[str(name)] = array
+    return Side(label, found)

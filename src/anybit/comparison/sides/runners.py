@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can run a model: each runner gives every tensor that the nodes of the main graph make.
+
+A runner takes a normalised model, which it does not change, and the inputs by name. Tensors that
+it does not have, because it merged nodes, are missing from what it gives; so are those that are
+no tensors of numbers.
+"""
+
+import ctypes
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime  # type: ignore[import-untyped]
+
+import anybit.onnxruntime
+from anybit.comparison.arrays import Array, is_number
+from anybit.comparison.sides.qonnx import run_qonnx
+from anybit.errors import ModelError
+from anybit.onnx import exact_session_options, read, serialize
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.operators.known import check_known
+from anybit.onnx.passes import FoldConstants
+from anybit.onnxruntime import reason
+
+Arrays: TypeAlias = dict[str, Array]
+Runner: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], Arrays]
+
+
+def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+    """What `anybit.load` runs: constants are folded, and what they were folded to is given too."""
+    exposed, folded = _folded(_exposed(model))
+    if not exposed.graph.outputs:
+        return folded
+    return folded | _results(anybit.onnxruntime.session(exposed), feeds)
+
+
+def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+    """Every node as it stands: no optimisation, nothing folded."""
+    options = exact_session_options()
+    message, tensors = serialize(_exposed(model))
+    anybit.onnxruntime.attach(tensors, options)
+    return _results(_session(message, options), feeds)
+
+
+def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+    """Constants are folded, and then the runtime's own defaults apply.
+
+    Tensors that are outputs keep the runtime from merging the nodes around them. So it optimises
+    the model as it is and writes down the result, and the tensors are those of the result. The
+    model's outputs are the session's own.
+    """
+    _, constants = _folded(_exposed(model))
+    folded = model.clone()
+    FoldConstants()(folded)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = exact_session_options().log_severity_level
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+        options.optimized_model_filepath = str(path)
+        session = _session(ir.to_proto(folded).SerializeToString(), options)
+        exposed = ir.to_proto(_exposed(read(path)))
+    results = _results(_session(exposed.SerializeToString()), feeds) | _results(session, feeds)
+    wanted = {value.name for node in model.graph for value in node.outputs}
+    return constants | {name: array for name, array in results.items() if name in wanted}
+
+
+def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+    """ONNX's own evaluator in Python, and our operators' readable references."""
+    from onnx.reference import ReferenceEvaluator
+
+    from anybit.onnx import reference_ops
+
+    exposed = _exposed(model)
+    evaluator = ReferenceEvaluator(ir.to_proto(exposed), new_ops=reference_ops())
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        results = evaluator.run(None, dict(feeds))
+    return {
+        name: np.asarray(result)
+        for name, result in zip(evaluator.output_names, results, strict=True)
+        if isinstance(result, np.ndarray | np.generic)
+    }
+
+
+RUNNERS: dict[str, Runner] = {
+    "anybit": _run_anybit,
+    "onnxruntime": _run_onnxruntime,
+    "onnxruntime-optimized": _run_optimized,
+    "reference": _run_reference,
+    "qonnx": run_qonnx,
+}
+"""What can run a model, by name.
+
+    anybit                  what `anybit.load` runs: constants folded, then node by node
+    onnxruntime             ONNX Runtime, every node as it stands
+    onnxruntime-optimized   constants folded, then ONNX Runtime's defaults, which merge nodes
+    reference               the ONNX project's evaluator in Python
+    qonnx                   QONNX's executor, if qonnx is installed
+
+The first four know the operators of this package.
+"""
+
+
+def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str) -> Arrays:
+    """Every tensor that a runner computes.
+
+    Raises:
+        ModelError: The runner is not known, or cannot run the model.
+    """
+    if runner not in RUNNERS:
+        raise ModelError(f"runner must be one of {', '.join(RUNNERS)}, got {runner!r}")
+    if runner != "qonnx":  # which has operators of its own
+        check_known(model, label)
+    try:
+        results = RUNNERS[runner](model, feeds)
+    except ModelError as error:
+        raise ModelError(f"{label}: {error}") from error
+    except Exception as error:  # the runtimes' exceptions have no common base
+        # Messages of Python's own exceptions, a KeyError above all, say little by themselves.
+        kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" else ""
+        message = f"{label} cannot be run by {runner}: {kind}{reason(error)}"
+        raise ModelError(message) from error
+    return {name: array for name, array in results.items() if is_number(array)}
+
+
+def _exposed(model: ir.Model) -> ir.Model:
+    """A copy whose outputs are all that the nodes of its main graph make."""
+    exposed = model.clone()
+    outputs = exposed.graph.outputs
+    present = set(outputs)
+    made = (value for node in exposed.graph for value in node.outputs if value.name)
+    outputs.extend(value for value in made if value not in present)
+    return exposed
+
+
+def _folded(model: ir.Model) -> tuple[ir.Model, Arrays]:
+    """The model with constants folded, and the outputs that turned out to be constant.
+
+    They are outputs no longer. The model is changed.
+    """
+    FoldConstants()(model)
+    graph = model.graph
+    constants = {value.name or "": value for value in graph.outputs if is_constant(value)}
+    for name, value in constants.items():
+        graph.outputs.remove(value)
+        if not value.uses():  # a session refuses stored tensors that it has no use for
+            del graph.initializers[name]
+    return model, {name: array_of(value) for name, value in constants.items()}
+
+
+def _session(
+    message: bytes, options: onnxruntime.SessionOptions | None = None
+) -> onnxruntime.InferenceSession:
+    options = exact_session_options() if options is None else options
+    anybit.onnxruntime.register(options)
+    return onnxruntime.InferenceSession(
+        message, options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
+
+
+def _results(session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> Arrays:
+    taken = {each.name for each in session.get_inputs()}
+    values = {name: _ort_value(array) for name, array in feeds.items() if name in taken}
+    names = [each.name for each in session.get_outputs()]
+    results = session.run_with_ort_values(names, values)
+    return dict(_tensors(names, results))
+
+
+def _tensors(names: Iterable[str], values: Iterable[Any]) -> Iterable[tuple[str, Array]]:
+    for name, value in zip(names, values, strict=True):
+        if value.is_tensor() and value.data_type() != "tensor(string)":
+            yield name, _array(value)
+
+
+def _ort_value(array: Array) -> Any:
+    dtype = ir.DataType.from_numpy(array.dtype)
+    if array.dtype.isbuiltin == 1:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+    bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
+
+
+def _array(value: Any) -> Array:
+    """The array of a result, also of a type that the runtime's own conversion does not know."""
+    dtype = ir.DataType(value.element_type())
+    if dtype.numpy().isbuiltin == 1:
+        return np.asarray(value.numpy())
+    shape = value.shape()
+    size = -(-int(np.prod(shape)) * dtype.bitwidth // 8)
+    data = bytes((ctypes.c_char * size).from_address(value.data_ptr()))
+    tensor = onnx.TensorProto(dims=shape, data_type=int(dtype), raw_data=data)
+    return np.asarray(ir.TensorProtoTensor(tensor).numpy())

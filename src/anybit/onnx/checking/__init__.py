@@ -1,5 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What `anybit.onnx.check` is made of: one file per kind of fault, one per target.
-
-A file gives the findings of its kind for a `Subject`, in the order of the nodes.
-"""

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constant parameters: what the operators refuse, and what their own files remark."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.checks.finding import Finding, error, warning
+from anybit.onnx.checks.subject import Site, Subject
+from anybit.onnx.graph.constants import Array
+from anybit.ops import Input
+
+# Beyond this the shapes alone are not worth the time; the model's own run will tell.
+_MOST_ELEMENTS = 2**22
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    for site in subject.sites:
+        wrong = [
+            finding
+            for declared in site.operator.inputs[1:]
+            if declared.name in site.parameters
+            for finding in _value_findings(site.node, declared, site.parameters[declared.name])
+        ]
+        wrong += _shape_findings(site)
+        yield from wrong
+        if not any(finding.severity == "error" for finding in wrong):
+            yield from _remarks(site)
+
+
+def _value_findings(node: ir.Node, declared: Input, array: Array) -> Iterator[Finding]:
+    name, domain = declared.name, declared.domain
+    number = array.dtype.kind in "fiub" or array.dtype.name == "bfloat16"
+    if not number or (domain.dtypes and array.dtype.name not in domain.dtypes):
+        problem = f"{name} must be {domain.description}, got {array.dtype}"
+        yield error(node, "bad-type", problem, "store it in that type")
+        return
+    values = array.astype(np.float64).ravel()
+    unlimited = not domain.integer and domain.minimum == -np.inf
+    if domain.integer:
+        bad = ~np.isfinite(values) | (values != np.rint(values))
+    else:
+        # The operators define what infinite scales and zero-points give; nobody means them.
+        bad = ~np.isfinite(values) if unlimited else np.isnan(values)
+    bad |= (values < domain.minimum) | (values > domain.maximum)
+    if bad.any():
+        code, wanted = (
+            ("not-finite", "finite") if unlimited else ("not-in-domain", domain.description)
+        )
+        problem = f"{name} must be {wanted}, got {values[bad][0]:g}"
+        yield error(node, code, problem, f"look where {name} comes from, and export it again")
+    if name.endswith(("scale", "scales")):
+        yield from _scale_findings(node, name, values[~bad])
+
+
+def _scale_findings(node: ir.Node, name: str, values: Array) -> Iterator[Finding]:
+    wrong = values[values <= 0]
+    if wrong.size:
+        meaning = "divides by 0" if wrong[0] == 0 else "mirrors the codes"
+        problem = f"{name} must be > 0, got {wrong[0]:g}, which {meaning}"
+        yield error(node, "scale-not-positive", problem, "export with a positive scale")
+    tiny = values[(values > 0) & (values < np.finfo(np.float32).tiny)]
+    if tiny.size:
+        problem = f"{name} {tiny[0]:g} is a subnormal float32, which fast hardware takes for 0"
+        yield warning(node, "scale-subnormal", problem, "use a larger scale")
+
+
+def _shape_findings(site: Site) -> Iterator[Finding]:
+    """What the operator says to x and parameters of these shapes, whatever their values."""
+    shape = _shape_of_x(site)
+    if shape is None or not site.known or np.prod(shape, dtype=float) > _MOST_ELEMENTS:
+        return
+    # 1 is in every domain, so that only shapes, types and attributes can be refused.
+    arguments = [
+        None if value is None else np.ones_like(site.parameters[declared.name])
+        for declared, value in zip(site.operator.inputs[1:], site.node.inputs[1:], strict=False)
+    ]
+    if any(each is not None and each.dtype.kind in "OSU" for each in arguments):
+        return
+    try:
+        dtype = (
+            np.dtype(np.float32) if site.x is None or site.x.dtype is None else site.x.dtype.numpy()
+        )
+        site.operator.function(np.zeros(shape, dtype), *arguments, **site.attributes)
+    except (TypeError, ValueError) as refusal:
+        yield error(site.node, "bad-shape", str(refusal), "correct the parameter or the shape of x")
+
+
+def _shape_of_x(site: Site) -> tuple[int, ...] | None:
+    """The shape of x. A free number of rows becomes what the parameters ask for."""
+    if site.x is None or site.x.shape is None:
+        return None
+    sizes = list(site.x.shape)
+    if sizes and not isinstance(sizes[0], int):
+        rows = [each.shape[0] for each in site.parameters.values() if each.ndim == len(sizes)]
+        sizes[0] = max(rows, default=1)
+    known = tuple(size for size in sizes if isinstance(size, int))
+    return known if len(known) == len(sizes) else None
+
+
+def _remarks(site: Site) -> Iterator[Finding]:
+    if site.operator.remarks is None:
+        return
+    for remark in site.operator.remarks(site.call):
+        tell = error if remark.error else warning
+        yield tell(site.node, remark.code, remark.problem, remark.remedy)

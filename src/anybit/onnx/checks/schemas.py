@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checker of `onnx` says."""
+
+import re
+from collections.abc import Iterator
+
+from onnx_ir.passes.common import CheckerPass
+
+from anybit.onnx.checks.finding import Finding
+from anybit.onnx.checks.subject import Subject
+from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.schemas import register
+
+_NODE = re.compile(r"(?:node name: |Name: )([^\s)]+)")
+_OPERATOR = re.compile(r"(?:op_type:|OpType: )([^\s,)]+)")
+_LONGEST = 300
+
+# Domains that `onnx` itself has schemas of.
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    """The first thing that the checker refuses: it stops there. It sees no large tensors."""
+    try:
+        register()
+    except RuntimeError:  # an onnx without schemas from Python
+        return
+    model = subject.model
+    nodes = list(model.graph.all_nodes())
+    ours = {node.domain for node in nodes if versions_of(node.domain, node.op_type)}
+    foreign = {node.domain for node in nodes} - ours - set(_STANDARD)
+    if not (ours | foreign) <= model.graph.opset_imports.keys():
+        # Two versions of one operator, of which the checker knows one only; or nodes that are
+        # told already.
+        return
+    try:
+        CheckerPass(full_check=True, check_custom_domain=not foreign)(model)
+    except Exception as refusal:  # the checker has several classes, onnx_ir wraps them
+        yield _finding(refusal)
+
+
+def _finding(refusal: BaseException) -> Finding:
+    while refusal.__cause__ is not None:
+        refusal = refusal.__cause__
+    text = " ".join(str(refusal).split())
+    node, operator = _NODE.search(text), _OPERATOR.search(text)
+    return Finding(
+        "error",
+        node[1] if node else "",
+        operator[1] if operator else "",
+        f"the checker of onnx refuses it: {text[:_LONGEST]}",
+        "correct the node, or export the model again with another opset",
+        "schema",
+    )

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The header of a file, and spellings that only some tools understand."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import onnx
+import onnx_ir as ir
+
+from anybit.onnx.checks.finding import Finding, error, others, warning
+from anybit.onnx.checks.subject import Subject
+from anybit.onnx.operators.known import unknown_operators
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
+from anybit.ops import RoundingMode
+
+# What ONNX Runtime 1.31 loads.
+NEWEST_IR_VERSION = 13
+NEWEST_OPSET = 26
+
+_CLEAN = "run anybit clean"
+_STANDARD = ("", "ai.onnx")
+
+
+def findings(subject: Subject, names: Iterable[str] = ()) -> Iterator[Finding]:
+    """What is unusual in the file itself. `names` are those that the target wants operators by."""
+    yield from _versions(subject.file)
+    yield from _imports(subject.file)
+    yield from _spellings(subject.file, set(names))
+    yield from _names(subject.file)
+    yield from _unknown(subject.file)
+
+
+def _versions(file: ir.Model) -> Iterator[Finding]:
+    if (file.ir_version or 0) > NEWEST_IR_VERSION:
+        problem = f"IR version {file.ir_version} is newer than runtimes load ({NEWEST_IR_VERSION})"
+        yield warning(None, "ir-version", problem, f"{_CLEAN}, which writes the lowest possible")
+    opset = file.graph.opset_imports.get("", 0)
+    if opset > NEWEST_OPSET:
+        problem = f"opset {opset} is newer than runtimes load ({NEWEST_OPSET})"
+        tell = error if opset > onnx.defs.onnx_opset_version() else warning
+        yield tell(None, "opset", problem, "export with an older opset")
+
+
+def _imports(file: ir.Model) -> Iterator[Finding]:
+    nodes = list(file.graph.all_nodes())
+    imported = file.graph.opset_imports
+    if any(node.domain in _STANDARD for node in nodes) and not any(map(imported.get, _STANDARD)):
+        problem = "no opset is imported for the standard operators"
+        yield error(None, "missing-import", problem, "export the model again")
+    for domain in dict.fromkeys(node.domain for node in nodes if _is_ours(node)):
+        if imported.get(domain, 0) < 1:
+            problem = f"the domain {domain!r} is used but not imported, which checkers refuse"
+            yield warning(None, "missing-import", problem, _CLEAN)
+
+
+def _spellings(file: ir.Model, names: set[str]) -> Iterator[Finding]:
+    """Each spelling once, with the first node that uses it."""
+    found: dict[tuple[str, str], list[ir.Node]] = defaultdict(list)
+    for node in file.graph.all_nodes():
+        if not _is_ours(node):
+            continue
+        for code, problem in _legacy(node, names):
+            found[code, problem].append(node)
+    for (code, problem), nodes in found.items():
+        yield warning(nodes[0], code, problem + others(nodes), f"{_CLEAN}, or leave it")
+    inputs = [value for value in file.graph.inputs if value.is_initializer()]
+    if inputs:
+        problem = (
+            f"{len(inputs)} initializers are listed as inputs, {inputs[0].name!r} first, "
+            "so that runtimes do not take them for constants"
+        )
+        yield warning(None, "initializer-as-input", problem, _CLEAN)
+
+
+def _legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
+    operator = versions_of(node.domain, node.op_type)[0]
+    if node.domain in CANONICAL_DOMAINS:
+        meant = CANONICAL_DOMAINS[node.domain]
+        yield "legacy-domain", f"the domain {node.domain!r} is now called {meant!r}"
+    if node.op_type != operator.onnx_name and node.op_type not in names:
+        yield "legacy-name", f"{node.op_type} is now called {operator.onnx_name}"
+    for attribute in operator.attributes:
+        for alias in attribute.aliases:
+            if alias in node.attributes:
+                yield "legacy-attribute", f"{alias} is called {attribute.onnx_name} by its document"
+        value = getattr(node.attributes.get(attribute.onnx_name), "value", None)
+        modes = RoundingMode.__members__
+        if attribute.default in modes and isinstance(value, str) and value.upper() in modes:
+            mode = RoundingMode.parse(value).value
+            if mode != value:
+                yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"
+
+
+def _names(file: ir.Model) -> Iterator[Finding]:
+    for graph in file.graphs():
+        used: set[str] = set()
+        for node in graph:
+            if node.name and node.name in used:
+                problem = f"two nodes are named {node.name!r}, which ONNX Runtime refuses"
+                yield error(node, "duplicate-name", problem, _CLEAN)
+            used.add(node.name or "")
+
+
+def _unknown(file: ir.Model) -> Iterator[Finding]:
+    for name in unknown_operators(file):
+        domain, _, kind = name.partition("::")
+        nodes = [
+            node
+            for node in file.graph.all_nodes()
+            if (node.domain or "ai.onnx", node.op_type) == (domain, kind)
+        ]
+        problem = f"the operator {name} is not known{others(nodes)}"
+        remedy = "convert it to standard operators, or register its library with the runtime"
+        yield error(nodes[0] if nodes else None, "unknown-operator", problem, remedy)
+
+
+def _is_ours(node: ir.Node) -> bool:
+    return bool(versions_of(node.domain, node.op_type))

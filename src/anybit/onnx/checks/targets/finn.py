@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FINN's conversion from QONNX (`ConvertQONNXtoFINN`).
+
+Read in finn/transformation/qonnx: qonnx_activation_handlers.py at commit 02147ee,
+quant_act_to_multithreshold.py at 12be6c9, fold_quant_weights.py at 0023563,
+infer_quant_avg_pool_2d.py at 5080639.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.checks.finding import Finding, error, others, warning
+from anybit.onnx.checks.shapes import free_sizes
+from anybit.onnx.checks.subject import Site, Subject
+from anybit.onnx.graph.constants import Array
+from anybit.ops.grids import Coding, IntegerGrid
+
+NAMES = frozenset(("Quant", "BipolarQuant", "Trunc"))
+"""The operators that FINN looks for, by name."""
+
+_WIDEST_ACTIVATION = 8
+# Scales of weights are moved behind these; Gemm is split, Transpose folded, before.
+_READERS = {"Add", "Conv", "ConvTranspose", "Div", "Gather", "Gemm", "MatMul", "Mul", "Sub"}
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    yield from free_sizes(subject, "FINN")
+    renamed = []
+    for site in subject.sites:
+        known = NAMES.intersection((site.operator.onnx_name, *site.operator.onnx_aliases))
+        if not known:
+            problem = f"FINN has no {site.spelled}"
+            remedy = "quantize to integers with a zero-point of 0"
+            yield error(site.node, "operator", problem, remedy)
+            continue
+        if site.spelled not in NAMES:
+            renamed.append((site, min(known)))
+        yield from _site_findings(site)
+    if renamed:
+        site, name = renamed[0]
+        nodes = [each.node for each, _ in renamed]
+        problem = f"FINN looks for {name} and passes over {site.spelled}{others(nodes)}"
+        yield error(site.node, "name", problem, "run anybit clean --target finn")
+
+
+def _site_findings(site: Site) -> Iterator[Finding]:
+    node, zeropt = site.node, site.parameters.get("zeropt")
+    if not site.known:
+        problem = "a parameter is computed at run time; FINN builds hardware for known ones"
+        yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
+        return
+    if zeropt is not None and (zeropt != 0).any():
+        problem = f"zero-point {zeropt[zeropt != 0][0]:g}; FINN takes 0 only"
+        yield error(node, "zero-point", problem, "train with symmetric quantization")
+    if _requantizes(site):
+        yield from _trunc_findings(site)
+        return
+    if not isinstance(site.grid, IntegerGrid):
+        problem = "FINN takes one bit-width per tensor"
+        yield error(node, "granularity", problem, "use one bit-width")
+        return
+    yield from (_weight_findings if site.constant else _activation_findings)(site, site.grid)
+
+
+def _activation_findings(site: Site, grid: IntegerGrid) -> Iterator[Finding]:
+    node, shape = site.node, None if site.x is None else site.x.shape
+    if not _per_channel(grid.scale, 1, None if shape is None else len(shape)):
+        problem = f"scale of shape {list(grid.scale.shape)}; FINN takes one, or one per channel"
+        yield error(node, "granularity", problem, "use a scale per tensor or per channel")
+    if grid.coding is Coding.SIGN:
+        if site.before not in ("Relu", "Selu") and (grid.scale.size != 1 or grid.scale.item() != 1):
+            problem = "scale is not 1, which FINN asks of bipolar activations"
+            yield error(node, "scale", problem, "train with a scale of 1")
+        return
+    if grid.coding is Coding.OTHER:
+        mode = site.attributes.get("rounding_mode")
+        problem = f"rounding mode {mode}; FINN's thresholds round to nearest without a word"
+        yield error(node, "rounding-mode", problem, "train with ROUND")
+    signed, narrow = grid.lowest < 0, site.attributes.get("narrow", False)
+    if site.before == "Relu" and (signed or narrow):
+        problem = "signed or narrow behind Relu; FINN takes unsigned ones of the full range there"
+        yield error(node, "range", problem, "train with an unsigned quantizer")
+    elif site.before not in ("Relu", "Selu") and not signed:
+        problem = f"unsigned behind {site.before or 'an input'}; FINN takes signed ones there"
+        yield error(node, "range", problem, "train with a signed quantizer, or with Relu before it")
+    bits = int(grid.highest - grid.lowest).bit_length()
+    if bits > _WIDEST_ACTIVATION:
+        problem = f"{bits} bits; FINN makes thresholds of at most {_WIDEST_ACTIVATION} by default"
+        yield warning(node, "too-wide", problem, "raise max_multithreshold_bit_width, or use less")
+
+
+def _weight_findings(site: Site, grid: IntegerGrid) -> Iterator[Finding]:
+    node = site.node
+    readers = _readers(node)
+    if len(readers) != 1:
+        problem = f"the weight has {len(readers)} readers; FINN takes one"
+        yield error(node, "fork", problem, "give each reader a quantizer of its own")
+        return
+    if (grid.scale == 1).all():
+        return
+    reader = readers[0]
+    if reader.op_type not in _READERS:
+        problem = f"FINN cannot move the scale of a weight behind {reader.op_type}"
+        yield error(node, "reader", problem, "use a scale of 1, or quantize elsewhere")
+    if reader.op_type == "Conv" and not _per_channel(grid.scale, 0, grid.scale.ndim):
+        problem = f"scale of shape {list(grid.scale.shape)}; FINN takes one per output channel"
+        yield error(node, "granularity", problem, "use a scale per tensor or output channel")
+
+
+def _trunc_findings(site: Site) -> Iterator[Finding]:
+    node = site.node
+    if site.operator.version != 1:
+        problem = "six inputs; FINN reads the fifth as the width of the result"
+        yield error(node, "version", problem, "export with version 1 (five inputs) for FINN")
+    if site.attributes["rounding_mode"] != "FLOOR":
+        problem = f"rounding mode {site.attributes['rounding_mode']}; FINN takes FLOOR"
+        yield error(node, "rounding-mode", problem, "export with FLOOR")
+    product = None if site.x is None else site.x.producer()
+    mean = product.inputs[0].producer() if product and product.inputs[0] else None
+    if site.before != "Mul" or mean is None or mean.op_type != "AveragePool":
+        problem = "FINN takes it behind AveragePool and Mul only"
+        yield error(node, "place", problem, "use a quantizer instead")
+
+
+def _requantizes(site: Site) -> bool:
+    """Whether it goes from one scale and width to another."""
+    return any(declared.name == "in_bitwidth" for declared in site.operator.inputs)
+
+
+def _readers(node: ir.Node) -> list[ir.Node]:
+    """What reads the result; transpositions of weights go into them."""
+    found = []
+    for reader, _ in node.outputs[0].uses():
+        found += _readers(reader) if reader.op_type == "Transpose" else [reader]
+    return found
+
+
+def _per_channel(scale: Array, axis: int, rank: int | None) -> bool:
+    """Whether there is one value, or one per channel of that axis of x."""
+    varying = [at - scale.ndim for at, size in enumerate(np.shape(scale)) if size != 1]
+    return not varying or (len(varying) == 1 and (rank is None or varying[0] == axis - rank))

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hls4ml's frontend for QONNX, from version 1.2 on.
+
+Read in hls4ml: model/optimizer/passes/quant_opt.py at commit f3ff077, bipolar_quant_opt.py at
+18ce38e, converters/onnx/core.py, merge.py and reshape.py at 0110414, docs/frontend/qonnx.rst at
+312395e; pull request 1355, which adds BipolarQuant and the name IntQuant.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.checks.finding import Finding, error, others, warning
+from anybit.onnx.checks.shapes import free_sizes
+from anybit.onnx.checks.subject import Site, Subject
+from anybit.onnx.operators.registry import versions_of
+
+NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))
+"""The operators of ours that hls4ml reads, by name."""
+
+_CHANNELS_LAST = "qonnx.custom_op.channels_last"
+_IN_CHANNELS_LAST = {"Conv", "AveragePool", "MaxPool", "BatchNormalization"}
+_LAYERS = {
+    *("MatMul", "Conv", "BatchNormalization", "AveragePool", "MaxPool"),
+    *("GlobalAveragePool", "GlobalMaxPool", "Transpose", "Reshape", "Flatten", "Resize"),
+    *("Add", "Sub", "Mul", "Div", "Average", "Max", "Min", "Concat", "Sum"),
+    *("Relu", "Tanh", "Sigmoid", "LeakyRelu", "ThresholdedRelu", "Elu", "Selu", "PRelu"),
+    *("Softmax", "Softsign", "Softplus", "Clip", "Dropout", "Identity", "Constant"),
+}
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    yield from free_sizes(subject, "hls4ml")
+    yield from _layer_findings(subject)
+    scaled = []
+    for site in subject.sites:
+        if site.spelled not in NAMES:
+            problem = f"hls4ml has no {site.spelled}"
+            yield error(site.node, "operator", problem, "quantize to integers")
+            continue
+        yield from _site_findings(site)
+        if site.known and not _is_fixed_point(site):
+            scaled.append(site.node)
+    if scaled:
+        problem = "no fixed-point type has this scale and zero-point, so that hls4ml multiplies"
+        remedy = "train with one power-of-two scale per tensor and zero-point 0"
+        yield warning(scaled[0], "scale", problem + others(scaled), remedy)
+
+
+def _layer_findings(subject: Subject) -> Iterator[Finding]:
+    first: list[ir.Node] = []
+    for node in subject.model.graph:
+        if versions_of(node.domain, node.op_type):
+            continue
+        if node.op_type == "Gemm":
+            problem = "hls4ml reads no Gemm"
+            yield error(node, "gemm", problem, "split it with the GemmToMatMul of qonnx")
+        elif node.op_type not in _LAYERS:
+            problem = f"hls4ml has no layer for {node.op_type}"
+            yield error(node, "layer", problem, "use layers that hls4ml has")
+        elif node.op_type in _IN_CHANNELS_LAST and node.domain != _CHANNELS_LAST:
+            shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+            if node.op_type != "BatchNormalization" or (shape is not None and len(shape) > 2):
+                first.append(node)
+    if first:
+        problem = f"hls4ml reads {first[0].op_type} with channels last{others(first)}"
+        yield error(first[0], "channels-first", problem, "run qonnx-to-channels-last")
+
+
+def _site_findings(site: Site) -> Iterator[Finding]:
+    node = site.node
+    if not site.known:
+        problem = "a parameter is computed at run time; hls4ml needs constants"
+        yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
+    width = site.parameters.get("bitwidth")
+    if width is not None and width.size != 1:
+        problem = f"bitwidth of shape {list(width.shape)}; hls4ml takes one per tensor"
+        yield error(node, "granularity", problem, "use one bit-width")
+    mode = site.attributes.get("rounding_mode", "ROUND")
+    if mode not in ("ROUND", "FLOOR"):
+        problem = f"rounding mode {mode}; hls4ml takes ROUND and FLOOR"
+        yield error(node, "rounding-mode", problem, "train with one of them")
+    if site.attributes.get("narrow") and not site.attributes.get("signed"):
+        problem = "narrow and unsigned; hls4ml takes narrow ranges of signed quantizers only"
+        yield error(node, "range", problem, "train with the full range")
+
+
+def _is_fixed_point(site: Site) -> bool:
+    scale = np.unique(site.parameters.get("scale", np.ones(1)))
+    zeropt = site.parameters.get("zeropt", np.zeros(1))
+    return scale.size == 1 and bool(np.frexp(scale[0])[0] == 0.5) and not (zeropt != 0).any()

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QuantizeLinear and DequantizeLinear alone: `anybit convert --to qdq`, planned for every node."""
+
+from collections.abc import Iterator
+
+from anybit.errors import ModelError
+from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.checks.subject import Subject
+from anybit.onnx.conversion import NEWEST_OPSET
+from anybit.onnx.qdq.grids import Inexpressible
+from anybit.onnx.qdq.plan import Options, plan
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    options = Options("qdq", NEWEST_OPSET)
+    for site in subject.sites:
+        try:
+            plan(site.node, site.operator, options)
+        except Inexpressible as reason:
+            yield error(
+                site.node,
+                "not-expressible",
+                f"QuantizeLinear and DequantizeLinear cannot express it exactly: {reason}",
+                "convert it all the same: this node becomes standard operators, the others do not",
+            )
+        except ModelError:  # told with its parameters
+            continue

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard ONNX operators alone: `anybit convert --to standard`, tried on every node."""
+
+from collections.abc import Iterator
+
+from anybit.errors import ModelError
+from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.checks.subject import Subject
+from anybit.onnx.operators.registry import described
+from anybit.onnx.passes.lower import expanded
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    for site in subject.sites:
+        try:
+            expanded(site.node, site.operator)
+        except ModelError as refusal:
+            problem = str(refusal).removeprefix(described(site.node)).lstrip(": ")
+            yield error(
+                site.node,
+                "not-expressible",
+                f"standard operators cannot express it: {problem}",
+                "declare types and shapes of the model, and constant parameters",
+            )

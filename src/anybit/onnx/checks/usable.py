@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that cannot be normalised: each is told, and made such that the rest can be."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.operators.registry import described, versions_of
+from anybit.onnx.passes import Normalize
+
+_UNUSABLE_DOMAIN = "not understood"
+
+
+def made_usable(model: ir.Model) -> Iterator[Finding]:
+    """What `Normalize` would refuse, node by node and attribute by attribute.
+
+    The model is changed: `Normalize` takes it afterwards. Nodes whose inputs make no sense move to
+    a domain of their own; wrong attributes go, so that their defaults stand for them.
+    """
+    functions = [
+        each for each in model.functions.values() if not versions_of(each.domain, each.name)
+    ]
+    for graph in (model.graph, *(each.graph for each in functions)):
+        declared = dict(graph.opset_imports)
+        for node in graph.all_nodes():
+            if versions_of(node.domain, node.op_type):
+                yield from _node_made_usable(node, graph, declared)
+
+
+def _node_made_usable(
+    node: ir.Node, graph: ir.Graph, declared: Mapping[str, int]
+) -> Iterator[Finding]:
+    refused = (
+        _refused(node) if len(node.outputs) == 1 else f"has {len(node.outputs)} outputs, not 1"
+    )
+    if refused:
+        yield _told(node, "bad-inputs", refused, "export the model again")
+        node.domain = _UNUSABLE_DOMAIN
+        return
+    refused = _refused(node, imports=declared)
+    if refused:
+        yield _told(node, "version-mismatch", refused, "correct the import")
+        graph.opset_imports.pop(node.domain, None)
+    for name in list(node.attributes):
+        refused = _refused(node, [name])
+        if refused:
+            yield _told(node, "bad-attribute", refused, "correct the attribute")
+            del node.attributes[name]
+    refused = _refused(node, list(node.attributes), result=node.outputs[0])
+    if refused:
+        yield _told(node, "bad-type", refused, "correct one of the two")
+        node.outputs[0].type = None
+
+
+def _refused(
+    node: ir.Node,
+    attributes: Sequence[str] = (),
+    *,
+    imports: Mapping[str, int] | None = None,
+    result: ir.Value | None = None,
+) -> str:
+    """Why a model of that node alone, with those attributes alone, cannot be normalised."""
+    inputs = [
+        None if value is None else ir.Value(name=f"x{index}")
+        for index, value in enumerate(node.inputs)
+    ]
+    output = ir.Value(name=node.outputs[0].name, type=None if result is None else result.type)
+    copy = ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        [node.attributes[name] for name in attributes],
+        outputs=[output],
+        name=node.name,
+    )
+    declared = [value for value in inputs if value is not None]
+    graph = ir.Graph(declared, [output], nodes=[copy], opset_imports=dict(imports or {}))
+    try:
+        Normalize()(ir.Model(graph, ir_version=8))
+    except ModelError as refusal:
+        return str(refusal).removeprefix(described(copy)).lstrip(": ")  # it may be renamed by now
+    return ""
+
+
+def _told(node: ir.Node, code: str, refused: str, remedy: str) -> Finding:
+    problem, _, said = refused.partition("; ")
+    return error(node, code, problem, said or remedy)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as one would like to get it: one spelling, no leftovers, all shapes."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+
+from anybit.errors import ModelError
+from anybit.onnx.checks.targets import TARGETS
+from anybit.onnx.files.reader import Source, read
+from anybit.onnx.passes import (
+    ChangeBatch,
+    DropIdentities,
+    FoldConstants,
+    InferShapes,
+    InlineFunctions,
+    NameNodes,
+    Normalize,
+    UseNames,
+)
+from anybit.onnx.preparation import apply
+
+# Each round folds what the shapes of the last one made constant; models need one or two.
+_MOST_ROUNDS = 8
+
+
+def clean(
+    source: Source,
+    *,
+    batch: int | str | None = None,
+    keep_quantizers: bool = False,
+    target: str | None = None,
+) -> ir.Model:
+    """The model with the same values, and nothing in it that does not help to compute them.
+
+    * Operators under one name, with all attributes; no local functions; the lowest IR version.
+    * Constants computed: quantized weights, scales, shapes.
+    * No dead nodes, no identities, no unused constants and imports.
+    * Every node has a name of its own, every value the type and shape that can be inferred.
+      Inputs and outputs keep their names and their order.
+
+    Every result is bit for bit what it was. Cleaning twice gives the same bytes.
+
+    Args:
+        source: As for `anybit.onnx.read`. It is not changed.
+        batch: The number of rows that the model takes, or "dynamic" for any; see `ChangeBatch`.
+        keep_quantizers: Leave quantizers of weights as they are, for compilers that want them.
+        target: A target that reads our operators under certain names, "finn" or "hls4ml": they
+            get those, and quantizers are kept.
+
+    Raises:
+        ModelError: The model cannot be read, an operator refuses its parameters, or the batch
+            cannot be changed; or there is no such target.
+    """
+    names = _names_of(target)
+    model = read(source)
+    if model is source:
+        model = model.clone()
+    first: list[InPlacePass] = [InlineFunctions(), Normalize()]
+    if batch is not None:
+        first.append(ChangeBatch(batch))
+    apply(model, source, *first)
+    fold = FoldConstants(operators=not (keep_quantizers or names))
+    for _ in range(_MOST_ROUNDS):
+        apply(model, source, InferShapes())
+        before = len(model.graph.initializers), model.graph.num_nodes()
+        apply(model, source, fold, DropIdentities(), RemoveUnusedNodesPass())
+        if before == (len(model.graph.initializers), model.graph.num_nodes()):
+            break
+    apply(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
+    if names:
+        apply(model, source, UseNames(names))
+    return model
+
+
+def _names_of(target: str | None) -> frozenset[str]:
+    if target is None:
+        return frozenset()
+    names = {name: each.names for name, each in TARGETS.items() if each.names}
+    if target not in names:
+        raise ModelError(f"target must be one of {', '.join(names)}, got {target!r}")
+    return names[target]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The array-API namespace of `Traced`: the functions that the references use.
+
+Its names are the array API's. Everything works for known arrays at once and for others in ONNX.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from anybit.onnx.expansion.traced import Traced, all_known, as_traced, expression, known
+
+float32 = np.dtype(np.float32)
+float64 = np.dtype(np.float64)
+int8 = np.dtype(np.int8)
+uint8 = np.dtype(np.uint8)
+int64 = np.dtype(np.int64)
+
+_KINDS = {"real floating": "f", "integral": "iu", "bool": "b"}
+
+# Runtimes flush subnormals in Log; a power of two that takes them out of that range.
+_AWAY_FROM_SUBNORMALS = 64
+
+
+def isdtype(dtype: Any, kinds: str | tuple[str, ...]) -> bool:
+    kind = "f" if dtype == ml_dtypes.bfloat16 else dtype.kind
+    names = (kinds,) if isinstance(kinds, str) else kinds
+    return kind in "".join(_KINDS[name] for name in names)
+
+
+def asarray(value: Any, *, dtype: Any = None, device: Any = None) -> Traced:
+    if isinstance(value, Traced):
+        return value if dtype is None else value.astype(dtype)
+    return known(np.asarray(value, dtype))
+
+
+def astype(x: Traced, dtype: Any) -> Traced:
+    return x.astype(dtype)
+
+
+def empty(shape: Any, *, dtype: Any) -> Traced:
+    return known(np.empty(shape, dtype))
+
+
+def full_like(x: Traced, value: float) -> Traced:
+    """One element is enough: it stands beside x, which has the shape."""
+    return known(np.asarray(value, x.dtype))
+
+
+def ones_like(x: Traced) -> Traced:
+    return full_like(x, 1)
+
+
+def zeros_like(x: Traced) -> Traced:
+    return full_like(x, 0)
+
+
+def _elementwise(
+    operation: str, compute: Callable[[Any], Any], dtype: Any = None
+) -> Callable[[Traced], Traced]:
+    def function(x: Traced) -> Traced:
+        if x.known is not None:
+            return known(compute(x.known))
+        return expression(operation, x, dtype=dtype)
+
+    return function
+
+
+abs = _elementwise("Abs", np.abs)
+ceil = _elementwise("Ceil", np.ceil)
+floor = _elementwise("Floor", np.floor)
+round = _elementwise("Round", np.rint)
+sign = _elementwise("Sign", np.sign)
+isnan = _elementwise("IsNaN", np.isnan, np.bool_)
+isinf = _elementwise("IsInf", np.isinf, np.bool_)
+
+
+def any(x: Traced) -> Traced:
+    """For known arrays: where the values are not, neither is the answer."""
+    return x if x.known is None else known(np.any(x.known))
+
+
+def trunc(x: Traced) -> Traced:
+    return where(x < 0, ceil(x), floor(x))
+
+
+def isfinite(x: Traced) -> Traced:
+    return abs(x) < math.inf  # false for NaN, too
+
+
+def maximum(x: Traced, other: Any) -> Traced:
+    """For integers, of which none is NaN."""
+    other = as_traced(other, x)
+    arrays = all_known(x, other)
+    return known(np.maximum(*arrays)) if arrays is not None else expression("Max", x, other)
+
+
+def clip(x: Traced, lowest: float, highest: float) -> Traced:
+    """NaN stays NaN, which ONNX's own Clip does not promise."""
+    if x.known is None and x.dtype.kind in _KINDS["integral"]:
+        return expression("Clip", x, as_traced(lowest, x), as_traced(highest, x))
+    x = where(x < lowest, full_like(x, lowest), x)
+    return where(x > highest, full_like(x, highest), x)
+
+
+def where(condition: Traced, x: Traced, other: Traced) -> Traced:
+    arrays = all_known(condition, x, other)
+    if arrays is not None:
+        return known(np.where(*arrays))
+    return expression("Where", condition, x, other, dtype=x.dtype)
+
+
+def log2(x: Traced) -> Traced:
+    """A number whose floor is at most one away from that of the logarithm, for x > 0."""
+    if x.known is not None:
+        return known(np.log2(x.known))
+    small = x < 2.0**-_AWAY_FROM_SUBNORMALS
+    scaled = where(small, x * 2.0**_AWAY_FROM_SUBNORMALS, x)
+    shift = where(small, full_like(x, _AWAY_FROM_SUBNORMALS), full_like(x, 0))
+    return expression("Log", scaled) * (1 / math.log(2)) - shift
+
+
+def bitwise_left_shift(x: Traced, count: Traced) -> Traced:
+    """1 shifted by 0 .. 62 places: all that ONNX, which shifts unsigned integers only, needs."""
+    return known(2 ** np.arange(63, dtype=np.int64))[count] * x
+
+
+def reshape(x: Traced, shape: tuple[int | None, ...]) -> Traced:
+    """At most one size may be None: the one that is left."""
+    if x.known is not None:
+        return known(np.reshape(x.known, tuple(-1 if size is None else size for size in shape)))
+    sizes = known(np.asarray([-1 if size is None else size for size in shape], np.int64))
+    return Traced(x.dtype, tuple(shape), operation="Reshape", operands=(x, sizes))

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn expressions into nodes, under names that are not taken."""
+
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.expansion.traced import Traced
+from anybit.onnx.graph.constants import Array
+from anybit.ops.expression import operands_first
+
+Unique: TypeAlias = Callable[[str], str]
+Content: TypeAlias = tuple[str, tuple[int, ...], bytes]
+
+
+def content(array: Array) -> Content:
+    """What arrays of the same dtype, shape and bits have in common, in few bytes."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return array.dtype.name, array.shape, sha256(raw.data).digest()
+
+
+class Names:
+    """Gives out names that are not taken yet."""
+
+    def __init__(self, taken: Iterable[str | None] = ()) -> None:
+        self._taken = set(taken)
+
+    def __call__(self, name: str) -> str:
+        chosen, count = name, 1
+        while chosen in self._taken:
+            count += 1
+            chosen = f"{name}_{count}"
+        self._taken.add(chosen)
+        return chosen
+
+
+def names_of(model: ir.Model) -> Names:
+    """Names that no node and no value of the model has."""
+    nodes = list(model.graph.all_nodes())
+    taken: list[str | None] = [node.name for node in nodes]
+    taken += [value.name for node in nodes for value in node.outputs]
+    for graph in model.graphs():
+        taken += [*(value.name for value in graph.inputs), *graph.initializers]
+    return Names(taken)
+
+
+class Body:
+    """Nodes that give the values of expressions, in an order in which they can run.
+
+    Equal expressions are written once.
+    """
+
+    def __init__(self, constant: Callable[[str, Array], ir.Value], unique: Unique, prefix: str):
+        self.nodes: list[ir.Node] = []
+        self._constant = constant
+        self._unique = unique
+        self._prefix = prefix
+        self._written: dict[Traced, ir.Value] = {}
+        self._alike: dict[tuple[object, ...], ir.Value] = {}
+
+    def branch(self) -> "Body":
+        """A body inside a node of this one. Its constants go here, before that node.
+
+        ONNX Runtime 1.24 to 1.26 fail where a large constant leaves a branch that is always taken.
+        """
+        return Body(self._constant, self._unique, self._prefix)
+
+    def write(self, result: Traced) -> ir.Value:
+        """The value of an expression, after the nodes that give it."""
+        for each in operands_first(result, self._written):
+            self._written[each] = self._value(each)
+        return self._written[result]
+
+    def _value(self, each: Traced) -> ir.Value:
+        if each.value is not None:
+            return each.value
+        if each.known is not None:
+            return self._constant(f"{self._prefix}/constant", each.known)
+        operands = [self._written[operand] for operand in each.operands]
+        alike = (each.operation, *operands, *sorted(each.attributes.items()))
+        if alike not in self._alike:
+            self._alike[alike] = self.append(
+                each.operation, operands, ir.DataType.from_numpy(each.dtype), each.attributes
+            )
+        return self._alike[alike]
+
+    def append(
+        self,
+        operation: str,
+        operands: list[ir.Value],
+        dtype: ir.DataType | None,
+        attributes: Mapping[str, int | ir.Attr] | None = None,
+    ) -> ir.Value:
+        """A further node with one output."""
+        node = ir.node(
+            operation,
+            operands,
+            attributes=attributes,
+            name=self._unique(f"{self._prefix}/{operation}"),
+        )
+        value = node.outputs[0]
+        value.name = self._unique(f"{node.name}_out")
+        value.type = None if dtype is None else ir.TensorType(dtype)
+        self.nodes.append(node)
+        return value

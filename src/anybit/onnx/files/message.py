@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as a runtime takes it: one small message, and the large tensors beside it."""
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.constants import Array, array_of, in_memory
+
+# Below this a tensor travels in the message, where every optimisation of a runtime sees it.
+_LARGE = 64 * 1024
+
+
+@quiet()
+def serialize(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
+    """The bytes of the model without its large initializers, and those initializers by name.
+
+    In the bytes they are external data of no file; a session takes them with
+    `SessionOptions.add_external_initializers`. Memory-mapped tensors stay so: nothing is copied,
+    and models beyond the 2 GiB that one message can hold work. The model is not changed.
+
+    Raises:
+        ModelError: What is left is still more than one message can hold.
+    """
+    slim = model.clone()
+    large: dict[str, Array] = {}
+    for name, value in slim.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if tensor.nbytes < _LARGE or not _is_plain(tensor.dtype):
+            value.const_value = in_memory(tensor)
+            continue
+        large[name] = np.ascontiguousarray(array_of(value))
+        value.const_value = ir.ExternalTensor(
+            "beside", None, None, tensor.dtype, shape=ir.Shape(large[name].shape), name=name
+        )
+    try:
+        return ir.to_proto(slim).SerializeToString(), large
+    except ValueError as error:
+        raise ModelError(f"the model is too large to hand over: {error}") from error
+
+
+def _is_plain(dtype: ir.DataType) -> bool:
+    """Whether NumPy itself, and so every version of the runtime, has the type."""
+    return dtype != ir.DataType.STRING and dtype.numpy().isbuiltin == 1

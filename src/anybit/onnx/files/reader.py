@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a model from wherever it is, trusting nothing in it."""
+
+import os
+import stat
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from anybit.errors import ModelError
+from anybit.onnx.files.checks import (
+    check_attributes,
+    check_functions,
+    check_names,
+    check_shapes,
+    check_tensors,
+    check_versions,
+)
+from anybit.onnx.files.quiet import quiet
+
+Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+# Protobuf's own limit for one message.
+_LARGEST_PROTO = 2**31 - 1
+
+
+@quiet()
+def read(source: Source) -> ir.Model:
+    """The model as it is, checked for what would harm the one who runs it.
+
+    Args:
+        source: A path, the bytes of a file, an `onnx.ModelProto`, or an `onnx_ir.Model`, which is
+            returned as it is. External data stay on disk until they are used; they need a path.
+
+    Raises:
+        ModelError: Not a readable ONNX file; external data that are missing, too short or outside
+            the model's folder; tensors whose shape and data disagree; shapes beyond any memory;
+            attributes without a value; values that nothing produces; cycles.
+    """
+    if isinstance(source, ir.Model):
+        return source
+    folder, where = None, "the model"
+    if isinstance(source, onnx.ModelProto):
+        proto = source
+    elif isinstance(source, bytes):
+        proto = _parse(source, where)
+    else:
+        path = Path(source)
+        where = str(path)
+        proto = _parse(_contents(path), where)
+        folder = path.resolve().parent
+    check_names(proto, where)
+    check_versions(proto, where)
+    check_attributes(proto, where)
+    check_functions(proto, where)
+    check_shapes(proto, where)
+    check_tensors(proto, folder, where)
+    model = _deserialized(proto, where)
+    if folder is not None:
+        # An empty base_dir would switch off the containment checks of onnx_ir.
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            ir.external_data.set_base_dir(graph, folder)
+    _check_values(model, where)
+    return model
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            # Opening a pipe would wait for a writer.
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise ModelError(f"{path} is {kind}; pass the path of an .onnx file")
+        if status.st_size > _LARGEST_PROTO:
+            raise ModelError(
+                f"{path} is larger than 2 GiB, which no ONNX file can be; "
+                "save the weights as external data"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror or error}") from error
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    if not data:
+        raise ModelError(f"{where} is empty; expected an ONNX model")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{where} is not an ONNX model, or is cut short") from None
+    # Protobuf skips what it does not know, so much that is no model parses without an error.
+    if not proto.HasField("graph") or not proto.ir_version or not proto.graph.output:
+        raise ModelError(f"{where} is not an ONNX model, or is cut short: it holds no graph")
+    return proto
+
+
+def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:  # onnx_ir has no error class of its own
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ModelError(f"{where} is not a valid ONNX model: {cause}") from error
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        # The long name of the standard domain. onnx_ir shortens it in nodes, but not here.
+        if "ai.onnx" in graph.opset_imports:
+            graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
+    return model
+
+
+def _check_values(model: ir.Model, where: str) -> None:
+    bodies = [model.graph, *(function.graph for function in model.functions.values())]
+    graphs = [graph for body in bodies for graph in (body, *body.subgraphs())]
+    known = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
+    for node in (node for body in bodies for node in body.all_nodes()):
+        for value in node.inputs:
+            if value is not None and value.producer() is None and value not in known:
+                raise ModelError(
+                    f"{where}: node {node.name!r} reads {value.name!r}, which nothing produces; "
+                    "export the model again"
+                )
+    for graph in graphs:
+        for value in graph.outputs:
+            if value.producer() is None and value not in known:
+                raise ModelError(f"{where}: nothing produces the output {value.name!r}")
+    try:
+        for body in bodies:
+            body.sort()
+    except ValueError:
+        raise ModelError(f"{where}: the graph has a cycle; ONNX graphs must not") from None

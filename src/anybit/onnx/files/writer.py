@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a model to a file, wholly or not at all."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.constants import in_memory
+
+# Up to here one file is handiest. Serializing holds several copies of what is in the message, so
+# beyond it tensors are streamed to a file of their own.
+_LARGEST_SINGLE_FILE = 2**28
+
+
+@quiet()
+def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
+    """Write a model; tensors of more than 256 MiB in all go to `<name>.data` beside it.
+
+    The file appears under its name when it is complete: whatever goes wrong, an existing file
+    stays as it was. Tensors are read from disk one at a time. The model is not changed, and may
+    come from the very file that is written.
+
+    Raises:
+        ModelError: A path that is no file name in an existing folder, or a model that the format
+            cannot hold.
+        OSError: The file cannot be written.
+    """
+    target = Path(path)
+    if not target.name or target.is_dir() or not target.parent.is_dir():
+        raise ModelError(f"{target} must be a file name in a folder that exists")
+    target = target.resolve()  # through links, so that the file they point to is replaced
+    data = f"{target.name}.data"
+    external = data if _size(model) > _LARGEST_SINGLE_FILE else None
+    with (
+        naming(target),
+        tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder,
+    ):
+        written = Path(folder) / target.name
+        try:
+            if external is None:
+                written.write_bytes(_message(model))
+            else:
+                ir.save(model, written, format="protobuf", external_data=external)
+        except OSError:
+            raise
+        except Exception as error:  # neither onnx_ir nor protobuf has one class for it
+            raise ModelError(f"{target} cannot be written: {error}") from error
+        if external is not None:
+            os.replace(Path(folder) / data, target.parent / data)
+        os.replace(written, target)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the system name this file, not the temporary one beside it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _size(model: ir.Model) -> int:
+    tensors = (
+        value.const_value for graph in model.graphs() for value in graph.initializers.values()
+    )
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def _message(model: ir.Model) -> bytes:
+    """The model as one message, with what it has in other files inside."""
+    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    before = [value.const_value for value in values]
+    try:
+        for value, tensor in zip(values, before, strict=True):
+            value.const_value = None if tensor is None else in_memory(tensor)
+        message: bytes = ir.to_proto(model).SerializeToString()
+        return message
+    finally:
+        for value, tensor in zip(values, before, strict=True):
+            value.const_value = tensor

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs: constants, edits, and what a piece of one computes."""

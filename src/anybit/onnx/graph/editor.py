@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write nodes and constants into a model, under names that nothing else in it has."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.expansion.traced import Traced
+from anybit.onnx.expansion.writer import Body, Content, content, names_of
+from anybit.onnx.graph.constants import Array, is_constant
+
+
+class Editor:
+    """What passes that write nodes share. Constants go to the main graph, seen by all others.
+
+    Nothing that is there is overwritten: files share initializers between nodes.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._main = model.graph
+        self._unique = names_of(model)
+        self._shared: dict[tuple[str, Content], ir.Value] = {}
+
+    def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """A new initializer."""
+        value = ir.Value(
+            name=self._unique(name),
+            const_value=tensor,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(tensor.shape.numpy()),
+        )
+        self._main.register_initializer(value)
+        return value
+
+    def parameter(self, owner: str, role: str, array: Array, dtype: ir.DataType) -> ir.Value:
+        """An initializer of these values; equal parameters of one role are one initializer."""
+        return self._known(role, f"{owner}_{role}", np.asarray(array).astype(dtype.numpy()))
+
+    def _known(self, role: str, name: str, values: Array) -> ir.Value:
+        key = role, content(values)
+        if key not in self._shared:
+            self._shared[key] = self.constant(name, ir.tensor(values))
+        return self._shared[key]
+
+    def expand(self, node: ir.Node, result: Traced) -> None:
+        """Put an expression in the place of a node; equal constants in it are one initializer."""
+        assert node.graph is not None, "nodes in a graph only"
+        body = Body(partial(self._known, "constant"), self._unique, str(node.outputs[0].name))
+        new = body.write(result)
+        if new.producer() not in body.nodes:  # a constant or an input, which has a name already
+            new = body.append("Identity", [new], ir.DataType.from_numpy(result.dtype))
+        node.graph.insert_before(node, body.nodes)
+        self.replace(node, new)
+
+    def insert(
+        self,
+        before: ir.Node,
+        kind: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        *,
+        like: ir.Value,
+        dtype: ir.DataType,
+        attributes: Sequence[ir.Attr] = (),
+        domain: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> ir.Value:
+        """The result, in `like`'s shape, of a new node in front of another."""
+        assert before.graph is not None, "nodes in a graph only"
+        node = ir.Node(domain, kind, inputs, attributes, name=self._unique(name))
+        node.metadata_props.update(metadata or {})
+        result = node.outputs[0]
+        result.name = self._unique(name)
+        result.dtype = dtype
+        result.shape = like.shape.copy() if like.shape is not None else None
+        before.graph.insert_before(before, node)
+        return result
+
+    def replace(self, node: ir.Node, result: ir.Value, *, shared: bool = False) -> None:
+        """Put a new result in the place and under the name of a node's only output.
+
+        A `shared` result has other readers, or stands in a graph around the node's: it keeps its
+        name. Inputs of the node that nothing else reads are dropped, so that weights are freed.
+        """
+        assert node.graph is not None, "nodes in a graph only"
+        old, inputs = node.outputs[0], [value for value in node.inputs if value is not None]
+        if shared and old.is_graph_output():
+            name, dtype = f"{old.name}_copy", result.dtype or ir.DataType.FLOAT
+            result = self.insert(node, "Identity", [result], name, like=result, dtype=dtype)
+            shared = False
+        if not shared:
+            result.type = old.type if old.type is not None else result.type
+            result.shape = old.shape if old.shape is not None else result.shape
+            result.metadata_props.update(old.metadata_props)
+        old.replace_all_uses_with(result, replace_graph_outputs=True)
+        node.graph.remove(node, safe=True)
+        if old.name and not shared:
+            result.name = old.name
+        for value in inputs:
+            drop_if_unread(value)
+
+
+def drop_if_unread(value: ir.Value) -> None:
+    """Remove a constant from its graph if no node reads it and it is no output.
+
+    Its memory goes at once. Values that have left a graph stay counted there, and graphs that a
+    converter has replaced wait for the garbage collector; both would keep whole files mapped.
+    """
+    unread = is_constant(value) and not value.uses() and not value.is_graph_output()
+    if unread and value.graph is not None and value.name is not None:
+        del value.graph.initializers[value.name]
+        if isinstance(value.const_value, ir.ExternalTensor):
+            with suppress(BufferError):  # someone still has its array
+                value.const_value.release()
+        value.const_value = None

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes a session can run, and which need the operator library."""
+
+import onnx
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.operators.registry import versions_of
+
+# Domains whose operators ONNX Runtime itself brings.
+_RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft")
+
+
+def unknown_operators(model: ir.Model) -> list[str]:
+    """The operators, as `domain::name`, that are neither standard nor ours nor local functions."""
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    unknown = set()
+    for graph in graphs:
+        opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
+        for node in graph.all_nodes():
+            if not _is_known(node, model, opset):
+                unknown.add(f"{node.domain or 'ai.onnx'}::{node.op_type}")
+    return sorted(unknown)
+
+
+def check_known(model: ir.Model, where: str) -> None:
+    """ModelError if a node's operator is one that no session of ours can run."""
+    unknown = unknown_operators(model)
+    if unknown:
+        raise ModelError(
+            f"{where} uses operators that are not known: {', '.join(unknown)}; convert them to "
+            "standard operators, or register their library with anybit.onnxruntime.session"
+        )
+
+
+def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
+    if node.op_identifier() in model.functions or node.domain in _RUNTIME_DOMAINS:
+        return True
+    if not node.domain:
+        # Operators younger than the installed onnx are left to the runtime.
+        return opset > onnx.defs.onnx_opset_version() or onnx.defs.has(node.op_type, opset)
+    return bool(versions_of(node.domain, node.op_type))

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything between a file and a session."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.files.quiet import quiet
+from anybit.onnx.files.reader import Source, read
+from anybit.onnx.passes import FoldConstants, InlineFunctions, Normalize
+
+
+def prepare(source: Source) -> ir.Model:
+    """Read a model, inline its local functions, normalise it and fold what is constant.
+
+    Quantized weights are computed once, here, by the operators' own functions, and bit for bit
+    what they would be at every run: a runtime does not fold operators that are not its own. The
+    source itself is not changed.
+
+    Raises:
+        ModelError: As `read`, `InlineFunctions`, `Normalize` and `FoldConstants`.
+    """
+    model = read(source)
+    if model is source:
+        model = model.clone()
+    apply(model, source, InlineFunctions(), Normalize(), FoldConstants(codes=True))
+    return model
+
+
+@quiet()
+def apply(model: ir.Model, source: Source, *passes: ir.passes.InPlacePass) -> None:
+    """Run passes in turn. Errors get the name of the file that the model comes from."""
+    with errors_named_after(source):
+        for each in passes:
+            each(model)
+
+
+@contextlib.contextmanager
+def errors_named_after(source: Source) -> Iterator[None]:
+    """Put the name of the file, if it is one, before the errors of models."""
+    try:
+        yield
+    except ModelError as error:
+        if not isinstance(source, str | os.PathLike):
+            raise
+        raise ModelError(f"{os.fspath(source)}: {error}") from error

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which quantizer gives the values of a QuantizeLinear and a DequantizeLinear."""
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.qdq.codes import decoded
+from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, containing, match
+from anybit.onnx.qdq.native_types import NativeType
+from anybit.onnx.qdq.nodes import Linear
+from anybit.onnx.qdq.writer import CODING_KEY, RANGE_KEY
+from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
+
+_NONE = np.zeros((), np.float32)
+_RANGE = re.compile(r"(-?\d{1,10})\.\.(-?\d{1,10})")
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """A call of an operator, the values between which its result is clipped, if it must be, and
+    what differs, if anything does."""
+
+    found: Match
+    clip: tuple[Array, Array] | None = None
+    difference: str = ""
+
+
+def computed(found: Match, x: Array) -> Array:
+    """The operator's result."""
+    return np.asarray(
+        found.operator.function(x, *arguments_of(found), **dict(found.call.attributes))
+    )
+
+
+def exact(linear: Linear, lowest: Array, highest: Array) -> Quantizer | None:
+    """The quantizer for codes lowest .. highest, if that is the range of an operator.
+
+    The codes are given less the zero-point, one or one per channel. ONNX adds the zero-point after
+    rounding, so that it only shifts the range, and an operator without one gives the same values.
+    """
+    bottom, top = int(lowest.min()), int(highest.max())
+    if np.any(lowest != bottom) or np.any(highest != top):
+        return None
+    found = match(IntegerGrid(linear.scale, _NONE, bottom, top))
+    return Quantizer(found) if found is not None else None
+
+
+def with_zeropt(linear: Linear, lowest: Array, highest: Array) -> Quantizer | None:
+    """The quantizer with that zero-point, which differs where x is at a tie or next to it."""
+    zeropt = linear.layout.zeropt
+    bottom, top = int((lowest + zeropt).min()), int((highest + zeropt).max())
+    if not np.any(zeropt) or np.any(lowest + zeropt != bottom) or np.any(highest + zeropt != top):
+        return None
+    found = match(IntegerGrid(linear.scale, linear.zeropt, bottom, top))
+    if found is None:
+        return None
+    first = zeropt.flat[np.flatnonzero(zeropt)[0]]
+    return Quantizer(
+        found,
+        difference=f"differs by one step at ties and next to them: zero-point {first:g} is added "
+        "before rounding",
+    )
+
+
+def composed(linear: Linear, lowest: Array, highest: Array) -> Quantizer:
+    """The smallest quantizer that has the codes, clipped to their values.
+
+    Raises:
+        Inexpressible: There is none.
+    """
+    bottom, top = int(lowest.min()), int(highest.max())
+    found = containing(IntegerGrid(linear.scale, _NONE, bottom, top))
+    if found is None:
+        raise Inexpressible(f"no operator has the codes {bottom} .. {top}")
+    with np.errstate(all="ignore"):  # infinite where float32 ends
+        low, high = (
+            np.asarray(linear.layout.broadcast(codes.astype(np.float32)) * linear.scale)
+            for codes in (lowest, highest)
+        )
+    return Quantizer(found, (low, high))
+
+
+def float_activation(linear: Linear) -> Quantizer:
+    assert linear.type.format is not None, "asked for float types only"
+    found = match(FloatGrid(linear.scale, linear.type.format))
+    if found is None:
+        raise Inexpressible(f"no operator has the values of {linear.type.name}")
+    return Quantizer(found)
+
+
+def constant(
+    linear: Linear, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
+) -> tuple[Match, Array, str]:
+    """The quantizer for a constant, its values, and a word on a range that no quantizer has.
+
+    The range is the given one, else that of the metadata if it fits the codes, else the type's.
+
+    Raises:
+        Inexpressible: No operator gives these values from themselves.
+    """
+    values = decoded(codes, linear.scale, linear.zeropt)
+    for grid, note in _grids(linear, codes, span, metadata):
+        found = match(grid)
+        if found is None and isinstance(grid, IntegerGrid) and grid.coding is Coding.NEAREST:
+            found = containing(grid)
+            note = f"no quantizer has the codes {grid.lowest} .. {grid.highest} only"
+        if found is not None and np.array_equal(computed(found, values), values, equal_nan=True):
+            return found, values, note
+    raise Inexpressible("its codes are too wide for float32, or have values that no operator has")
+
+
+def _grids(
+    linear: Linear, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
+) -> list[tuple[Grid, str]]:
+    if linear.type.format is not None:
+        return [(FloatGrid(linear.scale, linear.type.format), "")]
+    whole = IntegerGrid(linear.scale, linear.zeropt, linear.type.lowest, linear.type.highest)
+    if span is not None:
+        whole = replace(whole, lowest=span[0], highest=span[1])
+    noted = _noted(whole, codes, metadata)
+    return [*([(noted, "")] if noted is not None else []), (whole, "")]
+
+
+def _noted(whole: IntegerGrid, codes: Array, metadata: dict[str, str]) -> IntegerGrid | None:
+    """The grid that the metadata name, unless the codes or the type contradict them."""
+    text = _RANGE.fullmatch(metadata.get(RANGE_KEY, ""))
+    if text is None:
+        return None
+    lowest, highest = int(text[1]), int(text[2])
+    if not whole.lowest <= lowest <= highest <= whole.highest:
+        return None
+    plain = codes.astype(np.int64) if codes.size else np.zeros(1, np.int64) + lowest
+    if plain.min() < lowest or plain.max() > highest:
+        return None
+    coding = Coding.NEAREST
+    if metadata.get(CODING_KEY) == Coding.SIGN:
+        if np.any(whole.zeropt) or not np.all(np.abs(plain) == 1):
+            return None
+        coding = Coding.SIGN
+    return IntegerGrid(whole.scale, whole.zeropt, lowest, highest, coding)
+
+
+def clipped(codes: Array, span: tuple[int, int], native: NativeType) -> Array:
+    """Integer codes, clipped."""
+    if span == (native.lowest, native.highest):
+        return codes
+    return np.clip(codes.astype(np.int64), *span).astype(native.dtype.numpy())

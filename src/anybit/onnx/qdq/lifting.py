@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put quantizers in the place of DequantizeLinear nodes."""
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.operators.registry import label_of
+from anybit.onnx.qdq.before_quantize import Limited, limits_before, sign_source
+from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, attributes_of, match
+from anybit.onnx.qdq.lift_codes import (
+    Quantizer,
+    clipped,
+    composed,
+    computed,
+    constant,
+    exact,
+    float_activation,
+    with_zeropt,
+)
+from anybit.onnx.qdq.nodes import Linear, dtype_of, integer_attribute, linear_of
+from anybit.onnx.qdq.trace import Trace, traced
+from anybit.onnx.report import Step
+from anybit.ops.grids import Coding, IntegerGrid
+
+_FLOAT = ir.DataType.FLOAT
+
+# The first opset whose Clip takes its bounds as inputs.
+_CLIP_OPSET = 11
+
+
+class Raiser:
+    """Raises nodes of one model."""
+
+    def __init__(self, model: ir.Model, editor: Editor, *, allow_approximate: bool) -> None:
+        self._opset = model.graph.opset_imports.get("", 1)
+        self._editor = editor
+        self._allow_approximate = allow_approximate
+        self._quantized: dict[object, ir.Value] = {}
+        self._floats: dict[ir.Value, dict[object, ir.Value]] = {}
+
+    def raised(self, node: ir.Node) -> Step:
+        """Put a quantizer in the place of a DequantizeLinear.
+
+        Raises:
+            Inexpressible: It has to stay.
+            ModelError: It contradicts itself.
+        """
+        codes = node.inputs[0] if node.inputs else None
+        linear = linear_of(node, dtype_of(codes) if codes is not None else None)
+        assert codes is not None, "checked with the parameters"
+        trace = traced(codes)
+        if trace.moves and linear.layout.axis is not None:
+            kinds = ", ".join(move.op_type for move in trace.moves)
+            raise Inexpressible(f"{kinds} before it may move its channels")
+        lowest, highest = trace.lowest, trace.highest
+        name, operator = label_of(node), node.op_type
+        if is_constant(trace.source):
+            quantized, note = self._constant(node, linear, trace.source, lowest, highest)
+            difference = ""
+        else:
+            quantized, quantizer = self._activation(node, linear, trace.source, lowest, highest)
+            note = difference = quantizer.difference
+        action = self._place(node, trace, quantized)
+        return Step(name, operator, action, note, exact=not difference)
+
+    def _place(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
+        """The moves, now of values, and the name of what they begin with."""
+        producer = quantized.producer()
+        assert producer is not None, "written before"
+        action = producer.op_type
+        result, shared = quantized, bool(quantized.uses()) or producer.graph is not node.graph
+        for move in trace.moves:
+            rest = list(move.inputs)[1:]
+            result = self._editor.insert(
+                node,
+                move.op_type,
+                [result, *rest],
+                f"{move.outputs[0].name}_values",
+                like=move.outputs[0],
+                dtype=_FLOAT,
+                attributes=list(move.attributes.values()),
+                domain=move.domain,
+            )
+            shared = False
+        self._editor.replace(node, result, shared=shared or result.is_graph_output())
+        return action
+
+    def _constant(
+        self, node: ir.Node, linear: Linear, source: ir.Value, lowest: float, highest: float
+    ) -> tuple[ir.Value, str]:
+        codes, span = array_of(source), None
+        if linear.type.format is None:
+            span = _span(linear, lowest, highest)
+            codes = clipped(codes, span, linear.type)
+        found, values, note = constant(linear, codes, span, dict(node.metadata_props))
+        key = (linear.scale.shape, linear.scale.tobytes(), linear.zeropt.tobytes(), span)
+        known = self._floats.setdefault(source, {})
+        if key not in known:
+            known[key] = self._editor.constant(f"{source.name}_values", ir.tensor(values))
+        result = self._operator(node, found, known[key], _name(node), like=source)
+        if len(source.uses()) == 1:
+            del self._floats[source]  # or the codes would stay in memory
+        return result, note
+
+    def _activation(
+        self, node: ir.Node, linear: Linear, source: ir.Value, lowest: float, highest: float
+    ) -> tuple[ir.Value, Quantizer]:
+        quantize = source.producer()
+        assert quantize is not None, "traced to one"
+        x, quantizer = self._chosen(quantize, linear, lowest, highest)
+        call = quantizer.found.call
+        key = (
+            quantize,
+            x,
+            quantizer.found.operator.name,
+            *((name, array.shape, array.tobytes()) for name, array in call.parameters.items()),
+            *call.attributes.items(),
+            *(part.tobytes() for part in quantizer.clip or ()),
+        )
+        if key not in self._quantized:
+            self._quantized[key] = self._written(quantize, x, quantizer, _name(node))
+        return self._quantized[key], quantizer
+
+    def _chosen(
+        self, quantize: ir.Node, linear: Linear, lowest: float, highest: float
+    ) -> tuple[ir.Value, Quantizer]:
+        """What is quantized, and how."""
+        first = linear_of(quantize)
+        x = sign_source(quantize, first)
+        if x is not None and lowest <= -1 and highest >= 1 and first.type == linear.type:
+            if np.any(linear.zeropt):
+                raise Inexpressible("the zero-points of the two nodes differ")
+            found = match(IntegerGrid(linear.scale, linear.zeropt, -1, 1, Coding.SIGN))
+            if found is not None:
+                return x, Quantizer(found)
+        if not first.same_as(linear):
+            raise Inexpressible("scale, zero-point, type or axis of the two nodes differ")
+        x = quantize.inputs[0]
+        assert x is not None, "checked with the parameters"
+        if dtype_of(x) != _FLOAT:
+            named = getattr(dtype_of(x), "name", "unknown").lower()
+            raise Inexpressible(f"x is {named}, not float32")
+        if linear.type.format is not None:
+            if integer_attribute(quantize, "saturate", 1) != 1:
+                raise Inexpressible("it does not saturate")
+            return x, float_activation(linear)
+        return self._integer(x, linear, lowest, highest)
+
+    def _integer(
+        self, x: ir.Value, linear: Linear, lowest: float, highest: float
+    ) -> tuple[ir.Value, Quantizer]:
+        zeropt = linear.layout.zeropt.astype(np.float64)
+        low, high = _span(linear, lowest, highest)
+        starts = [Limited(x, low - zeropt, high - zeropt)]
+        limited = limits_before(x, linear)
+        if limited is not None:
+            both = (
+                np.maximum(starts[0].lowest, limited.lowest),
+                np.minimum(starts[0].highest, limited.highest),
+            )
+            if np.all(both[0] <= both[1]):
+                starts.insert(0, Limited(limited.x, *both))
+        for start in starts:
+            quantizer = exact(linear, start.lowest, start.highest)
+            if quantizer is not None:
+                return start.x, quantizer
+        for start in starts:
+            quantizer = with_zeropt(linear, start.lowest, start.highest)
+            if quantizer is None:
+                continue
+            if is_constant(start.x) and _agree(start, linear, quantizer.found):
+                return start.x, Quantizer(quantizer.found)
+            if self._allow_approximate:
+                return start.x, quantizer
+        return x, composed(linear, starts[-1].lowest, starts[-1].highest)
+
+    def _written(self, quantize: ir.Node, x: ir.Value, quantizer: Quantizer, name: str) -> ir.Value:
+        result = self._operator(quantize, quantizer.found, x, name, like=x)
+        if quantizer.clip is None:
+            return result
+        bounds = [
+            self._editor.parameter(name, role, array, _FLOAT)
+            for role, array in zip(("lowest", "highest"), quantizer.clip, strict=True)
+        ]
+        if self._opset >= _CLIP_OPSET and all(array.ndim == 0 for array in quantizer.clip):
+            return self._editor.insert(
+                quantize, "Clip", [result, *bounds], f"{name}_clipped", like=x, dtype=_FLOAT
+            )
+        for kind, bound in zip(("Max", "Min"), bounds, strict=True):
+            result = self._editor.insert(
+                quantize, kind, [result, bound], f"{name}_clipped", like=x, dtype=_FLOAT
+            )
+        return result
+
+    def _operator(
+        self, before: ir.Node, found: Match, x: ir.Value, name: str, *, like: ir.Value
+    ) -> ir.Value:
+        """The result of a new node of ours."""
+        names = [declared.name for declared in found.operator.inputs[1:]]
+        parameters = [
+            None if array is None else self._editor.parameter(name, role, array, _FLOAT)
+            for role, array in zip(names, arguments_of(found), strict=True)
+        ]
+        return self._editor.insert(
+            before,
+            found.operator.onnx_name,
+            [x, *parameters],
+            f"{name}_quantized",
+            like=like,
+            dtype=_FLOAT,
+            attributes=attributes_of(found),
+            domain=found.operator.onnx_domain,
+        )
+
+
+def _agree(start: Limited, linear: Linear, found: Match) -> bool:
+    """Whether a constant is nowhere near a tie, so that the zero-point does not matter."""
+    values, broadcast = array_of(start.x), linear.layout.broadcast
+    with np.errstate(all="ignore"):
+        codes = np.rint(values / linear.scale)
+        codes = np.clip(codes, broadcast(start.lowest), broadcast(start.highest))
+        wanted = codes.astype(np.float32) * linear.scale
+    return bool(np.array_equal(computed(found, values), wanted))
+
+
+def _span(linear: Linear, lowest: float, highest: float) -> tuple[int, int]:
+    """The codes that a Clip leaves of those of the type."""
+    low, high = max(lowest, linear.type.lowest), min(highest, linear.type.highest)
+    if low > high:
+        raise Inexpressible("its Clip leaves no code")
+    return int(low), int(high)
+
+
+def _name(node: ir.Node) -> str:
+    return node.outputs[0].name or node.name or node.op_type

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read QuantizeLinear and DequantizeLinear as files have them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.operators.registry import described
+from anybit.onnx.qdq.codes import decoded
+from anybit.onnx.qdq.grids import Inexpressible
+from anybit.onnx.qdq.layout import Layout
+from anybit.onnx.qdq.native_types import NativeType, native_type
+
+# ONNX Runtime's own domain had them for more types before ONNX did.
+_DOMAINS = ("", "com.microsoft")
+_DEFAULT_AXIS = 1
+_FLOAT = ir.DataType.FLOAT
+
+
+def is_quantize(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type == "QuantizeLinear" and node.domain in _DOMAINS
+
+
+def is_dequantize(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type == "DequantizeLinear" and node.domain in _DOMAINS
+
+
+@dataclass(frozen=True)
+class Linear:
+    """What one of the two nodes computes with: its type, scale and zero-point."""
+
+    type: NativeType
+    layout: Layout
+
+    def same_as(self, other: "Linear") -> bool:
+        """Whether one undoes the other: compared are values, not names."""
+        return (
+            self.type == other.type
+            and self.layout.axis == other.layout.axis
+            and np.array_equal(self.layout.scale, other.layout.scale)
+            and np.array_equal(self.layout.zeropt, other.layout.zeropt)
+        )
+
+    @property
+    def scale(self) -> Array:
+        """In the shape that broadcasts to x."""
+        return self.layout.broadcast(self.layout.scale)
+
+    @property
+    def zeropt(self) -> Array:
+        """In the shape that broadcasts to x, float32; one number if all are equal."""
+        zeropt = self.layout.zeropt
+        if np.all(zeropt == zeropt.flat[0]):
+            return np.asarray(zeropt.flat[0])
+        return self.layout.broadcast(zeropt)
+
+
+def linear_of(node: ir.Node, codes: ir.DataType | None = None) -> Linear:
+    """The parameters of a node; `codes` is the type of what a DequantizeLinear reads.
+
+    Raises:
+        Inexpressible: Parameters that are computed, per block or not float32; a type that is not
+            in the table; an axis in a tensor of unknown rank.
+        ModelError: Parameters that contradict one another or x.
+    """
+    _check_inputs(node)
+    native = _type(node, codes)
+    scale = _constant(node, 1, "scale")
+    if scale.dtype != np.float32:
+        raise Inexpressible(f"its scale is {scale.dtype}, so that it computes in that type")
+    for name in ("output_dtype",) * is_dequantize(node) + ("precision",):
+        if integer_attribute(node, name, 0) not in (0, _FLOAT.value):
+            raise Inexpressible(f"its {name} is not float32")
+    if integer_attribute(node, "block_size", 0):
+        raise Inexpressible("it has one scale per block")
+    if not np.all(np.isfinite(scale) & (scale > 0)):
+        raise Inexpressible("its scale is not finite and positive")
+    zeropt = np.zeros((), np.float32)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        zeropt = _constant(node, 2, "zero-point").astype(np.float32)
+    if (native.format is not None or native.wide) and np.any(zeropt != 0):
+        raise Inexpressible(f"{native.name} codes have a zero-point")
+    return Linear(native, _layout(node, scale, zeropt))
+
+
+def dequantized(node: ir.Node) -> Array | None:
+    """The floats that a DequantizeLinear of constant codes gives; None if it is of a rare kind.
+
+    Raises:
+        ModelError: Parameters that contradict one another or x.
+    """
+    codes = node.inputs[0]
+    if codes is None:
+        return None
+    try:
+        linear = linear_of(node, dtype_of(codes))
+    except Inexpressible:
+        return None
+    return decoded(array_of(codes), linear.scale, linear.zeropt)
+
+
+def integer_attribute(node: ir.Node, name: str, default: int) -> int:
+    """ModelError if it is of another type."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    if attribute.is_ref() or not isinstance(attribute.value, int):
+        raise ModelError(f"{described(node)}: {name} must be an integer; export the model again")
+    return attribute.value
+
+
+def dtype_of(value: ir.Value) -> ir.DataType | None:
+    return value.const_value.dtype if value.const_value is not None else value.dtype
+
+
+def _check_inputs(node: ir.Node) -> None:
+    given = [value is not None for value in node.inputs]
+    if not 2 <= len(given) <= 3 or not all(given[:2]) or len(node.outputs) != 1:
+        raise ModelError(
+            f"{described(node)} must have x, a scale and perhaps a zero-point, and one output"
+        )
+
+
+def _type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
+    given = node.inputs[2] if len(node.inputs) > 2 else None
+    zeropt = dtype_of(given) if given is not None else None
+    if zeropt is not None and codes is not None and zeropt != codes:
+        raise ModelError(
+            f"{described(node)} reads {codes.name.lower()}, but its zero-point is "
+            f"{zeropt.name.lower()}; they must agree"
+        )
+    dtype = zeropt or codes
+    if dtype is None and is_quantize(node):
+        named = integer_attribute(node, "output_dtype", 0) or ir.DataType.UINT8.value
+        known = {each.value for each in ir.DataType}
+        dtype = ir.DataType(named) if named in known else None
+    native = native_type(dtype)
+    if native is None or (native.wide and is_quantize(node)):
+        what = "unknown" if dtype is None else dtype.name.lower()
+        raise Inexpressible(f"its codes are {what}")
+    return native
+
+
+def _constant(node: ir.Node, index: int, what: str) -> Array:
+    value = node.inputs[index]
+    if value is None or not is_constant(value):
+        raise Inexpressible(f"its {what} is computed when the model runs")
+    return array_of(value)
+
+
+def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Layout:
+    if scale.ndim > 1 or scale.size == 0:
+        raise ModelError(f"{described(node)}: its scale has shape {scale.shape}, must be 1-D")
+    if zeropt.size != 1 and zeropt.shape != scale.shape:
+        raise ModelError(
+            f"{described(node)} has {scale.size} scales, but zero-points of shape {zeropt.shape}"
+        )
+    if scale.size == 1:
+        return Layout(scale.reshape(()), zeropt.reshape(()), None)
+    zeropt = np.array(np.broadcast_to(zeropt.reshape(-1), scale.shape))
+    return Layout(scale, zeropt, _axis(node, scale.size))
+
+
+def _shape(value: ir.Value | None) -> tuple[object, ...] | None:
+    tensor = value.const_value if value is not None else None
+    shape = tensor.shape if tensor is not None else value.shape if value is not None else None
+    return None if shape is None else tuple(shape)
+
+
+def _axis(node: ir.Node, size: int) -> int:
+    """The axis, counted from the end."""
+    axis = integer_attribute(node, "axis", _DEFAULT_AXIS)
+    shape = _shape(node.inputs[0])
+    shape = _shape(node.outputs[0]) if shape is None else shape
+    if shape is None:
+        if axis >= 0:
+            raise Inexpressible(f"the rank of x is not known, so neither is where axis {axis} lies")
+        return axis
+    rank = len(shape)
+    if rank == 0:
+        raise ModelError(f"{described(node)} has {size} scales for an x without axes")
+    if not -rank <= axis < rank:
+        raise ModelError(
+            f"{described(node)}: axis must be in [-{rank}, {rank - 1}] for x of rank {rank}, "
+            f"got {axis}"
+        )
+    if isinstance(shape[axis], int) and shape[axis] != size:
+        raise ModelError(f"{described(node)} has {size} scales for {shape[axis]} channels")
+    return axis % rank - rank

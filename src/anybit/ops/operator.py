@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Operator`: everything the adapters need to know, read once from a Python signature.
+
+An operator is a function whose positional parameters are its ONNX inputs and whose keyword-only
+parameters are its ONNX attributes. The annotations say what each input may hold (`Real`,
+`PositiveInteger`, ...), the docstring is the specification and the body is the readable reference,
+written for any array-API library. The decorator `operator` turns it into the public function.
+"""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from anybit._native import _core
+from anybit.ops import arrays
+from anybit.ops.domain import Domain
+from anybit.ops.gradient import Gradient
+from anybit.ops.grids import Call, Grid
+from anybit.ops.remark import Remark
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ResultDtype = Callable[[Mapping[str, Any]], str]
+GridOf = Callable[[Call], Grid | None]
+CallOf = Callable[[Grid], Call | None]
+RemarksOn = Callable[[Call], Iterator[Remark]]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One ONNX input."""
+
+    name: str
+    domain: Domain
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One ONNX attribute. A bool is stored as int 0 or 1, a str as string.
+
+    `onnx_name` differs from `name` where the Python word would mislead in a model file;
+    `aliases` are spellings found in files.
+    """
+
+    name: str
+    default: bool | int | str
+    onnx_name: str
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator: the public `function`, the `reference` behind it, and its names in ONNX.
+
+    `function` takes NumPy arrays to the native kernel. `reference` evaluates the readable body
+    for any array-API array, NumPy's included; both take the same arguments. `partials` takes them
+    too and gives the partial derivatives by input, for the inputs in `differentiable`.
+    `result_dtype` names the result's dtype, given the attributes; without it the result has x's.
+    `place` shapes a parameter so that it broadcasts to x, or refuses it, by looking at shapes only.
+
+    `grid` tells which values a call can give and `from_grid` which call gives those of a grid;
+    None stands for an operator or a call of which that cannot be said. `remarks` says what is
+    legal in a call but seldom meant.
+    """
+
+    name: str
+    onnx_name: str
+    onnx_domain: str
+    onnx_aliases: tuple[str, ...]
+    version: int
+    inputs: tuple[Input, ...]
+    attributes: tuple[Attribute, ...]
+    function: Callable[..., Any] = field(repr=False, compare=False)
+    reference: Callable[..., Any] = field(repr=False, compare=False)
+    partials: Callable[..., dict[str, Any]] = field(repr=False, compare=False)
+    differentiable: tuple[str, ...]
+    place: arrays.Place = field(repr=False, compare=False)
+    result_dtype: ResultDtype | None = field(repr=False, compare=False)
+    grid: GridOf | None = field(repr=False, compare=False)
+    from_grid: CallOf | None = field(repr=False, compare=False)
+    remarks: RemarksOn | None = field(repr=False, compare=False)
+
+    @property
+    def required_inputs(self) -> int:
+        """The number of leading inputs that have no default."""
+        return sum(not declared.optional for declared in self.inputs)
+
+    def named(self, inputs: Iterable[Any]) -> dict[str, Any]:
+        """Inputs by name; what is left out at the end is left out."""
+        return dict(zip((declared.name for declared in self.inputs), inputs, strict=False))
+
+    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes, with their defaults where they are not given."""
+        return {item.name: item.default for item in self.attributes} | dict(attributes)
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether parameters meet x by NumPy's rule of broadcasting, not by one of their own."""
+        return self.place is arrays.broadcastable
+
+
+def operator(
+    onnx_name: str,
+    *,
+    domain: str = "qonnx.custom_op.general",
+    version: int = 1,
+    aliases: tuple[str, ...] = (),
+    attribute_names: Mapping[str, tuple[str, ...]] | None = None,
+    place: arrays.Place = arrays.broadcastable,
+    result_dtype: ResultDtype | None = None,
+    gradient: Gradient | None = None,
+    grid: GridOf | None = None,
+    from_grid: CallOf | None = None,
+    remarks: RemarksOn | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Turn a reference into the public function of the same signature.
+
+    `attribute_names` gives, for an attribute that ONNX files spell differently, the ONNX name and
+    then further spellings. `place` shapes a parameter so that it broadcasts to x.
+    """
+
+    def decorate(body: Callable[P, R]) -> Callable[P, R]:
+        inputs = _inputs(body)
+        function, reference = _callables(body, inputs, place)
+        derivative = gradient or Gradient((), lambda *_, **__: ())
+        function.operator = Operator(  # type: ignore[attr-defined]
+            name=body.__name__,
+            onnx_name=onnx_name,
+            onnx_domain=domain,
+            onnx_aliases=aliases,
+            version=version,
+            inputs=inputs,
+            attributes=_attributes(body, attribute_names or {}),
+            function=function,
+            reference=reference,
+            partials=_partials(body, inputs, place, derivative),
+            differentiable=derivative.of,
+            place=place,
+            result_dtype=result_dtype,
+            grid=grid,
+            from_grid=from_grid,
+            remarks=remarks,
+        )
+        return function
+
+    return decorate
+
+
+def _callables(
+    body: Callable[P, R], inputs: tuple[Input, ...], place: arrays.Place
+) -> tuple[Callable[P, R], Callable[P, R]]:
+    """The public function, and the reference that it uses for arrays of other libraries."""
+    signature = inspect.signature(body)
+    native = getattr(_core, body.__name__)
+
+    def reference(*arguments: P.args, **keywords: P.kwargs) -> R:
+        bound = signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        out = bound.arguments.pop("out")
+        with np.errstate(all="ignore"):  # 0/0 and overflow have defined results
+            x, operands, attributes = _operands(inputs, place, bound.arguments)
+            return typing.cast(R, arrays.delivered(body(*operands, **attributes), x, out))
+
+    @functools.wraps(body)
+    def function(*arguments: P.args, **keywords: P.kwargs) -> R:
+        x = arguments[0] if arguments else keywords.get(inputs[0].name)
+        if type(x) is np.ndarray or not arrays.is_foreign(x):
+            return typing.cast(R, native(*arguments, **keywords))
+        return reference(*arguments, **keywords)
+
+    return function, reference
+
+
+def _partials(
+    body: Callable[..., Any],
+    inputs: tuple[Input, ...],
+    place: arrays.Place,
+    gradient: Gradient,
+) -> Callable[..., dict[str, Any]]:
+    """The derivatives by input, for the arguments of the public function."""
+    signature = inspect.signature(body)
+
+    def partials(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+        bound = signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        del bound.arguments["out"]
+        with np.errstate(all="ignore"):
+            _, operands, attributes = _operands(inputs, place, bound.arguments)
+            found = gradient.partials(*operands, **attributes)
+        return dict(zip(gradient.of, found, strict=True))
+
+    return partials
+
+
+def _inputs(body: Callable[..., Any]) -> tuple[Input, ...]:
+    hints = typing.get_type_hints(body, include_extras=True)
+    return tuple(
+        Input(name, _domain(hints[name]), optional=parameter.default is not parameter.empty)
+        for name, parameter in inspect.signature(body).parameters.items()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    )
+
+
+def _attributes(
+    body: Callable[..., Any], names: Mapping[str, tuple[str, ...]]
+) -> tuple[Attribute, ...]:
+    def spellings(name: str) -> tuple[str, tuple[str, ...]]:
+        onnx_name, *others = names.get(name, (name,))
+        return onnx_name, tuple(others)
+
+    return tuple(
+        Attribute(name, parameter.default, *spellings(name))
+        for name, parameter in inspect.signature(body).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "out"
+    )
+
+
+def _domain(hint: Any) -> Domain:
+    """The domain in an annotation, be it `Real` or `Real | None`."""
+    for part in (hint, *typing.get_args(hint)):
+        for item in getattr(part, "__metadata__", ()):
+            if isinstance(item, Domain):
+                return item
+    raise TypeError(f"annotate the input with its domain, got {hint!r}")
+
+
+def _operands(
+    inputs: tuple[Input, ...], place: arrays.Place, arguments: dict[str, Any]
+) -> tuple[Any, list[Any], dict[str, Any]]:
+    """x as it came, all inputs checked and in their compute types, and the attributes."""
+    attributes = dict(arguments)
+    given = [attributes.pop(declared.name) for declared in inputs]
+    x = arrays.as_array(given[0])
+    operands = [arrays.widened(x, inputs[0].domain, inputs[0].name)]
+    for declared, value in zip(inputs[1:], given[1:], strict=True):
+        if value is not None:
+            value = arrays.parameter(value, declared.domain, x, declared.name)
+            value = place(value, x, declared.name, attributes)
+        operands.append(value)
+    return x, operands, attributes

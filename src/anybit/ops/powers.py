@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact powers of two and exact exponents, without frexp and ldexp, which the array API lacks.
+
+Math libraries differ in the last bit of `2.0 ** n` and `log2`; nothing here does. A namespace of
+our own may have these functions, from the bits of the numbers; tests compare them with these.
+"""
+
+import math
+from typing import Any
+
+from anybit.ops.arrays import integer_type, namespace
+
+# Below and above every exponent of float64, subnormals included, with room for half steps.
+_LIMIT = 1100
+_POWERS = [math.ldexp(1.0, n) if n < 1024 else math.inf for n in range(-_LIMIT, _LIMIT + 1)]
+
+
+def power_of_two(exponent: Any, dtype: Any) -> Any:
+    """2^exponent for integer exponents: inf above the range of the dtype, 0 below it."""
+    xp = namespace(exponent)
+    if hasattr(xp, "power_of_two"):
+        return xp.power_of_two(exponent, dtype)
+    table = xp.asarray(_POWERS, dtype=dtype)
+    return xp.asarray(table[xp.clip(exponent, -_LIMIT, _LIMIT) + _LIMIT])
+
+
+def floor_log2(y: Any) -> Any:
+    """The integer E with 2^E <= |y| < 2^(E+1); very low for 0, anything for NaN and inf."""
+    xp = namespace(y)
+    if hasattr(xp, "floor_log2"):
+        return xp.floor_log2(y)
+    ordinary = xp.isfinite(y) & (y != 0)
+    magnitude = xp.where(ordinary, xp.abs(y), xp.ones_like(y))
+    # The library's log2 is a good guess; comparing with the exact powers makes it exact.
+    guess = xp.astype(xp.floor(xp.log2(magnitude)), integer_type(xp))
+    guess = xp.where(power_of_two(guess, y.dtype) > magnitude, guess - 1, guess)
+    guess = xp.where(power_of_two(guess + 1, y.dtype) <= magnitude, guess + 1, guess)
+    return xp.where(y == 0, xp.full_like(guess, -_LIMIT), guess)
+
+
+def times_power_of_two(y: Any, exponent: Any) -> Any:
+    """y * 2^exponent, rounded once. Two factors, since 2^exponent alone may leave the range."""
+    xp = namespace(y)
+    if hasattr(xp, "times_power_of_two"):
+        return xp.times_power_of_two(y, exponent)
+    widest = 127 if y.dtype == xp.float32 else 1023
+    half = xp.clip(exponent // 2, 1 - widest, widest)
+    rest = xp.clip(exponent - half, 1 - widest, widest)
+    return (y * power_of_two(half, y.dtype)) * power_of_two(rest, y.dtype)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators as functions of tensors and numbers, with the signatures of the NumPy ones."""
+
+import functools
+import inspect
+import operator as python
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anybit.ops import Operator
+from anybit.torch.dispatch.autograd import differentiable_call, refuse_gradients, refuse_tangents
+from anybit.torch.dispatch.checks import check_out
+from anybit.torch.dispatch.library import define, define_out
+from anybit.torch.dispatch.parameters import as_parameter
+
+
+def function_of(operator: Operator) -> Callable[..., Any]:
+    """The public function: numbers, lists and arrays become tensors on x's device."""
+    overload, backward = define(operator)
+    writing = define_out(operator)
+    differentiable = backward and differentiable_call(operator, overload, backward)
+    defaults = {item.name: item.default for item in operator.attributes}
+    count = len(operator.inputs)
+
+    @functools.wraps(operator.function)
+    def function(*arguments: Any, out: torch.Tensor | None = None, **keywords: Any) -> Any:
+        if len(arguments) != count or not keywords.keys() <= defaults.keys():
+            arguments, keywords = _sorted(operator, arguments, keywords)
+        x = arguments[0]
+        _check_tensor(x, operator.inputs[0].name, operator)
+        parameters = [
+            as_parameter(value, declared, x)
+            for value, declared in zip(arguments[1:], operator.inputs[1:], strict=True)
+        ]
+        attributes = {name: _attribute(keywords[name], defaults[name], name) for name in keywords}
+        if out is not None:
+            _check_tensor(out, "out", operator)
+        if differentiable:
+            refuse_tangents(operator, (x, *parameters))
+        hidden = differentiable and out is None and _inside_functional_gradient()
+        if not hidden and not _needs_gradient(x, *parameters, out) and not _is_lazy(out):
+            if out is None:
+                return overload(x, *parameters, **attributes)
+            writing(x, *parameters, out=out, **attributes)
+            return out
+        refuse_gradients(operator, parameters)
+        # Compilers and torch.export know the derivatives of the operators themselves.
+        if differentiable and not torch.compiler.is_compiling():
+            result = differentiable(attributes, x, *parameters)
+        else:
+            result = overload(x, *parameters, **attributes)
+        return result if out is None else _copied(operator, result, x, out, attributes)
+
+    return function
+
+
+def _sorted(
+    operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """All inputs, in their order, and the attributes."""
+    rest = dict(keywords)
+    given = list(arguments)
+    for declared in operator.inputs[len(arguments) :]:
+        if declared.name in rest:
+            given.append(rest.pop(declared.name))
+        elif declared.optional:
+            given.append(None)
+    known = {item.name for item in operator.attributes}
+    if len(given) != len(operator.inputs) or not rest.keys() <= known:
+        # Raises what Python raises for missing, unknown and repeated arguments.
+        inspect.signature(operator.function).bind(*arguments, **keywords)
+    return tuple(given), rest
+
+
+def _needs_gradient(*tensors: torch.Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    )
+
+
+def _is_lazy(out: torch.Tensor | None) -> bool:
+    """Whether memory holds other numbers than `out` shows, which no kernel writes to."""
+    # Compilers cannot follow the question.
+    if out is None or torch.compiler.is_compiling():
+        return False
+    return bool(out.is_neg() or out.is_conj())
+
+
+def _inside_functional_gradient() -> bool:
+    """Whether `torch.func` differentiates: vmap hides of what is batched that it does."""
+    # Compilers, which know all tensors, cannot follow the question.
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return False
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch._C._functorch.TransformType.Grad for level in levels)
+
+
+def _copied(
+    operator: Operator,
+    result: torch.Tensor,
+    x: torch.Tensor,
+    out: torch.Tensor,
+    attributes: dict[str, Any],
+) -> torch.Tensor:
+    """`out`, through which gradients go as through the result."""
+    check_out(operator, x, out, attributes)
+    return out.copy_(result)
+
+
+def _check_tensor(value: Any, name: str, operator: Operator) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor, got {type(value).__name__}; "
+            f"anybit.{operator.name} takes other arrays"
+        )
+    if value.is_nested:
+        raise TypeError(f"{name} must not be nested; call {operator.name} on {name}.values()")
+
+
+def _attribute(value: Any, default: bool | int | str, name: str) -> bool | int | str:
+    """The attribute in the type of its default."""
+    if isinstance(default, bool):
+        if not isinstance(value, int) and not hasattr(value, "dtype"):
+            raise TypeError(f"{name} must be a bool, got {value!r}")
+        return bool(value)
+    if isinstance(default, int):
+        return python.index(value)
+    if isinstance(value, str):
+        spelled: Any = getattr(value, "value", value)  # the text of an enumeration's member
+    elif isinstance(value, torch.dtype):
+        spelled = str(value).removeprefix("torch.")
+    else:  # a type or a dtype of another library
+        spelled = getattr(value, "__name__", getattr(value, "name", None))
+    if not isinstance(spelled, str):
+        raise TypeError(f"{name} must be a string, got {value!r}")
+    return spelled

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators in PyTorch's dispatcher: schemas, and who answers for which key.
+
+`torch.ops.anybit.<operator>` and, where there is a gradient, `<operator>_backward`, which gives the
+gradients of the inputs named in `wanted`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anybit.ops import Attribute, Operator
+from anybit.torch import triton
+from anybit.torch.dispatch import autograd, cpu, reference, vmap
+from anybit.torch.dispatch.checks import check, check_backward, check_out
+from anybit.torch.dispatch.results import empty_gradients, empty_result
+
+_LIBRARY = torch.library.Library("anybit", "DEF")
+_SCHEMA_TYPES = {bool: "bool", int: "int", str: "str"}
+# Every device that has no kernel of its own, and the layouts that are to be refused.
+_ELSEWHERE = "CompositeExplicitAutograd"
+
+
+def define(operator: Operator) -> tuple[Any, Any]:
+    """Register the operator; its overload in `torch.ops.anybit`, and its backward's or None."""
+    overload = _declared(operator.name, f"{_inputs(operator)}{_attributes(operator)}", "Tensor")
+    _LIBRARY.impl(operator.name, reference.forward_by_reference(operator), _ELSEWHERE)
+    _LIBRARY.impl(operator.name, cpu.forward_kernel(operator), "CPU")
+    _LIBRARY.impl(operator.name, triton.forward_kernel(operator), "CUDA")
+    torch.library.register_fake(overload.name(), _fake(operator), lib=_LIBRARY)
+    torch.library.register_vmap(
+        overload.name(), vmap.forward_rule(operator, overload), lib=_LIBRARY
+    )
+    if not operator.differentiable:
+        return overload, None
+    backward = _defined_backward(operator)
+    autograd.register(operator, overload, backward, _LIBRARY)
+    return overload, backward
+
+
+def define_out(operator: Operator) -> Any:
+    """Register the twin that writes to a tensor: `torch.ops.anybit.<operator>_out`."""
+    name = f"{operator.name}_out"
+    inputs = f"{_inputs(operator)}, *{_attributes(operator, star=False)}, Tensor(a!) out"
+    overload = _declared(name, inputs, "()")
+    _LIBRARY.impl(name, reference.out_by_reference(operator), _ELSEWHERE)
+    _LIBRARY.impl(name, cpu.out_kernel(operator), "CPU")
+    torch.library.register_fake(overload.name(), _fake_out(operator), lib=_LIBRARY)
+    return overload
+
+
+def _defined_backward(operator: Operator) -> Any:
+    name = f"{operator.name}_backward"
+    inputs = f"Tensor gradient, {_inputs(operator)}, *, str[] wanted"
+    overload = _declared(name, f"{inputs}{_attributes(operator, star=False)}", "Tensor[]")
+    _LIBRARY.impl(name, reference.backward_by_partials(operator), _ELSEWHERE)
+    _LIBRARY.impl(name, cpu.backward_kernel(operator), "CPU")
+    _LIBRARY.impl(name, triton.backward_kernel(operator), "CUDA")
+    _LIBRARY.impl(name, reference.batched_backward(operator), "Batched")
+    torch.library.register_fake(overload.name(), _fake_backward(operator), lib=_LIBRARY)
+    torch.library.register_vmap(
+        overload.name(), vmap.backward_rule(operator, overload), lib=_LIBRARY
+    )
+    return overload
+
+
+def _declared(name: str, inputs: str, result: str) -> Any:
+    _LIBRARY.define(f"{name}({inputs}) -> {result}", tags=(torch.Tag.pt2_compliant_tag,))
+    return getattr(torch.ops.anybit, name).default
+
+
+def _inputs(operator: Operator) -> str:
+    return ", ".join(
+        f"Tensor? {declared.name}=None" if declared.optional else f"Tensor {declared.name}"
+        for declared in operator.inputs
+    )
+
+
+def _attributes(operator: Operator, *, star: bool = True) -> str:
+    declared = "".join(f", {_declaration(item)}" for item in operator.attributes)
+    return f", *{declared}" if star and declared else declared
+
+
+def _declaration(attribute: Attribute) -> str:
+    default = attribute.default
+    spelled = f'"{default}"' if isinstance(default, str) else repr(default)
+    return f"{_SCHEMA_TYPES[type(default)]} {attribute.name}={spelled}"
+
+
+def _fake(operator: Operator) -> Callable[..., torch.Tensor]:
+    def fake(*inputs: Any, **attributes: Any) -> torch.Tensor:
+        check(operator, inputs, attributes)
+        return empty_result(operator, inputs[0], attributes)
+
+    return fake
+
+
+def _fake_out(operator: Operator) -> Callable[..., None]:
+    def fake(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
+        check(operator, inputs, attributes)
+        check_out(operator, inputs[0], out, attributes)
+
+    return fake
+
+
+def _fake_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+    def fake(
+        gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
+    ) -> list[torch.Tensor]:
+        check_backward(operator, gradient, inputs, wanted, attributes)
+        return empty_gradients(operator, inputs, wanted)
+
+    return fake

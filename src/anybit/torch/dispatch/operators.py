@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of `anybit.torch`, each under the name of its operator, for what is built on them.
+
+They have a module of their own so that the package can import what uses them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from anybit.ops import OPERATORS
+from anybit.torch.dispatch.functions import function_of
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+
+globals().update({operator.name: function_of(operator) for operator in OPERATORS})

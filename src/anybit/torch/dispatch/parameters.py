@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers, lists and NumPy arrays as tensors beside x, each rounded at most once.
+
+Where integers are asked for, values are checked and converted as integers; all others get x's
+compute type, float32 or float64. No device is asked for anything: what is known in Python is
+checked in Python.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from anybit.ops import Input
+from anybit.ops.arrays import parameter
+from anybit.ops.domain import Domain
+
+_LARGEST = float(np.finfo(np.float32).max)
+_ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
+# All integers up to here are float64 numbers, so that a conversion rounds once.
+_EXACT = 2**53
+# Wider integers mean the same wherever integers are asked for; the conversion must not wrap.
+_WIDEST = 2**62
+
+
+def as_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor | None:
+    """The value as a tensor on x's device. ValueError and TypeError as the NumPy function has."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if value is None and declared.optional:
+        return None
+    if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        if declared.domain.integer:
+            return _integer(value, declared, x)
+        return _real(value, declared, x)
+    return _array(value, declared, x)
+
+
+def _integer(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
+    domain = declared.domain
+    if isinstance(value, float):
+        if not value.is_integer():  # NaN and infinities neither
+            raise ValueError(_refusal(declared, value))
+        value = int(value)
+    if not domain.minimum <= value <= domain.maximum:
+        raise ValueError(_refusal(declared, value))
+    if abs(value) > _WIDEST:
+        value = _WIDEST if value > 0 else -_WIDEST
+    return torch.full((), value, dtype=_integer_type(domain), device=x.device)
+
+
+def _real(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
+    if declared.domain.minimum > -math.inf and not value >= declared.domain.minimum:
+        raise ValueError(_refusal(declared, value))
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    if not isinstance(value, (float, torch.SymFloat)) and abs(value) > _EXACT:
+        if abs(value) < 2**63:
+            return torch.full((), value, dtype=torch.int64, device=x.device).to(dtype)
+        value = _as_float(value, declared)
+    if dtype == torch.float32 and abs(value) > _LARGEST:  # which PyTorch refuses to round
+        magnitude = math.inf if abs(value) >= _ROUNDS_TO_INFINITY else _LARGEST
+        value = magnitude if value > 0 else -magnitude
+    return torch.full((), value, dtype=dtype, device=x.device)
+
+
+def _array(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
+    domain, wide = declared.domain, x.dtype == torch.float64
+    if torch.compiler.is_compiling():
+        return _traced_array(value, domain, x)
+    beside = np.empty(0, np.float64 if wide else np.float32)
+    with np.errstate(all="ignore"):
+        tensor = torch.from_numpy(np.asarray(parameter(value, domain, beside, declared.name)))
+    return tensor.to(x.device, _integer_type(domain) if domain.integer else tensor.dtype)
+
+
+def _traced_array(value: Any, domain: Domain, x: torch.Tensor) -> torch.Tensor:
+    """The same where NumPy cannot be followed; the kernel will check the values."""
+    if hasattr(value, "dtype"):
+        return torch.as_tensor(value, device=x.device)
+    if not domain.integer:
+        exact = torch.as_tensor(value, dtype=torch.float64)
+        return exact.to(x.device, torch.float64 if x.dtype == torch.float64 else torch.float32)
+    tensor = torch.as_tensor(value, device=x.device)
+    return tensor if tensor.is_floating_point() else tensor.to(_integer_type(domain))
+
+
+def _integer_type(domain: Domain) -> torch.dtype:
+    return getattr(torch, domain.dtypes[-1]) if domain.dtypes else torch.int64
+
+
+def _as_float(value: int, declared: Input) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{declared.name} is an integer beyond every float") from None
+
+
+def _refusal(declared: Input, value: Any) -> str:
+    shown = f"{_as_float(value, declared):.17g}"
+    return f"{declared.name} must be {declared.domain.description}, got {shown}"

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batching rules for `torch.func.vmap`: the batch becomes the first axis of every tensor."""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from anybit.ops import Operator
+from anybit.torch.dispatch.checks import check
+from anybit.torch.dispatch.results import empty_result
+
+
+def forward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
+    def rule(info: Any, in_dims: Sequence[Any], *inputs: Any, **attributes: Any) -> Any:
+        if not operator.broadcasts:
+            return _one_by_one(operator, overload, info.batch_size, in_dims, inputs, attributes)
+        aligned = _aligned(operator, info.batch_size, in_dims, inputs, attributes)
+        return overload(*aligned, **attributes), 0
+
+    return rule
+
+
+def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
+    """Every element of the batch has gradients of its own, of shared parameters too."""
+
+    def rule(
+        info: Any,
+        in_dims: Sequence[Any],
+        gradient: torch.Tensor,
+        *inputs: Any,
+        wanted: list[str],
+        **attributes: Any,
+    ) -> Any:
+        size = info.batch_size
+        given = operator.named(inputs)
+        dims = dict(zip(given, in_dims[1:], strict=False))
+        apart = [
+            _batched(value, dims[name], size) if name in wanted else value
+            for name, value in given.items()
+        ]
+        apart_dims = [0 if name in wanted else dims[name] for name in given]
+        aligned = _aligned(operator, size, apart_dims, apart, attributes)
+        found = overload(
+            _batched(gradient, in_dims[0], size), *aligned, wanted=wanted, **attributes
+        )
+        shapes = {name: value.shape for name, value in zip(given, apart, strict=True)}
+        return [each.reshape(shapes[name]) for each, name in zip(found, wanted, strict=True)], [
+            0
+        ] * len(wanted)
+
+    return rule
+
+
+def _aligned(
+    operator: Operator,
+    size: int,
+    in_dims: Sequence[Any],
+    inputs: Sequence[Any],
+    attributes: dict[str, Any],
+) -> list[Any]:
+    """x with the batch in front, and parameters that broadcast to it as they do without one."""
+    x_dim = in_dims[0]
+    x = _batched(inputs[0], x_dim, size)
+    one = SimpleNamespace(shape=x.shape[1:])
+    aligned = [x]
+    for declared, value, dim in zip(operator.inputs[1:], inputs[1:], in_dims[1:], strict=False):
+        if value is None:
+            aligned.append(None)
+            continue
+        if dim is not None:
+            value = value.movedim(dim, 0)
+        own = value.shape if dim is None else value.shape[1:]
+        # One axis too many would meet the batch unnoticed.
+        operator.place(SimpleNamespace(shape=own), one, declared.name, attributes)
+        if dim is not None:
+            value = value.reshape(size, *[1] * (len(one.shape) - len(own)), *own)
+        aligned.append(value)
+    return aligned
+
+
+def _batched(value: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+    if dim is None:
+        return value.unsqueeze(0).expand(size, *value.shape)
+    return value.movedim(dim, 0)
+
+
+def _one_by_one(
+    operator: Operator,
+    overload: Any,
+    size: int,
+    in_dims: Sequence[Any],
+    inputs: Sequence[Any],
+    attributes: dict[str, Any],
+) -> Any:
+    """For parameters that have a place of their own, which a batch axis would move."""
+    if size == 0:
+        return _nothing(operator, in_dims, inputs, attributes), 0
+    results = [
+        overload(
+            *(
+                value if dim is None else value.select(dim, place)
+                for value, dim in zip(inputs, in_dims, strict=False)
+            ),
+            **attributes,
+        )
+        for place in range(size)
+    ]
+    return torch.stack(results), 0
+
+
+def _nothing(
+    operator: Operator, in_dims: Sequence[Any], inputs: Sequence[Any], attributes: dict[str, Any]
+) -> torch.Tensor:
+    """The results of no calls, whose arguments are checked as those of one."""
+    one = [
+        value if dim is None else value.new_empty(value.movedim(dim, 0).shape[1:])
+        for value, dim in zip(inputs, in_dims, strict=False)
+    ]
+    check(operator, one, attributes)
+    result = empty_result(operator, one[0], attributes)
+    return result.new_empty((0, *result.shape))

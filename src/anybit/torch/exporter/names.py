@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that say where in the module something is computed."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from anybit.onnx.operators.registry import operator_of
+
+Unique = Callable[[str], str]
+
+
+def name(model: ir.Model, stored: Collection[str], outputs: Collection[str]) -> None:
+    """Name nodes, what they give, and constants.
+
+    A node is called after the part of the module that computes it and its operator, "conv1.Conv";
+    so is what it gives. Constants of the state dict, `stored`, keep their names; others are called
+    after the first parameter that they are, "conv1.weight_quantizer.scale".
+    """
+    constants = model.graph.initializers.values()
+    kept = [value for value in constants if value.name in stored]
+    taken = {value.name for value in (*kept, *model.graph.inputs)} | set(outputs)
+    unique = unique_among(taken)
+    renamed: dict[ir.Value, str] = {}
+    opset = model.graph.opset_imports[""]
+    for node in model.graph:
+        node.name = unique(_joined(_path(node), node.op_type))
+        results = [value for value in node.outputs if value.name]
+        for index, result in enumerate(results):
+            if not result.is_graph_output():
+                renamed[result] = node.name if index == 0 else unique(f"{node.name}_{index}")
+        for index, value in enumerate(node.inputs):
+            if value is None or not value.is_initializer() or value.is_graph_output():
+                continue
+            if value.name not in stored and value not in renamed:
+                renamed[value] = unique(_joined(_path(node), _role(node, index, opset)))
+    # In two steps: a new name may be an old one of another value.
+    for number, value in enumerate(renamed):
+        value.name = f"renamed {number}"
+    for value, wish in renamed.items():
+        value.name = wish
+
+
+def unique_among(taken: set[Any]) -> Unique:
+    def unique(wish: str) -> str:
+        found, number = wish, 0
+        while found in taken:
+            number += 1
+            found = f"{wish}_{number}"
+        taken.add(found)
+        return found
+
+    return unique
+
+
+def _path(node: ir.Node) -> str:
+    """The innermost part of the module that the node belongs to; "" for the module itself."""
+    origin = node.meta.get("node")
+    stack = origin.meta.get("nn_module_stack") if origin is not None else None
+    paths = [path for path, _ in (stack or {}).values()]
+    path = paths[-1] if paths else ""
+    return "" if path.startswith("_") else str(path)
+
+
+def _role(node: ir.Node, index: int, opset: int) -> str:
+    """What the input of a node is called."""
+    operator = operator_of(node)
+    if operator is not None:
+        return operator.inputs[index].name
+    declared = onnx.defs.get_schema(node.op_type, max_inclusive_version=opset).inputs
+    return f"{node.op_type}.{declared[min(index, len(declared) - 1)].name}"
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

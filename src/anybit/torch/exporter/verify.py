@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exported model beside the module."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
+from torch.utils import _pytree
+
+from anybit.comparison import Difference, diff
+from anybit.torch.exporter.fold import is_call
+from anybit.torch.exporter.graph import calls
+
+
+def verified(
+    model: ir.Model,
+    program: torch.export.ExportedProgram,
+    bound: inspect.BoundArguments,
+    outputs: Any,
+) -> Difference:
+    """Run the model, and compare with what the module gave: outputs and results of quantizers.
+
+    Raises:
+        ModelError: The model cannot be run.
+    """
+    given = _arrays(dict(bound.arguments))
+    feeds = {_name(value): x for value, x in zip(model.graph.inputs, given, strict=True)}
+    gave = _arrays(outputs)
+    wanted = {_name(value): y for value, y in zip(model.graph.outputs, gave, strict=True)}
+    seen = _recorded(program, bound)
+    for number, node in calls(model).items():
+        wanted.setdefault(_name(node.outputs[0]), seen[number])
+    return diff(model, wanted, feeds)
+
+
+def _name(value: ir.Value) -> str:
+    return str(value.name)
+
+
+def _arrays(values: Any) -> list[np.ndarray[Any, Any]]:
+    leaves = _pytree.tree_leaves(values)
+    return [TorchTensor(leaf.detach()).numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs a graph and keeps what our operators give, by the number of the call."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.seen: dict[int, Any] = {}
+        self._numbers = {
+            node: number for number, node in enumerate(filter(is_call, module.graph.nodes))
+        }
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        result = super().run_node(n)
+        if n in self._numbers:
+            self.seen[self._numbers[n]] = _arrays(result)[0]
+        return result
+
+
+def _recorded(
+    program: torch.export.ExportedProgram, bound: inspect.BoundArguments
+) -> dict[int, Any]:
+    recorder = _Recorder(program.module())
+    leaves = _pytree.tree_leaves((bound.args, bound.kwargs))
+    with torch.no_grad():
+        recorder.run(*leaves, enable_io_processing=False)
+    return recorder.seen

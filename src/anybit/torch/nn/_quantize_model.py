@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models: their layers get quantizers by a specification."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from anybit.torch.nn import (
+    QuantConv1d,
+    QuantConv2d,
+    QuantConvTranspose2d,
+    QuantizedLayer,
+    Quantizer,
+    QuantLinear,
+    quantizer,
+)
+from anybit.torch.nn._specification import plan
+
+LAYERS: dict[type[torch.nn.Module], type[QuantizedLayer]] = {
+    torch.nn.Linear: QuantLinear,
+    torch.nn.Conv1d: QuantConv1d,
+    torch.nn.Conv2d: QuantConv2d,
+    torch.nn.ConvTranspose2d: QuantConvTranspose2d,
+}
+
+_KEYWORDS = {
+    "weight": "weight_quantizer",
+    "bias": "bias_quantizer",
+    "activation": "input_quantizer",
+    "output": "output_quantizer",
+}
+
+
+def quantize_model(
+    model: torch.nn.Module, spec: Mapping[str, Any], *, inplace: bool = False
+) -> torch.nn.Module:
+    """Give quantizers to the Linear, Conv1d, Conv2d and ConvTranspose2d layers of a model.
+
+    Parameters, names, hooks, tied weights, training mode, dtype and device stay: the layers
+    become `anybit.torch.nn.QuantLinear` and so on where they are. Subclasses of the four types
+    are left alone, for they may compute something else. `TransformerEncoderLayer` loses its fast
+    path of eval mode, which never calls its layers.
+
+    Args:
+        model: The model in float. It may be one layer.
+        spec: A mapping with these keys, all optional. Quantizers are described by words, as in
+            `anybit.torch.nn.quantizer`; "none" stands for none.
+
+            * "weight", "bias", "activation", "output": for all layers. Activations are quantized
+              where they enter a layer; "output" quantizes what leaves it, too.
+            * "first/last": words for weight and activation of the first and the last layer, in
+              the order in which the model registers them, or a mapping of the four keys above. A
+              model's input may be negative: words like "int8" are right for both.
+            * "layers": a mapping from names or patterns (`blocks.*.proj`) to mappings of the four
+              keys. Later entries win over earlier ones, all win over "first/last".
+            * "skip": a list of names or patterns of layers that stay as they are, whatever else
+              matches them.
+        inplace: Whether the model itself is changed. Otherwise a copy is.
+
+    Returns:
+        The model with quantizers. Learned and "ema" scales of activations start with the first
+        batch in training mode.
+
+    Raises:
+        ValueError: Unknown keys or words, a name or pattern that matches no layer, quantizers that
+            a layer cannot use together, a model without such layers. The model is unchanged then.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> spec = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
+    >>> quantized = quantize_model(model, spec)
+    >>> quantized(torch.randn(4, 8)).shape
+    torch.Size([4, 2])
+    """
+    layers = _layers(model)
+    if not layers:
+        kinds = ", ".join(kind.__name__ for kind in LAYERS)
+        done = any(isinstance(module, QuantizedLayer) for module in model.modules())
+        also = " that is not quantized already" if done else ""
+        raise ValueError(f"the model has no layer of the types {kinds}{also}: nothing to quantize")
+    plans = plan(_mapping(spec), [names for _, names in layers])
+    quantizers = [
+        _quantizers(layer, roles) for (layer, _), roles in zip(layers, plans, strict=True)
+    ]
+    if not any(quantizers):
+        raise ValueError(f"the specification quantizes nothing: {dict(spec)!r}")
+    for (layer, names), each in zip(layers, quantizers, strict=True):
+        _check(layer, names[0], each)
+    if not inplace:
+        model = copy.deepcopy(model)
+        layers = _layers(model)
+    for (layer, _), each in zip(layers, quantizers, strict=True):
+        if each:
+            # The object stays, and with it everything that refers to it or hangs on it.
+            layer.__class__ = LAYERS[type(layer)]
+            layer.attach(**each)
+    _call_all_layers(model)
+    return model
+
+
+def _call_all_layers(model: torch.nn.Module) -> None:
+    """Keep encoders from their way, in eval mode, to read weights and never call the layers."""
+    for module in model.modules():
+        if not any(isinstance(part, QuantizedLayer) for part in module.modules()):
+            continue
+        if isinstance(module, torch.nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, torch.nn.TransformerEncoder):
+            module.use_nested_tensor = False
+
+
+def _layers(model: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
+    """The layers that can be quantized, in order, each with all of its names."""
+    found: dict[torch.nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if type(module) in LAYERS:
+            found.setdefault(module, []).append(name)
+    return list(found.items())
+
+
+def _quantizers(layer: torch.nn.Module, roles: Mapping[str, str] | None) -> dict[str, Quantizer]:
+    """The quantizers by keyword of the layer."""
+    described = {_KEYWORDS[role]: words for role, words in (roles or {}).items()}
+    if layer.bias is None:
+        described.pop("bias_quantizer", None)
+    return {keyword: quantizer(words) for keyword, words in described.items() if words != "none"}
+
+
+def _check(layer: torch.nn.Module, name: str, quantizers: Mapping[str, Quantizer]) -> None:
+    try:
+        LAYERS[type(layer)].check(layer, **quantizers)
+    except ValueError as error:
+        raise ValueError(f"layer {name!r}: {error}") from None
+
+
+def _mapping(spec: Any) -> Mapping[str, Any]:
+    if not isinstance(spec, Mapping):
+        raise ValueError(
+            f'the specification must be a mapping like {{"weight": "int4"}}, got {spec!r}'
+        )
+    return spec

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a kernel that computes expressions, one statement per operation.
+
+A tile has up to two axes, n (the fastest) and m. Further axes, the leads, are one index each per
+tile. An operand names the axes along which it moves; what it does not move along is loaded once.
+The text is made of what is written here, of names of our parameters and of numbers.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from anybit.ops.expression import operands_first
+from anybit.torch.triton.traced import LIMIT, Traced
+
+_STATEMENTS = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "and": "{0} & {1}",
+    "or": "{0} | {1}",
+    "shl": "{0} << {1}",
+    "shr": "{0} >> {1}",
+    "abs": "tl.abs({0})",
+    "where": "tl.where({0}, {1}, {2})",
+    "maximum": "tl.maximum({0}, {1})",
+    "minimum": "tl.minimum({0}, {1})",
+    "cast": "{0}.to(tl.{type})",
+    "bitcast": "{0}.to(tl.{type}, bitcast=True)",
+}
+# Triton's own division of float32 is not rounded correctly.
+_DIVISIONS = {"float32": "divide({0}, {1})", "float64": "{0} / {1}"}
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An array in memory: its name and its strides along the leads, m and n.
+
+    A stride of 0 is none: along such an axis the array is repeated.
+    """
+
+    name: str
+    strides: tuple[int, ...]
+
+    @property
+    def along_m(self) -> bool:
+        return self.strides[-2] != 0
+
+    @property
+    def along_n(self) -> bool:
+        return self.strides[-1] != 0
+
+    @property
+    def axes(self) -> list[str]:
+        """The names of the axes along which it moves."""
+        names = [*map(str, range(len(self.strides) - 2)), "m", "n"]
+        return [name for name, stride in zip(names, self.strides, strict=True) if stride]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the strides that a kernel takes."""
+        return [f"{self.name}_stride_{axis}" for axis in self.axes]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The strides that a kernel takes."""
+        return [stride for stride in self.strides if stride]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is stored where.
+
+    An output that is `summed` gives one number per tile, or per row or column of it where its
+    pointer moves along m or n. These numbers lie behind one another.
+    """
+
+    pointer: Pointer
+    value: Traced
+    summed: bool
+
+    @property
+    def parameters(self) -> list[str]:
+        return [] if self.summed else self.pointer.parameters
+
+    @property
+    def numbers(self) -> list[int]:
+        return [] if self.summed else self.pointer.numbers
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of the shape is written into the kernel: tiles of one axis or two, and uneven ends."""
+
+    leads: int
+    two_axes: bool
+    uneven: bool
+
+
+def kernel(name: str, shape: Shape, inputs: Iterable[Pointer | None], outputs: list[Output]) -> str:
+    """The text of the kernel. Its parameters are pointers, sizes and strides, in this order:
+
+    all inputs that are not None, all outputs; size_n, size_m, blocks_n, blocks_m, the sizes of
+    leads; the strides of each pointer; and the tile's sizes, TILE_M and TILE_N. It calls `add`, and
+    `divide` for float32 numbers.
+    """
+    return _Writer(name, shape, list(inputs), outputs).text()
+
+
+class _Writer:
+    def __init__(
+        self, name: str, shape: Shape, inputs: list[Pointer | None], outputs: list[Output]
+    ) -> None:
+        self._name = name
+        self._shape = shape
+        self._inputs = inputs
+        self._outputs = outputs
+        self._lines: list[str] = []
+        self._written: dict[Traced, str] = {}
+        self._alike: dict[str, str] = {}
+
+    def text(self) -> str:
+        inputs = [pointer for pointer in self._inputs if pointer is not None]
+        parameters = [pointer.name for pointer in inputs]
+        parameters += [output.pointer.name for output in self._outputs]
+        parameters += ["size_n", "size_m", "blocks_n", "blocks_m"]
+        parameters += [f"size_{lead}" for lead in range(self._shape.leads)]
+        for pointer in inputs:
+            parameters += pointer.parameters
+        for output in self._outputs:
+            parameters += output.parameters
+        parameters += ["TILE_M: tl.constexpr", "TILE_N: tl.constexpr"]
+        self._place()
+        for each in self._outputs:
+            self._store(each)
+        lines = "".join(f"    {line}\n" for line in self._lines)
+        return f"def {self._name}({', '.join(parameters)}):\n{lines}"
+
+    def _place(self) -> None:
+        """Where the tile begins, and the offsets in it."""
+        say = self._lines.append
+        # Arrays may have more elements than 32 bits count.
+        say("rest = tl.program_id(0).to(tl.int64)")
+        if not self._shape.two_axes and not self._shape.leads:
+            say("block_n = rest")
+        else:
+            say("block_n = rest % blocks_n")
+            say("rest = rest // blocks_n")
+            say("block_m = rest % blocks_m")
+            say("rest = rest // blocks_m")
+        for lead in reversed(range(self._shape.leads)):
+            say(f"lead_{lead} = rest % size_{lead}")
+            say(f"rest = rest // size_{lead}")
+        say("n = block_n * TILE_N + tl.arange(0, TILE_N)")
+        say("in_n = n < size_n")
+        if self._shape.two_axes:
+            say("m = block_m * TILE_M + tl.arange(0, TILE_M)")
+            say("in_m = m < size_m")
+
+    def _at(self, pointer: Pointer) -> str:
+        """The addresses of an array's elements that belong to the tile."""
+        places = {"m": "m[:, None]", "n": "n[None, :]"} if self._shape.two_axes else {"n": "n"}
+        terms = [
+            f"{places.get(axis, f'lead_{axis}')} * {stride}"
+            for axis, stride in zip(pointer.axes, pointer.parameters, strict=True)
+        ]
+        return " + ".join([pointer.name, *terms])
+
+    def _mask(self, along_m: bool, along_n: bool, *, flat: bool = False) -> str:
+        """What keeps the tile within the array, as an argument."""
+        if not self._shape.uneven:
+            return ""
+        flat = flat or not self._shape.two_axes
+        inside = ["in_m" if flat else "in_m[:, None]"] if along_m and self._shape.two_axes else []
+        inside += ["in_n" if flat else "in_n[None, :]"] if along_n else []
+        return f", mask={' & '.join(inside)}" if inside else ""
+
+    def _load(self, place: int) -> str:
+        pointer = self._inputs[place]
+        assert pointer is not None
+        return f"tl.load({self._at(pointer)}{self._mask(pointer.along_m, pointer.along_n)})"
+
+    def _store(self, output: Output) -> None:
+        value, pointer = self.name_of(output.value), output.pointer
+        if output.summed:
+            self._store_sum(pointer, value)
+            return
+        stored = f"{value}.to({pointer.name}.dtype.element_ty)"
+        self._lines.append(f"tl.store({self._at(pointer)}, {stored}{self._mask(True, True)})")
+
+    def _store_sum(self, pointer: Pointer, value: str) -> None:
+        two = self._shape.two_axes
+        value = self._say(f"tl.broadcast_to({value}, {'[TILE_M, TILE_N]' if two else '[TILE_N]'})")
+        if self._shape.uneven:
+            inside = "in_m[:, None] & in_n[None, :]" if two else "in_n"
+            value = self._say(f"tl.where({inside}, {value}, 0.0)")
+        if not pointer.along_n:
+            value = self._say(f"tl.reduce({value}, {int(two)}, add)")
+        if two and not pointer.along_m:
+            value = self._say(f"tl.reduce({value}, 0, add)")
+        whole = two and pointer.along_m and pointer.along_n
+        rows = "size_m" if pointer.along_m else "blocks_m"
+        columns = "size_n" if pointer.along_n else "blocks_n"
+        row = "m" if pointer.along_m else "block_m"
+        column = "n" if pointer.along_n else "block_n"
+        if whole:
+            row, column = "m[:, None]", "n[None, :]"
+        at = "0"
+        for lead in range(self._shape.leads):
+            at = f"({at} * size_{lead} + lead_{lead})"
+        if two or self._shape.leads:
+            at = f"({at} * {rows} + {row}) * {columns}"
+        at = f"{pointer.name} + {at} + {column}"
+        mask = self._mask(pointer.along_m, pointer.along_n, flat=not whole)
+        self._lines.append(f"tl.store({at}, {value}{mask})")
+
+    def name_of(self, value: Traced) -> str:
+        for each in operands_first(value, self._written):
+            self._written[each] = self._value(each)
+        return self._written[value]
+
+    def _value(self, each: Traced) -> str:
+        if each.operation == "input":
+            return self._say(self._load(each.literal))
+        if each.operation == "constant":
+            return self._constant(each, each.machine_type)
+        operands = [self._operand(operand, each) for operand in each.operands]
+        if each.operation == "reshape":
+            return operands[0]
+        if each.operation == "div":
+            return self._say(_DIVISIONS[each.dtype].format(*operands))
+        statement = _STATEMENTS[each.operation]
+        return self._say(statement.format(*operands, type=each.machine_type))
+
+    def _operand(self, operand: Traced, user: Traced) -> str:
+        """The operand's name; a count that meets one that varies is limited to 32 bits."""
+        name = self._written[operand]
+        if operand.dtype != "int64" or operand.varies or not user.varies:
+            return name
+        if operand.operation == "constant":
+            return self._constant(operand, "int32")
+        if not operand.small:
+            name = self._say(f"tl.minimum(tl.maximum({name}, {-LIMIT}), {LIMIT})")
+        return self._say(f"{name}.to(tl.int32)")
+
+    def _constant(self, each: Traced, machine_type: str) -> str:
+        number = repr(each.literal)
+        if machine_type.startswith("float") and number.strip("-") in ("inf", "nan"):
+            number = f'float("{number}")'
+        return self._say(f"tl.full((), {number}, tl.{machine_type})")
+
+    def _say(self, statement: str) -> str:
+        """The name of what a statement gives. Equal statements are written once."""
+        if statement not in self._alike:
+            name = self._alike[statement] = f"v{len(self._alike)}"
+            self._lines.append(f"{name} = {statement}")
+        return self._alike[statement]
