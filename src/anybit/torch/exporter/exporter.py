@@ -26,6 +26,7 @@ from anybit.torch.exporter.capture import (
 )
 from anybit.torch.exporter.fold import fold_constants
 from anybit.torch.exporter.graph import tidy
+from anybit.torch.exporter.names import name as names_of_values
 from anybit.torch.exporter.options import export_options
 from anybit.torch.exporter.report import Exported
 from anybit.torch.exporter.verify import verified
@@ -161,7 +162,7 @@ def _name(
         )
     if len(set(names)) != len(names):
         raise ModelError(f"names of inputs and outputs must differ, got {names}")
-    names.name(model, set(module.state_dict()) - set(names), names)
+    names_of_values(model, set(module.state_dict()) - set(names), names)
     for value, name in zip((*inputs, *outputs), names, strict=True):
         value.name = name
 
