@@ -12,7 +12,7 @@ from diff_models import X, layers
 from small_models import SHARED, array, model, needs_shared, node, quantized_input, quantized_weight
 
 import anybit
-from anybit.comparison import RUNNERS, Match, Sample, Verdict, diff
+from anybit.comparison import RUNNERS, Match, Sample, Verdict, diff, page
 from anybit.errors import ModelError
 
 f32 = np.float32
@@ -226,7 +226,7 @@ def test_shapes_that_differ() -> None:
     assert (found["y"].shape, found["y"].other_shape) == ((1, 4), (2, 4))
     assert (found["y"].verdict, found["y"].steps) == (Verdict.DIFFERENT, None)
     assert not found["y"].same_shape
-    assert "1 x 4 / 2 x 4" in found.to_html()
+    assert "1 x 4 / 2 x 4" in page(found)
 
 
 def test_sizes_of_one_do_not_matter() -> None:

@@ -13,7 +13,7 @@ import pytest
 from shell import Shell, X
 from small_models import array, model, node, quantized_input
 
-from anybit.comparison import Difference, diff
+from anybit.comparison import Difference, diff, page
 from anybit.comparison.report.pictures import blockwise, graded, heat_map, histogram, rectangle
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -153,15 +153,15 @@ def evil(mode: str) -> onnx.ModelProto:
 
 def test_names_are_escaped() -> None:
     found = diff(evil("ROUND"), evil("HALF_UP"), TIES)
-    page = found.to_html()
-    assert "script" not in Page(page).tags
-    assert "&lt;script&gt;alert(" in page
+    text = page(found)
+    assert "script" not in Page(text).tags
+    assert "&lt;script&gt;alert(" in text
 
 
 def test_an_equal_page() -> None:
-    page = diff(quantized_input(), None, TIES).to_html()
-    assert "<h1>No differences</h1>" in page
-    assert "svg" not in Page(page).tags
+    text = page(diff(quantized_input(), None, TIES))
+    assert "<h1>No differences</h1>" in text
+    assert "svg" not in Page(text).tags
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_random_inputs_take_the_sizes_that_one_side_fixes() -> None:
     ("inputs", "message"),
     [
         (np.ones((1, 5)), r"'x' must have shape \[1, 4\]"),
-        ({"z": X}, "takes the inputs x; missing or not known: x, z"),
+        ({"z": X}, "takes the inputs x; missing: x; not known: z"),
         (np.array([["a"] * 4]), "must be float32, got <U1"),
     ],
 )

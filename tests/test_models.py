@@ -22,8 +22,8 @@ from small_models import (
 
 import anybit
 from anybit.errors import ModelError
+from anybit.inputs import Tensor
 from anybit.model import load
-from anybit.tensors import Tensor
 
 X = np.array([[0.3, -0.8, 1.2, 99]], np.float32)
 # The arithmetic of these is exact: weights and activations are small integers times powers of two.
@@ -164,7 +164,7 @@ def test_integers_are_converted_where_that_is_exact() -> None:
         (np.float32(1), r"'x' must have shape"),
         (np.ones((0, 4), np.float32), "no elements"),
         ([["a", "b", "c", "d"]], "'x' must be float32, got <U1"),
-        ([[1, 2], [3]], "'x' is no array"),
+        ([[1, 2], [3]], "'x' is not an array"),
         (X.astype(complex), "'x' must be float32, got complex128"),
         (X.astype(object), "'x' must be float32, got object"),
         ({"x": X, "z": X}, "not known: z"),

@@ -15,8 +15,8 @@ from anybit.cli.convert import convert
 from anybit.cli.diff import diff
 from anybit.cli.info import info
 from anybit.cli.run import run
-from anybit.comparison.report.wording import shown
 from anybit.errors import ModelError
+from anybit.text import shown
 
 app = typer.Typer(
     help="Run, check, convert and compare quantized ONNX models, exactly and fast.",

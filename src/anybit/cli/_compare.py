@@ -3,16 +3,14 @@
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import typer
 from rich.console import Console
 
+from anybit.comparison.arrays import Array, is_number
+from anybit.comparison.measure import Tolerance, measure
+from anybit.comparison.report.wording import value
 from anybit.errors import ModelError
-
-Array: TypeAlias = npt.NDArray[Any]
 
 
 def compare(
@@ -59,19 +57,14 @@ def _difference(output: Array, wanted: Array, atol: float) -> str | None:
     """How two arrays differ, or None."""
     if output.shape != wanted.shape:
         return f"has shape {list(output.shape)}, expected {list(wanted.shape)}"
-    if not {output.dtype.kind, wanted.dtype.kind} <= set("fiub"):
+    if not (is_number(output) and is_number(wanted)):
         return f"has dtype {output.dtype}, expected {wanted.dtype}"
-    got, meant = output.astype(np.float64), wanted.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(got - meant)
-    distance[(got == meant) | (np.isnan(got) & np.isnan(meant))] = 0
-    distance[np.isnan(distance)] = np.inf  # NaN against a number
-    wrong = ~(distance <= atol)
-    if not wrong.any():
+    found = measure(output, wanted, None, Tolerance(steps=0, atol=atol))
+    if not found.differing:
         return None
-    at = np.unravel_index(distance.argmax(), distance.shape)
-    place = [int(index) for index in at]
+    worst = found.samples[0]
     return (
-        f"differs in {np.count_nonzero(wrong)} of {wrong.size} elements, most by "
-        f"{distance[at]:.6g} at {place}: got {output[at]:.9g}, expected {wanted[at]:.9g}"
+        f"differs in {found.differing} of {output.size} elements, most by "
+        f"{found.largest:.6g} at {list(worst.index)}: got {value(worst.a)}, "
+        f"expected {value(worst.b)}"
     )

@@ -3,16 +3,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
-
-import numpy.typing as npt
+from typing import Protocol
 
 from anybit.cli._arrays import read_arrays
-from anybit.comparison.feeds import random_inputs as numbers_for
 from anybit.errors import ModelError
-from anybit.tensors import Tensor
-
-Array: TypeAlias = npt.NDArray[Any]
+from anybit.inputs import Array, Tensor
 
 
 class TakesInputs(Protocol):
@@ -71,8 +66,3 @@ def _matched(arrays: dict[str, Array], names: list[str], option: str) -> dict[st
             return {names[0]: next(iter(arrays.values()))}
     held = ", ".join(name or "one array without a name" for name in arrays) or "nothing"
     raise ModelError(f"--input {option} holds {held}; the model's inputs are {', '.join(names)}")
-
-
-def random_inputs(model: TakesInputs) -> dict[str, Array]:
-    """Made-up numbers, the same every time."""
-    return numbers_for(model.inputs)

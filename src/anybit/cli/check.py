@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from anybit.cli._console import stdout
-from anybit.comparison.report.wording import shown
 from anybit.onnx.checks.checking import TARGETS, Finding
 from anybit.onnx.checks.checking import check as check_model
+from anybit.text import shown
 
 _COLOURS = {"error": "bold red", "warning": "yellow"}
 

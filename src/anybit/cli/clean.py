@@ -8,12 +8,12 @@ import typer
 
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size
-from anybit.comparison.report.wording import counted
 from anybit.errors import ModelError
 from anybit.onnx import read
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.cleaning import clean as clean_model
 from anybit.onnx.files.writer import save
+from anybit.text import counted
 
 _TARGETS = "|".join(name for name, each in TARGETS.items() if each.names)
 

@@ -14,10 +14,10 @@ from rich.table import Table
 
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size, write_text
-from anybit.comparison.report.wording import shown
 from anybit.onnx.conversion import NEWEST_OPSET, Conversion, Form
 from anybit.onnx.conversion import convert as convert_model
 from anybit.onnx.report import Step
+from anybit.text import shown
 
 
 def convert(

@@ -16,11 +16,12 @@ from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, write_text
 from anybit.cli._inputs import gather_inputs
 from anybit.cli.run import Inputs
-from anybit.comparison import RUNNERS, Difference
+from anybit.comparison import RUNNERS, Difference, page
 from anybit.comparison.compare import compare
 from anybit.comparison.report import wording
 from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.errors import ModelError
+from anybit.text import shown
 
 # Below, there is no room for the names of nodes beside those of tensors.
 _WIDE = 120
@@ -81,7 +82,7 @@ def diff(
         found = _compared(a, b, inputs, runners, steps, atol)
     text = json.dumps(found.to_json(), indent=2, allow_nan=False)
     if html is not None:
-        write_text(html, found.to_html())
+        write_text(html, page(found))
     if to_stdout:
         print(text)
     else:
@@ -111,7 +112,7 @@ def _compared(
 def _show(found: Difference, show_all: bool) -> None:
     console = stdout()
     for side, name in (("A", found.a), ("B", found.b)):
-        console.print(Text(f"{side}  {wording.shown(name)}"))
+        console.print(Text(f"{side}  {shown(name)}"))
     tensors = found.tensors if show_all else found.different
     if tensors:
         left_out = () if console.width >= _WIDE else ("node",)

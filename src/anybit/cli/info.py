@@ -14,8 +14,8 @@ from rich.table import Table
 
 from anybit.cli._console import stdout
 from anybit.cli._files import readable
-from anybit.comparison.report.wording import shown
 from anybit.onnx.summary import Parameter, Quantizer, Summary, summarize
+from anybit.text import shown
 
 _LONGEST_NAME = 16
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,12 +19,11 @@ from rich.table import Table
 from anybit.cli import _arrays
 from anybit.cli._compare import compare, expected_of
 from anybit.cli._console import stdout, working
-from anybit.cli._inputs import gather_inputs, random_inputs
-from anybit.comparison.report.wording import shown
+from anybit.cli._inputs import gather_inputs
 from anybit.errors import ModelError
+from anybit.inputs import Array, random_inputs
 from anybit.model import Model, load
-
-Array: TypeAlias = npt.NDArray[Any]
+from anybit.text import shown
 
 _SECONDS_BEFORE_PROGRESS = 0.5
 
@@ -77,7 +75,7 @@ def run(
         network = load(model)
     if expected is not None:  # found out now, not after a long run
         expected_of([each.name for each in network.outputs], expected)
-    feeds = gather_inputs(network, inputs) if inputs else random_inputs(network)
+    feeds = gather_inputs(network, inputs) if inputs else random_inputs(network.inputs)
     times, outputs = _timed(network, feeds, repeat)
     if output is not None:
         _arrays.write_arrays(output, outputs)

@@ -2,17 +2,19 @@
 """Where two models, two runtimes, or a model and recorded tensors disagree.
 
 diff              compare every tensor, not only the outputs
-Difference        what was found; `to_json` and `to_html` write it down
+Difference        what was found; `to_json` writes it down
+page              the same as a page with pictures
 TensorDifference  one pair of tensors
 RUNNERS           what can run a model, by name
 """
 
 from anybit.comparison.compare import diff
+from anybit.comparison.measure import Sample
+from anybit.comparison.report.html import page
 from anybit.comparison.results import (
     Difference,
     Match,
     NodeInput,
-    Sample,
     TensorDifference,
     Verdict,
 )
@@ -27,4 +29,5 @@ __all__ = [
     "TensorDifference",
     "Verdict",
     "diff",
+    "page",
 ]

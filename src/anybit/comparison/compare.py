@@ -11,7 +11,6 @@ from anybit.comparison.feeds import (
     common_inputs,
     given_inputs,
     input_pairs,
-    random_inputs,
     renamed,
 )
 from anybit.comparison.judge import judged
@@ -20,7 +19,7 @@ from anybit.comparison.results import Difference
 from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.comparison.sides.runners import capture
 from anybit.errors import ModelError
-from anybit.model import Feeds
+from anybit.inputs import Feeds, random_inputs
 from anybit.onnx import Source
 
 

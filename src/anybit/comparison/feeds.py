@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inputs of both sides: one set of arrays, whatever each side calls them."""
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from anybit.comparison.arrays import Array
 from anybit.comparison.sides.network import Network
 from anybit.errors import ModelError
-from anybit.model import Feeds
-from anybit.tensors import Tensor, converted, misfit
-
-# 8 GiB of float32: more is a mistake in the model rather than a wish.
-_MOST_RANDOM_ELEMENTS = 2**31
+from anybit.inputs import Feeds, Tensor, bound, check_shape, converted, slice_of, slices_of
 
 
 @dataclass(frozen=True)
@@ -27,27 +20,6 @@ class Rows:
     def of(self, array: Array) -> Array:
         """The rows of an array that has one per row of the inputs; other arrays as they are."""
         return array[: self.taken] if array.ndim and len(array) == self.given else array
-
-
-def random_inputs(inputs: Iterable[Tensor]) -> dict[str, Array]:
-    """Normally distributed numbers (0 and 1 for integers) from seed 0; free sizes are 1.
-
-    Raises:
-        ModelError: An input without a declared shape, or of one that is too large to make up.
-    """
-    generator = np.random.default_rng(0)
-    return {each.name: _random(generator, each) for each in inputs}
-
-
-def _random(generator: np.random.Generator, declared: Tensor) -> Array:
-    if declared.shape is None:
-        raise ModelError(f"input {declared.name!r} has no declared shape: pass --input")
-    shape = [size if isinstance(size, int) else 1 for size in declared.shape]
-    if math.prod(shape) > _MOST_RANDOM_ELEMENTS:
-        raise ModelError(f"input {declared.name!r} of shape {shape} is too large to make up")
-    if declared.dtype.kind == "f":
-        return generator.standard_normal(shape, dtype=np.float32).astype(declared.dtype)
-    return generator.integers(0, 2, shape).astype(declared.dtype)
 
 
 def input_pairs(a: Network, b: Network) -> list[tuple[Tensor, Tensor]]:
@@ -79,48 +51,19 @@ def _common_shape(ours: Tensor, theirs: Tensor) -> tuple[int | str | None, ...] 
     return tuple(our if isinstance(our, int) else their for our, their in sizes)
 
 
-def given_inputs(inputs: list[Tensor], given: Feeds) -> tuple[dict[str, Array], Rows | None]:
+def given_inputs(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Array], Rows | None]:
     """The arrays by A's names, as A's types, and which rows of what was given they are.
 
     Raises:
         ModelError: A missing or unknown name, or an array that does not fit the model.
     """
-    names = ", ".join(each.name for each in inputs) or "none"
-    if not isinstance(given, Mapping):
-        if len(inputs) != 1:
-            raise ModelError(f"the model takes {len(inputs)} inputs: pass a dict of {names}")
-        given = {inputs[0].name: given}
-    wrong = given.keys() ^ {each.name for each in inputs}
-    if wrong:
-        which = ", ".join(sorted(map(str, wrong)))
-        raise ModelError(f"the model takes the inputs {names}; missing or not known: {which}")
-    feeds = {each.name: converted(given[each.name], each) for each in inputs}
-    rows = _rows(inputs, feeds)
-    if rows is not None:
-        feeds = {name: rows.of(array) for name, array in feeds.items()}
-    for each in inputs:
-        check_shape(each, feeds[each.name])
-    return feeds, rows
-
-
-def _rows(inputs: list[Tensor], feeds: Mapping[str, Array]) -> Rows | None:
-    for each in inputs:
-        array, fixed = feeds[each.name], each.shape[0] if each.shape else None
-        if array.ndim and isinstance(fixed, int) and len(array) > fixed:
-            return Rows(len(array), fixed)
-    return None
-
-
-def check_shape(declared: Tensor, array: Array) -> None:
-    """ModelError if the array has another shape than the declared one."""
-    if declared.shape is None:
-        return
-    fits = array.ndim == len(declared.shape) and all(
-        size == wanted or not isinstance(wanted, int)
-        for size, wanted in zip(array.shape, declared.shape, strict=True)
-    )
-    if not fits:
-        raise ModelError(misfit(declared, array))
+    feeds = bound(inputs, given)
+    slices = slices_of(inputs, feeds)
+    if slices == 1:
+        return feeds, None
+    first = slice_of(feeds, 0, slices)
+    name = next(each.name for each in inputs if each.rows is not None)
+    return first, Rows(len(feeds[name]), len(first[name]))
 
 
 def renamed(

@@ -9,12 +9,12 @@ import onnx_ir as ir
 from anybit.comparison.arrays import squeezed
 from anybit.comparison.match import Pair, match
 from anybit.comparison.measure import Measured, Tolerance, measure
-from anybit.comparison.report import wording
 from anybit.comparison.report.hints import hidden, hints
 from anybit.comparison.results import Difference, NodeInput, TensorDifference, Verdict
 from anybit.comparison.sides.network import Side
 from anybit.comparison.steps import Step, step_of
 from anybit.errors import ModelError
+from anybit.text import shown
 
 _ORDER = (Verdict.EQUAL, Verdict.TOLERATED, Verdict.DIFFERENT)
 
@@ -159,7 +159,7 @@ class _Judgement:
                 continue
             found = ", ".join(hidden(ours, theirs, self._known_a, self._known_b))
             if found:
-                name = wording.shown(tensor.name)
+                name = shown(tensor.name)
                 yield f"{name} is equal with these inputs, but {found}"
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from anybit.comparison.arrays import Array, is_float
-from anybit.comparison.results import Sample
 from anybit.comparison.steps import Step
 
 _SAMPLES = 5
@@ -19,6 +18,16 @@ class Tolerance:
 
     steps: float
     atol: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One differing element; `steps` is None where the step is not known."""
+
+    index: tuple[int, ...]
+    a: float
+    b: float
+    steps: float | None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anybit.comparison.arrays import Array
+from anybit.comparison.measure import Sample
 from anybit.comparison.steps import Step
 
 
@@ -31,16 +32,6 @@ class Verdict(StrEnum):
     TOLERATED = "tolerated"
     """They differ, but only as far as is allowed, or as follows from what is allowed."""
     DIFFERENT = "different"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One differing element; `steps` is None where the step is not known."""
-
-    index: tuple[int, ...]
-    a: float
-    b: float
-    steps: float | None
 
 
 @dataclass(frozen=True)
@@ -184,12 +175,6 @@ class Difference:
         }
         plain: dict[str, Any] = _plain(record)
         return plain
-
-    def to_html(self) -> str:
-        """A page of its own, without scripts and without anything from elsewhere."""
-        from anybit.comparison.report.html import page
-
-        return page(self)
 
 
 def _badness(tensor: TensorDifference) -> tuple[bool, float, float]:

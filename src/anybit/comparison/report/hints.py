@@ -7,10 +7,11 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.comparison.measure import differing_elements
-from anybit.comparison.report.wording import counted, shown, value
+from anybit.comparison.report.wording import value
 from anybit.comparison.results import TensorDifference
 from anybit.comparison.steps import Arrays, is_quantizer, parameter_names
 from anybit.onnx.operators.registry import operator_of
+from anybit.text import counted, shown
 
 _LONGEST_VALUE = 40
 

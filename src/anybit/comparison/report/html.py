@@ -6,6 +6,7 @@ from html import escape
 from anybit.comparison.report import wording
 from anybit.comparison.report.pictures import heat_map, histogram
 from anybit.comparison.results import Difference, TensorDifference
+from anybit.text import counted, shown
 
 _LIGHT = """
 --paper:#ffffff;--ink:#1f2328;--faint:#59636e;--line:#d1d9e0;--bar:#0969da;
@@ -84,10 +85,10 @@ def _pictures(found: Difference) -> list[str]:
             chosen[title] = tensor
     parts = []
     for title, tensor in chosen.items():
-        parts.append(f"<h2>{title} tensor: {_text(wording.shown(tensor.name))}</h2>")
+        parts.append(f"<h2>{title} tensor: {_text(shown(tensor.name))}</h2>")
         of = f", step of {tensor.step_of}" if tensor.step is not None else ""
         origin = f"Made by {tensor.made_by}" if tensor.operator else "A stored constant"
-        parts.append(f"<p>{_text(wording.shown(origin + of))}.</p>")
+        parts.append(f"<p>{_text(shown(origin + of))}.</p>")
         parts += [histogram(tensor), heat_map(tensor)]
     return parts
 
@@ -112,8 +113,8 @@ def _class(heading: str) -> str:
 def _unmatched(side: str, names: tuple[str, ...]) -> list[str]:
     if not names:
         return []
-    items = _list([_text(wording.shown(name)) for name in names])
-    heading = f"{wording.counted(len(names), 'tensor')} of {side} without a counterpart"
+    items = _list([_text(shown(name)) for name in names])
+    heading = f"{counted(len(names), 'tensor')} of {side} without a counterpart"
     return [f"<details><summary>{heading}</summary>{items}</details>"]
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from anybit.comparison.arrays import Array
 from anybit.comparison.measure import differences
-from anybit.comparison.report.wording import counted
 from anybit.comparison.results import TensorDifference
+from anybit.text import counted
 
 _WIDTH = 640
 _HEIGHT = 180

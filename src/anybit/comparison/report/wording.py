@@ -3,9 +3,10 @@
 
 from collections.abc import Iterable
 
-from anybit.comparison.results import Difference, Match, Sample, TensorDifference, Verdict
+from anybit.comparison.measure import Sample
+from anybit.comparison.results import Difference, Match, TensorDifference, Verdict
+from anybit.text import counted, listed, shown
 
-_MOST_INPUTS = 8
 _STATES = {
     Verdict.EQUAL: "equal",
     Verdict.TOLERATED: "within the tolerance",
@@ -81,7 +82,7 @@ def remarks(found: Difference) -> list[str]:
         remarks.append(f"differences up to {' or '.join(allowed)} count as equal")
     signs = [each for each in found.tensors if each.zero_signs]
     if signs:
-        names = _listed([shown(each.name) for each in signs])
+        names = listed([shown(each.name) for each in signs])
         remarks.append(f"0 and -0 count as equal; they meet in {names}")
     return remarks
 
@@ -97,7 +98,7 @@ def first_difference(found: Difference) -> str:
     states: dict[str, list[str]] = {}
     for each in found.inputs:
         states.setdefault(_STATES[each.verdict], []).append(shown(each.name))
-    inputs = [f" Inputs {state}: {_listed(names)}." for state, names in states.items()]
+    inputs = [f" Inputs {state}: {listed(names)}." for state, names in states.items()]
     return f"{sentence}, made by {shown(first.made_by)}.{''.join(inputs)}"
 
 
@@ -117,25 +118,9 @@ def number(of: float | None) -> str:
     return "" if of is None else f"{of:.4g}"
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def shown(name: str) -> str:
-    """A name with escapes for what is no printable character, as terminals obey some of those."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-
-
 def _steps(of: float) -> str:
     text = number(of)
     return f"{text} step{'' if text == '1' else 's'}"
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_INPUTS
-    return ", ".join(names[:_MOST_INPUTS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _unmatched(found: Difference) -> list[tuple[str, tuple[str, ...]]]:

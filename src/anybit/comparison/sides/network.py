@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from anybit.comparison.arrays import Array, is_number
 from anybit.errors import ModelError
+from anybit.inputs import declared_inputs
 from anybit.onnx import Source, read
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import Normalize
 from anybit.onnx.preparation import apply
-from anybit.tensors import tensor_of
 
 
 class Network:
@@ -33,12 +33,7 @@ class Network:
         model = read(source)
         self.model = model.clone()
         apply(self.model, source, Normalize())
-        constants = set(self.model.graph.initializers.values())
-        self.inputs = tuple(
-            tensor_of(value, self.label)
-            for value in self.model.graph.inputs
-            if value not in constants
-        )
+        self.inputs = declared_inputs(self.model.graph, self.label)
 
     @property
     def outputs(self) -> list[str]:

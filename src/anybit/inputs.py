@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model takes and gives, and arrays that are to fit it.
+
+A free size is one that the file leaves open: it has a name, nothing, or the -1 of some exporters.
+Rows are what lies along the first axis. An input whose first size is fixed to n takes k * n rows,
+with the same k for all inputs that have such a size: k slices, each a run of its own.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from anybit import text
+from anybit.errors import ModelError
+
+Array: TypeAlias = npt.NDArray[Any]
+Feeds: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+Shape: TypeAlias = tuple[int | str | None, ...]
+
+# 8 GiB of float32: more is a mistake in the model rather than a wish.
+_MOST_RANDOM_ELEMENTS = 2**31
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output: `shape` has an int for a fixed size, a name or None for a free one.
+
+    It is None itself where not even the rank is known.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: Shape | None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {text.typed(self.dtype, self.shape)}"
+
+    @property
+    def rows(self) -> int | None:
+        """The first size, where that is fixed."""
+        first = self.shape[0] if self.shape else None
+        return first if isinstance(first, int) else None
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether an array of that shape has every fixed size."""
+        return self.shape is None or (
+            len(shape) == len(self.shape)
+            and all(
+                size == wanted or not isinstance(wanted, int)
+                for size, wanted in zip(shape, self.shape, strict=True)
+            )
+        )
+
+
+def declared_inputs(graph: ir.Graph, where: str) -> tuple[Tensor, ...]:
+    """The inputs that a caller gives: those that are not stored in the file.
+
+    Raises:
+        ModelError: One that is not a tensor of numbers of a known type.
+    """
+    stored = set(graph.initializers.values())
+    return tuple(declared(value, where) for value in graph.inputs if value not in stored)
+
+
+def declared(value: ir.Value, where: str) -> Tensor:
+    """What a value of a graph declares.
+
+    Raises:
+        ModelError: It is not a tensor of numbers of a known type.
+    """
+    name = value.name or ""
+    dtype = value.dtype
+    if not isinstance(value.type, ir.TensorType) or dtype in (None, ir.DataType.UNDEFINED):
+        raise ModelError(f"{where}: {name!r} is not a tensor of a known type")
+    assert dtype is not None
+    if dtype == ir.DataType.STRING:
+        raise ModelError(f"{where}: {name!r} holds strings; only numbers are supported")
+    shape = None
+    if value.shape is not None:
+        shape = tuple(_size(size) for size in value.shape)
+    return Tensor(name, dtype.numpy(), shape)
+
+
+def _size(size: int | ir.SymbolicDim) -> int | str | None:
+    if isinstance(size, int):
+        return size if size >= 0 else None
+    return size.value
+
+
+def derived(argument: Any) -> Tensor:
+    """An output that the file does not type, as the runtime has derived it."""
+    names = {"float": "float32", "double": "float64"}
+    spelled = argument.type.removeprefix("tensor(").removesuffix(")")
+    return Tensor(argument.name, np.dtype(names.get(spelled, spelled)), tuple(argument.shape))
+
+
+def bound(inputs: Sequence[Tensor], given: Feeds) -> dict[str, Array]:
+    """One array of the declared dtype per input, in their order. Shapes are not looked at.
+
+    Raises:
+        ModelError: A missing or unknown name, or what `converted` refuses.
+    """
+    names = text.listed(each.name for each in inputs) or "none"
+    if not isinstance(given, Mapping):
+        if len(inputs) != 1:
+            raise ModelError(f"the model takes {len(inputs)} inputs: pass a dict of {names}")
+        return {inputs[0].name: converted(given, inputs[0])}
+    known = {each.name for each in inputs}
+    if given.keys() != known:
+        missing = text.listed(sorted(known - given.keys())) or "none"
+        unknown = text.listed(sorted(map(str, given.keys() - known))) or "none"
+        raise ModelError(
+            f"the model takes the inputs {names}; missing: {missing}; not known: {unknown}"
+        )
+    return {each.name: converted(given[each.name], each) for each in inputs}
+
+
+def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
+    """The value as an array of the declared dtype; `Model.run` says what is converted.
+
+    Raises:
+        ModelError: It is not an array, it is empty, or the dtype cannot hold its numbers.
+    """
+    if type(value) is np.ndarray and value.dtype == declared.dtype and value.size:
+        return value
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"input {declared.name!r} is not an array: {error}") from error
+    if not array.size:
+        raise ModelError(f"input {declared.name!r} has shape {array.shape}: it has no elements")
+    if array.dtype == declared.dtype:
+        return array
+    wanted, kinds = declared.dtype, "fiub"
+    if array.dtype.kind in kinds and wanted.kind in kinds:
+        with np.errstate(all="ignore"):
+            cast = array.astype(wanted)
+            back = cast.astype(array.dtype)  # comparing with the cast itself would round
+        if array.dtype.kind == wanted.kind == "f" or np.array_equal(back, array):
+            return cast
+    raise ModelError(
+        f"input {declared.name!r} must be {wanted}, got {array.dtype} values that "
+        f"{wanted} cannot hold; convert them with astype"
+    )
+
+
+def check_sizes(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> None:
+    """ModelError where sizes of one name are not the same wherever they stand."""
+    sizes: dict[str, int] = {}
+    for each in inputs:
+        for size, name in zip(feeds[each.name].shape, each.shape or (), strict=False):
+            if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                raise ModelError(
+                    f"input {each.name!r} has {name} = {size}, another input {sizes[name]}"
+                )
+
+
+def slices_of(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> int:
+    """How many runs the rows of the arrays need.
+
+    Raises:
+        ModelError: A shape that no number of runs fits, or inputs that need different numbers.
+    """
+    counts: dict[int, str] = {}
+    for each in inputs:
+        array, rows = feeds[each.name], each.rows
+        if array.shape == each.shape or each.shape is None:
+            counts.setdefault(1, each.name)
+            continue
+        shape = array.shape
+        if rows and shape and shape[0] % rows == 0:
+            shape = (rows, *shape[1:])
+        if not each.fits(shape):
+            raise ModelError(_misfit(each, array))
+        counts.setdefault(1 if rows is None else len(array) // rows, each.name)
+    if len(counts) > 1:
+        (one, a), (other, b), *_ = counts.items()
+        raise ModelError(
+            f"the inputs have different numbers of rows: {a!r} has enough for "
+            f"{text.counted(one, 'run')} of the model, {b!r} for {other}"
+        )
+    return next(iter(counts), 1)
+
+
+def slice_of(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, Array]:
+    """The arrays of one of so many runs."""
+    if slices == 1:
+        return dict(feeds)
+    part = {}
+    for name, array in feeds.items():
+        rows = len(array) // slices
+        part[name] = array[index * rows : (index + 1) * rows]
+    return part
+
+
+def check_shape(declared: Tensor, array: Array) -> None:
+    """ModelError if the array has another shape than the declared one."""
+    if not declared.fits(array.shape):
+        raise ModelError(_misfit(declared, array))
+
+
+def _misfit(declared: Tensor, array: Array) -> str:
+    rows = declared.rows
+    hint = {None: "", 1: " or any number of rows"}.get(rows, f" or a multiple of {rows} rows")
+    return (
+        f"input {declared.name!r} must have shape {text.sizes(declared.shape)}{hint}, "
+        f"got {list(array.shape)}"
+    )
+
+
+def with_sizes(inputs: Iterable[Tensor], shapes: Mapping[str, Sequence[int]]) -> list[Tensor]:
+    """The inputs with these shapes for some of them.
+
+    Raises:
+        ModelError: A name that is not an input, or a shape that contradicts the declared one.
+    """
+    inputs = list(inputs)
+    unknown = [name for name in shapes if name not in {each.name for each in inputs}]
+    if unknown:
+        names = text.listed(each.name for each in inputs) or "none"
+        raise ModelError(f"{unknown[0]} is not an input; inputs: {names}")
+    for each in inputs:
+        shape = shapes.get(each.name)
+        if shape is not None and not each.fits(shape):
+            raise ModelError(
+                f"input {each.name!r} is declared with shape {text.sizes(each.shape)}, "
+                f"which {text.sizes(shape)} does not fit"
+            )
+    return [
+        replace(each, shape=tuple(shapes[each.name])) if each.name in shapes else each
+        for each in inputs
+    ]
+
+
+def free_sizes(inputs: Iterable[Tensor]) -> list[Tensor]:
+    """The inputs that leave a size open."""
+    return [each for each in inputs if any(not isinstance(size, int) for size in each.shape or ())]
+
+
+def random_inputs(inputs: Iterable[Tensor]) -> dict[str, Array]:
+    """Normally distributed numbers (0 and 1 for integers) from seed 0; free sizes are 1.
+
+    Raises:
+        ModelError: An input without a declared shape, or of one that is too large to make up.
+    """
+    generator = np.random.default_rng(0)
+    return {each.name: _random(generator, each) for each in inputs}
+
+
+def _random(generator: np.random.Generator, declared: Tensor) -> Array:
+    if declared.shape is None:
+        raise ModelError(
+            f"input {declared.name!r} has no declared shape: pass an array, or its sizes with "
+            f"--shape {declared.name}=..."
+        )
+    shape = [size if isinstance(size, int) else 1 for size in declared.shape]
+    if math.prod(shape) > _MOST_RANDOM_ELEMENTS:
+        raise ModelError(f"input {declared.name!r} of shape {shape} is too large to make up")
+    if declared.dtype.kind == "f":
+        return generator.standard_normal(shape, dtype=np.float32).astype(declared.dtype)
+    return generator.integers(0, 2, shape).astype(declared.dtype)

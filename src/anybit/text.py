@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words that messages, tables and pages share."""
+
+from collections.abc import Iterable
+
+
+def shown(name: str) -> str:
+    """A name with escapes for what is not a printable character: terminals obey some of those."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 node", "2 nodes"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Names with commas between, and how many there are beyond the first `most`."""
+    names = list(names)
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def sizes(shape: Iterable[int | str | None] | None) -> str:
+    """A shape: "[1, 3, height, ?]", with the names of free sizes; "[...]" for an unknown rank."""
+    if shape is None:
+        return "[...]"
+    return f"[{', '.join('?' if size in (None, '') else str(size) for size in shape)}]"
+
+
+def typed(dtype: object, shape: Iterable[int | str | None] | None) -> str:
+    """A type and a shape: "float32[1, 3, height, ?]"."""
+    return f"{dtype}{sizes(shape)}"

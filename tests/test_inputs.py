@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs: what a model declares, arrays that are to fit, rows, made-up numbers, engines."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from small_models import model, node
+
+from anybit import text
+from anybit.errors import ModelError
+from anybit.inputs import Array, Tensor, free_sizes, random_inputs, slices_of, with_sizes
+from anybit.model import Model, load
+
+FLOAT = np.dtype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((), "[]"),
+        ((1, "height", None, ""), "[1, height, ?, ?]"),
+        (None, "[...]"),
+    ],
+)
+def test_one_wording_of_shapes(shape: tuple[int | str | None, ...] | None, words: str) -> None:
+    assert text.sizes(shape) == words
+    assert str(Tensor("x", FLOAT, shape)) == f"x: float32{words}"
+
+
+class Doubling:
+    """An engine of two rows at a time."""
+
+    inputs = (Tensor("x", FLOAT, (2, 3)),)
+    outputs = (Tensor("y", FLOAT, (2, 3)),)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        assert feeds["x"].shape == (2, 3)
+        return {"y": 2 * feeds["x"]}
+
+
+def test_a_model_over_any_engine() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    network = Model(Doubling())
+    np.testing.assert_array_equal(network.run(x.tolist())["y"], 2 * x)
+    np.testing.assert_array_equal(network.run(x[:2])["y"], 2 * x[:2])
+    with pytest.raises(ModelError, match="a multiple of 2 rows"):
+        network.run(x[:3])
+
+
+def test_numbers_of_rows_in_words() -> None:
+    """One rule for all inputs, and no set of Python in the message."""
+    inputs = [Tensor("a", FLOAT, (2, 3)), Tensor("b", FLOAT, (1,))]
+    feeds = {"a": np.ones((4, 3), np.float32), "b": np.ones(1, np.float32)}
+    with pytest.raises(ModelError, match=r"'a' has enough for 2 runs of the model, 'b' for 1$"):
+        slices_of(inputs, feeds)
+
+
+def test_shapes_for_made_up_numbers() -> None:
+    inputs = [Tensor("x", FLOAT, ("n", 3, None)), Tensor("z", FLOAT, None)]
+    assert free_sizes(inputs) == inputs[:1]
+    given = with_sizes(inputs, {"x": (2, 3, 5), "z": (7,)})
+    assert [array.shape for array in random_inputs(given).values()] == [(2, 3, 5), (7,)]
+    with pytest.raises(ModelError, match=r"declared with shape \[n, 3, \?\], which \[2, 4, 5\]"):
+        with_sizes(inputs, {"x": (2, 4, 5)})
+    with pytest.raises(ModelError, match="w is not an input; inputs: x, z"):
+        with_sizes(inputs, {"w": (2,)})
+    with pytest.raises(ModelError, match="'z' has no declared shape"):
+        random_inputs(inputs)
+
+
+def test_the_session_underneath() -> None:
+    network = load(model([node("Relu", "x", domain="")]))
+    assert [each.name for each in network.session.get_outputs()] == ["y"]
