@@ -4,7 +4,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -132,14 +132,39 @@ def test_keywords_structures_and_outputs_that_are_inputs() -> None:
     x = numbers(3, 4)
     found = export(Structured(), ({"a": x, "b": 2 * x},), kwargs={"shift": 3 * x})
     assert found.equal
-    assert [value.name for value in found.model.graph.outputs] == [
-        f"output_{index}" for index in range(4)
-    ]
+    outputs = [value.name for value in found.model.graph.outputs]
+    assert outputs == ["total", "again", "a", "shifted"]
     names = [value.name for value in found.model.graph.inputs]
     results = anybit.load(found.model).run(
         dict(zip(names, (x.numpy(), 2 * x.numpy(), 3 * x.numpy()), strict=True))
     )
     assert [float(array[0, 0] / x[0, 0]) for array in results.values()] == [3, 3, 1, 6]
+
+
+class Detection(NamedTuple):
+    boxes: Any
+    scores: Any
+
+
+@pytest.mark.parametrize(
+    ("give", "expected"),
+    [
+        (lambda x: {"logits": x + 1, "hidden": {"last": x + 2}}, ["logits", "hidden.last"]),
+        (lambda x: {"logits": x + 1}, ["logits"]),
+        (lambda x: {"x": x + 1, "y": x + 2}, ["x_1", "y"]),
+        (lambda x: {"maps": [x + 1, x + 2]}, ["maps.0", "maps.1"]),
+        (lambda x: ({"a.b": x + 1}, {"b": x + 3}, x + 2), ["0.a.b", "1.b", "output_2"]),
+        (lambda x: {0: x + 1, 1: x + 2}, ["output_0", "output_1"]),
+        (lambda x: {"": x + 1, "new\nline": x + 2}, ["output_0", "output_1"]),
+        (lambda x: Detection(x + 1, x + 2), ["boxes", "scores"]),
+        (lambda x: [x + 1], ["output"]),
+        (lambda x: (x + 1, x + 2), ["output_0", "output_1"]),
+    ],
+)
+def test_outputs_are_called_by_their_keys(give: Callable[[Any], Any], expected: list[str]) -> None:
+    found = export(Call(give), numbers(2, 3))
+    assert [value.name for value in found.model.graph.outputs] == expected
+    assert found.equal
 
 
 def test_the_module_stays_as_it_is() -> None:

@@ -211,12 +211,14 @@ def test_table() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"weights": "int4"}, "unknown key 'weights', did you mean 'weight'?"),
+        ({"weights": "int4"}, 'unknown key "weights"; did you mean "weight"? known: weight, bias'),
         ({"weight": "itn4"}, '\'itn4\': unknown kind "itn4"; did you mean "int4"?'),
         (
             {"weight": "int4 perchannel"},
             'unknown word "perchannel"; did you mean "per-channel"?.*in \'int4 perchannel\'',
         ),
+        ({"weight": "quark"}, "layer 'lift', weight: 'quark': unknown kind \"quark\"; known: int4"),
+        (SPEC | {"layers": {"head": {"output": "itn4"}}}, "layer 'head', output: 'itn4': unknown"),
         ({"weight": 4}, "weight must be words like .*, got 4"),
         ({"weight": "int40"}, "bits must be an integer in 1 .. 32, got 40"),
         ({"weight": "int1"}, "use BipolarQuantizer"),
@@ -235,7 +237,10 @@ def test_table() -> None:
         ({"weight": "int4 accumulator"}, "'lift': .* for a bias_quantizer, not for weight_quant"),
         (SPEC | {"skip": "head"}, "\"skip\" must be a list of names or patterns, got 'head'"),
         (SPEC | {"layers": {"block.*": {}}}, "layers: no layer matches 'block.*'; there are blo"),
-        (SPEC | {"layers": {"head": {"input": "int4"}}}, "layers: head: unknown key 'input'"),
+        (
+            SPEC | {"layers": {"head": {"input": "int4"}}},
+            'layers: head: unknown key "input"; known: ',
+        ),
         (SPEC | {"layers": ["head"]}, '"layers" must be a mapping'),
         (
             SPEC | {"skip": ["head"], "layers": {"head": "int8"}},
@@ -254,6 +259,58 @@ def test_bad_specifications(spec: Any, message: str, inplace: bool) -> None:
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         quantize_model(model, spec, inplace=inplace)
     assert not quantizers(model)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("INT8", '"int8"'),
+        ("UInt4", '"uint4"'),
+        ("4bit", '"int4"'),
+        ("8-bits", '"int8"'),
+        ("u8", '"uint8"'),
+        ("3", '"int3"'),
+        ("fp8", '"float8_e4m3fn" or "float8_e5m2"'),
+        ("float8", '"float8_e4m3fn" or "float8_e5m2"'),
+        ("FP4", '"float4_e2m1fn"'),
+        ("float8_e4m3", '"float8_e4m3fn"'),
+        ("E5M2", '"e5m2"'),
+        ("fp8_e3m4", '"e3m4"'),
+        ("fp16", '"float16"'),
+        ("BFLOAT16", '"bfloat16"'),
+        ("bf16", '"bfloat16"'),
+        ("binary", '"bipolar"'),
+        ("Ternary", '"ternary"'),
+    ],
+)
+def test_what_words_of_others_mean(word: str, meant: str) -> None:
+    """What is suggested is a kind, and the error is one line."""
+    with pytest.raises(ValueError, match=rf'unknown kind "{word}"; did you mean {meant}\? known: '):
+        nn.quantizer(word)
+    for each in meant.replace('"', "").split(" or "):
+        assert nn.quantizer(each) is not None
+
+
+@pytest.mark.parametrize("word", ["float7", "int", "99bit", "none", "x8"])
+def test_words_that_mean_nothing(word: str) -> None:
+    with pytest.raises(ValueError, match=rf'unknown kind "{word}"; ') as caught:
+        nn.quantizer(word)
+    assert "known: int4, uint4" in str(caught.value)
+
+
+def test_formats_that_are_not_known() -> None:
+    with pytest.raises(ValueError, match='unknown format "fp6"; did you mean "float6_e3m2fn" or'):
+        nn.FloatQuantizer("fp6")
+    with pytest.raises(ValueError, match=r'unknown format "int8"; .*known: float8_e4m3fn, .*eXmY'):
+        nn.FloatQuantizer("int8")
+
+
+def test_errors_before_the_first_batch_name_the_layer() -> None:
+    model = quantize_model(Tied(), SPEC | {"first/last": {"activation": "int8 ema"}}).eval()
+    with pytest.raises(RuntimeError, match="the scale of the input_quantizer of layer 'lift' is"):
+        model(torch.rand(2, 1, 6, 6))
+    model.train()(torch.rand(2, 1, 6, 6))
+    model.eval()(torch.rand(2, 1, 6, 6))
 
 
 def test_models_without_layers() -> None:

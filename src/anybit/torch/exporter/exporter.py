@@ -27,6 +27,7 @@ from anybit.torch.exporter.capture import (
 from anybit.torch.exporter.fold import fold_constants
 from anybit.torch.exporter.graph import tidy
 from anybit.torch.exporter.names import name as names_of_values
+from anybit.torch.exporter.names import names_of_outputs
 from anybit.torch.exporter.options import export_options
 from anybit.torch.exporter.report import Exported
 from anybit.torch.exporter.verify import verified
@@ -67,7 +68,8 @@ def export(
             in the first tensor. It is called "batch".
         dynamic_shapes: Other free sizes instead, by argument, as `torch.export.export` takes them.
         input_names, output_names: Names in the model. By default inputs are called like the
-            arguments of forward, and outputs "output", or "output_0", "output_1", ...
+            arguments of forward. Outputs are called by their keys where forward gives a dict, and
+            else "output", or "output_0", "output_1", ...
         opset: The version of the standard operators, 18 or more.
         verify: Whether to run the model with `anybit.load` on the arguments and to compare.
 
@@ -97,7 +99,8 @@ def export(
         translated = _translated(module, program, opset)
     inputs = [str(value.name) for value in translated.graph.inputs]
     model = tidy(translated, names_of_sizes(bound, shapes))
-    _name(model, module, input_names or inputs, output_names)
+    names = list(input_names or inputs)
+    _name(model, module, names, output_names or names_of_outputs(outputs, names))
     findings = _checked(model, module)
     difference = verified(model, program, bound, outputs) if verify else None
     if path is None:
@@ -148,13 +151,10 @@ def _name(
     model: ir.Model,
     module: torch.nn.Module,
     input_names: Sequence[str],
-    output_names: Sequence[str] | None,
+    output_names: Sequence[str],
 ) -> None:
     """Names of inputs and outputs as they are asked for, and of everything else."""
     inputs, outputs = model.graph.inputs, model.graph.outputs
-    if output_names is None:
-        many = [f"output_{index}" for index in range(len(outputs))]
-        output_names = many if len(many) > 1 else ["output"]
     names = [*input_names, *output_names]
     if (len(input_names), len(output_names)) != (len(inputs), len(outputs)):
         raise ModelError(

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that say where in the module something is computed."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+import torch
+from torch.utils import _pytree
 
 from anybit.onnx.operators.registry import operator_of
 
@@ -41,6 +43,34 @@ def name(model: ir.Model, stored: Collection[str], outputs: Collection[str]) -> 
         value.name = f"renamed {number}"
     for value, wish in renamed.items():
         value.name = wish
+
+
+def names_of_outputs(outputs: Any, inputs: Collection[str]) -> list[str]:
+    """What the tensors that forward gives are called: by the keys of mappings, else by number.
+
+    "output" for a tensor alone; "logits" for that key, "heads.logits" for one inside of another.
+    """
+    paths = [
+        path
+        for path, leaf in _pytree.tree_flatten_with_path(outputs)[0]
+        if isinstance(leaf, torch.Tensor)
+    ]
+    unique = unique_among(set(inputs))
+    if len(paths) == 1 and not _keys(paths[0]):
+        return [unique("output")]
+    return [unique(_keys(path) or f"output_{index}") for index, path in enumerate(paths)]
+
+
+def _keys(path: Sequence[Any]) -> str:
+    """The keys that lead to a tensor, if one of them is a name."""
+    # Of the entries of a path mappings have `key`, objects `name`, and sequences `idx`.
+    keys = [
+        next((getattr(entry, kind) for kind in ("key", "name", "idx") if hasattr(entry, kind)), "")
+        for entry in path
+    ]
+    names = [key for key in keys if isinstance(key, str)]
+    printable = all(name and name.isprintable() for name in names)
+    return ".".join(map(str, keys)) if names and printable else ""
 
 
 def unique_among(taken: set[Any]) -> Unique:

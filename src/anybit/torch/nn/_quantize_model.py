@@ -81,7 +81,8 @@ def quantize_model(
         raise ValueError(f"the model has no layer of the types {kinds}{also}: nothing to quantize")
     plans = plan(_mapping(spec), [names for _, names in layers])
     quantizers = [
-        _quantizers(layer, roles) for (layer, _), roles in zip(layers, plans, strict=True)
+        _quantizers(layer, names[0], roles)
+        for (layer, names), roles in zip(layers, plans, strict=True)
     ]
     if not any(quantizers):
         raise ValueError(f"the specification quantizes nothing: {dict(spec)!r}")
@@ -90,11 +91,13 @@ def quantize_model(
     if not inplace:
         model = copy.deepcopy(model)
         layers = _layers(model)
-    for (layer, _), each in zip(layers, quantizers, strict=True):
+    for (layer, names), each in zip(layers, quantizers, strict=True):
         if each:
             # The object stays, and with it everything that refers to it or hangs on it.
             layer.__class__ = LAYERS[type(layer)]
             layer.attach(**each)
+            for keyword, attached in each.items():
+                attached.scale.owner = f"the {keyword} of layer {names[0]!r}"
     _call_all_layers(model)
     return model
 
@@ -119,12 +122,19 @@ def _layers(model: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
     return list(found.items())
 
 
-def _quantizers(layer: torch.nn.Module, roles: Mapping[str, str] | None) -> dict[str, Quantizer]:
+def _quantizers(
+    layer: torch.nn.Module, name: str, roles: Mapping[str, str] | None
+) -> dict[str, Quantizer]:
     """The quantizers by keyword of the layer."""
-    described = {_KEYWORDS[role]: words for role, words in (roles or {}).items()}
-    if layer.bias is None:
-        described.pop("bias_quantizer", None)
-    return {keyword: quantizer(words) for keyword, words in described.items() if words != "none"}
+    found = {}
+    for role, words in (roles or {}).items():
+        if words == "none" or (role == "bias" and layer.bias is None):
+            continue
+        try:
+            found[_KEYWORDS[role]] = quantizer(words)
+        except ValueError as error:
+            raise ValueError(f"layer {name!r}, {role}: {error}") from None
+    return found
 
 
 def _check(layer: torch.nn.Module, name: str, quantizers: Mapping[str, Quantizer]) -> None:

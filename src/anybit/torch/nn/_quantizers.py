@@ -11,6 +11,7 @@ from anybit.ops import RoundingMode
 from anybit.ops.int_quant import codes
 from anybit.torch.dispatch import operators
 from anybit.torch.nn._formats import FORMATS, format_named
+from anybit.torch.nn._meant import formats_meant, unknown
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._statistics import Reach
 
@@ -105,10 +106,10 @@ class FloatQuantizer(Quantizer):
         power_of_two: bool = False,
         momentum: float = 0.9,
     ) -> None:
-        found = format if isinstance(format, FloatFormat) else format_named(format)
+        found = format if isinstance(format, FloatFormat) else format_named(str(format))
         if found is None:
-            known = ", ".join(FORMATS)
-            raise ValueError(f"format must be a FloatFormat, eXmY, {known}, got {format!r}")
+            known = [*FORMATS, "eXmY", "a FloatFormat"]
+            raise ValueError(unknown("format", str(format), known, formats_meant(str(format))))
         super().__init__(
             Reach(found.largest),
             granularity=granularity,

@@ -72,7 +72,12 @@ def check_scale(values: torch.Tensor, given: object) -> None:
 
 
 class Scale(torch.nn.Module):
-    """What one step is worth. `forward(x)` gives it, positive and shaped to broadcast to x."""
+    """What one step is worth. `forward(x)` gives it, positive and shaped to broadcast to x.
+
+    Errors say whose scale it is: `owner`, in words.
+    """
+
+    owner = "this quantizer"
 
     def __init__(self, reach: Reach, layout: Layout, power_of_two: bool) -> None:
         super().__init__()

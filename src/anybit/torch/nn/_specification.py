@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from anybit.torch.nn._meant import unknown
+
 ROLES = ("weight", "bias", "activation", "output")
 _KEYS = (*ROLES, "first/last", "layers", "skip")
 
@@ -66,9 +68,7 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 def _check_keys(given: Iterable[str], known: Sequence[str], where: str) -> None:
     for key in given:
         if key not in known:
-            hint = difflib.get_close_matches(str(key), known, n=1)
-            meant = f", did you mean {hint[0]!r}?" if hint else ","
-            raise ValueError(f"{where}: unknown key {key!r}{meant} known: {', '.join(known)}")
+            raise ValueError(f"{where}: {unknown('key', str(key), known)}")
 
 
 def _matching(pattern: str, layers: Sequence[Sequence[str]], where: str) -> set[int]:

@@ -76,11 +76,11 @@ class StoredScale(Scale):
         """The stored scale. RuntimeError, with the remedy, if there is none yet."""
         if self.state is None:
             raise RuntimeError(
-                "the quantizer does not know how many channels there are: give channels="
+                f"{self.owner} does not know how many channels there are: give channels="
             )
         if not self.has_started():
             raise RuntimeError(
-                "the scale of this quantizer is not known yet: run one batch in training mode, "
+                f"the scale of {self.owner} is not known yet: run one batch in training mode, "
                 "load a state dict, call initialize(x) or give scale= a number"
             )
         # float16 and bfloat16 are too coarse for what follows.

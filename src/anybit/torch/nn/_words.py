@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizers in words: `int4 per-channel narrow`."""
 
-import difflib
 import re
 from typing import Any
 
 from anybit.torch.nn._formats import FORMATS, format_named
+from anybit.torch.nn._meant import kinds_meant, unknown
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
 from anybit.torch.nn._scales import AccumulatorScale, Scale
@@ -62,7 +62,7 @@ def _option(word: str, words: str) -> dict[str, Any]:
             return {"scale": float(word.removeprefix("scale="))}
         except ValueError:
             raise ValueError(f"{word!r} in {words!r}: the scale must be a number") from None
-    raise ValueError(_unknown(word, "word", [*_WORDS, "scale=NUMBER"]) + f", in {words!r}")
+    raise ValueError(unknown("word", word, [*_WORDS, "scale=NUMBER"]) + f", in {words!r}")
 
 
 def _of_kind(kind: str, options: dict[str, Any]) -> Quantizer:
@@ -76,13 +76,7 @@ def _of_kind(kind: str, options: dict[str, Any]) -> Quantizer:
         return BipolarQuantizer(**options)
     if format := format_named(kind):
         return FloatQuantizer(format, **options)
-    raise ValueError(_unknown(kind, "kind", list(_KINDS)))
-
-
-def _unknown(word: str, what: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f'; did you mean "{close[0]}"?' if close else ""
-    return f'unknown {what} "{word}"{hint} known: {", ".join(known)}'
+    raise ValueError(unknown("kind", kind, _KINDS, kinds_meant(kind)))
 
 
 def words(quantizer: Quantizer) -> str:
