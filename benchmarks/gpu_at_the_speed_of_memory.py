@@ -23,7 +23,7 @@ import anybit
 import anybit.torch
 
 Call = Callable[[], object]
-TESTS = Path(__file__).parent.parent / "tests"
+TESTS = Path(__file__).parent.parent / "tests" / "support"
 ROW = 4096
 
 

@@ -1,103 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The back-ends that every case table runs on."""
+"""Fixtures for all tests."""
 
 import contextlib
-import enum
 from collections.abc import Iterator
-from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
 
-import array_api_strict
-import numpy as np
-import ort_backend
+import places  # noqa: F401  refuses to skip what CI must have
 import pytest
+from backends import Backend, installed_backends
+from shell import Shell
 
-import anybit.ops
 from anybit._native import _core
-
-OPERATORS = {operator.name: operator for operator in anybit.ops.OPERATORS}
-STRICT_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
-
-
-def strict(x: Any) -> Any:
-    """x as an array of array_api_strict, which has no half precision and copies everything."""
-    x = np.asarray(x)
-    if x.dtype.name not in STRICT_DTYPES:
-        pytest.skip(f"array_api_strict has no {x.dtype}")
-    return array_api_strict.asarray(x.copy())
-
-
-class Backend(enum.StrEnum):
-    """One way to compute an operator."""
-
-    REFERENCE = "reference"
-    REFERENCE_STRICT = "reference-strict"
-    BASELINE = "native-baseline"
-    AVX2 = "native-avx2"
-    AVX512 = "native-avx512"
-    ORT = "ort"
-    ORT_INPUTS = "ort-inputs"
-    TORCH = "torch"
-    TORCH_COMPILE = "torch-compile"
-    TRITON = "triton"
-    JAX = "jax"
-    JAX_JIT = "jax-jit"
-
-    def apply(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
-        match self:
-            case Backend.REFERENCE:
-                return OPERATORS[operator].reference(*inputs, **attributes)
-            case Backend.REFERENCE_STRICT:
-                x, *parameters = inputs
-                result = OPERATORS[operator].function(strict(x), *parameters, **attributes)
-                return np.asarray(result)
-            case Backend.ORT:
-                return ort_backend.evaluate(operator, *inputs, **attributes)
-            case Backend.ORT_INPUTS:
-                return ort_backend.evaluate(operator, *inputs, constant=False, **attributes)
-            case Backend.TORCH:
-                import torch_backend
-
-                return torch_backend.evaluate(operator, *inputs, **attributes)
-            case Backend.TORCH_COMPILE:
-                import torch_backend
-
-                return torch_backend.evaluate_compiled(operator, *inputs, **attributes)
-            case Backend.TRITON:
-                import triton_backend
-
-                return triton_backend.evaluate(operator, *inputs, **attributes)
-            case Backend.JAX:
-                import jax_backend
-
-                return jax_backend.evaluate(operator, *inputs, **attributes)
-            case Backend.JAX_JIT:
-                import jax_backend
-
-                return jax_backend.evaluate_jitted(operator, *inputs, **attributes)
-            case _:
-                return OPERATORS[operator].function(*inputs, **attributes)
-
-
-# What a back-end needs beside the packages of the tests. Where it is missing nothing is skipped:
-# thousands of skipped rows would hide others.
-PACKAGES = {
-    Backend.TORCH: "torch",
-    Backend.TORCH_COMPILE: "torch",
-    Backend.TRITON: "triton",
-    Backend.JAX: "jax",
-    Backend.JAX_JIT: "jax",
-}
-# Their compilers take a good part of a second for each row.
-SLOW = {Backend.TORCH_COMPILE}
-
-
-def installed_backends() -> list[Any]:
-    return [
-        pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW))
-        for each in Backend
-        if each not in PACKAGES or find_spec(PACKAGES[each])
-    ]
 
 
 @pytest.fixture(params=installed_backends())
@@ -125,3 +38,10 @@ def isas() -> Iterator[list[str]]:
             available.append(isa)
     yield available
     _core.set_isa(before)
+
+
+@pytest.fixture
+def shell(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Shell:
+    return Shell(capfd, monkeypatch, tmp_path)

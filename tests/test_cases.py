@@ -2,8 +2,8 @@
 """Every row of every case table on every back-end, bit for bit."""
 
 import pytest
+from backends import Backend
 from cases import Case, answer, assert_same_bits, every_case
-from conftest import Backend
 
 
 @pytest.mark.parametrize(

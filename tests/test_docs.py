@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from places import ROOT
 from typer.testing import CliRunner
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -2,17 +2,16 @@
 """The committed example is what its script makes, and does what its README says."""
 
 import importlib.util
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from places import EXAMPLES
 
 import anybit
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MODEL = EXAMPLES / "digits_w4a4.onnx"
 
 

@@ -7,7 +7,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import OPERATORS
+from backends import OPERATORS
 
 import anybit
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which form of a model runs where: converted files, in the ONNX Runtime that is installed.
 
-`tests/ort_matrix.py` makes the files with `tests/forms_matrix.py`, once, names their folder in
+`tests/programs/ort_matrix.py` makes the files with `forms_matrix.py`, once, names their folder in
 ANYBIT_FORMS, and runs this in one environment per ONNX Runtime. A row of the matrix is `exact`,
 `refused` (the runtime does not load it) or `differs`; supported.json has what is known, and a
 change in either direction fails. Verdicts are kept beside the files.

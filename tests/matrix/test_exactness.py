@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold in every supported ONNX Runtime. Runs with old NumPy and onnx, without conftest.
 
-`tests/ort_matrix.py` runs it in one environment per ONNX Runtime.
+`tests/programs/ort_matrix.py` runs it in one environment per ONNX Runtime.
 """
 
 from collections.abc import Callable, Sequence

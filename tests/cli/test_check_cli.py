@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit check`, and what it says to hostile files and to the reader of its page."""
+
+import ast
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+from bad_models import BAD_MODELS
+from faulty_models import product, quantizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from places import ROOT
+from shell import Shell
+
+from anybit.errors import ModelError
+from anybit.onnx.checks.checking import TARGETS, check
+
+
+def test_command(shell: Shell) -> None:
+    onnx.save(quantizer(), "good.onnx")
+    assert shell("check", "good.onnx") == (0, "nothing wrong\n", "")
+    onnx.save(quantizer(bitwidth=1), "warned.onnx")
+    code, out, err = shell("check", "warned.onnx")
+    assert (code, err) == (0, "")
+    first, last = out.splitlines()
+    assert first.startswith("warning: the_IntQuant (IntQuant): one signed bit gives")
+    assert first.endswith("[one-signed-bit]")
+    assert last == "0 errors, 1 warning"
+    assert shell("check", "warned.onnx", "--strict")[0] == 1
+    onnx.save(quantizer(scale=0), "bad.onnx")
+    code, out, err = shell("check", "bad.onnx")
+    assert (code, err) == (1, "")
+    assert out.startswith("error: the_IntQuant (IntQuant): scale must be > 0, got 0")
+
+
+def test_command_as_json(shell: Shell) -> None:
+    onnx.save(quantizer(scale=0), "bad.onnx")
+    code, out, err = shell("check", "bad.onnx", "--target", "finn", "--json")
+    assert (code, err) == (1, "")
+    found = json.loads(out)
+    assert set(found[0]) == {"severity", "node", "operator", "problem", "remedy", "code"}
+    assert {"scale-not-positive", "name"} <= {each["code"] for each in found}
+    onnx.save(quantizer(), "good.onnx")
+    assert json.loads(shell("check", "good.onnx", "--json")[1]) == []
+
+
+def test_unreadable_files(shell: Shell) -> None:
+    Path("no.onnx").write_bytes(b"not a model")
+    assert "not an ONNX model" in shell.fails("check", "no.onnx")
+    assert "No such file" in shell.fails("check", "missing.onnx")
+    assert "got 'tpu'" in shell.fails("check", "model.onnx", "--target", "tpu")
+
+
+def test_names_from_files_do_not_reach_the_terminal(shell: Shell) -> None:
+    onnx.save(quantizer(scale=0, name="[red]\x1b[2J\nname" + "x" * 200), "bad.onnx")
+    code, out, _ = shell("check", "bad.onnx")
+    assert code == 1
+    assert "\x1b" not in out
+    assert f"error: [red]\\x1b[2J name{'x' * 200} (IntQuant): scale" in out.splitlines()[0]
+
+
+@pytest.mark.parametrize("proto", [each[0] for each in BAD_MODELS.values()], ids=BAD_MODELS.keys())
+def test_bad_models_are_errors(proto: onnx.ModelProto) -> None:
+    for target in (None, *TARGETS):
+        with contextlib.suppress(ModelError):
+            assert any(each.severity == "error" for each in check(proto, target)), target
+
+
+GOOD = product(bias=1.0).SerializeToString()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=4), st.sampled_from(list(TARGETS))
+)
+def test_damaged_files(at: int, damage: bytes, target: str) -> None:
+    """Bytes overwritten anywhere: there are findings or a ModelError."""
+    with contextlib.suppress(ModelError):
+        check(GOOD[:at] + damage + GOOD[at + len(damage) :], target)
+
+
+def test_the_page_lists_every_code() -> None:
+    listed = re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "check.md").read_text(encoding="utf-8"))
+    sources = [
+        path
+        for folder in ("onnx/checks", "ops")
+        for path in (ROOT / "src" / "anybit" / folder).rglob("*.py")
+    ]
+    used = {
+        each.value
+        for path in sources
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(each, ast.Constant)
+        and isinstance(each.value, str)
+        and re.fullmatch(r"[a-z]+(-[a-z]+)+", each.value)
+    }
+    assert len(used) > 30
+    assert used <= set(listed), used - set(listed)

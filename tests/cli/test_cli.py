@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit run` and `anybit info`, in this process and as the installed program."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from places import MODELS, needs_models
+from shell import Shell, Y
+from small_models import model, node, quantized_input, quantized_weight
+
+import anybit
+
+
+@pytest.mark.parametrize("given", ["x.npy", "both.npz", "x=x.npy"])
+def test_run_compares_and_writes(shell: Shell, given: str) -> None:
+    arguments = ["--input", given, "--expect", "both.npz", "--output", "out.npz"]
+    code, out, err = shell("run", "model.onnx", *arguments)
+    assert (code, err) == (0, "")
+    assert "as expected: all 4 elements agree exactly" in out
+    with np.load("out.npz") as written:
+        assert written.files == ["y"]
+        np.testing.assert_array_equal(written["y"], Y, strict=True)
+    assert not list(Path().glob("*.part"))
+
+
+def test_run_with_random_inputs(shell: Shell) -> None:
+    code, out, err = shell("run", "model.onnx", "--repeat", "3", "--output", "a.npz")
+    assert (code, err) == (0, "")
+    assert "random numbers (seed 0)" in out
+    assert "3 runs, fastest" in out
+    shell("run", "model.onnx", "--output", "b.npz")
+    assert Path("a.npz").read_bytes()[-200:] == Path("b.npz").read_bytes()[-200:]
+
+
+def test_differences(shell: Shell) -> None:
+    wrong = Y.copy()
+    wrong[0, 2:] += [0.25, -2]
+    np.savez("wrong.npz", y=wrong)
+    message = shell.fails("run", "model.onnx", "--input", "x.npy", "--expect", "wrong.npz", code=1)
+    assert message == (
+        "output y differs in 2 of 4 elements, most by 2 at [0, 3]: got 3.5, expected 1.5 "
+        "(--atol allows a difference)"
+    )
+    near = ["--input", "x.npy", "--expect", "wrong.npz", "--atol", "2"]
+    code, out, _ = shell("run", "model.onnx", *near)
+    assert code == 0
+    assert "within 2" in out
+
+
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        ({"y": Y[0]}, "has shape [1, 4], expected [4]"),
+        ({"y": np.full((1, 4), "a")}, "expected <U1"),
+        ({"y": Y * np.nan}, "differs in 4 of 4 elements, most by inf"),
+    ],
+)
+def test_other_differences(shell: Shell, expected: dict[str, np.ndarray], message: str) -> None:
+    np.savez("other.npz", **expected)
+    arguments = ["--input", "x.npy", "--expect", "other.npz"]
+    assert message in shell.fails("run", "model.onnx", *arguments, code=1)
+
+
+def test_nan_equals_nan_and_zeros_are_equal(shell: Shell) -> None:
+    np.savez("x.npz", x=np.array([[np.nan, 0, -0.1, 0]], np.float32))
+    np.savez("y.npz", y=np.array([[np.nan, 0, 0, 0]], np.float32))
+    assert shell("run", "model.onnx", "--input", "x.npz", "--expect", "y.npz")[0] == 0
+
+
+def two_inputs() -> onnx.ModelProto:
+    nodes = [node("Add", "a b", "/sum", domain=""), node("Sub", "a b", "file", domain="")]
+    return model(nodes, inputs={"a": [1, 2], "b": ["n", 2]}, outputs=["/sum", "file"])
+
+
+def test_several_inputs_and_awkward_output_names(shell: Shell) -> None:
+    onnx.save(two_inputs(), "two.onnx")
+    one = np.ones((1, 2), np.float32)
+    np.save("one.npy", one)
+    np.savez("ab.npz", a=one, b=2 * one, y=one)
+    code, _, err = shell("run", "two.onnx", "--input", "a=one.npy", "--input", "b=one.npy")
+    assert (code, err) == (0, "")
+    assert shell("run", "two.onnx", "--input", "ab.npz", "--output", "out.npz")[0] == 0
+    with np.load("out.npz") as written:
+        assert {name: written[name].tolist() for name in written.files} == {
+            "/sum": [[3, 3]],
+            "file": [[-1, -1]],
+        }
+    assert shell("run", "two.onnx", "--input", "ab.npz", "--expect", "out.npz")[0] == 0
+    for arguments, message in (
+        (["--input", "a=one.npy"], "no --input gives b"),
+        (["--input", "one.npy"], "one array without a name; the model's inputs are a, b"),
+        (["--input", "ab.npz", "--input", "a=one.npy"], "a is given twice"),
+        (["--input", "c=one.npy"], "c is no input; inputs: a, b"),
+        (["--input", "a=ab.npz"], "a holds 3 arrays"),
+        (["--input", "ab.npz", "--expect", "ab.npz"], "but not output /sum"),
+    ):
+        assert message in shell.fails("run", "two.onnx", *arguments)
+
+
+def test_info(shell: Shell) -> None:
+    proto, _ = quantized_weight()
+    onnx.save(proto, "weight.onnx")
+    code, out, err = shell("info", "weight.onnx")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 100
+    row = next(line.split() for line in lines if line.startswith(" the_Quant"))
+    assert row == ["the_Quant", "IntQuant", "weight*", "weight", "3", "0.25", "tensor"]
+    assert "in common: range signed, zero-point 0, rounding ROUND" in out
+    assert "need the operator library when the model runs: 0; folded" in out
+
+
+def test_info_as_json(shell: Shell) -> None:
+    nodes = [
+        node("FloatQuant", "x scale four three seven", "t", rounding_mode="floor"),
+        node("Trunc", "t scale seven eight one four"),
+    ]
+    given = {
+        "scale": np.array([1, 2, 3, np.inf], np.float32),
+        "one": 1,
+        "three": 3,
+        "four": 4,
+        "seven": 7,
+        "eight": np.int64(8),
+    }
+    given["eight"] = np.array(8)
+    onnx.save(model(nodes, given, opsets={}), "info.onnx")
+    code, out, err = shell("info", "info.onnx", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["opsets"] == {"": 13}
+    assert found["inputs"] == {"x": "float [1, 4]"}
+    first, second = found["quantizers"]
+    assert (first["role"], first["bits"], first["constant"]) == ("input", "exp 4 man 3", False)
+    assert first["attributes"]["rounding_mode"] == "FLOOR"
+    assert first["parameters"]["scale"] == {
+        "granularity": "per-channel",
+        "axis": -1,
+        "smallest": 1,
+        "largest": None,
+    }
+    assert (second["version"], second["bits"], second["role"]) == (2, "in 8 out 4", "activation")
+
+
+def test_info_lists_unknown_operators(shell: Shell) -> None:
+    onnx.save(model([node("MultiThreshold", "x")]), "unknown.onnx")
+    code, out, _ = shell("info", "unknown.onnx")
+    assert code == 0
+    assert "qonnx.custom_op.general::MultiThreshold: this model cannot be run" in out
+
+
+@needs_models
+@pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+def test_real_models(shell: Shell, path: Path) -> None:
+    arrays = str(path.with_suffix(".npz"))
+    code, out, err = shell(
+        "run", str(path), "--input", arrays, "--expect", arrays, "--atol", "5e-6"
+    )
+    assert (code, err) == (0, ""), out
+    code, out, err = shell("info", str(path))
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def program(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    script = "import sys; from anybit.cli import main; sys.argv[0] = 'anybit'; main()"
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+
+
+def test_the_program(shell: Shell, tmp_path: Path) -> None:
+    done = program("run", "model.onnx", "--input", "both.npz", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = program("info", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: Missing argument 'model'. (see anybit info --help)\n"
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "-1"])
+def test_tolerance_must_be_a_distance(shell: Shell, tolerance: str) -> None:
+    arguments = ["model.onnx", "--input", "x.npy", "--expect", "both.npz", "--atol", tolerance]
+    assert "atol" in shell.fails("run", *arguments)
+
+
+def test_expected_names_are_checked_before_the_run(shell: Shell) -> None:
+    np.savez("other.npz", a=Y, b=Y)
+    arguments = ["model.onnx", "--input", "x.npy", "--expect", "other.npz", "--output", "out.npz"]
+    assert "a, b" in shell.fails("run", *arguments)
+    assert not Path("out.npz").exists()
+
+
+def test_info_of_a_quantizer_with_text_for_a_scale(shell: Shell) -> None:
+    onnx.save(quantized_input(scale=np.array(["a"], object)), "text.onnx")
+    assert "scale" in shell.fails("info", "text.onnx")
+    assert "scale" in shell.fails("run", "text.onnx", "--input", "x.npy")
+
+
+def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
+    name = "\x1b[31m[bold]red"
+    nodes = [
+        node("Quant", "x scale zeropt bitwidth", "q", name=name),
+        node("Relu", "q", name, domain=""),
+    ]
+    constants = {"scale": 0.5, "zeropt": 0, "bitwidth": 4}
+    onnx.save(model(nodes, constants, outputs=[name]), "n.onnx")
+    for arguments in (["info"], ["run"], ["convert", "--to", "qdq", "-o", "out.onnx"]):
+        _, out, err = shell(*arguments, "n.onnx")
+        assert "\x1b" not in out + err, arguments
+    np.savez("other.npz", a=Y, b=Y)
+    error = shell.fails("run", "n.onnx", "--expect", "other.npz")
+    assert "output \\x1b[31m[bold]red" in error
+
+
+def test_version(shell: Shell) -> None:
+    assert shell("--version") == (0, f"anybit {anybit.__version__}\n", "")

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit convert`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from forms import FORMS, Form
+from shell import Shell, X, Y
+from small_models import quantized_input
+
+import anybit
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form(shell: Shell, form: Form) -> None:
+    code, out, err = shell("convert", "model.onnx", "--to", form, "-o", "out.onnx")
+    assert (code, err) == (0, "")
+    assert "out.onnx written" in out
+    np.testing.assert_array_equal(anybit.load("out.onnx").run(X)["y"], Y)
+
+
+def test_report(shell: Shell) -> None:
+    onnx.save(quantized_input(zeropt=3), "model.onnx")
+    arguments = ["convert", "model.onnx", "--to", "qdq", "-o", "out.onnx", "--report", "steps.json"]
+    assert shell(*arguments)[0] == 0
+    report = json.loads(Path("steps.json").read_text())
+    assert (report["form"], report["exact"]) == ("qdq", True)
+    assert report["steps"] == [
+        {
+            "node": "the_Quant",
+            "operator": "IntQuant",
+            "action": "standard operators",
+            "reason": "zero-point 3 is added before rounding, by QuantizeLinear after it",
+            "exact": True,
+        }
+    ]
+
+
+def test_approximations_are_told(shell: Shell) -> None:
+    onnx.save(quantized_input(zeropt=3), "model.onnx")
+    arguments = ["convert", "model.onnx", "--to", "qdq", "-o", "out.onnx", "--allow-approximate"]
+    code, out, _ = shell(*arguments, "--report", "steps.json")
+    assert code == 0
+    assert "approximate: the_Quant: differs by one step at ties" in out
+    report = json.loads(Path("steps.json").read_text())
+    assert (report["exact"], report["steps"][0]["exact"]) == (False, False)
+
+
+def test_opset_limit(shell: Shell) -> None:
+    arguments = ["convert", "model.onnx", "--to", "qdq", "-o", "out.onnx"]
+    for limit, opset in (("21", 21), ("20", 13)):
+        assert shell(*arguments, "--opset-limit", limit)[0] == 0
+        assert onnx.load("out.onnx").opset_import[0].version == opset
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["absent.onnx", "--to", "qdq", "-o", "out.onnx"], "absent.onnx"),
+        (["x.npy", "--to", "qdq", "-o", "out.onnx"], "x.npy"),
+        (["model.onnx", "--to", "int8", "-o", "out.onnx"], "int8"),
+        (["model.onnx", "--to", "qdq", "-o", "absent/out.onnx"], "absent"),
+        (["model.onnx", "--to", "qdq", "-o", "out.onnx", "--report", "absent/r.json"], "absent"),
+    ],
+)
+def test_errors(shell: Shell, arguments: list[str], told: str) -> None:
+    assert told in shell.fails("convert", *arguments)
+    assert not Path("out.onnx").exists()

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit diff`: the table, the page, the figures for programs, and what goes wrong."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from places import ROOT
+from shell import Shell, X
+from small_models import array, model, node, quantized_input
+
+from anybit.comparison import Difference, diff, page
+from anybit.comparison.report.pictures import blockwise, graded, heat_map, histogram, rectangle
+
+TIES = np.array([[0.25, 0.5, -0.25, 0.75]], np.float32)
+
+
+@pytest.fixture
+def shell(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Shell:
+    """Beside what a Shell brings: up.onnx, which rounds ties up, and ties.npy."""
+    made = Shell(capfd, monkeypatch, tmp_path)
+    onnx.save(quantized_input(rounding_mode="HALF_UP"), "up.onnx")
+    np.save("ties.npy", TIES)
+    return made
+
+
+def test_equal(shell: Shell) -> None:
+    code, out, err = shell("diff", "model.onnx", "--with", "anybit,reference")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "A  model.onnx (anybit)",
+        "B  model.onnx (reference)",
+        "Note: the inputs are random numbers (seed 0).",
+        "1 tensor compared: 1 equal, 0 different.",
+    ]
+    _, out, _ = shell("diff", "model.onnx", "--with", "anybit,reference", "--all")
+    assert re.search(r"^ y +IntQuant +the_Quant +4 +0 +0 +0 +0 +itself", out, re.MULTILINE)
+
+
+def test_different(shell: Shell) -> None:
+    code, out, err = shell("diff", "model.onnx", "up.onnx", "--input", "ties.npy")
+    assert (code, err) == (1, "")
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert lines[-6:] == [
+        "The first tensor that differs is y, made by IntQuant the_Quant. "
+        "Inputs equal: x, scale, zeropt, bitwidth.",
+        "  [0, 0]: A 0, B 0.5, 1 step apart",
+        "  [0, 2]: A -0, B -0.5, 1 step apart",
+        "  Hint: rounding_mode is ROUND in A and HALF_UP in B.",
+        "  Hint: all 2 elements that differ: half-way between two steps before; "
+        "the two sides round ties differently.",
+        "4 tensors compared: 3 equal, 1 different (1 of them made from equal tensors: *).",
+    ]
+    allowed = ["--input", "ties.npy", "--steps", "1"]
+    code, out, _ = shell("diff", "model.onnx", "up.onnx", *allowed)
+    assert code == 0
+    assert "Note: differences up to 1 step count as equal." in out
+    assert "3 equal, 1 within the tolerance, 0 different." in out
+
+
+def test_names_are_whole_in_a_pipe(shell: Shell) -> None:
+    long = "a_name_of_many_words_" * 8
+    onnx.save(model([node("Relu", "x", long, domain=""), node("Neg", long, domain="")]), "l.onnx")
+    _, out, _ = shell("diff", "l.onnx", "--with", "anybit,onnxruntime", "--all")
+    assert any(long in line for line in out.splitlines())
+
+
+def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
+    name = "\x1b[31m[bold]red"
+    onnx.save(model([node("Relu", "x", name, domain=""), node("Neg", name, domain="")]), "n.onnx")
+    _, out, _ = shell("diff", "n.onnx", "--with", "anybit,onnxruntime", "--all")
+    assert "\\x1b[31m[bold]red" in out
+    assert "\x1b" not in out
+
+
+def test_recorded_tensors(shell: Shell) -> None:
+    code, out, _ = shell("diff", "model.onnx", "both.npz")
+    assert code == 0
+    assert "B  both.npz" in out
+    np.savez("wrong.npz", y=np.zeros((1, 4), np.float32))
+    code, out, _ = shell("diff", "model.onnx", "wrong.npz", "--input", "x.npy")
+    assert code == 1
+    assert "[0, 3]: A 3.5, B 0, 7 steps apart" in out
+
+
+def test_json(shell: Shell) -> None:
+    np.savez("nan.npz", x=X, y=np.array([[0.5, -1, 1, np.nan]], np.float32))
+    code, out, _ = shell("diff", "model.onnx", "nan.npz", "--json", "-")
+    found = json.loads(out)
+    assert code == 1
+    assert (found["equal"], found["first"], found["worst"]) == (False, "y", "y")
+    assert found["counts"] == {"compared": 1, "equal": 0, "tolerated": 0, "different": 1}
+    (tensor,) = found["tensors"]
+    assert tensor["differing"] == tensor["nans"] == 1
+    assert (tensor["largest"], tensor["ulps"], tensor["verdict"]) == (None, None, "different")
+    assert tensor["samples"] == [{"index": [0, 3], "a": 3.5, "b": None, "steps": None}]
+    assert shell("diff", "model.onnx", "nan.npz", "--json", "out.json")[1] != ""
+    assert json.loads(Path("out.json").read_text()) == found
+    assert not list(Path().glob("*.part"))
+
+
+class Page(HTMLParser):
+    """The tags of a page; those that are opened must be closed, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        names = {name for name, _ in attrs}
+        assert not {"src", "href"} & names
+        assert not any(name.startswith("on") for name in names)
+        if tag != "meta":
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+
+def test_html(shell: Shell) -> None:
+    code, _, _ = shell("diff", "model.onnx", "up.onnx", "--input", "ties.npy", "--html", "p.html")
+    assert code == 1
+    page = Path("p.html").read_text(encoding="utf-8")
+    assert Page(page).tags.count("svg") == 2
+    assert "prefers-color-scheme:dark" in page
+    assert "rounding_mode is ROUND in A and HALF_UP in B" in page
+    for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ET.fromstring(drawing)
+
+
+def evil(mode: str) -> onnx.ModelProto:
+    """Names as a stranger might choose them."""
+    name = "<script>alert('&')</script>"
+    made = quantized_input(rounding_mode=mode)
+    made.graph.node[0].name = made.graph.node[0].output[0] = name
+    made.graph.output[0].name = name
+    return made
+
+
+def test_names_are_escaped() -> None:
+    found = diff(evil("ROUND"), evil("HALF_UP"), TIES)
+    text = page(found)
+    assert "script" not in Page(text).tags
+    assert "&lt;script&gt;alert(" in text
+
+
+def test_an_equal_page() -> None:
+    text = page(diff(quantized_input(), None, TIES))
+    assert "<h1>No differences</h1>" in text
+    assert "svg" not in Page(text).tags
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model.onnx"], "--with must name two runners here"),
+        (["model.onnx", "up.onnx", "--with", "a,b,c"], "--with must name one runner or two"),
+        (["model.onnx", "both.npz", "--with", "anybit,qonnx"], "--with must name one runner here"),
+        (["model.onnx", "up.onnx", "--with", "tensorrt"], "runner must be one of anybit"),
+        (["model.onnx", "missing.onnx"], "missing.onnx: No such file"),
+        (["model.onnx", "missing.npz"], "missing.npz: no such file"),
+        (["model.onnx", "x.npy"], "x.npy is not an ONNX model"),
+        (["model.onnx", "up.onnx", "--input", "z=x.npy"], "z is no input; inputs: x"),
+        (["model.onnx", "up.onnx", "--html", "no/p.html"], "--html must be a file in a folder"),
+        (["model.onnx", "up.onnx", "--json", "."], "--json must be a file in a folder"),
+        (["model.onnx", "up.onnx", "--steps", "nan"], "steps"),
+        (["model.onnx", "up.onnx", "--atol", "-1"], "atol"),
+    ],
+)
+def test_bad_input(shell: Shell, arguments: list[str], message: str) -> None:
+    assert message in shell.fails("diff", *arguments)
+
+
+# Pictures
+
+
+def difference(y: np.ndarray) -> Difference:
+    """A model that copies its input, against a record of something else."""
+    proto = model([node("Identity", "x", domain="")], inputs={"x": list(y.shape)})
+    return diff(proto, {"x": np.zeros(y.shape, np.float32), "y": y})
+
+
+def test_histogram_of_whole_steps() -> None:
+    found = diff(quantized_input(), {"x": TIES, "y": array([[0, 1, -1, np.nan]])})
+    drawing = histogram(found["y"])
+    assert "2 elements with a difference, B minus A, steps; 1 more where a number meets" in drawing
+    titles = re.findall(r"<title>(\S+: \d+)</title></rect>", drawing)
+    assert titles == ["-2: 1", "-1: 0", "0: 0", "1: 1", "2: 0"]
+
+
+def test_histogram_of_small_differences() -> None:
+    y = np.array([[1e-7, -1e-7, 5e-8, 0]], np.float32)
+    drawing = histogram(difference(y)["y"])
+    counts = [int(text) for text in re.findall(r": (\d+)</title></rect>", drawing)]
+    assert sum(counts) == 3
+    assert counts[0] == counts[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "down", "across"),
+    [
+        ((), "", ""),
+        ((5,), "", "axis 0 (5)"),
+        ((2, 3), "axis 0 (2)", "axis 1 (3)"),
+        ((1, 4, 6), "axis 1 (4)", "axis 2 (6)"),
+        ((1, 8, 4, 5), "axis 1 (8)", "axes 2, 3 (4 x 5)"),
+        ((2, 8, 4, 5, 1), "axes 0, 1 (2 x 8)", "axes 2, 3 (4 x 5)"),
+        ((64, 32, 1, 1), "axis 0 (64)", "axis 1 (32)"),
+    ],
+)
+def test_views(shape: tuple[int, ...], down: str, across: str) -> None:
+    y = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    view = rectangle(y)
+    assert (view.down, view.across) == (down, across)
+    assert view.grid.ravel().tolist() == y.ravel().tolist()
+    if y.size > 1:
+        ET.fromstring(heat_map(difference(y)["y"]))
+
+
+def test_blocks_keep_the_largest() -> None:
+    grid = np.zeros((300, 1000))
+    grid[299, 999] = 7
+    cells, block = blockwise(grid, (64, 128))
+    assert cells.shape == (60, 125)
+    assert block == (5, 8)
+    assert cells[-1, -1] == cells.max() == 7
+
+
+def test_levels() -> None:
+    levels, limits = graded(np.array([[0, 1, 2, 4, 8, 15, 16, np.inf]]))
+    assert limits.tolist() == [1, 2, 4, 8, 16]
+    assert levels.tolist() == [[0, 1, 2, 3, 4, 5, 5, 5]]
+    assert graded(np.array([[0.0, np.inf]]))[0].tolist() == [[0, 5]]
+
+
+# Documentation
+
+
+def test_the_example_of_the_page(shell: Shell) -> None:
+    """docs/diff.md shows what the command really prints."""
+    page = (ROOT / "docs" / "diff.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```text\n\$ anybit (diff .*?)\n(.*?)^```$", page, re.M | re.S)
+    made = onnx.load(ROOT / "examples" / "digits_w4a4.onnx")
+    for each in made.graph.node:
+        if each.name == "hidden_1_q":
+            next(a for a in each.attribute if a.name == "rounding_mode").s = b"HALF_UP"
+    onnx.save(made, "half_up.onnx")
+    Path("examples").symlink_to(ROOT / "examples")
+    code, out, _ = shell(*shown[0].split())
+    assert code == 1
+    assert [line.rstrip() for line in out.splitlines()] == shown[1].splitlines()

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit.diff`: what is run, and which tensors belong together."""
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from diff_models import X, layers
+from places import MODELS, needs_models
+from small_models import array, model, node, quantized_input, quantized_weight
+
+import anybit
+from anybit.comparison import RUNNERS, Match, Sample, Verdict, diff, page
+from anybit.errors import ModelError
+
+f32 = np.float32
+
+
+def test_a_rounding_mode_is_found() -> None:
+    x = array([[0.25, 0.5, 0.25, 0]])
+    found = diff(quantized_input(), quantized_input(rounding_mode="HALF_UP"), x)
+    assert not found.equal
+    first = found.first
+    assert first is not None
+    assert (first.name, first.operator, first.node) == ("y", "IntQuant", "the_Quant")
+    assert (first.elements, first.differing, first.largest, first.steps) == (4, 2, 0.5, 1)
+    assert (first.step_of, first.starts, first.matched) == ("itself", True, Match.NAME)
+    assert first.samples[0] == Sample((0, 0), 0.0, 0.5, 1.0)
+    assert [(each.name, each.verdict) for each in found.inputs] == [
+        ("x", Verdict.EQUAL),
+        ("scale", Verdict.EQUAL),
+        ("zeropt", Verdict.EQUAL),
+        ("bitwidth", Verdict.EQUAL),
+    ]
+    assert found.hints == (
+        "rounding_mode is ROUND in A and HALF_UP in B",
+        "all 2 elements that differ: half-way between two steps before; "
+        "the two sides round ties differently",
+    )
+
+
+def test_no_hint_of_ties_where_others_differ_too() -> None:
+    found = diff(quantized_input(), quantized_input(rounding_mode="CEIL"), X)
+    assert found.hints == ("rounding_mode is ROUND in A and CEIL in B",)
+
+
+def test_a_parameter_of_another_name_is_a_hint() -> None:
+    one, other = layers(), layers(other=3)
+    other.graph.node[3].input[3] = "other"
+    found = diff(one, other, X)
+    assert found.first is not None
+    assert found.first.name == "y"
+    assert found.hints == ("bitwidth is 4 in A and 3 in B",)
+    scales = array([[0.5, 0.5, 0.25, 0.25]])
+    other = layers(other=scales)
+    other.graph.node[3].input[1] = "other"
+    expected = "scale is 0.5 in A and 0.25 in B at [0, 2] and 1 more place"
+    assert expected in diff(one, other, X).hints
+
+
+def test_a_constant_that_differs_is_told_with_its_reader() -> None:
+    found = diff(layers(), layers(half=0.25), X)
+    assert found.first is not None
+    assert found.first.name == "half"
+    assert found.hints == ("IntQuant quantize_w reads it as its scale, and 1 more node",)
+
+
+def test_settings_that_the_inputs_do_not_show_are_told() -> None:
+    one, other = layers(), layers(other=5)
+    other.graph.node[3].input[3] = "other"
+    found = diff(one, other, 0 * X)
+    assert found.equal
+    assert found.notes == ("y is equal with these inputs, but bitwidth is 4 in A and 5 in B",)
+    found = diff(layers(), layers("HALF_UP"), 0 * X)
+    expected = "y is equal with these inputs, but rounding_mode is ROUND in A and HALF_UP in B"
+    assert found.notes == (expected,)
+    assert diff(layers(), layers(), X).notes == ()
+
+
+@pytest.mark.parametrize("runner", ["onnxruntime", "onnxruntime-optimized", "reference", "qonnx"])
+def test_exact_models_are_equal_under_all_runners(runner: str) -> None:
+    if runner == "qonnx" and importlib.util.find_spec("qonnx") is None:
+        pytest.skip("qonnx is not installed")
+    found = diff(layers(), None, X, runners=("anybit", runner))
+    assert found.equal
+    # The weight is folded on one side only.
+    assert "wq" in [each.name for each in found.tensors]
+    if runner != "onnxruntime-optimized":
+        assert [each.name for each in found.tensors] == ["wq", "sum", "added", "y"]
+        assert not found.unmatched_a
+        assert not found.unmatched_b
+
+
+def test_the_optimizer_merges_nodes() -> None:
+    """What it has merged is missing, and what it changes shows: the session's own outputs."""
+    nodes = [
+        node("Conv", "x w", "c", domain=""),
+        node("BatchNormalization", "c s b m v", "n", domain=""),
+        node("Relu", "n", "y", domain=""),
+    ]
+    generator = np.random.default_rng(0)
+    given = {name: generator.uniform(0.1, 1, 8).astype(f32) for name in "sbmv"}
+    given["w"] = generator.standard_normal((8, 3, 3, 3)).astype(f32)
+    proto = model(nodes, given, inputs={"x": [1, 3, 16, 16]})
+    found = diff(proto, runners=("anybit", "onnxruntime-optimized"))
+    assert found.unmatched_a[:1] == ("c",)
+    assert found.unmatched_b == ()
+    options = anybit.onnxruntime.onnxruntime.SessionOptions()
+    x = np.random.default_rng(0).standard_normal((1, 3, 16, 16), dtype=f32)
+    expected = anybit.onnxruntime.session(proto, session_options=options).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(found["y"].b, expected)
+
+
+def test_unknown_and_missing_runners(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match=r"one of anybit, onnxruntime, .* got 'tensorrt'"):
+        diff(layers(), runners=("anybit", "tensorrt"))
+
+    def missing(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(ModelError, match=r"needs the package qonnx.*pip install qonnx"):
+        diff(layers(), runners=("qonnx", "qonnx"))
+
+
+def test_an_operator_that_nobody_knows() -> None:
+    proto = model([node("MultiThreshold", "x")])
+    for runner in RUNNERS.keys() - {"qonnx"}:
+        with pytest.raises(ModelError, match="MultiThreshold"):
+            diff(proto, runners=(runner, runner))
+
+
+def test_other_names_are_matched_by_position() -> None:
+    found = diff(layers(), layers(prefix="net/"), X)
+    assert found.equal
+    assert [(each.name, each.other_name, each.matched) for each in found.tensors] == [
+        ("wq", "net/wq", Match.POSITION),
+        ("sum", "net/sum", Match.POSITION),
+        ("added", "net/added", Match.POSITION),
+        ("y", "net/y", Match.OUTPUT),
+    ]
+
+
+def test_positions_with_nodes_that_only_one_side_has() -> None:
+    given = {"half": 0.5, "zero": 0, "bits": 4}
+    quantize = [
+        node("Quant", "x half zero bits", "a", name="first"),
+        node("Relu", "a", "b", domain=""),
+        node("Quant", "b half zero bits", "y", name="second"),
+    ]
+    linear = [
+        node("QuantizeLinear", "in s z", "codes", domain=""),
+        node("DequantizeLinear", "codes s z", "5", domain=""),
+        node("Relu", "5", "6", domain=""),
+        node("Identity", "6", "7", domain=""),
+        node("QuantizeLinear", "7 s z", "8", domain="", name="q2"),
+        node("DequantizeLinear", "8 s z", "out", domain="", name="dq2"),
+    ]
+    a = model(quantize, given)
+    b = model(
+        linear,
+        {"s": 0.5, "z": np.zeros((), np.int8)},
+        inputs={"in": [1, 4]},
+        outputs=["out"],
+        opsets={},
+    )
+    found = diff(a, b, array([[0.3, -0.8, 1.2, 2]]))
+    assert found.equal
+    assert [(each.name, each.other_name) for each in found.tensors] == [
+        ("a", "5"),
+        ("b", "6"),
+        ("y", "out"),
+    ]
+    assert found.unmatched_b == ("codes", "7", "8")
+
+
+def test_numbers_as_names_count_only_with_the_same_kind_of_node() -> None:
+    a = model([node("Relu", "x", "1", domain=""), node("Neg", "1", "y", domain="")])
+    nodes = [
+        node("Neg", "x", "1", domain="", name="n0"),
+        node("Neg", "1", "2", domain="", name="n1"),
+        node("Relu", "2", "3", domain=""),
+        node("Neg", "3", "y", domain="", name="n2"),
+    ]
+    found = diff(a, model(nodes), X)
+    assert [(each.name, each.other_name) for each in found.tensors] == [("1", "3"), ("y", "y")]
+    assert found.equal
+
+
+def test_stored_constants_of_two_models_are_compared() -> None:
+    other = layers(b=[0.25, 0, 0, 0])
+    found = diff(layers(), other, X)
+    first = found.first
+    assert first is not None
+    assert (first.name, first.operator, first.made_by, first.differing) == ("b", "", "constant", 1)
+    assert found["wq"].verdict is Verdict.EQUAL
+    assert not found["added"].starts
+    with pytest.raises(KeyError):
+        found["nothing"]
+
+
+def test_a_weight_that_one_file_stores_quantized() -> None:
+    proto, weight = quantized_weight()
+    folded = anybit.int_quant(weight, 0.25, 0, 3)
+    other = model([node("MatMul", "x quantized", domain="")], {"quantized": folded})
+    found = diff(proto, other, X)
+    assert found.equal
+    assert [each.name for each in found.tensors] == ["quantized", "y"]
+
+
+def test_a_constant_output() -> None:
+    proto = layers()
+    proto.graph.output.append(onnx.ValueInfoProto(name="wq"))
+    assert diff(proto, None, X, runners=("anybit", "onnxruntime")).equal
+    given = {"w": [1.3, 2], "one": 1, "zero": 0, "four": 4}
+    proto = model([node("Quant", "w one zero four")], given, inputs={})
+    assert diff(proto, None, {}, runners=("anybit", "reference")).equal
+
+
+def test_shapes_that_differ() -> None:
+    a = model([node("Flatten", "x", domain=""), node("Relu", "x", "r", domain="")])
+    b = model([node("Expand", "x shape", domain="")], {"shape": np.array([2, 4])})
+    found = diff(a, b, X)
+    assert (found["y"].shape, found["y"].other_shape) == ((1, 4), (2, 4))
+    assert (found["y"].verdict, found["y"].steps) == (Verdict.DIFFERENT, None)
+    assert not found["y"].same_shape
+    assert "1 x 4 / 2 x 4" in page(found)
+
+
+def test_sizes_of_one_do_not_matter() -> None:
+    record = {"x": X, "y": anybit.int_quant(X, 0.5, 0, 4).ravel()}
+    assert diff(quantized_input(), record).equal
+
+
+# Recorded tensors
+
+
+def test_recorded_tensors() -> None:
+    expected = diff(layers(), None, X)
+    record = {"x": X, "added": expected["added"].a, "y": expected["y"].a - f32(0.5), "other": X}
+    found = diff(layers(), record)
+    assert [each.name for each in found.different] == ["y"]
+    assert found["y"].steps == 1
+    assert found.unmatched_a == ("wq", "sum")
+    assert found.unmatched_b == ("other",)
+    assert found.notes == ()
+
+
+def test_recorded_output_under_the_usual_name() -> None:
+    proto = layers(prefix="n")
+    y = diff(layers(), None, X)["y"].a
+    assert diff(proto, {"x": X, "y": y})["ny"].matched is Match.OUTPUT
+    assert diff(proto, {"whatever": y}, X).equal
+
+
+def test_recorded_rows_beyond_those_that_are_run() -> None:
+    y = diff(layers(), None, X)["y"].a
+    rows = {"x": np.concatenate([X, 0 * X]), "y": np.concatenate([y, y + 9])}
+    found = diff(layers(), rows)
+    assert found.equal
+    assert found.notes == ("the inputs have 2 rows; the first 1 were run",)
+
+
+def test_recorded_codes_compare_by_value() -> None:
+    found = diff(quantized_input(scale=1), {"x": X, "y": np.array([[0, -1, 1, 7]], np.int8)})
+    assert found.equal
+    assert found["y"].ulps is None
+    assert found["y"].other_dtype == "int8"
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"y": X}, "do not hold the model's input x: pass inputs"),
+        ({"x": X}, "nothing to compare"),
+        ({"x": X, "y": np.array(["a"])}, "'y' holds <U1, expected numbers"),
+    ],
+)
+def test_records_that_cannot_be_used(record: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        diff(quantized_input(), record)
+
+
+# Real models
+
+
+@needs_models
+@pytest.mark.parametrize("name", ["TFC_1W1A", "TFC_2W2A", "cnv_1w1a"])
+def test_real_models_with_exact_sums(name: str) -> None:
+    with np.load(MODELS / f"{name}.npz") as arrays:
+        x = arrays["x"][:1]
+    found = diff(MODELS / f"{name}.onnx", None, x, runners=("anybit", "onnxruntime"))
+    assert [each.name for each in found.different] == []
+    assert not found.unmatched_a
+
+
+@needs_models
+def test_a_real_model_with_recorded_outputs() -> None:
+    with np.load(MODELS / "TFC_2W2A.npz") as arrays:
+        found = diff(MODELS / "TFC_2W2A.onnx", arrays)
+    assert found.equal
+    assert len(found.tensors) == 1

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native engine promises beyond single results: threads, instruction sets, memory."""
+
+import contextlib
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from cases import Case, assert_same_bits
+from layouts import LAYOUTS, call, layouts, random_array
+from places import ROOT
+
+import anybit
+from anybit._native import _core
+
+LARGE = 1 << 20  # elements; enough for several threads
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = anybit.num_threads()
+    yield anybit.set_num_threads
+    anybit.set_num_threads(before)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "shape", [(64, 64, 128), (4, 3, 87381), (8192, 8, 8), (3, 5, 7), (2, 300, 700), (512, 1, 1025)]
+)
+def test_threads_and_instruction_sets_change_nothing(
+    layout: str, shape: tuple[int, ...], threads: Callable[[int], None]
+) -> None:
+    """Nor does the layout: full-sized parameters, which take another path, give the same."""
+    x = random_array(*shape)
+    name, parameters, attributes = layouts(x)[layout]
+    threads(1)
+    full = [np.broadcast_to(parameter, x.shape).copy() for parameter in parameters]
+    expected = getattr(anybit, name)(x, *full, **attributes)
+    before = _core.isa()
+    for isa in ("baseline", "avx2", "avx512"):
+        try:
+            _core.set_isa(isa)
+        except ValueError:
+            continue  # not on this processor
+        for count in (1, 2, 7):
+            threads(count)
+            assert_same_bits(call(x, layout), expected, Case(f"{isa} {count} threads", (x,)))
+    _core.set_isa(before)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_memory_order_changes_nothing(layout: str) -> None:
+    x = random_array(6, 10, 14)
+    expected = call(x, layout)
+    for name, other in {
+        "fortran": np.asfortranarray(x),
+        "transposed": x.transpose(2, 0, 1).copy().transpose(1, 2, 0),
+        "reversed": x[::-1, :, ::-1].copy()[::-1, :, ::-1],
+        "strided": np.repeat(np.repeat(x, 2, axis=0), 3, axis=2)[::2, :, ::3],
+    }.items():
+        assert_same_bits(call(other, layout), expected, Case(name, (x,)))
+        out = np.zeros((14, 6, 10), np.float32).transpose(1, 2, 0)
+        assert call(other, layout, out=out) is out
+        assert_same_bits(out, expected, Case(f"{name} to a transposed array", (x,)))
+
+
+def test_many_python_threads_at_once() -> None:
+    x = random_array(LARGE)
+    expected = anybit.int_quant(x, 0.3, 0, 4)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: anybit.int_quant(x, 0.3, 0, 4), range(32)))
+    assert all(np.array_equal(result, expected) for result in results)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_fork_after_use(threads: Callable[[int], None]) -> None:
+    threads(4)
+    x = random_array(LARGE)
+    expected = anybit.int_quant(x, 0.3, 0, 4)
+    code = (
+        "import os, numpy as np, anybit; anybit.set_num_threads(4);"
+        "x = np.ones(1 << 20, np.float32); anybit.int_quant(x, 0.3, 0, 4); child = os.fork();"
+        "anybit.int_quant(x, 0.3, 0, 4); child or os._exit(0);"
+        "assert os.waitpid(child, 0)[1] == 0"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode == 0
+    assert np.array_equal(anybit.int_quant(x, 0.3, 0, 4), expected)
+
+
+def test_gil_is_released(threads: Callable[[int], None]) -> None:
+    threads(1)
+    x = random_array(16 * LARGE)
+    out = np.empty_like(x)
+    started, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        anybit.int_quant(x, 0.3, 0, 4, out=out)
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    started.wait()
+    counted = 0
+    while not done.is_set():
+        counted += 1
+    worker.join()
+    assert counted > 1000  # milliseconds of counting; none at all under the GIL
+
+
+@pytest.mark.parametrize("elements", [5_000, 3_000_000])
+def test_process_ends_while_daemon_threads_compute(elements: int) -> None:
+    code = f"""
+import threading, time, numpy as np, anybit
+x = np.ones({elements}, np.float32)
+def work():
+    while True:
+        anybit.int_quant(x, 0.5, 0, 8)
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_temporaries(layout: str) -> None:
+    """Peak memory is the output and at most 1 MiB, by the process's own high-water mark."""
+    code = f"""
+import resource, numpy as np
+from layouts import call, layouts
+import anybit
+x = np.ones((16, 512, 1024), np.float32)
+name, parameters, attributes = layouts(x)["{layout}"]
+call(x[:2, :2, :8], "{layout}")
+output_and_allowance = np.ones(x.nbytes + (1 << 20), np.uint8)
+del output_and_allowance
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+result = getattr(anybit, name)(x, *parameters, **attributes)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    if sys.platform != "linux":
+        pytest.skip("ru_maxrss has other units elsewhere")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) <= 256  # KiB: the worker threads' own first pages
+
+
+def test_results_do_not_depend_on_the_floating_point_environment() -> None:
+    """Round-to-nearest and subnormals hold even where the caller's thread has neither."""
+    x = np.array([1e-40, -3e-39, 2.5, 0.1, 1e-45], np.float32)
+    expected = [anybit.int_quant(x, 1e-40, 0, 8), anybit.float_quant(x, 0.1, 4, 3, 7)]
+    libm = ctypes.CDLL(None)
+    upward = 0x800  # FE_UPWARD on x86
+    if not hasattr(libm, "fesetround") or os.uname().machine != "x86_64":
+        pytest.skip("knows the constants of x86-64 glibc only")
+    libm.fesetround(upward)
+    try:
+        got = [anybit.int_quant(x, 1e-40, 0, 8), anybit.float_quant(x, 0.1, 4, 3, 7)]
+    finally:
+        libm.fesetround(0)
+    for actual, wanted in zip(got, expected, strict=True):
+        assert_same_bits(actual, wanted, Case("rounding upward", (x,)))
+
+
+def test_python_objects_are_not_leaked() -> None:
+    x = random_array(64)
+    for _ in range(10):
+        anybit.int_quant(x, 0.3, 0, 4)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    counts = sys.getrefcount(x), sys.getrefcount(None)
+    for _ in range(1000):
+        anybit.int_quant(x, [0.3], np.float32(0), 4, out=x)
+        with contextlib.suppress(ValueError):
+            anybit.int_quant(x, 0.3, 0, 0)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 20_000
+    assert abs(sys.getrefcount(x) - counts[0]) < 10
+    assert abs(sys.getrefcount(None) - counts[1]) < 100
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ANYBIT_ISA", "sse9", "must be one of .*got 'sse9'"),
+        ("ANYBIT_NUM_THREADS", "0", "must be .*got '0'"),
+        ("ANYBIT_NUM_THREADS", "two", "must be .*got 'two'"),
+    ],
+)
+def test_bad_environment(variable: str, value: str, message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import anybit"],
+        env={**os.environ, variable: value},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.search(f"{variable}.*{message}", done.stderr)
+
+
+@pytest.mark.parametrize("count", [0, -3, 5000])
+def test_bad_number_of_threads(count: int) -> None:
+    with pytest.raises(ValueError, match=str(count)):
+        anybit.set_num_threads(count)

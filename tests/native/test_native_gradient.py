@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native gradients: the reference's bits, exact sums, and the engine's promises."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from backends import OPERATORS
+from cases import Case, assert_same_bits, every_case, shapes_within
+from gradient_calls import backward, exact_call
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import any_float, arrays, quantizers
+
+from anybit._native import _core
+from anybit.ops import Operator
+from anybit.ops.gradient import carried_back
+
+DIFFERENTIABLE = [operator for operator in OPERATORS.values() if operator.differentiable]
+CASES = [
+    (operator, case)
+    for operator, case in every_case()
+    if OPERATORS[operator].differentiable and case.raises is None
+]
+each_operator = pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=lambda item: item.name)
+
+
+def expected(
+    operator: Operator, gradient: np.ndarray, inputs: tuple[Any, ...], name: str, **attributes: Any
+) -> np.ndarray:
+    """What the reference's partial derivatives give, without any sum: the input has x's shape."""
+    given = {declared.name: value for declared, value in zip(operator.inputs, inputs, strict=False)}
+    partials = operator.partials(*inputs, **attributes)
+    return np.asarray(carried_back(gradient, given, partials, [name])[name])
+
+
+def full_sized(operator: Operator, inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+    """The inputs with one of them as an array of x's shape in the compute type."""
+    x = np.asarray(inputs[0])
+    dtype = np.float64 if x.dtype == np.float64 else np.float32
+    place = [declared.name for declared in operator.inputs].index(name)
+    with np.errstate(all="ignore"):
+        values = np.broadcast_to(np.asarray(inputs[place]), x.shape).astype(dtype)
+    return (*inputs[:place], values, *inputs[place + 1 :])
+
+
+def assert_same_gradients(
+    operator: Operator,
+    gradient: np.ndarray,
+    inputs: tuple[Any, ...],
+    isas: Iterable[str] = (),
+    **attributes: Any,
+) -> None:
+    native = _core.descriptions[operator.name]["differentiable"]
+    for declared, value in zip(operator.inputs, inputs, strict=False):
+        name = declared.name
+        if value is None or name not in native:
+            continue
+        whole = inputs if name == native[0] else full_sized(operator, inputs, name)
+        wanted = expected(operator, gradient, whole, name, **attributes)
+        case = Case(f"{operator.name} by {name} {inputs[1:]} {attributes}", inputs)
+        for isa in isas or (_core.isa(),):
+            _core.set_isa(isa)
+            (got,) = backward(operator.name, gradient, *whole, wanted=[name], **attributes)
+            assert_same_bits(got, wanted, case)
+
+
+@each_operator
+def test_declaration(operator: Operator) -> None:
+    """Native are x and the real parameters; bit-widths are left to the reference."""
+    domains = {declared.name: declared.domain for declared in operator.inputs}
+    real = tuple(name for name in operator.differentiable if not domains[name].integer)
+    assert _core.descriptions[operator.name]["differentiable"] == real
+
+
+def test_others_have_no_gradient() -> None:
+    for operator in OPERATORS.values():
+        if not operator.differentiable:
+            assert _core.descriptions[operator.name]["differentiable"] == ()
+            assert not hasattr(_core, f"{operator.name}_backward")
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["as_is", "float64"])
+@each_operator
+def test_cases(operator: Operator, wide: bool, isas: list[str]) -> None:
+    """Every case table, with gradients that are infinite, NaN, zero and ordinary."""
+    random = np.random.default_rng(0)
+    for case in (case for name, case in CASES if name == operator.name):
+        x = np.asarray(case.inputs[0])
+        x = x.astype(np.float64) if wide else x
+        gradient = random.standard_normal(x.shape).astype(x.dtype)
+        gradient.reshape(-1)[:4] = [np.inf, np.nan, 0, -0.0][: gradient.size]
+        inputs = (x, *case.inputs[1:])
+        assert_same_gradients(operator, gradient, inputs, isas, **case.attributes)
+
+
+@each_operator
+@given(data=st.data())
+def test_any_numbers(operator: Operator, data: st.DataObject) -> None:
+    quantize = data.draw(quantizers(operator.name))
+    scale = data.draw(any_float)
+    x = data.draw(arrays(any_float))
+    gradient = np.resize(data.draw(arrays(any_float)) if len(x) else x, x.shape)
+    inputs = (x, np.float32(scale), *quantize.inputs[1:])
+    for dtype in (np.float32, np.float64):
+        given_inputs = (x.astype(dtype), *inputs[1:])
+        assert_same_gradients(operator, gradient.astype(dtype), given_inputs, **quantize.attributes)
+
+
+SHAPES = [(), (1,), (1000,), (7, 3), (5, 40, 3), (3, 70, 130), (200, 9), (64, 2, 33), (2, 3, 2, 5)]
+
+
+def summed_in_order(products: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    aligned = (1,) * (products.ndim - len(shape)) + shape
+    repeated = tuple(i for i, size in enumerate(aligned) if size != products.shape[i])
+    return products.sum(axis=repeated, dtype=np.float64).reshape(shape)
+
+
+def parameter_shapes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    if len(shape) == 3:
+        return list(dict.fromkeys(shapes_within(shape).values()))
+    last = (1,) * (len(shape) - 1) + shape[-1:]
+    return list(dict.fromkeys([(), shape, shape[-1:], last, shape[:1] + (1,) * (len(shape) - 1)]))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_are_exact_where_they_can_be(shape: tuple[int, ...]) -> None:
+    """Every pair of shapes of two parameters, and every subset of gradients."""
+    for scale_shape in parameter_shapes(shape):
+        for zeropt_shape in parameter_shapes(shape):
+            gradient, *inputs = exact_call(shape, scale_shape, zeropt_shape)
+            partials = OPERATORS["int_quant"].partials(*inputs, 4)
+            products = {name: partials[name] * gradient for name in ("x", "scale", "zeropt")}
+            wanted = {
+                name: summed_in_order(np.asarray(products[name]), np.shape(value))
+                for name, value in zip(products, inputs, strict=True)
+            }
+            case = Case(f"{shape} {scale_shape} {zeropt_shape}", tuple(inputs))
+            for names in (["scale", "x", "zeropt"], ["scale"], ["zeropt", "x"], ["x"]):
+                found = backward("int_quant", gradient, *inputs, 4, wanted=names)
+                for name, got in zip(names, found, strict=True):
+                    assert (got.shape, got.dtype) == (wanted[name].shape, np.float32)
+                    assert np.array_equal(got, wanted[name]), (case.name, name, names)
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "fortran": np.asfortranarray,
+    "reversed": lambda x: x[::-1, :, ::-1].copy()[::-1, :, ::-1],
+    "strided": lambda x: np.repeat(np.repeat(x, 2, axis=0), 3, axis=2)[::2, :, ::3],
+    "transposed": lambda x: x.transpose(2, 0, 1).copy().transpose(1, 2, 0),
+    "float64": lambda x: x.astype(np.float64),
+    "float16": lambda x: x.astype(np.float16),
+    "bfloat16": lambda x: x.astype(ml_dtypes.bfloat16),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("which", ["x", "gradient"])
+@pytest.mark.parametrize("scale_shape", [(), (1, 70, 1), (130,), (3, 1, 1), (3, 70, 130)], ids=str)
+def test_memory_order_and_types(layout: str, which: str, scale_shape: tuple[int, ...]) -> None:
+    gradient, x, scale, zeropt = exact_call((3, 70, 130), scale_shape, (70, 1))
+    call = {"x": x, "gradient": gradient}
+    changed = {**call, which: LAYOUTS[layout](call[which])}
+    names = ("x", "scale", "zeropt")
+    wanted = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=names)
+    found = backward("int_quant", changed["gradient"], changed["x"], scale, zeropt, 4, wanted=names)
+    assert found[0].dtype == changed["x"].dtype
+    for name, got, expected_ in zip(names, found, wanted, strict=True):
+        assert_same_bits(got.astype(np.float32), expected_, Case(f"{layout} {name}", (x,)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 1, 1), (1, 1, 130), (1, 70, 1)], ids=str)
+@pytest.mark.parametrize("scale_shape", [(), (1, 70, 1), (130,), (3, 70, 130)], ids=str)
+def test_expanded_gradients(shape: tuple[int, ...], scale_shape: tuple[int, ...]) -> None:
+    """What arrives from a sum has stride 0."""
+    gradient, x, scale, zeropt = exact_call((3, 70, 130), scale_shape, ())
+    narrow = gradient[tuple(slice(0, size) for size in shape)]
+    expanded = np.broadcast_to(narrow, x.shape)
+    names = ("x", "scale", "zeropt")
+    found = backward("int_quant", expanded, x, scale, zeropt, 4, wanted=names)
+    wanted = backward("int_quant", expanded.copy(), x, scale, zeropt, 4, wanted=names)
+    for got, expected_ in zip(found, wanted, strict=True):
+        assert_same_bits(got, expected_, Case("expanded", (x,)))
+
+
+def test_expanded_parameters_have_gradients_of_their_own() -> None:
+    gradient, x, _, zeropt = exact_call((6, 8), (), ())
+    scale = np.broadcast_to(np.float32(0.5), (8,))
+    (found,) = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=["scale"])
+    (wanted,) = backward("int_quant", gradient, x, scale.copy(), zeropt, 4, wanted=["scale"])
+    assert_same_bits(found, wanted, Case("expanded scale", (x,)))
+    assert len(set(found.tolist())) > 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_are_as_good_as_float64(dtype: Any) -> None:
+    """Millions of products of one sign and of both, against the exact sum of the same products."""
+    random = np.random.default_rng(0)
+    x = random.normal(0, 3, 3_000_000).astype(dtype)
+    scale = np.array(0.3, dtype)
+    partial = OPERATORS["int_quant"].partials(x, scale, 0, 4)["scale"]
+    for gradient in (np.sign(partial), random.normal(0, 1, x.shape).astype(dtype)):
+        (found,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["scale"])
+        products = (gradient * partial).astype(np.float64)
+        exact = math.fsum(products)
+        inexact = abs(float(products.sum()) - exact) + math.ulp(math.fsum(np.abs(products)))
+        rounding = float(np.spacing(np.abs(dtype(exact)))) / 2
+        assert abs(float(found) - exact) <= rounding + 8 * inexact
+
+
+def test_gradients_of_half_types() -> None:
+    gradient, x, scale, _ = exact_call((40, 6), (6,), ())
+    (wide,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["scale"])
+    for dtype in (np.float16, ml_dtypes.bfloat16, np.float64):
+        found_x, found = backward(
+            "int_quant", gradient, x, scale.astype(dtype), 0, 4, wanted=["x", "scale"]
+        )
+        assert found_x.dtype == np.float32
+        assert_same_bits(found, wide.astype(dtype), Case(str(dtype), (x,)))
+
+
+@pytest.mark.parametrize("value", [0.5, [0.5], np.float64(0.5), np.array(1), np.array([1])])
+def test_gradient_of_a_number(value: Any) -> None:
+    gradient, x, _, _ = exact_call((4, 5), (), ())
+    (found,) = backward("int_quant", gradient, x, value, 0, 4, wanted=["scale"])
+    assert found.shape == np.shape(value)
+    floating = isinstance(value, np.generic)
+    assert found.dtype == (np.float64 if floating else np.float32)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
+def test_empty_arrays(shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32)
+    for scale in (np.ones((), np.float32), np.ones(shape[-1:], np.float32)):
+        found = backward("int_quant", x, x, scale, 0, 4, wanted=["x", "scale"])
+        assert found[0].shape == shape
+        assert_same_bits(found[1], np.zeros(scale.shape, np.float32), Case("empty", (x,)))

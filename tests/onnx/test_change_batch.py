@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another number of rows: the same rows come out, or there is an error."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from cleaned import assert_array_bits, shapes
+from places import EXAMPLE
+from small_models import array, model, node, quantized_input
+
+from anybit.errors import ModelError
+from anybit.model import load
+from anybit.onnx.cleaning import clean
+
+
+def reshaped(target: Any, shape: list[int | str], **options: Any) -> onnx.ModelProto:
+    nodes = [
+        node("Relu", "x", "a", domain="", name="relu"),
+        node("Reshape", "a target", domain="", name="reshape", **options),
+    ]
+    constants = {"target": np.array(target, np.int64)}
+    return model(nodes, constants, inputs={"x": shape}, opsets={"": 14})
+
+
+@pytest.mark.parametrize(
+    ("proto", "after"),
+    [
+        (reshaped([1, -1], [1, 2, 3]), "[batch,6]"),
+        (reshaped([1, 6], [1, 2, 3]), "[batch,6]"),
+        (reshaped([-1, 6], [1, 2, 3]), "[batch,6]"),
+        (reshaped([0, 6], [1, 2, 3]), "[batch,6]"),
+        (reshaped([1, 6], [1, 2, 3], allowzero=1), "[batch,6]"),
+        (reshaped([4, 3, 2], [4, 2, 3]), "[batch,3,2]"),
+        (reshaped([1, 2, 1, 3], [1, 2, 3]), "[batch,2,1,3]"),
+    ],
+)
+def test_free_batches(proto: onnx.ModelProto, after: str) -> None:
+    freed = clean(proto, batch="dynamic")
+    assert shapes(freed)[1] == after
+    wanted = load(proto)
+    x = np.arange(-10, 62, dtype=np.float32).reshape(-1, 2, 3)
+    assert_array_bits(load(ir.to_proto(freed)).run(x)["y"], wanted.run(x)["y"])
+    fixed = clean(proto, batch=3)
+    assert shapes(fixed)[1] == after.replace("batch", "3")
+    assert shapes(clean(ir.to_proto(freed), batch=3)) == shapes(fixed)
+    again = clean(
+        ir.to_proto(fixed), batch=int(proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value)
+    )
+    assert load(ir.to_proto(again)).run(x)["y"].tobytes() == wanted.run(x)["y"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (reshaped([2, 3], [1, 2, 3]), r"'reshape' .*reshapes to \[2, 3\], which fixes the batch"),
+        (reshaped([-1], [1, 2, 3]), r"'reshape' .*\[-1\]"),
+        (model([node("ReduceSum", "x", domain="", keepdims=0)]), "output 'y' has the shape"),
+        (model([node("Add", "x c", domain="")], {"c": array(np.ones((2, 4), np.float32))},
+               inputs={"x": [2, 4]}), "output 'y'"),
+        (model([node("MultiThreshold", "x")]), "output 'y' has the shape unknown"),
+        (model([node("Neg", "x", domain="")], inputs={"x": []}), "input 'x' has no first axis"),
+        (model([node("Neg", "c", domain="")], {"c": array(np.ones(2, np.float32))}, inputs={}),
+         "no input"),
+    ],
+)  # fmt: skip
+def test_batches_that_cannot_change(proto: onnx.ModelProto, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        clean(proto, batch="dynamic")
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5, "many"])
+def test_what_is_no_batch(batch: Any) -> None:
+    with pytest.raises(ModelError, match="batch must be an integer >= 1"):
+        clean(quantized_input(), batch=batch)
+
+
+def test_only_what_shares_the_batch_changes() -> None:
+    nodes = [node("MatMul", "x w", "y", domain="", name="m"), node("Neg", "w", "z", domain="")]
+    proto = model(nodes, inputs={"x": [1, 4], "w": [4, 3]}, outputs=["y", "z"])
+    assert shapes(clean(proto, batch="dynamic")) == ["[batch,4]", "[4,3]", "[batch,3]", "[4,3]"]
+
+
+def test_a_free_size_keeps_its_name() -> None:
+    assert shapes(clean(EXAMPLE, batch="dynamic")) == ["[rows,8,8]", "[rows,10]"]
+    assert shapes(clean(EXAMPLE, batch=7)) == ["[7,8,8]", "[7,10]"]
+    taken = model([node("Neg", "x", domain="")], inputs={"x": [1, "batch"]})
+    assert shapes(clean(taken, batch="dynamic"))[0] == "[batch_0,batch]"

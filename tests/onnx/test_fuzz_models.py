@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of the fuzzer's cases, always the same; the program itself tries others."""
+
+import fuzz_models
+import pytest
+
+
+def test_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    found = fuzz_models.search(range(0, 500, fuzz_models.CHUNK), float("inf"))
+    told = capsys.readouterr().out
+    assert found == 0, told
+    assert told == "500 cases, 0 faults\n"
+
+
+def test_a_case_is_its_number() -> None:
+    assert fuzz_models.case(17) == fuzz_models.case(17)
+    assert fuzz_models.case(17) != fuzz_models.case(18)

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operators say of their derivatives, and how gradients are summed to parameters."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import OPERATORS
+
+from anybit.ops import Operator
+from anybit.ops.gradient import carried_back
+from anybit.ops.rounding import round_to_integer
+
+DIFFERENTIABLE = [operator for operator in OPERATORS.values() if operator.differentiable]
+MODES = ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")
+each_operator = pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=lambda item: item.name)
+
+
+class FrozenRounding:
+    """Rounds as usual the first time, and adds the same offsets from then on.
+
+    That makes the operator a smooth function whose derivative the straight-through one is.
+    """
+
+    def __init__(self, rounded: Callable[..., np.ndarray]) -> None:
+        self.rounded = rounded
+        self.offsets: list[np.ndarray] = []
+        self.replayed: Iterator[np.ndarray] | None = None
+
+    def __call__(self, y: np.ndarray, *grid: Any) -> np.ndarray:
+        if self.replayed is not None:
+            return y + next(self.replayed)
+        rounded = self.rounded(y, *grid)
+        self.offsets.append(rounded - y)
+        return rounded
+
+    def again(self) -> None:
+        self.replayed = iter(self.offsets)
+
+
+def arguments(operator: Operator) -> dict[str, Any]:
+    """Float64 arguments; channels have parameters of their own, and some of x is clipped."""
+    random = np.random.default_rng(0)
+    known = {
+        "x": random.normal(0, 6, (4, 200)),
+        "scale": random.uniform(0.3, 1, (4, 1)),
+        "zeropt": random.uniform(-3, 3, (4, 1)),
+        "bitwidth": np.array([[3], [4], [5], [2]]),
+        "in_bitwidth": 8,
+        "out_bitwidth": np.array([[3], [4], [5], [2]]),
+        "exponent_bitwidth": 2,
+        "mantissa_bitwidth": 1,
+        "exponent_bias": 1,
+        "max_val": np.array([[4.0], [99.0], [3.0], [6.5]]),
+    }
+    given = {
+        declared.name: known[declared.name]
+        for declared in operator.inputs
+        if declared.name in known
+    }
+    if "out_scale" in operator.differentiable:
+        # Near a power of two times scale, and away from where the nearest power changes.
+        given["out_scale"] = known["scale"] * np.array([[1.0], [2.3], [4.0], [1.8]])
+    return given
+
+
+def variants(operator: Operator) -> Iterator[dict[str, Any]]:
+    names = {attribute.name for attribute in operator.attributes}
+    modes = MODES if "rounding_mode" in names else (None,)
+    for mode in modes:
+        for signed in (True, False) if "signed" in names else (None,):
+            for narrow in (True, False) if "narrow" in names else (None,):
+                options = {"rounding_mode": mode, "signed": signed, "narrow": narrow}
+                yield {name: value for name, value in options.items() if value is not None}
+
+
+def frozen(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> FrozenRounding:
+    """Holds the rounding of an operator: to a grid of its own, or to integers."""
+    module = sys.modules[f"anybit.ops.{operator.name}"]
+    name = "_round_to_grid" if hasattr(module, "_round_to_grid") else "round_to_integer"
+    rounding = FrozenRounding(getattr(module, name, round_to_integer))
+    monkeypatch.setattr(module, name, rounding, raising=False)
+    return rounding
+
+
+def smooth_derivatives(
+    operator: Operator,
+    given: dict[str, Any],
+    attributes: dict[str, Any],
+    name: str,
+    rounding: FrozenRounding,
+) -> list[np.ndarray]:
+    """The differences to both sides of the operator with its rounding offsets held."""
+    rounding.offsets.clear()
+    rounding.replayed = None
+    here = operator.reference(**given, **attributes)
+    differences = []
+    for step in (1e-6, -1e-6):
+        rounding.again()
+        moved = {**given, name: given[name] + step}
+        differences.append((operator.reference(**moved, **attributes) - here) / step)
+    return differences
+
+
+SMOOTH = [
+    (operator, name)
+    for operator in DIFFERENTIABLE
+    for name in operator.differentiable
+    # The sign of x has no rounding to hold, and widths are integers: tests of their own below.
+    if "bitwidth" not in name and (operator.name, name) != ("bipolar_quant", "x")
+]
+
+
+@pytest.mark.parametrize(
+    ("operator", "name"), SMOOTH, ids=[f"{operator.name}-{name}" for operator, name in SMOOTH]
+)
+def test_partials_are_those_of_the_smooth_function(
+    operator: Operator, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = arguments(operator)
+    cases = list(variants(operator))
+    expected = [operator.partials(**given, **attributes)[name] for attributes in cases]
+    rounding = frozen(operator, monkeypatch)
+    for attributes, partial in zip(cases, expected, strict=True):
+        got = np.broadcast_to(partial, given["x"].shape)
+        right, left = smooth_derivatives(operator, given, attributes, name, rounding)
+        # What is rounded to the very bound has a kink: either side will do there.
+        smooth = np.isclose(right, left, rtol=1e-4, atol=1e-6)
+        wanted = np.where(np.abs(got - left) < np.abs(got - right), left, right)
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6, err_msg=str(attributes))
+        assert np.mean(smooth) > 0.7
+        assert np.any(got[smooth] != 0)
+
+
+def bounds(bits: np.ndarray, signed: bool, narrow: bool) -> tuple[np.ndarray, np.ndarray]:
+    if signed:
+        return -(2.0 ** (bits - 1)) + narrow, 2.0 ** (bits - 1) - 1
+    return 0 * bits, 2.0**bits - 1 - narrow
+
+
+WIDTHS: list[tuple[str, str, Callable[[dict[str, Any]], tuple[Any, Any]]]] = [
+    ("int_quant", "bitwidth", lambda given: (given["scale"], given["scale"])),
+    (
+        "trunc",
+        "out_bitwidth",
+        lambda given: (
+            given["scale"] * 2 ** np.round(np.log2(given["out_scale"] / given["scale"])),
+            given["out_scale"],
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("operator", "name", "scales"), WIDTHS, ids=["int_quant", "trunc"])
+def test_widths_move_the_bounds(
+    operator: str, name: str, scales: Callable[[dict[str, Any]], tuple[Any, Any]]
+) -> None:
+    given = arguments(OPERATORS[operator])
+    scale_in, scale_out = scales(given)
+    codes = np.rint(given["x"] / given["scale"] + given["zeropt"])
+    if operator == "int_quant":
+        codes = given["x"] / given["scale"] + given["zeropt"]
+    codes = codes * given["scale"] / scale_in
+    for attributes in variants(OPERATORS[operator]):
+        limits = {key: attributes[key] for key in ("signed", "narrow")}
+        step = 1e-6
+        lowest, highest = bounds(given[name], **limits)
+        lower, upper = (bounds(given[name] + shift, **limits) for shift in (-step, step))
+        by_lowest, by_highest = (
+            (after - before) / (2 * step) * scale_out
+            for before, after in zip(lower, upper, strict=True)
+        )
+        wanted = np.where(codes > highest, by_highest, np.where(codes < lowest, by_lowest, 0))
+        got = OPERATORS[operator].partials(**given, **attributes)[name]
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-8)
+        assert np.any(got != 0)
+
+
+def test_sign_lets_gradients_pass_up_to_the_scale() -> None:
+    x = np.array([-2.1, -2.0, -0.5, -0.0, 0.0, 1.9, 2.0, 2.1, np.nan])
+    partials = OPERATORS["bipolar_quant"].partials(x, -2.0)
+    assert partials["x"].tolist() == [0, 1, 1, 1, 1, 1, 1, 0, 0]
+    assert partials["scale"].tolist() == [-1, -1, -1, 1, 1, 1, 1, 1, -1]
+
+
+@each_operator
+def test_partials_have_the_declared_names_and_types(operator: Operator) -> None:
+    given = arguments(operator)
+    for dtype in (np.float32, np.float64):
+        partials = operator.partials(**{**given, "x": given["x"].astype(dtype)})
+        assert tuple(partials) == operator.differentiable
+        for partial in partials.values():
+            assert partial.dtype == dtype
+            assert np.broadcast_shapes(partial.shape, given["x"].shape) == given["x"].shape
+    names = [declared.name for declared in operator.inputs]
+    assert operator.differentiable[0] == names[0]
+    assert set(operator.differentiable) <= set(names)
+
+
+def test_only_an_integer_result_has_no_derivative() -> None:
+    for operator in OPERATORS.values():
+        assert bool(operator.differentiable) == (operator.result_dtype is None)
+
+
+SHAPES: list[tuple[int, ...]] = [
+    (),
+    (1,),
+    (1, 1, 1),
+    (2, 1, 1),
+    (1, 3, 1),
+    (4,),
+    (3, 1),
+    (2, 1, 4),
+    (2, 3, 4),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_products_are_summed_to_the_shape_of_the_parameter(
+    shape: tuple[int, ...], dtype: Any
+) -> None:
+    random = np.random.default_rng(0)
+    # Small integers: every order of summation gives the same.
+    gradient = random.integers(-8, 8, (2, 3, 4)).astype(np.float32)
+    partial = random.integers(-8, 8, (2, 3, 4)).astype(np.float32)
+    parameter = np.zeros(shape, dtype)
+    found = carried_back(gradient, {"scale": parameter}, {"scale": partial}, ["scale"])["scale"]
+    expected = np.zeros((1,) * (3 - len(shape)) + shape)
+    for place, product in np.ndenumerate(gradient * partial):
+        expected[tuple(min(i, n - 1) for i, n in zip(place, expected.shape, strict=True))] += (
+            product
+        )
+    assert found.dtype == dtype
+    assert found.shape == shape
+    assert np.array_equal(found, expected.reshape(shape).astype(dtype))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (3, 1)])
+def test_nothing_sums_to_zero(shape: tuple[int, ...]) -> None:
+    empty = np.zeros((3, 0), np.float32)
+    found = carried_back(empty, {"scale": np.ones(shape)}, {"scale": empty}, ["scale"])["scale"]
+    assert found.shape == shape
+    assert np.all(found == 0)
+
+
+def test_zero_derivatives_stop_infinite_gradients() -> None:
+    gradient = np.array([np.inf, np.nan, -np.inf, 3.0], np.float32)
+    partial = np.array([0.0, -0.0, 1.0, 2.0], np.float32)
+    inputs = {"x": gradient, "scale": np.float32(1).reshape(())}
+    found = carried_back(gradient, inputs, {"x": partial, "scale": partial}, ["x", "scale"])
+    assert found["x"].tolist() == [0, 0, -np.inf, 6]
+    assert not np.signbit(found["x"][:2]).any()
+    assert found["scale"] == -np.inf
+
+
+def test_only_what_is_wanted_is_found() -> None:
+    operator = OPERATORS["int_quant"]
+    given = arguments(operator)
+    given["bitwidth"] = given["bitwidth"].astype(np.float32)
+    partials = operator.partials(**given)
+    found = carried_back(given["x"], given, partials, ("zeropt", "bitwidth"))
+    assert set(found) == {"zeropt", "bitwidth"}
+    assert found["bitwidth"].dtype == np.float32
+    assert found["zeropt"].shape == (4, 1)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converted models with their expected outputs, as files for other versions of ONNX Runtime.
+
+    python tests/programs/forms_matrix.py FOLDER [--accept]
+
+The files are made once, with the newest of everything; `tests/matrix/test_converted_files.py` runs
+them and needs NumPy and ONNX Runtime only. A row of the matrix is a form and what it holds: a
+native type and the operator that takes it, or the operator of ours that became standard nodes.
+`--accept` makes the verdicts that a run of `ort_matrix.py` left in the folder what is expected.
+"""
+
+import support_path  # noqa: F401
+
+# isort: split
+import argparse
+import json
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from cases import OPERATORS
+from forms import NATIVE, Form, Kind, Merged, Question, batches, questions
+from native_cases import native_cases
+from places import MODELS
+
+import anybit
+from anybit.onnx.conversion import Conversion, convert
+
+EXACT_NETWORKS = ("TFC_1W1A", "TFC_2W2A", "qkeras_jettagging")
+"""Their sums do not depend on the order, so that no version of the runtime can change them."""
+LIMITS = (24, 20)
+"""Newest opsets without 2-bit, and without 4- and 16-bit types."""
+SAMPLE = 5
+"""Of the cases that become standard operators, one in so many: the nodes are what all have had
+for years."""
+
+
+TOGETHER_NATIVE = 24
+EXPECTED = Path(__file__).parents[1] / "matrix" / "supported.json"
+
+
+class Files:
+    """A folder that is filled with models, by row."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.rows: dict[str, list[str]] = defaultdict(list)
+
+    def add(
+        self,
+        row: str,
+        converted: Conversion,
+        feeds: dict[str, np.ndarray],
+        expected: dict[str, np.ndarray],
+        undefined: dict[str, np.ndarray] | None = None,
+    ) -> None:
+        stem = f"{sum(map(len, self.rows.values())):04}"
+        self.rows[row].append(stem)
+        converted.save(self._folder / f"{stem}.onnx")
+        arrays = {f"feed {name}": array for name, array in feeds.items()}
+        arrays |= {f"expected {n}": a.astype(np.float64) for n, a in expected.items()}
+        arrays |= {f"undefined {n}": a for n, a in (undefined or {}).items() if a.any()}
+        np.savez(self._folder / f"{stem}.npz", **arrays)
+
+    def add_cases(self, row: str, model: Merged, converted: Conversion) -> None:
+        undefined = model.undefined(converted)
+        self.add(row, converted, dict(model.feeds), model.expected(), undefined)
+
+
+def write(folder: Path) -> None:
+    files = Files(folder)
+    for form in (Form.QONNX, Form.STANDARD, Form.PORTABLE):
+        _standard_rows(files, form)
+    for form in NATIVE:
+        _native_rows(files, form)
+    for limit in LIMITS:
+        _limited_row(files, limit)
+    _network_rows(files)
+    (folder / "rows.json").write_text(json.dumps(files.rows, indent=1))
+
+
+def _standard_rows(files: Files, form: Form) -> None:
+    for operator, kind in product(OPERATORS, (Kind.ACTIVATION, Kind.RUN_TIME)):
+        for model in batches(kind, questions(operator, SAMPLE)):
+            files.add_cases(f"{form}: {operator}", model, convert(model.proto, to=form))
+
+
+def _native_rows(files: Files, form: Form) -> None:
+    for kind in (Kind.ACTIVATION, Kind.WEIGHT):
+        for action, asked in _native_questions(form, kind).items():
+            for model in batches(kind, asked, together=TOGETHER_NATIVE):
+                files.add_cases(f"{form}: {action}", model, convert(model.proto, to=form))
+
+
+def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
+    """The cases that become native, by what they become."""
+    sample = [each for operator in OPERATORS for each in questions(operator, SAMPLE)]
+    asked = [*native_cases(), *(each for each in sample if each not in native_cases())]
+    found = defaultdict(list)
+    for model in batches(kind, asked, together=TOGETHER_NATIVE):
+        converted = convert(model.proto, to=form)
+        for output, question in model.asked.items():
+            action = model.action(converted, output)
+            if "Linear" in action:
+                found[action].append(question)
+    return found
+
+
+def _limited_row(files: Files, limit: int) -> None:
+    for model in batches(Kind.ACTIVATION, questions("int_quant", SAMPLE)):
+        converted = convert(model.proto, to="qdq", opset_limit=limit)
+        files.add_cases(f"qdq: int_quant with opset_limit={limit}", model, converted)
+
+
+def _network_rows(files: Files) -> None:
+    for name in EXACT_NETWORKS if MODELS.is_dir() else ():
+        path = MODELS / f"{name}.onnx"
+        with np.load(path.with_suffix(".npz")) as arrays:
+            x = arrays["x"][:1]
+        network = anybit.load(path)
+        feeds = {network.inputs[0].name: x}
+        for form in Form:
+            files.add(f"{form}: networks", convert(path, to=form), feeds, network.run(x))
+
+
+def accept(folder: Path) -> None:
+    rows = json.loads((folder / "rows.json").read_text())
+    verdicts = {
+        path.stem.removeprefix("verdicts-"): json.loads(path.read_text())
+        for path in sorted(folder.glob("verdicts-*.json"))
+    }
+    known = {
+        row: {column: found[row] for column, found in verdicts.items() if row in found}
+        for row in rows
+    }
+    lines = [f"  {json.dumps(row)}: {json.dumps(columns)}" for row, columns in known.items()]
+    EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--accept", action="store_true", help="write supported.json")
+    given = parser.parse_args()
+    if given.accept:
+        accept(given.folder)
+        return
+    given.folder.mkdir(parents=True, exist_ok=True)
+    write(given.folder)
+
+
+if __name__ == "__main__":
+    main()

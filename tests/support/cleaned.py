@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests look at in a cleaned model."""
+
+import numpy as np
+import onnx_ir as ir
+
+
+def shapes(cleaned: ir.Model) -> list[str]:
+    return [str(value.shape) for value in (*cleaned.graph.inputs, *cleaned.graph.outputs)]
+
+
+def assert_array_bits(got: np.ndarray, wanted: np.ndarray) -> None:
+    assert (got.shape, got.tobytes()) == (wanted.shape, wanted.tobytes())

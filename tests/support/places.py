@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where things lie: this checkout, and what is handed to it from outside."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+EXAMPLE = EXAMPLES / "digits_w4a4.onnx"
+
+SHARED = ROOT.parent / "shared"
+MODELS = SHARED / "models"
+SEEDS = SHARED / "seeds"
+
+if os.environ.get("CI") and not SHARED.is_dir():
+    raise FileNotFoundError(f"{SHARED} is missing: under CI nothing may be skipped for want of it")
+
+needs_models = pytest.mark.skipif(
+    not MODELS.is_dir(), reason="the models to run against are missing: no ../shared/models"
+)
