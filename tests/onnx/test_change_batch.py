@@ -88,3 +88,35 @@ def test_a_free_size_keeps_its_name() -> None:
     assert shapes(clean(EXAMPLE, batch=7)) == ["[7,8,8]", "[7,10]"]
     taken = model([node("Neg", "x", domain="")], inputs={"x": [1, "batch"]})
     assert shapes(clean(taken, batch="dynamic"))[0] == "[batch_0,batch]"
+
+
+@pytest.mark.parametrize(
+    ("target", "batch", "message"),
+    [
+        ([2, 12], 3, r"'reshape' .* reshapes to \[2, 12\], which 18 elements, with batch 3"),
+        ([5, -1], 3, r"'reshape' .* reshapes to \[5, -1\], which 18 elements"),
+        ([0, 4], 4, r"'reshape' .* reshapes to \[0, 4\], which 24 elements"),
+    ],
+)
+def test_free_batches_that_cannot_be_that_long(target: Any, batch: int, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        clean(reshaped(target, ["n", 2, 3]), batch=batch)
+
+
+def test_a_free_batch_whose_output_declares_something_else() -> None:
+    proto = reshaped([1, -1], ["n", 2, 3])
+    proto.graph.output[0].CopyFrom(
+        onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "k"])
+    )
+    with pytest.raises(ModelError, match="output 'y' has 1 rows, where the model declares 3"):
+        clean(proto, batch=3)
+    assert shapes(clean(proto, batch=1)) == ["[1,2,3]", "[1,6]"]
+
+
+def test_a_free_batch_that_becomes_fixed_computes_what_it_did() -> None:
+    """Also where rows are mixed: so the file says."""
+    proto = reshaped([-1, 2], ["n", 2, 3])
+    x = np.arange(-9, 9, dtype=np.float32).reshape(3, 2, 3)
+    fixed = clean(proto, batch=3)
+    assert shapes(fixed) == ["[3,2,3]", "[9,2]"]
+    assert_array_bits(load(ir.to_proto(fixed)).run(x)["y"], load(proto).run(x)["y"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another number of rows, or a free one, along the first axis of inputs and outputs."""
 
+import math
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
 
 Size: TypeAlias = int | ir.SymbolicDim
+Shapes: TypeAlias = dict[ir.Value, ir.Shape | None]
 
 
 class ChangeBatch(InPlacePass):
@@ -37,34 +39,100 @@ class ChangeBatch(InPlacePass):
         self._batch = batch
 
     def call(self, model: ir.Model) -> PassResult:
+        declared = {value: value.shape for value in model.graph.outputs}
         InferShapes()(model)
         old = _batch_of(model)
         if old == self._batch or (self._batch == "dynamic" and not isinstance(old, int)):
             return PassResult(model, False)
-        before = _folded(model)
-        rows = {value.name: _rows(value) for value in _values(before)}
-        targets = _targets(before) if isinstance(old, int) else {}
-        outputs = [each for each in model.graph.outputs if rows.get(each.name) in (old, None)]
-        # A free size that no other shape has shows in every shape which axes are the batch.
-        free = ir.SymbolicDim(_free_name(model))
-        _forget_shapes(model)
-        for value in model.graph.inputs:
-            if _rows(value) == old:
-                _set_rows(value, free)
-        FoldConstants(operators=False)(model)
-        InferShapes()(model)
-        while sum(
-            _freed(node, free, rows.get(node.outputs[0].name) == old, targets)
-            for node in _reshapes(model)
-        ):
-            _forget_shapes(model)
-            InferShapes()(model)
-        for value in outputs:
-            _check_follows(value, free, self._batch)
+        if isinstance(old, int):
+            declared = {}
+            old = _freed_model(model, old, self._batch)
         if isinstance(self._batch, int):
-            for value in _values(model):
-                _substitute(value, free, self._batch)
+            _fix(model, old, self._batch, declared)
         return PassResult(model, True)
+
+
+def _fix(model: ir.Model, free: Size, rows: int, declared: Shapes) -> None:
+    """Declare that many rows where they are free: the model computes what it did with as many."""
+    shapes = {value: _with_rows(value.shape, free, rows) for value in _values(model)}
+    shapes |= {value: _with_rows(shape, free, rows) for value, shape in declared.items()}
+    _forget_shapes(model)
+    for value in model.graph.inputs:
+        if _rows(value) == free:
+            _set_rows(value, rows)
+    InferShapes()(model)
+    FoldConstants(operators=False)(model)
+    InferShapes()(model)
+    for value in _values(model):
+        if value.shape is None:
+            value.shape = shapes.get(value)
+    for value in model.graph.outputs:
+        shape = shapes.get(value)
+        if shape is not None and len(shape):
+            _check_agrees(value, shape[0], rows)
+    for node in _reshapes(model):
+        _check_elements(node, rows)
+
+
+def _with_rows(shape: ir.Shape | None, free: Size, rows: int) -> ir.Shape | None:
+    if shape is None:
+        return None
+    return ir.Shape([rows if size == free else size for size in shape])
+
+
+def _check_agrees(value: ir.Value, declared: Size, rows: int) -> None:
+    found = _rows(value)
+    if isinstance(found, int) and isinstance(declared, int) and found != declared:
+        raise ModelError(
+            f"with batch {rows} the output {value.name!r} has {found} rows, where the model "
+            f"declares {declared}; export the model with that batch"
+        )
+
+
+def _check_elements(node: ir.Node, rows: int) -> None:
+    x, target = node.inputs[0], node.inputs[1]
+    if x is None or x.shape is None or not x.shape.is_static():
+        return
+    if target is None or not is_constant(target):
+        return
+    given, sizes = x.shape.numpy(), array_of(target).tolist()
+    if "allowzero" not in node.attributes or not node.attributes["allowzero"].as_int():
+        sizes = [
+            given[axis] if size == 0 and axis < len(given) else size
+            for axis, size in enumerate(sizes)
+        ]
+    known = math.prod(size for size in sizes if size != -1)
+    elements = math.prod(given)
+    if elements != known if -1 not in sizes else known and elements % known:
+        raise ModelError(
+            f"{described(node)} reshapes to {array_of(target).tolist()}, which {elements} "
+            f"elements, with batch {rows}, do not fill; export the model with that batch"
+        )
+
+
+def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim:
+    """Free the batch, and give its size's name. `wanted` is what errors say."""
+    before = _folded(model)
+    rows = {value.name: _rows(value) for value in _values(before)}
+    targets = _targets(before)
+    outputs = [each for each in model.graph.outputs if rows.get(each.name) in (old, None)]
+    # A free size that no other shape has shows in every shape which axes are the batch.
+    free = ir.SymbolicDim(_free_name(model))
+    _forget_shapes(model)
+    for value in model.graph.inputs:
+        if _rows(value) == old:
+            _set_rows(value, free)
+    FoldConstants(operators=False)(model)
+    InferShapes()(model)
+    while sum(
+        _freed(node, free, rows.get(node.outputs[0].name) == old, targets)
+        for node in _reshapes(model)
+    ):
+        _forget_shapes(model)
+        InferShapes()(model)
+    for value in outputs:
+        _check_follows(value, free, wanted)
+    return free
 
 
 def _batch_of(model: ir.Model) -> Size:
@@ -181,8 +249,3 @@ def _check_follows(value: ir.Value, batch: ir.SymbolicDim, wanted: int | str) ->
             f"with batch {wanted} the output {value.name!r} has the shape {shape}, which does not "
             "follow the batch as far as can be told; export the model with that batch"
         )
-
-
-def _substitute(value: ir.Value, batch: ir.SymbolicDim, size: int) -> None:
-    if value.shape is not None:
-        value.shape = ir.Shape([size if each == batch else each for each in value.shape])
