@@ -29,10 +29,6 @@ from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.evaluation import evaluate_operator
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import FoldConstants, Normalize
-from anybit.onnx.qdq.codes import encoded
-from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.layout import Layout
-from anybit.onnx.qdq.native_types import native_type
 from anybit.onnxruntime import session
 from anybit.ops.grids import IntegerGrid
 
@@ -122,13 +118,12 @@ def test_codes_beyond_24_bits() -> None:
 
 
 def test_values_off_the_grid_are_not_stored() -> None:
-    layout = Layout(np.float32(0.5), np.float32(0), None)
-    grid = IntegerGrid(layout.scale, layout.zeropt, -8, 7)
-    int4 = native_type(ir.DataType.INT4)
-    assert encoded(np.float32([0.5, -4]), grid, layout, int4).astype(int).tolist() == [1, -8]
+    grid = IntegerGrid(np.array(0.5, np.float32), np.array(0, np.float32), range(-8, 8))
+    int4 = ir.DataType.INT4.numpy()
+    assert grid.encode(np.float32([0.5, -4]), int4).astype(int).tolist() == [1, -8]
     for value in (0.75, 4, -4.5, np.inf, np.nan):
-        with pytest.raises(Inexpressible):
-            encoded(np.float32([0.5, value]), grid, layout, int4)
+        with pytest.raises(ValueError, match=r"off their grid|differ from its values"):
+            grid.encode(np.float32([0.5, value]), int4)
 
 
 def test_shared_weights_and_scales() -> None:

@@ -9,14 +9,16 @@ from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid
 from anybit.ops.operator import operator
 
+_SIGNS = range(-1, 2, 2)
+
 
 def _grid(call: Call) -> Grid:
     scale = call.parameters["scale"]
-    return IntegerGrid(scale, np.zeros((), scale.dtype), -1, 1, Coding.SIGN)
+    return IntegerGrid(scale, np.zeros((), scale.dtype), _SIGNS, Coding.SIGN)
 
 
 def _from_grid(grid: Grid) -> Call | None:
-    is_sign = isinstance(grid, IntegerGrid) and grid.coding is Coding.SIGN
+    is_sign = isinstance(grid, IntegerGrid) and grid.codes == _SIGNS and not grid.zeropt.any()
     return Call({"scale": grid.scale}, {}) if is_sign else None
 
 

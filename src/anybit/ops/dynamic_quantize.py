@@ -47,7 +47,8 @@ def _result_dtype(attributes: Mapping[str, Any]) -> str:
 def _remarks(call: Call) -> Iterator[Remark]:
     target = call.attributes["dtype"]
     if target in _TARGETS and "zps" in call.parameters:
-        yield from zeropt_remarks(call.parameters["zps"], *_TARGETS[str(target)][1:])
+        _, lowest, highest = _TARGETS[str(target)]
+        yield from zeropt_remarks(call.parameters["zps"], range(lowest, highest + 1))
 
 
 @operator(

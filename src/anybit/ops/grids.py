@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values an operator can give: what conversions to and from native types need to know.
+"""Which values an operator can give: what conversions, checks and comparisons need to know.
 
 A grid is stated in terms of arrays and formats, not of any framework. Operators that have one
 define `grid`, from parameters to a grid, and where the operator can be built from a grid,
 `from_grid`, the way back.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +18,9 @@ import numpy.typing as npt
 from anybit.formats import FloatFormat
 
 Array: TypeAlias = npt.NDArray[Any]
+
+# Up to here a quotient in float32 is off by less than half a step.
+_LARGEST_FLOAT32_CODE = 2**22
 
 
 class Coding(StrEnum):
@@ -31,17 +35,164 @@ class Coding(StrEnum):
 
 
 @dataclass(frozen=True)
-class IntegerGrid:
-    """The values (code - zeropt) * scale for the integer codes lowest .. highest.
+class Channels:
+    """Scale and zero-point as ONNX lays them out: 0-d, or 1-D along an axis, in float32.
 
+    The axis counts from the end (-1 is the last): parameters that broadcast are aligned there,
+    so that the rank of x need not be known. It is None where both are 0-d.
+    """
+
+    scale: Array
+    zeropt: Array
+    axis: int | None
+
+    def broadcast(self, array: Array) -> Array:
+        """A parameter of this layout in the shape that broadcasts to x."""
+        if self.axis is None or array.ndim == 0:
+            return array
+        return array.reshape(-1, *[1] * (-self.axis - 1))
+
+
+def channels_of(scale: Array, zeropt: Array) -> Channels | None:
+    """The layout of parameters that broadcast; None if more than one axis varies, or none has
+    elements."""
+    try:
+        shape = np.broadcast_shapes(scale.shape, zeropt.shape)
+    except ValueError:
+        return None
+    varying = [axis - len(shape) for axis, size in enumerate(shape) if size != 1]
+    if len(varying) > 1 or math.prod(shape) == 0:
+        return None
+    wanted = shape if varying else ()
+    parts = [_spread(each, wanted).reshape(-1 if varying else ()) for each in (scale, zeropt)]
+    return Channels(parts[0], parts[1], varying[0] if varying else None)
+
+
+def _spread(array: Array, shape: tuple[int, ...]) -> Array:
+    single = array.reshape(()) if array.size == 1 else array
+    return np.array(np.broadcast_to(single, shape), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Spacing:
+    """How far apart the values of a grid lie: by one step, or as those of a minifloat times it.
+
+    The parameters broadcast to the tensor; each channel may have its own.
+    """
+
+    step: Array
+    mantissa_bitwidth: Array | None = None
+    exponent_bias: Array | None = None
+
+    @property
+    def even(self) -> bool:
+        return self.mantissa_bitwidth is None
+
+    def at(self, mask: Array) -> "Spacing":
+        """That of those elements of a tensor that a mask of its shape selects."""
+        picked = (
+            None if each is None else np.broadcast_to(each, mask.shape)[mask]
+            for each in (self.mantissa_bitwidth, self.exponent_bias)
+        )
+        return Spacing(np.broadcast_to(self.step, mask.shape)[mask], *picked)
+
+    def positions(self, values: Array) -> Array:
+        """How many steps each value lies above 0, in float64; between two, a fraction."""
+        with np.errstate(all="ignore"):
+            y = values.astype(np.float64) / self.step
+            if self.mantissa_bitwidth is None or self.exponent_bias is None:
+                return np.asarray(y)
+            lowest = 1 - self.exponent_bias
+            _, above = np.frexp(y)
+            exponent = np.maximum(above - 1, lowest)  # frexp's fractions begin at one half
+            steps_per_binade = np.exp2(self.mantissa_bitwidth)
+            within = np.abs(y) / np.exp2(exponent) * steps_per_binade
+            positions = np.sign(y) * (within + (exponent - lowest) * steps_per_binade)
+            return np.asarray(np.where(np.isfinite(y), positions, y))
+
+
+@dataclass(frozen=True)
+class IntegerGrid:
+    """The values (code - zeropt) * scale for the integer codes of a range.
+
+    `range(-8, 8)` are those of four signed bits, `range(-1, 2, 2)` those of a sign: -1 and 1.
     `scale` and `zeropt` are float arrays that broadcast to x.
     """
 
     scale: Array
     zeropt: Array
-    lowest: int
-    highest: int
+    codes: range
     coding: Coding = Coding.NEAREST
+
+    @property
+    def lowest(self) -> int:
+        return self.codes[0]
+
+    @property
+    def highest(self) -> int:
+        return self.codes[-1]
+
+    @property
+    def bits(self) -> int:
+        """How many bits it takes to tell the codes apart."""
+        return max(1, (len(self.codes) - 1).bit_length())
+
+    @property
+    def channels(self) -> Channels | None:
+        """Scale and zero-point per channel; None if they vary along more than one axis."""
+        return channels_of(self.scale, self.zeropt)
+
+    @property
+    def spacing(self) -> Spacing:
+        """By which values of neighbouring integers differ, be they codes or not."""
+        return Spacing(np.abs(self.scale.astype(np.float64)))
+
+    def positions(self, values: Array) -> Array:
+        """How many steps each value lies above 0."""
+        return self.spacing.positions(values)
+
+    def decode(self, codes: Array) -> Array:
+        """(code - zeropt) * scale, as DequantizeLinear computes it in float32.
+
+        The difference is taken in integers that hold it: in the codes' own type it would wrap.
+        Zero-points that are no such integers are subtracted in float32.
+        """
+        wide = codes.astype(np.int64 if codes.dtype.itemsize > 2 else np.int32)
+        zeropt = self.zeropt
+        if np.all((zeropt == np.rint(zeropt)) & (np.abs(zeropt) < 2.0**31)):
+            zeropt = zeropt.astype(wide.dtype)
+        else:
+            wide = wide.astype(np.float32)
+        with np.errstate(all="ignore"):  # infinite where float32 ends
+            return np.asarray((wide - zeropt).astype(np.float32) * self.scale.astype(np.float32))
+
+    def encode(self, values: Array, dtype: Any) -> Array:
+        """The codes of values that are on the grid, in an integer type that holds them.
+
+        Raises:
+            ValueError: The codes do not stand for the same values, be it that these are NaN,
+                infinite or off the grid, or that float32 is too coarse for the width.
+        """
+        largest = max(abs(self.lowest), abs(self.highest))
+        compute = np.float32 if largest < _LARGEST_FLOAT32_CODE else np.float64
+        with np.errstate(all="ignore"):
+            codes = np.asarray(np.divide(values, self.scale, dtype=compute))
+            codes += self.zeropt
+            np.rint(codes, out=codes)
+        if not np.all(self._holds(codes)):
+            raise ValueError("its values are NaN or infinite, or off their grid")
+        stored = codes.astype(dtype)
+        if not np.array_equal(self.decode(stored), values):
+            raise ValueError("its codes times scale differ from its values in float32")
+        return stored
+
+    def _holds(self, codes: Array) -> Array:
+        """Which numbers are codes."""
+        inside = (codes >= self.lowest) & (codes <= self.highest)
+        if self.codes.step == 1:  # they have been rounded
+            return np.asarray(inside)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(inside & ((codes - self.lowest) % self.codes.step == 0))
 
 
 @dataclass(frozen=True)
@@ -51,6 +202,49 @@ class FloatGrid:
     scale: Array
     format: FloatFormat
     coding: Coding = Coding.NEAREST
+
+    @property
+    def bits(self) -> int:
+        return self.format.bits
+
+    @property
+    def zeropt(self) -> Array:
+        """Formats have no zero-point: 0."""
+        return np.zeros((), np.float32)
+
+    @property
+    def channels(self) -> Channels | None:
+        """The scale per channel; None if it varies along more than one axis."""
+        return channels_of(self.scale, self.zeropt)
+
+    @property
+    def spacing(self) -> Spacing:
+        return Spacing(
+            np.abs(self.scale.astype(np.float64)),
+            np.asarray(float(self.format.mantissa_bitwidth)),
+            np.asarray(float(self.format.exponent_bias)),
+        )
+
+    def positions(self, values: Array) -> Array:
+        """How many values of the grid each value lies above 0."""
+        return self.spacing.positions(values)
+
+    def decode(self, codes: Array) -> Array:
+        """Numbers of a floating-point type times scale, in float32."""
+        with np.errstate(all="ignore"):  # infinite where float32 ends
+            return np.asarray(codes.astype(np.float32) * self.scale.astype(np.float32))
+
+    def encode(self, values: Array, dtype: Any) -> Array:
+        """The numbers of a floating-point type, that of the format, which stand for these values.
+
+        Raises:
+            ValueError: There are none: the values are off the grid.
+        """
+        with np.errstate(all="ignore"):
+            stored = np.asarray(np.divide(values, self.scale, dtype=np.float32)).astype(dtype)
+        if not np.array_equal(self.decode(stored), values, equal_nan=True):
+            raise ValueError("its codes times scale differ from its values in float32")
+        return stored
 
 
 Grid: TypeAlias = IntegerGrid | FloatGrid

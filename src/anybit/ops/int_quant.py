@@ -15,11 +15,11 @@ from anybit.ops.remark import Remark
 from anybit.ops.rounding import RoundingMode, round_to_integer
 
 
-def codes(bitwidth: int, signed: bool, narrow: bool) -> tuple[int, int]:
-    """The lowest and the highest integer of that many bits."""
+def codes_of(bitwidth: int, signed: bool, narrow: bool) -> range:
+    """The integers of that many bits."""
     if signed:
-        return -(2 ** (bitwidth - 1)) + narrow, 2 ** (bitwidth - 1) - 1
-    return 0, 2**bitwidth - 1 - narrow
+        return range(-(2 ** (bitwidth - 1)) + narrow, 2 ** (bitwidth - 1))
+    return range(2**bitwidth - narrow)
 
 
 def _grid(call: Call) -> Grid | None:
@@ -28,11 +28,11 @@ def _grid(call: Call) -> Grid | None:
     if bitwidth is None or bitwidth > 32:
         return None
     attributes = call.attributes
-    lowest, highest = codes(bitwidth, bool(attributes["signed"]), bool(attributes["narrow"]))
+    codes = codes_of(bitwidth, bool(attributes["signed"]), bool(attributes["narrow"]))
     mode = RoundingMode.parse(str(attributes["rounding_mode"]))
     coding = Coding.NEAREST if mode is RoundingMode.ROUND else Coding.OTHER
     parameters = call.parameters
-    return IntegerGrid(parameters["scale"], parameters["zeropt"], lowest, highest, coding)
+    return IntegerGrid(parameters["scale"], parameters["zeropt"], codes, coding)
 
 
 def _from_grid(grid: Grid) -> Call | None:
@@ -41,7 +41,7 @@ def _from_grid(grid: Grid) -> Call | None:
     signed = grid.lowest < 0
     for bitwidth in range(1, 33):
         for narrow in (False, True):
-            if codes(bitwidth, signed, narrow) == (grid.lowest, grid.highest):
+            if codes_of(bitwidth, signed, narrow) == grid.codes:
                 parameters = {
                     "scale": grid.scale,
                     "zeropt": grid.zeropt,
@@ -70,11 +70,11 @@ def _remarks(call: Call) -> Iterator[Remark]:
         )
     bitwidth = single(widths)
     if bitwidth is not None and bitwidth <= 32 and "zeropt" in call.parameters:
-        yield from zeropt_remarks(call.parameters["zeropt"], *codes(bitwidth, signed, narrow))
+        yield from zeropt_remarks(call.parameters["zeropt"], codes_of(bitwidth, signed, narrow))
 
 
-def zeropt_remarks(zeropt: Any, lowest: int, highest: int) -> Iterator[Remark]:
-    """What may be wrong with the zero-point of integers in lowest .. highest."""
+def zeropt_remarks(zeropt: Any, codes: range) -> Iterator[Remark]:
+    """What may be wrong with the zero-point of these integers."""
     values = np.asarray(zeropt, np.float64)
     fractions = values[values != np.rint(values)]
     if fractions.size:
@@ -83,11 +83,11 @@ def zeropt_remarks(zeropt: Any, lowest: int, highest: int) -> Iterator[Remark]:
             f"zero-point {fractions[0]:g} is no integer",
             "round it: integer hardware and types cannot hold it",
         )
-    outside = values[(values < lowest) | (values > highest)]
+    outside = values[(values < codes[0]) | (values > codes[-1])]
     if outside.size:
         yield Remark(
             "zero-point-off-range",
-            f"zero-point {outside[0]:g} is not among the codes {lowest} .. {highest}, "
+            f"zero-point {outside[0]:g} is not among the codes {codes[0]} .. {codes[-1]}, "
             "so that 0 is not a value of the result",
             "move it into the range, or check signed and bitwidth",
         )

@@ -8,7 +8,7 @@ from anybit.ops.arrays import namespace
 from anybit.ops.domain import Floating, PositiveInteger, Real
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, single
-from anybit.ops.int_quant import codes, integer_range, range_derivatives
+from anybit.ops.int_quant import codes_of, integer_range, range_derivatives
 from anybit.ops.operator import operator
 from anybit.ops.powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops.remark import Remark
@@ -19,14 +19,12 @@ def _grid(call: Call) -> Grid | None:
     bitwidth = single(call.parameters["out_bitwidth"])
     if bitwidth is None or bitwidth > 32:
         return None
-    lowest, highest = codes(
-        bitwidth, bool(call.attributes["signed"]), bool(call.attributes["narrow"])
-    )
+    codes = codes_of(bitwidth, bool(call.attributes["signed"]), bool(call.attributes["narrow"]))
     out_scale = call.parameters["out_scale"]
     with np.errstate(all="ignore"):
         factor = _nearest_power_of_two(np.asarray(out_scale / call.parameters["scale"]))
         zeropt = np.asarray(call.parameters["zeropt"] / factor)
-    return IntegerGrid(out_scale, zeropt, lowest, highest, Coding.OTHER)
+    return IntegerGrid(out_scale, zeropt, codes, Coding.OTHER)
 
 
 def _remarks(call: Call) -> Iterator[Remark]:

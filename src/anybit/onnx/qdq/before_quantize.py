@@ -7,8 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.qdq.layout import layout_of
 from anybit.onnx.qdq.nodes import Linear, dtype_of
+from anybit.ops.grids import channels_of
 
 # Up to here RN(RN(n * scale) / scale) is nearer to n than to any other integer.
 _MOST_CODE = 2.0**22
@@ -73,7 +73,7 @@ def _codes(bound: Array | None, linear: Linear, x: ir.Value, absent: float) -> A
         return np.asarray(absent)
     if bound.dtype != np.float32 or not _fits(bound, x):
         return None
-    layout = layout_of(linear.scale, bound)
+    layout = channels_of(linear.scale, bound)
     if layout is None or layout.axis != linear.layout.axis:
         return None
     with np.errstate(all="ignore"):

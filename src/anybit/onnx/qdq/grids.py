@@ -2,7 +2,7 @@
 """Between nodes and grids: which values a node of ours can give, and which node gives those."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -73,11 +73,10 @@ def match(grid: Grid) -> Match | None:
 def containing(grid: IntegerGrid) -> Match | None:
     """As `match`, for the smallest range that holds that of the grid."""
     for bits in range(1, 33):
-        low, high = (
-            (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if grid.lowest < 0 else (0, 2**bits - 1)
-        )
-        if low <= grid.lowest and grid.highest <= high:
-            return match(IntegerGrid(grid.scale, grid.zeropt, low, high, grid.coding))
+        half = 2 ** (bits - 1)
+        codes = range(-half, half) if grid.lowest < 0 else range(2 * half)
+        if grid.lowest in codes and grid.highest in codes:
+            return match(replace(grid, codes=codes))
     return None
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.qdq.codes import decoded
 from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, containing, match
 from anybit.onnx.qdq.native_types import NativeType
 from anybit.onnx.qdq.nodes import Linear
@@ -44,7 +43,7 @@ def exact(linear: Linear, lowest: Array, highest: Array) -> Quantizer | None:
     bottom, top = int(lowest.min()), int(highest.max())
     if np.any(lowest != bottom) or np.any(highest != top):
         return None
-    found = match(IntegerGrid(linear.scale, _NONE, bottom, top))
+    found = match(IntegerGrid(linear.scale, _NONE, range(bottom, top + 1)))
     return Quantizer(found) if found is not None else None
 
 
@@ -54,7 +53,7 @@ def with_zeropt(linear: Linear, lowest: Array, highest: Array) -> Quantizer | No
     bottom, top = int((lowest + zeropt).min()), int((highest + zeropt).max())
     if not np.any(zeropt) or np.any(lowest + zeropt != bottom) or np.any(highest + zeropt != top):
         return None
-    found = match(IntegerGrid(linear.scale, linear.zeropt, bottom, top))
+    found = match(IntegerGrid(linear.scale, linear.zeropt, range(bottom, top + 1)))
     if found is None:
         return None
     first = zeropt.flat[np.flatnonzero(zeropt)[0]]
@@ -72,7 +71,7 @@ def composed(linear: Linear, lowest: Array, highest: Array) -> Quantizer:
         Inexpressible: There is none.
     """
     bottom, top = int(lowest.min()), int(highest.max())
-    found = containing(IntegerGrid(linear.scale, _NONE, bottom, top))
+    found = containing(IntegerGrid(linear.scale, _NONE, range(bottom, top + 1)))
     if found is None:
         raise Inexpressible(f"no operator has the codes {bottom} .. {top}")
     with np.errstate(all="ignore"):  # infinite where float32 ends
@@ -101,7 +100,7 @@ def constant(
     Raises:
         Inexpressible: No operator gives these values from themselves.
     """
-    values = decoded(codes, linear.scale, linear.zeropt)
+    values = linear.grid.decode(codes)
     for grid, note in _grids(linear, codes, span, metadata):
         found = match(grid)
         if found is None and isinstance(grid, IntegerGrid) and grid.coding is Coding.NEAREST:
@@ -115,11 +114,11 @@ def constant(
 def _grids(
     linear: Linear, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
 ) -> list[tuple[Grid, str]]:
-    if linear.type.format is not None:
-        return [(FloatGrid(linear.scale, linear.type.format), "")]
-    whole = IntegerGrid(linear.scale, linear.zeropt, linear.type.lowest, linear.type.highest)
+    whole = linear.grid
+    if not isinstance(whole, IntegerGrid):
+        return [(whole, "")]
     if span is not None:
-        whole = replace(whole, lowest=span[0], highest=span[1])
+        whole = replace(whole, codes=range(span[0], span[1] + 1))
     noted = _noted(whole, codes, metadata)
     return [*([(noted, "")] if noted is not None else []), (whole, "")]
 
@@ -135,12 +134,11 @@ def _noted(whole: IntegerGrid, codes: Array, metadata: dict[str, str]) -> Intege
     plain = codes.astype(np.int64) if codes.size else np.zeros(1, np.int64) + lowest
     if plain.min() < lowest or plain.max() > highest:
         return None
-    coding = Coding.NEAREST
     if metadata.get(CODING_KEY) == Coding.SIGN:
         if np.any(whole.zeropt) or not np.all(np.abs(plain) == 1):
             return None
-        coding = Coding.SIGN
-    return IntegerGrid(whole.scale, whole.zeropt, lowest, highest, coding)
+        return IntegerGrid(whole.scale, whole.zeropt, range(-1, 2, 2), Coding.SIGN)
+    return IntegerGrid(whole.scale, whole.zeropt, range(lowest, highest + 1))
 
 
 def clipped(codes: Array, span: tuple[int, int], native: NativeType) -> Array:

@@ -132,7 +132,7 @@ class Raiser:
         if x is not None and lowest <= -1 and highest >= 1 and first.type == linear.type:
             if np.any(linear.zeropt):
                 raise Inexpressible("the zero-points of the two nodes differ")
-            found = match(IntegerGrid(linear.scale, linear.zeropt, -1, 1, Coding.SIGN))
+            found = match(IntegerGrid(linear.scale, linear.zeropt, range(-1, 2, 2), Coding.SIGN))
             if found is not None:
                 return x, Quantizer(found)
         if not first.same_as(linear):

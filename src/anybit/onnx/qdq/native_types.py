@@ -43,6 +43,11 @@ class NativeType:
         """The highest code of an integer type."""
         return int(2 ** (self.bits - self.signed)) - 1
 
+    @property
+    def codes(self) -> range:
+        """All codes of an integer type."""
+        return range(self.lowest, self.highest + 1)
+
     def holds(self, lowest: int, highest: int) -> bool:
         """Whether an integer type has all codes from lowest to highest."""
         return self.lowest <= lowest and highest <= self.highest

@@ -9,10 +9,9 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.operators.registry import described
-from anybit.onnx.qdq.codes import decoded
 from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.layout import Layout
 from anybit.onnx.qdq.native_types import NativeType, native_type
+from anybit.ops.grids import Channels, FloatGrid, Grid, IntegerGrid
 
 # ONNX Runtime's own domain had them for more types before ONNX did.
 _DOMAINS = ("", "com.microsoft")
@@ -33,7 +32,7 @@ class Linear:
     """What one of the two nodes computes with: its type, scale and zero-point."""
 
     type: NativeType
-    layout: Layout
+    layout: Channels
 
     def same_as(self, other: "Linear") -> bool:
         """Whether one undoes the other: compared are values, not names."""
@@ -56,6 +55,13 @@ class Linear:
         if np.all(zeropt == zeropt.flat[0]):
             return np.asarray(zeropt.flat[0])
         return self.layout.broadcast(zeropt)
+
+    @property
+    def grid(self) -> Grid:
+        """The values of all codes of the type."""
+        if self.type.format is not None:
+            return FloatGrid(self.scale, self.type.format)
+        return IntegerGrid(self.scale, self.zeropt, self.type.codes)
 
 
 def linear_of(node: ir.Node, codes: ir.DataType | None = None) -> Linear:
@@ -99,7 +105,7 @@ def dequantized(node: ir.Node) -> Array | None:
         linear = linear_of(node, dtype_of(codes))
     except Inexpressible:
         return None
-    return decoded(array_of(codes), linear.scale, linear.zeropt)
+    return linear.grid.decode(array_of(codes))
 
 
 def integer_attribute(node: ir.Node, name: str, default: int) -> int:
@@ -151,7 +157,7 @@ def _constant(node: ir.Node, index: int, what: str) -> Array:
     return array_of(value)
 
 
-def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Layout:
+def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Channels:
     if scale.ndim > 1 or scale.size == 0:
         raise ModelError(f"{described(node)}: its scale has shape {scale.shape}, must be 1-D")
     if zeropt.size != 1 and zeropt.shape != scale.shape:
@@ -159,9 +165,9 @@ def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Layout:
             f"{described(node)} has {scale.size} scales, but zero-points of shape {zeropt.shape}"
         )
     if scale.size == 1:
-        return Layout(scale.reshape(()), zeropt.reshape(()), None)
+        return Channels(scale.reshape(()), zeropt.reshape(()), None)
     zeropt = np.array(np.broadcast_to(zeropt.reshape(-1), scale.shape))
-    return Layout(scale, zeropt, _axis(node, scale.size))
+    return Channels(scale, zeropt, _axis(node, scale.size))
 
 
 def _shape(value: ir.Value | None) -> tuple[object, ...] | None:

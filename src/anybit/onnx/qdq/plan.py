@@ -11,10 +11,9 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.qdq.fusions import Joins, joins_of
 from anybit.onnx.qdq.grids import Inexpressible, grid_of
-from anybit.onnx.qdq.layout import Layout, layout_of
 from anybit.onnx.qdq.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
 from anybit.ops import Operator
-from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
+from anybit.ops.grids import Channels, Coding, FloatGrid, Grid, IntegerGrid
 
 _FLOATING = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -50,7 +49,7 @@ class Plan:
     """How one node is written. `approximation` says what changes, and is empty if nothing does."""
 
     grid: Grid
-    layout: Layout
+    layout: Channels
     type: NativeType
     dtype: ir.DataType
     constant: bool
@@ -123,9 +122,8 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
     raise Inexpressible(f"the type that holds its range needs opset {needed}")
 
 
-def _layout(grid: Grid, x: ir.Value) -> Layout:
-    zeropt = grid.zeropt if isinstance(grid, IntegerGrid) else np.zeros((), np.float32)
-    layout = layout_of(grid.scale, zeropt)
+def _layout(grid: Grid, x: ir.Value) -> Channels:
+    layout = grid.channels
     if layout is None:
         raise Inexpressible("its scale and zero-point vary along more than one axis, or are empty")
     if not np.all(np.isfinite(layout.scale) & (layout.scale > 0)):
@@ -137,7 +135,7 @@ def _layout(grid: Grid, x: ir.Value) -> Layout:
     return layout
 
 
-def _approximation(layout: Layout, options: Options) -> str:
+def _approximation(layout: Channels, options: Options) -> str:
     """What a zero-point changes, if that is allowed."""
     if not np.any(layout.zeropt):
         return ""
@@ -152,7 +150,7 @@ class _Subject:
     """What decides about the type."""
 
     grid: Grid
-    layout: Layout
+    layout: Channels
     constant: bool
     joins: Joins
     style: str
@@ -206,7 +204,7 @@ def _types(grid: IntegerGrid, style: str) -> list[NativeType]:
     return sorted(types, key=lambda each: (each.bits, each.signed != (grid.lowest < 0)))
 
 
-def _no_type(grid: Grid, layout: Layout, style: str) -> str:
+def _no_type(grid: Grid, layout: Channels, style: str) -> str:
     if np.any(layout.zeropt != np.rint(layout.zeropt)):
         return "a zero-point is no integer"
     holder = "no native type" if style == "qdq" else "no 8-bit type"

@@ -9,11 +9,10 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.evaluation import evaluate_operator
-from anybit.onnx.qdq.codes import encoded
-from anybit.onnx.qdq.layout import Layout
+from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Limit, Plan
 from anybit.ops import Operator
-from anybit.ops.grids import FloatGrid, IntegerGrid
+from anybit.ops.grids import Channels, FloatGrid, IntegerGrid
 
 RANGE_KEY = "anybit.range"
 """Metadata of a DequantizeLinear: "lowest..highest", where codes of a constant use less than
@@ -59,7 +58,10 @@ class QdqWriter:
             # In the compute type: rounded to x's own type the codes could not be told.
             arrays[0] = np.asarray(arrays[0], dtype=np.float32)
             values = evaluate_operator(node, operator, arrays)
-            codes = encoded(values, plan.grid, plan.layout, plan.type)
+            try:
+                codes = plan.grid.encode(values, plan.type.dtype.numpy())
+            except ValueError as reason:
+                raise Inexpressible(str(reason)) from None
             tensor = ir.tensor(codes, dtype=plan.type.dtype)
             known[key] = self._editor.constant(f"{x.name}_{plan.type.name}", tensor)
         return known[key]
@@ -70,7 +72,7 @@ class QdqWriter:
             x = self._insert(node, "Cast", [x], "float32", _FLOAT, attributes=[_to(_FLOAT)])
         if plan.sign:
             x = self._signs(node, x)
-            layout = Layout(np.ones((), np.float32), np.zeros((), np.float32), None)
+            layout = Channels(np.ones((), np.float32), np.zeros((), np.float32), None)
         else:
             x = self._limited(node, plan, x) if plan.limit is Limit.VALUES else x
             layout = plan.layout
@@ -148,7 +150,7 @@ class QdqWriter:
             attributes=[_to(plan.dtype)],
         )
 
-    def _parameters(self, node: ir.Node, plan: Plan, layout: Layout) -> list[ir.Value]:
+    def _parameters(self, node: ir.Node, plan: Plan, layout: Channels) -> list[ir.Value]:
         """Scale and zero-point; the latter always, because readers differ in what they assume."""
         zeropt = self._editor.parameter(_name(node), "zero_point", layout.zeropt, plan.type.dtype)
         return [self._parameter(node, "scale", layout.scale), zeropt]

@@ -8,7 +8,7 @@ import torch
 
 from anybit.formats import FloatFormat
 from anybit.ops import RoundingMode
-from anybit.ops.int_quant import codes
+from anybit.ops.int_quant import codes_of
 from anybit.torch.dispatch import operators
 from anybit.torch.nn._formats import FORMATS, format_named
 from anybit.torch.nn._meant import formats_meant, unknown
@@ -172,7 +172,8 @@ def _largest(bits: int, signed: bool, narrow: bool, zeropt: int) -> float:
     if not (isinstance(bits, numbers.Integral) and 1 <= bits <= 32):
         raise ValueError(f"bits must be an integer in 1 .. 32, got {bits!r}")
     bits = int(bits)
-    lowest, highest = codes(bits, signed, narrow)
+    codes = codes_of(bits, signed, narrow)
+    lowest, highest = codes[0], codes[-1]
     if (bits == 1 and signed) or lowest == highest:
         raise ValueError(
             f"bits=1, signed={signed}, narrow={narrow} leaves the codes {lowest} .. {highest}; "

@@ -85,7 +85,7 @@ def _activation_findings(site: Site, grid: IntegerGrid) -> Iterator[Finding]:
     elif site.before not in ("Relu", "Selu") and not signed:
         problem = f"unsigned behind {site.before or 'an input'}; FINN takes signed ones there"
         yield error(node, "range", problem, "train with a signed quantizer, or with Relu before it")
-    bits = int(grid.highest - grid.lowest).bit_length()
+    bits = grid.bits
     if bits > _WIDEST_ACTIVATION:
         problem = f"{bits} bits; FINN makes thresholds of at most {_WIDEST_ACTIVATION} by default"
         yield warning(node, "too-wide", problem, "raise max_multithreshold_bit_width, or use less")
