@@ -20,7 +20,7 @@ from triton_backend import BY_NAME, DEVICE, FORWARD, interpreter  # noqa: E402
 import anybit.torch  # noqa: E402
 from anybit.ops import powers  # noqa: E402
 from anybit.ops.rounding import RoundingMode, round_to_integer  # noqa: E402
-from anybit.torch.triton import forward_plan, traced  # noqa: E402
+from anybit.torch.triton import forward_plan, namespace  # noqa: E402
 from anybit.torch.triton.compiled import compiled  # noqa: E402
 from anybit.torch.triton.plan import Plan, Result, layouts_of  # noqa: E402
 
@@ -32,7 +32,7 @@ def computed(function: Callable[..., Any], x: np.ndarray, *columns: np.ndarray) 
     tensors = [torch.from_numpy(each).to(DEVICE) for each in (x, *columns)]
     layouts = layouts_of(tensors)
     traced = [
-        traced.array_input(place, layout.dtype_name, layout.shape, varies=place == 0)
+        namespace.array_input(place, layout.dtype_name, layout.shape, varies=place == 0)
         for place, layout in enumerate(layouts)
     ]
     value = function(*traced)
@@ -114,8 +114,8 @@ class TestParts:
 
 
 def test_counts_without_limits_are_not_added() -> None:
-    x = traced.array_input(0, "float32", (4,), varies=True)
-    column = traced.array_input(1, "int64", (), varies=False)
+    x = namespace.array_input(0, "float32", (4,), varies=True)
+    column = namespace.array_input(1, "int64", (), varies=False)
     exponent = powers.floor_log2(x)
     assert (exponent + column).varies
     with pytest.raises(NotImplementedError, match="two counts"):

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from anybit.ops import OPERATORS
 from anybit.torch import nn
 from anybit.torch.dispatch import operators
-from anybit.torch.nn._quantize_model import quantize_model
+from anybit.torch.nn import quantize_model
 
 _EXPORT = ("Exported", "export", "export_options")
 

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The array-API namespace of `Traced`: the functions that the references use.
 
-Its names are the array API's. Everything works for known arrays at once and for others in ONNX.
+Its names are the array API's. Everything works for known arrays at once and for others in ONNX;
+`of_value` makes these.
 """
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 
-from anybit.onnx.expansion.traced import Traced, all_known, as_traced, expression, known
+from anybit.onnx.expansion.traced import Traced, all_known, expression, known
 
 float32 = np.dtype(np.float32)
 float64 = np.dtype(np.float64)
@@ -23,6 +26,14 @@ _KINDS = {"real floating": "f", "integral": "iu", "bool": "b"}
 
 # Runtimes flush subnormals in Log; a power of two that takes them out of that range.
 _AWAY_FROM_SUBNORMALS = 64
+
+
+def of_value(value: ir.Value, dtype: Any) -> Traced:
+    """The value of a graph that is known only when it runs."""
+    shape = None
+    if value.shape is not None:
+        shape = tuple(size if isinstance(size, int) else None for size in value.shape)
+    return Traced(dtype, shape, value=value)
 
 
 def isdtype(dtype: Any, kinds: str | tuple[str, ...]) -> bool:
@@ -93,7 +104,7 @@ def isfinite(x: Traced) -> Traced:
 
 def maximum(x: Traced, other: Any) -> Traced:
     """For integers, of which none is NaN."""
-    other = as_traced(other, x)
+    other = x.beside(other)
     arrays = all_known(x, other)
     return known(np.maximum(*arrays)) if arrays is not None else expression("Max", x, other)
 
@@ -101,7 +112,7 @@ def maximum(x: Traced, other: Any) -> Traced:
 def clip(x: Traced, lowest: float, highest: float) -> Traced:
     """NaN stays NaN, which ONNX's own Clip does not promise."""
     if x.known is None and x.dtype.kind in _KINDS["integral"]:
-        return expression("Clip", x, as_traced(lowest, x), as_traced(highest, x))
+        return expression("Clip", x, x.beside(lowest), x.beside(highest))
     x = where(x < lowest, full_like(x, lowest), x)
     return where(x > highest, full_like(x, highest), x)
 
@@ -134,3 +145,6 @@ def reshape(x: Traced, shape: tuple[int | None, ...]) -> Traced:
         return known(np.reshape(x.known, tuple(-1 if size is None else size for size in shape)))
     sizes = known(np.asarray([-1 if size is None else size for size in shape], np.int64))
     return Traced(x.dtype, tuple(shape), operation="Reshape", operands=(x, sizes))
+
+
+Traced.functions = sys.modules[__name__]

@@ -18,11 +18,22 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from anybit.ops.expression import Recording
+
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int | None, ...]
 
 
-class Traced:
+_RELATIONS = {
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+    "eq": "Equal",
+}
+
+
+class Traced(Recording):
     """An array that is known now, or an expression of arrays that a runtime will know.
 
     Attributes:
@@ -61,15 +72,18 @@ class Traced:
             raise ValueError("the rank of a tensor is not known; infer shapes first")
         return len(self.shape)
 
-    def __array_namespace__(self, api_version: str | None = None) -> Any:
-        from anybit.onnx.expansion import namespace
-
-        return namespace
-
     def __bool__(self) -> bool:
         if self.known is None:
             raise TypeError("the value is not known before the model runs")
         return bool(self.known)
+
+    def beside(self, value: Any) -> "Traced":
+        return value if isinstance(value, Traced) else known(np.asarray(value, self.dtype))
+
+    def compared(self, relation: str, other: Any) -> "Traced":
+        if relation == "ne":
+            return ~self.compared("eq", other)
+        return _related(_RELATIONS[relation], getattr(operator, relation), self, other)
 
     def astype(self, dtype: Any) -> "Traced":
         dtype = np.dtype(dtype)
@@ -109,69 +123,26 @@ class Traced:
         """For integers. ONNX divides toward zero, so the remainder goes first."""
         if self.known is not None:
             return known(self.known // divisor)
-        rest = expression("Mod", self, as_traced(divisor, self))
-        return expression("Div", self - rest, as_traced(divisor, self))
-
-    def __radd__(self, other: Any) -> "Traced":
-        return as_traced(other, self) + self
-
-    def __rsub__(self, other: Any) -> "Traced":
-        return as_traced(other, self) - self
-
-    def __rmul__(self, other: Any) -> "Traced":
-        return as_traced(other, self) * self
+        rest = expression("Mod", self, self.beside(divisor))
+        return expression("Div", self - rest, self.beside(divisor))
 
     def __rtruediv__(self, other: Any) -> "Traced":
         if self.known is None and isinstance(other, int) and other == 1:
             # ONNX Runtime turns (1 / a) * b into b / a, which rounds differently.
-            return -(as_traced(-1, self) / self)
-        return as_traced(other, self) / self
-
-    def __lt__(self, other: Any) -> "Traced":
-        return _compared("Less", operator.lt, self, other)
-
-    def __le__(self, other: Any) -> "Traced":
-        return _compared("LessOrEqual", operator.le, self, other)
-
-    def __gt__(self, other: Any) -> "Traced":
-        return _compared("Greater", operator.gt, self, other)
-
-    def __ge__(self, other: Any) -> "Traced":
-        return _compared("GreaterOrEqual", operator.ge, self, other)
-
-    def __eq__(self, other: Any) -> "Traced":  # type: ignore[override]
-        return _compared("Equal", operator.eq, self, other)
-
-    def __ne__(self, other: Any) -> "Traced":  # type: ignore[override]
-        equal: Traced = self == other
-        return ~equal
+            return -(self.beside(-1) / self)
+        return self.beside(other) / self
 
     def __and__(self, other: Any) -> "Traced":
-        return _compared("And", operator.and_, self, other)
+        return _related("And", operator.and_, self, other)
 
     def __or__(self, other: Any) -> "Traced":
-        return _compared("Or", operator.or_, self, other)
-
-    __hash__ = object.__hash__
+        return _related("Or", operator.or_, self, other)
 
 
 def known(array: Any) -> Traced:
     """A known array; NumPy scalars, which its arithmetic gives, included."""
     array = np.asarray(array)
     return Traced(array.dtype, array.shape, known=array)
-
-
-def of_value(value: ir.Value, dtype: Any) -> Traced:
-    """The value of a graph that is known only when it runs."""
-    shape = None
-    if value.shape is not None:
-        shape = tuple(size if isinstance(size, int) else None for size in value.shape)
-    return Traced(dtype, shape, value=value)
-
-
-def as_traced(value: Any, beside: Traced) -> Traced:
-    """A Python number in the dtype of the array beside it; traced arrays as they are."""
-    return value if isinstance(value, Traced) else known(np.asarray(value, beside.dtype))
 
 
 def expression(
@@ -218,7 +189,7 @@ def _sum_like(
     *,
     commutative: bool = False,
 ) -> Traced:
-    second = as_traced(other, first)
+    second = first.beside(other)
     arrays = all_known(first, second)
     if arrays is not None:
         return known(compute(*arrays))
@@ -236,10 +207,10 @@ def _is_neutral(operand: Traced, neutral: int, *, beside: Traced) -> bool:
     return not operand.shape or broadcast(operand, beside) == beside.shape
 
 
-def _compared(
+def _related(
     operation: str, compute: Callable[[Any, Any], Any], first: Traced, other: Any
 ) -> Traced:
-    second = as_traced(other, first)
+    second = first.beside(other)
     arrays = all_known(first, second)
     if arrays is not None:
         return known(compute(*arrays))

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.expansion.traced import Traced, of_value
+from anybit.onnx.expansion.namespace import of_value
+from anybit.onnx.expansion.traced import Traced
 from anybit.onnx.expansion.writer import Body, Content, Names, content
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.operators.registry import keywords_of, label_of, operator_of, operators_in

@@ -7,7 +7,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.expansion.traced import Traced, known, of_value
+from anybit.onnx.expansion.namespace import of_value
+from anybit.onnx.expansion.traced import Traced, known
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.operators.registry import described, keywords_of, label_of, operators_in
@@ -18,7 +19,7 @@ from anybit.ops import Operator
 class Lower(InPlacePass):
     """Replace every node of ours by standard nodes. The model is normalised.
 
-    The nodes are those that the operator's reference performs, traced (see `_traced`). What
+    The nodes are those that the operator's reference performs, traced (see `expansion`). What
     follows from constants is computed now. The results have the same values, NaN and infinities
     included; the sign of a zero may differ. Tensors keep their names.
 

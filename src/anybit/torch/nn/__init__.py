@@ -20,6 +20,7 @@ from anybit.torch.nn._layers import (
     QuantizedLayer,
     QuantLinear,
 )
+from anybit.torch.nn._quantize_model import quantize_model
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
 from anybit.torch.nn._trunc import Trunc
@@ -37,5 +38,6 @@ __all__ = [
     "Quantizer",
     "Trunc",
     "describe",
+    "quantize_model",
     "quantizer",
 ]

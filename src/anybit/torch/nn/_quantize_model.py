@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from anybit.torch.nn import (
+from anybit.torch.nn._layers import (
     QuantConv1d,
     QuantConv2d,
     QuantConvTranspose2d,
     QuantizedLayer,
-    Quantizer,
     QuantLinear,
-    quantizer,
 )
+from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._specification import plan
+from anybit.torch.nn._words import quantizer
 
 LAYERS: dict[type[torch.nn.Module], type[QuantizedLayer]] = {
     torch.nn.Linear: QuantLinear,

@@ -2,8 +2,8 @@
 """Kernels for GPUs, derived from the references of the operators.
 
 The reference, or its derivatives, runs once on arrays that record what is done to them
-(`_traced`, `_traced_namespace`). The expression that is left becomes the text of a Triton kernel
-(`_source`), cut to the layout of the tensors (`_tiles`, `_plan`). So there is no third
+(`traced`, `namespace`). The expression that is left becomes the text of a Triton kernel (`source`),
+cut to the layout of the tensors (`tiles`, `plan`). So there is no third
 implementation of an operator, and a new operator has kernels at once.
 """
 
@@ -16,8 +16,9 @@ from anybit.ops import Operator
 from anybit.ops.gradient import carried_back
 from anybit.torch.dispatch.checks import check, check_backward
 from anybit.torch.triton.checks import check_values_of
+from anybit.torch.triton.namespace import array_input
 from anybit.torch.triton.plan import Layout, Plan, Result, layouts_of
-from anybit.torch.triton.traced import Traced, array_input
+from anybit.torch.triton.traced import Traced
 
 Forward = Callable[..., torch.Tensor]
 Backward = Callable[..., list[torch.Tensor]]

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The array-API namespace of `Traced`: the functions that the references use.
 
-Its names are the array API's. The last four are what `anybit.ops` asks a library for before it
+Its names are the array API's. `array_input` makes the arrays that all others come from. The last
+four are what `anybit.ops` asks a library for before it
 takes a portable formula: exact powers, exponents and roundings, here from the bits of the numbers.
 They avoid `floor`, `ceil` and the mathematical library, which flush subnormal numbers in Triton.
 """
 
 import builtins
 import math
+import sys
 from typing import Any, NamedTuple
 
 from anybit.ops.rounding import RoundingMode
-from anybit.torch.triton.traced import Traced, as_traced, constant, expression
+from anybit.torch.triton.traced import Shape, Traced, constant, expression
 
 bool = "bool"
 float32, float64 = "float32", "float64"
@@ -37,6 +39,11 @@ class _Layout(NamedTuple):
 
 
 _LAYOUTS = {"float32": _Layout("bits32", 23, 127), "float64": _Layout("bits64", 52, 1023)}
+
+
+def array_input(place: int, dtype: str, shape: Shape, *, varies: builtins.bool) -> Traced:
+    """The argument of the kernel in that place."""
+    return Traced("input", (), dtype, shape, literal=place, varies=varies)
 
 
 def isdtype(dtype: str, kinds: str | tuple[str, ...]) -> Any:
@@ -90,7 +97,7 @@ def floor(x: Traced) -> Traced:
 
 def maximum(x: Traced, other: Any) -> Traced:
     """For integers, of which none is NaN."""
-    other = as_traced(other, x)
+    other = x.beside(other)
     if x.range[0] >= other.range[1]:
         return x
     highest = max(x.range[1], other.range[1])
@@ -99,7 +106,7 @@ def maximum(x: Traced, other: Any) -> Traced:
 
 def minimum(x: Traced, other: Any) -> Traced:
     """For integers, of which none is NaN."""
-    other = as_traced(other, x)
+    other = x.beside(other)
     if x.range[1] <= other.range[0]:
         return x
     lowest = min(x.range[0], other.range[0])
@@ -218,3 +225,6 @@ def _with_sign(number: Traced, y: Traced) -> Traced:
     """The number with the sign of y, which it has already unless it is 0 or a magnitude."""
     sign = _bits(y) & _LAYOUTS[y.dtype].sign
     return _float(_bits(number) | sign, y.dtype)
+
+
+Traced.functions = sys.modules[__name__]

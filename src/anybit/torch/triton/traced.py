@@ -14,6 +14,8 @@ a sum, which is checked here: every count knows the range that it lies in.
 import math
 from typing import Any, TypeAlias
 
+from anybit.ops.expression import Recording
+
 Shape: TypeAlias = tuple[int, ...]
 Range: TypeAlias = tuple[float, float]
 
@@ -21,7 +23,7 @@ ANYWHERE: Range = (-math.inf, math.inf)
 LIMIT = 2**24
 
 
-class Traced:
+class Traced(Recording):
     """An array that a kernel will know.
 
     Attributes:
@@ -71,13 +73,14 @@ class Traced:
             return "int32"
         return {"bits32": "int32", "bits64": "int64", "bool": "int1"}.get(self.dtype, self.dtype)
 
-    def __array_namespace__(self, api_version: str | None = None) -> Any:
-        from anybit.torch.triton import namespace
-
-        return namespace
-
     def __bool__(self) -> bool:
         raise TypeError("the value is not known before the kernel runs")
+
+    def beside(self, value: Any) -> "Traced":
+        return value if isinstance(value, Traced) else constant(value, self.dtype)
+
+    def compared(self, relation: str, other: Any) -> "Traced":
+        return expression(relation, self, self.beside(other), dtype="bool")
 
     def astype(self, dtype: str) -> "Traced":
         if dtype == self.dtype:
@@ -99,54 +102,22 @@ class Traced:
         return _sum("sub", self, other)
 
     def __mul__(self, other: Any) -> "Traced":
-        return expression("mul", self, as_traced(other, self))
+        return expression("mul", self, self.beside(other))
 
     def __truediv__(self, other: Any) -> "Traced":
-        return expression("div", self, as_traced(other, self))
+        return expression("div", self, self.beside(other))
 
     def __lshift__(self, places: int) -> "Traced":
-        return expression("shl", self, as_traced(places, self))
+        return expression("shl", self, self.beside(places))
 
     def __rshift__(self, places: int) -> "Traced":
-        return expression("shr", self, as_traced(places, self))
-
-    def __radd__(self, other: Any) -> "Traced":
-        return as_traced(other, self) + self
-
-    def __rsub__(self, other: Any) -> "Traced":
-        return as_traced(other, self) - self
-
-    def __rmul__(self, other: Any) -> "Traced":
-        return as_traced(other, self) * self
-
-    def __rtruediv__(self, other: Any) -> "Traced":
-        return as_traced(other, self) / self
-
-    def __lt__(self, other: Any) -> "Traced":
-        return expression("lt", self, as_traced(other, self), dtype="bool")
-
-    def __le__(self, other: Any) -> "Traced":
-        return expression("le", self, as_traced(other, self), dtype="bool")
-
-    def __gt__(self, other: Any) -> "Traced":
-        return expression("gt", self, as_traced(other, self), dtype="bool")
-
-    def __ge__(self, other: Any) -> "Traced":
-        return expression("ge", self, as_traced(other, self), dtype="bool")
-
-    def __eq__(self, other: Any) -> "Traced":  # type: ignore[override]
-        return expression("eq", self, as_traced(other, self), dtype="bool")
-
-    def __ne__(self, other: Any) -> "Traced":  # type: ignore[override]
-        return expression("ne", self, as_traced(other, self), dtype="bool")
+        return expression("shr", self, self.beside(places))
 
     def __and__(self, other: Any) -> "Traced":
-        return expression("and", self, as_traced(other, self))
+        return expression("and", self, self.beside(other))
 
     def __or__(self, other: Any) -> "Traced":
-        return expression("or", self, as_traced(other, self))
-
-    __hash__ = object.__hash__
+        return expression("or", self, self.beside(other))
 
 
 def constant(value: Any, dtype: str) -> Traced:
@@ -158,16 +129,6 @@ def constant(value: Any, dtype: str) -> Traced:
     if number == 0 and math.copysign(1, number) < 0:
         raise NotImplementedError("Triton has no literal for -0.0")
     return Traced("constant", (), dtype, (), literal=number, range=(number, number))
-
-
-def array_input(place: int, dtype: str, shape: Shape, *, varies: bool) -> Traced:
-    """The argument of the kernel in that place."""
-    return Traced("input", (), dtype, shape, literal=place, varies=varies)
-
-
-def as_traced(value: Any, beside: Traced) -> Traced:
-    """A Python number in the dtype of the array beside it; traced arrays as they are."""
-    return value if isinstance(value, Traced) else constant(value, beside.dtype)
 
 
 def expression(
@@ -200,7 +161,7 @@ def broadcast(*operands: Traced) -> Shape:
 
 
 def _sum(operation: str, first: Traced, other: Any) -> Traced:
-    second = as_traced(other, first)
+    second = first.beside(other)
     if first.dtype != "int64":
         return expression(operation, first, second)
     low, high = second.range if operation == "add" else (-second.range[1], -second.range[0])
