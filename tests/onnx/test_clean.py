@@ -91,7 +91,7 @@ def test_node_names() -> None:
         node("Neg", "c", domain="", name="n"),
     ]
     cleaned = clean(model(nodes))
-    assert [each.name for each in cleaned.graph] == ["n", "Neg_0", "n_0", "n_1"]
+    assert [each.name for each in cleaned.graph] == ["n", "Neg", "n_0", "n_1"]
     assert data(clean(ir.to_proto(cleaned))) == data(cleaned)
 
 

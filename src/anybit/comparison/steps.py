@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.comparison.arrays import Array, is_float
-from anybit.onnx.operators.registry import label_of, operator_of
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.operators.registry import operator_of
 
 Arrays: TypeAlias = Mapping[str, Array]
 

@@ -13,7 +13,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 from anybit.errors import ModelError
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.files.writer import save
-from anybit.onnx.operators.registry import label_of, operators_in, versions_of
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.operators.registry import operators_in, versions_of
 from anybit.onnx.passes import (
     AddFunctions,
     FoldConstants,

@@ -12,17 +12,13 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.graph.constants import array_of
+from anybit.onnx.graph.facts import Effect, effect_of, product_of
+from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.known import unknown_operators
-from anybit.onnx.operators.registry import label_of, operator_of
+from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnx.preparation import apply
 from anybit.ops import Operator
-
-# Where these take their bias.
-_BIAS_INPUTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
-
-
-_RESHAPING = {"Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 @dataclass(frozen=True)
@@ -104,11 +100,11 @@ def summarize(source: Source) -> Summary:
 
 
 def _origin(node: ir.Node) -> str:
-    """The tensor that a node quantizes: the stored one where nodes only reshape it on the way."""
+    """The tensor that a node quantizes: the stored one where nodes only move its elements."""
     value = node.inputs[0]
     while value is not None:
         producer = value.producer()
-        if producer is None or producer.op_type not in _RESHAPING:
+        if producer is None or effect_of(producer) is not Effect.MOVE:
             return str(value.name)
         value = producer.inputs[0]
     return ""
@@ -149,8 +145,9 @@ def _role(node: ir.Node, constant: bool) -> str:
     if not constant:
         return "input" if x is not None and x.is_graph_input() else "activation"
     readers = node.outputs[0].uses()
-    bias = readers and all(_BIAS_INPUTS.get(reader.op_type) == at for reader, at in readers)
-    return "bias" if bias else "weight"
+    products = [(product_of(reader), at) for reader, at in readers]
+    bias = all(product is not None and product.bias == at for product, at in products)
+    return "bias" if products and bias else "weight"
 
 
 def _parameter(value: ir.Value) -> Parameter:

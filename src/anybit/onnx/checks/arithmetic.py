@@ -18,17 +18,13 @@ from anybit.onnx.checks.finding import Finding, others, warning
 from anybit.onnx.checks.subject import Site, Subject
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.evaluation import evaluate_operator
+from anybit.onnx.graph.facts import Effect, Product, effect_of, product_of
 from anybit.ops.grids import Grid, IntegerGrid
 
 _EXACT = 2.0**24
 
 # What gives back values that it takes, or 0.
-_SELECTING = {
-    *("Identity", "Relu", "MaxPool", "GlobalMaxPool", "Dropout", "Slice", "Gather"),
-    *("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "DepthToSpace"),
-}
-_AVERAGING = ("AveragePool", "GlobalAveragePool", "ReduceMean")
-_MULTIPLYING = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+_ON_GRID = (Effect.MOVE, Effect.SELECT, Effect.RECTIFY)
 
 
 @dataclass(frozen=True)
@@ -43,14 +39,15 @@ def findings(subject: Subject) -> Iterator[Finding]:
     """Each sum that can be too long, and once for the model each other reason to round."""
     rounding: dict[str, list[tuple[ir.Node, str]]] = defaultdict(list)
     sites = {site.node: site for site in subject.sites}
+    opset = subject.model.graph.opset_imports.get("", 1)
     for node in subject.model.graph.all_nodes():
-        if node.domain != "" or not node.inputs:
+        if not node.inputs:
             continue
         try:
-            if node.op_type in _AVERAGING:
-                _note_average(node, sites, rounding)
-            elif node.op_type in _MULTIPLYING:
-                yield from list(_sum_findings(node, sites, rounding))
+            if effect_of(node) is Effect.AVERAGE:
+                _note_average(node, _steps(node.inputs[0], sites, opset), rounding)
+            elif (product := product_of(node)) is not None and len(node.inputs) > product.weight:
+                yield from list(_sum_findings(node, product, sites, opset, rounding))
         except (ArithmeticError, IndexError, TypeError, ValueError):
             continue  # no valid node: the checker tells
     for code, (problem, remedy) in _REASONS.items():
@@ -77,12 +74,16 @@ _REASONS = {
 
 
 def _sum_findings(
-    node: ir.Node, sites: dict[ir.Node, Site], rounding: dict[str, list[tuple[ir.Node, str]]]
+    node: ir.Node,
+    product: Product,
+    sites: dict[ir.Node, Site],
+    opset: int,
+    rounding: dict[str, list[tuple[ir.Node, str]]],
 ) -> Iterator[Finding]:
-    at = 0 if node.op_type == "MatMul" and _weight(node.inputs[0], sites) is not None else 1
-    if len(node.inputs) < 2:
-        return
-    x, weight = _steps(node.inputs[1 - at], sites), _weight(node.inputs[at], sites)
+    # A MatMul may have its weight on either side.
+    swapped = product.bias is None and _weight(node.inputs[0], sites) is not None
+    at = 0 if swapped else product.weight
+    x, weight = _steps(node.inputs[1 - at], sites, opset), _weight(node.inputs[at], sites)
     if x is None or weight is None:
         return
     values, step = weight
@@ -93,7 +94,7 @@ def _sum_findings(
     unit = float(x.step.min()) * float(step.min())
     sums = _column_sums(node, at, np.abs(values)) / float(step.min())
     longest = float(sums.max(initial=0)) * x.reach
-    bias = _bias(node, sites)
+    bias = _bias(node, product, sites)
     if bias is not None and bias.size:
         longest += float(np.abs(bias).max()) / unit
         if not off and (bias / unit != np.rint(bias / unit)).any():
@@ -115,10 +116,10 @@ def _bits(longest: float) -> int:
 
 
 def _note_average(
-    node: ir.Node, sites: dict[ir.Node, Site], rounding: dict[str, list[tuple[ir.Node, str]]]
+    node: ir.Node, steps: _Steps | None, rounding: dict[str, list[tuple[ir.Node, str]]]
 ) -> None:
     x, y = node.inputs[0], node.outputs[0]
-    if x is None or _steps(x, sites) is None or x.shape is None:
+    if x is None or steps is None or x.shape is None:
         return
     kernel = node.attributes.get("kernel_shape")
     if kernel is not None and not kernel.is_ref():
@@ -131,7 +132,7 @@ def _note_average(
         rounding["mean-rounds"].append((node, str(count)))
 
 
-def _steps(value: ir.Value | None, sites: dict[ir.Node, Site]) -> _Steps | None:
+def _steps(value: ir.Value | None, sites: dict[ir.Node, Site], opset: int) -> _Steps | None:
     """What is known of a quantized activation."""
     while value is not None:
         node = value.producer()
@@ -139,7 +140,7 @@ def _steps(value: ir.Value | None, sites: dict[ir.Node, Site]) -> _Steps | None:
             return None
         if node in sites:
             return _steps_of(sites[node].grid)
-        if node.op_type not in _SELECTING or node.domain != "":
+        if effect_of(node, opset) not in _ON_GRID:
             return None
         value = node.inputs[0]
     return None
@@ -213,8 +214,9 @@ def _column_sums(node: ir.Node, at: int, magnitudes: Array) -> Array:
     return np.asarray(magnitudes.sum(axis=axes))
 
 
-def _bias(node: ir.Node, sites: dict[ir.Node, Site]) -> Array | None:
-    value = node.inputs[2] if len(node.inputs) > 2 and node.op_type != "MatMul" else None
+def _bias(node: ir.Node, product: Product, sites: dict[ir.Node, Site]) -> Array | None:
+    at = product.bias
+    value = node.inputs[at] if at is not None and len(node.inputs) > at else None
     if value is None:
         return None
     producer = value.producer()

@@ -7,6 +7,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from anybit.onnx.graph.names import label_of
+
 Severity = Literal["error", "warning"]
 
 
@@ -40,9 +42,7 @@ def warning(node: ir.Node | None, code: str, problem: str, remedy: str) -> Findi
 
 
 def name_of(node: ir.Node | None) -> str:
-    if node is None:
-        return ""
-    return node.name or next((value.name for value in node.outputs if value.name), "")
+    return "" if node is None else label_of(node)
 
 
 def operator_name(node: ir.Node | None) -> str:

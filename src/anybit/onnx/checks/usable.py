@@ -7,7 +7,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
-from anybit.onnx.operators.registry import described, versions_of
+from anybit.onnx.graph.names import described
+from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.passes import Normalize
 
 _UNUSABLE_DOMAIN = "not understood"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn expressions into nodes, under names that are not taken."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from anybit.onnx.expansion.traced import Traced
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.names import Names
 from anybit.ops.expression import operands_first
 
-Unique: TypeAlias = Callable[[str], str]
 Content: TypeAlias = tuple[str, tuple[int, ...], bytes]
 
 
@@ -22,38 +22,13 @@ def content(array: Array) -> Content:
     return array.dtype.name, array.shape, sha256(raw.data).digest()
 
 
-class Names:
-    """Gives out names that are not taken yet."""
-
-    def __init__(self, taken: Iterable[str | None] = ()) -> None:
-        self._taken = set(taken)
-
-    def __call__(self, name: str) -> str:
-        chosen, count = name, 1
-        while chosen in self._taken:
-            count += 1
-            chosen = f"{name}_{count}"
-        self._taken.add(chosen)
-        return chosen
-
-
-def names_of(model: ir.Model) -> Names:
-    """Names that no node and no value of the model has."""
-    nodes = list(model.graph.all_nodes())
-    taken: list[str | None] = [node.name for node in nodes]
-    taken += [value.name for node in nodes for value in node.outputs]
-    for graph in model.graphs():
-        taken += [*(value.name for value in graph.inputs), *graph.initializers]
-    return Names(taken)
-
-
 class Body:
     """Nodes that give the values of expressions, in an order in which they can run.
 
     Equal expressions are written once.
     """
 
-    def __init__(self, constant: Callable[[str, Array], ir.Value], unique: Unique, prefix: str):
+    def __init__(self, constant: Callable[[str, Array], ir.Value], unique: Names, prefix: str):
         self.nodes: list[ir.Node] = []
         self._constant = constant
         self._unique = unique

@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.expansion.traced import Traced
-from anybit.onnx.expansion.writer import Body, Content, content, names_of
+from anybit.onnx.expansion.writer import Body, Content, content
 from anybit.onnx.graph.constants import Array, is_constant
+from anybit.onnx.graph.names import names_of
 
 
 class Editor:

@@ -12,7 +12,8 @@ import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.operators.registry import described, keywords_of, operator_of
+from anybit.onnx.graph.names import described
+from anybit.onnx.operators.registry import keywords_of, operator_of
 from anybit.onnx.runtime import exact_session_options
 from anybit.ops import Operator
 

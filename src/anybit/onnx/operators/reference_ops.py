@@ -8,7 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.operators.registry import CANONICAL_DOMAINS, described, operator_of
+from anybit.onnx.graph.names import described
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, operator_of
 from anybit.ops import OPERATORS, Operator
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx.graph.names import described
 from anybit.ops import OPERATORS, Operator
 
 CANONICAL_DOMAINS = {
@@ -70,13 +71,3 @@ def operators_in(model: ir.Model) -> list[tuple[ir.Node, Operator]]:
     """
     found = ((node, operator_of(node)) for node in model.graph.all_nodes())
     return [(node, operator) for node, operator in found if operator is not None]
-
-
-def label_of(node: ir.Node) -> str:
-    """What a node is called: its own name, or else that of its output."""
-    return node.name or next((value.name for value in node.outputs if value.name), "")
-
-
-def described(node: ir.Node) -> str:
-    """A node as error messages name it."""
-    return f"node {label_of(node)!r} ({node.op_type})"

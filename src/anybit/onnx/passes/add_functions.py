@@ -11,9 +11,10 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.expansion.namespace import of_value
 from anybit.onnx.expansion.traced import Traced
-from anybit.onnx.expansion.writer import Body, Content, Names, content
+from anybit.onnx.expansion.writer import Body, Content, content
 from anybit.onnx.graph.constants import Array, is_constant
-from anybit.onnx.operators.registry import keywords_of, label_of, operator_of, operators_in
+from anybit.onnx.graph.names import Names, label_of
+from anybit.onnx.operators.registry import keywords_of, operator_of, operators_in
 from anybit.onnx.passes.lower import expanded
 from anybit.onnx.report import Step
 from anybit.ops import Attribute, Operator

@@ -11,7 +11,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.operators.registry import described
+from anybit.onnx.graph.names import Names, described, names_of
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
 
@@ -124,8 +124,9 @@ def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim
             _set_rows(value, free)
     FoldConstants(operators=False)(model)
     InferShapes()(model)
+    unique = names_of(model)
     while sum(
-        _freed(node, free, rows.get(node.outputs[0].name) == old, targets)
+        _freed(node, free, rows.get(node.outputs[0].name) == old, targets, unique)
         for node in _reshapes(model)
     ):
         _forget_shapes(model)
@@ -171,10 +172,7 @@ def _forget_shapes(model: ir.Model) -> None:
 def _free_name(model: ir.Model) -> str:
     sizes = [size for value in _values(model) if value.shape is not None for size in value.shape]
     used = {size.value for size in sizes if isinstance(size, ir.SymbolicDim)}
-    wish, number = "batch", 0
-    while wish in used:
-        wish, number = f"batch_{number}", number + 1
-    return wish
+    return Names(used)("batch")
 
 
 def _reshapes(model: ir.Model) -> list[ir.Node]:
@@ -203,7 +201,11 @@ def _targets(model: ir.Model) -> dict[str | None, Array]:
 
 
 def _freed(
-    node: ir.Node, batch: ir.SymbolicDim, follows: bool, targets: dict[str | None, Array]
+    node: ir.Node,
+    batch: ir.SymbolicDim,
+    follows: bool,
+    targets: dict[str | None, Array],
+    unique: Names,
 ) -> bool:
     """Whether the Reshape fixed the batch and no longer does. It could if its rows `follow` it.
 
@@ -221,19 +223,16 @@ def _freed(
         )
     del targets[node.outputs[0].name]
     node.attributes.pop("allowzero", None)
-    _give_target(node, np.concatenate([[0], sizes[1:]]))
+    _give_target(node, np.concatenate([[0], sizes[1:]]), unique)
     return True
 
 
-def _give_target(node: ir.Node, sizes: Array) -> None:
+def _give_target(node: ir.Node, sizes: Array, unique: Names) -> None:
     """A target of its own: others may read the old one."""
     graph, old = node.graph, node.inputs[1]
     assert graph is not None, "it was found in one"
     assert old is not None, "it is a constant"
-    names = {value.name for value in graph.initializers.values()}
-    number = 0
-    while (name := f"{old.name}_batch_{number}") in names:
-        number += 1
+    name = unique(f"{old.name}_batch")
     value = ir.Value(name=name, const_value=ir.tensor(sizes, name=name))
     value.shape, value.type = ir.Shape(sizes.shape), ir.TensorType(ir.DataType.INT64)
     graph.register_initializer(value)

@@ -4,8 +4,7 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-# Before, an attribute decided whether the node drops anything.
-_DROPOUT_OPSET = 7
+from anybit.onnx.graph.facts import is_identity
 
 
 class DropIdentities(InPlacePass):
@@ -22,16 +21,10 @@ class DropIdentities(InPlacePass):
 
 
 def _is_identity(node: ir.Node, opset: int) -> bool:
-    if node.domain != "" or not node.inputs or node.inputs[0] is None:
+    if not node.inputs or node.inputs[0] is None or not is_identity(node, opset):
         return False
-    if node.op_type == "Identity":
-        return len(node.outputs) == 1
-    if node.op_type != "Dropout" or opset < _DROPOUT_OPSET:
-        return False
-    # From opset 12 on the third input switches training on.
-    training = len(node.inputs) > 2 and node.inputs[2] is not None
     mask = node.outputs[1:]
-    return not training and not any(each.uses() or each.is_graph_output() for each in mask)
+    return not any(each.uses() or each.is_graph_output() for each in mask)
 
 
 def _dropped(node: ir.Node) -> bool:

@@ -6,7 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.operators.registry import label_of
+from anybit.onnx.graph.names import label_of
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.lifting import Raiser
 from anybit.onnx.qdq.nodes import is_dequantize, is_quantize

@@ -11,7 +11,8 @@ from anybit.onnx.expansion.namespace import of_value
 from anybit.onnx.expansion.traced import Traced, known
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.operators.registry import described, keywords_of, label_of, operators_in
+from anybit.onnx.graph.names import described, label_of
+from anybit.onnx.operators.registry import keywords_of, operators_in
 from anybit.onnx.report import Step
 from anybit.ops import Operator
 

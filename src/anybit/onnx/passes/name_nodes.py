@@ -4,6 +4,8 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from anybit.onnx.graph.names import Names
+
 
 class NameNodes(InPlacePass):
     """Nodes without a name are called after their operator; of equal names the later get a number.
@@ -15,21 +17,12 @@ class NameNodes(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         nodes = list(model.graph.all_nodes())
         # Names that are there already are not given to others.
-        taken = {node.name for node in nodes if node.name}
+        unique = Names(node.name for node in nodes)
         seen: set[str] = set()
         modified = False
         for node in nodes:
             if not node.name or node.name in seen:
-                node.name = _free(node.name or node.op_type, taken)
+                node.name = unique(node.name or node.op_type)
                 modified = True
             seen.add(node.name)
         return PassResult(model, modified)
-
-
-def _free(wish: str, taken: set[str]) -> str:
-    """The name with the first number that nobody has."""
-    number = 0
-    while f"{wish}_{number}" in taken:
-        number += 1
-    taken.add(f"{wish}_{number}")
-    return f"{wish}_{number}"

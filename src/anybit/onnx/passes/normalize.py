@@ -6,12 +6,8 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from anybit.errors import ModelError
-from anybit.onnx.operators.registry import (
-    CANONICAL_DOMAINS,
-    described,
-    operator_of,
-    versions_of,
-)
+from anybit.onnx.graph.names import described
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, operator_of, versions_of
 from anybit.ops import Attribute, Operator, RoundingMode
 
 # The first versions of the format that have local functions, and these types.

@@ -6,7 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
-from anybit.onnx.operators.registry import described
+from anybit.onnx.graph.names import described
 
 # From this version on Hardmax looks at one axis. The converters rewrite Softmax and LogSoftmax,
 # which changed with it, but raise Hardmax as it is.

@@ -7,7 +7,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.operators.registry import label_of, operators_in
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Options, Plan, plan
 from anybit.onnx.qdq.writer import QdqWriter

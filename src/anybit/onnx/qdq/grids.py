@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.operators.registry import described, keywords_of
+from anybit.onnx.graph.names import described
+from anybit.onnx.operators.registry import keywords_of
 from anybit.ops import OPERATORS, Operator
 from anybit.ops.arrays import parameter
 from anybit.ops.grids import Call, Grid, IntegerGrid

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.operators.registry import label_of
+from anybit.onnx.graph.names import label_of
 from anybit.onnx.qdq.before_quantize import Limited, limits_before, sign_source
 from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, attributes_of, match
 from anybit.onnx.qdq.lift_codes import (

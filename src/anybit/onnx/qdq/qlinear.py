@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.operators.registry import described, label_of
+from anybit.onnx.graph.names import described, label_of
 from anybit.onnx.report import Step
 
 KEPT_REASON = "it computes with integers, and there is no exact form of it with quantizers"

@@ -7,14 +7,12 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.nodes import is_quantize
 
-# What these do to codes they do to values: they move elements, or take the largest.
-_TRANSPARENT = {
-    *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice"),
-    *("SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-}
+# What these do to codes they do to values, because larger codes stand for larger values.
+_TRANSPARENT = (Effect.MOVE, Effect.SELECT)
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def traced(value: ir.Value) -> Trace:
             lowest, highest = max(lowest, low), min(highest, high)
             if lowest > highest:
                 raise Inexpressible("its Clips leave no code")
-        elif node.op_type in _TRANSPARENT and not any(each.uses() for each in node.outputs[1:]):
+        elif effect_of(node) in _TRANSPARENT and not any(each.uses() for each in node.outputs[1:]):
             moves.append(node)
         else:
             raise Inexpressible(f"{node.op_type} lies between it and the QuantizeLinear")

@@ -10,9 +10,9 @@ from onnx_ir.passes.common import OutputFixPass
 
 from anybit.errors import ModelError
 from anybit.onnx.cleaning import clean
+from anybit.onnx.graph.names import Names
 from anybit.onnx.operators.registry import operator_of, versions_of
 from anybit.ops import Operator
-from anybit.torch.exporter.names import unique_among
 
 _RANDOM = {
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
@@ -119,7 +119,7 @@ def _separate_names(model: ir.Model) -> None:
     given = {
         value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())
     }
-    unique = unique_among(given | {value.name for value in _values(model)})
+    unique = Names(given | {value.name for value in _values(model)})
     for node in model.graph.all_nodes():
         for value in node.outputs:
             if value.name is not None and value.name in given:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that say where in the module something is computed."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import onnx
@@ -9,9 +9,8 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree
 
+from anybit.onnx.graph.names import Names
 from anybit.onnx.operators.registry import operator_of
-
-Unique = Callable[[str], str]
 
 
 def name(model: ir.Model, stored: Collection[str], outputs: Collection[str]) -> None:
@@ -24,7 +23,7 @@ def name(model: ir.Model, stored: Collection[str], outputs: Collection[str]) -> 
     constants = model.graph.initializers.values()
     kept = [value for value in constants if value.name in stored]
     taken = {value.name for value in (*kept, *model.graph.inputs)} | set(outputs)
-    unique = unique_among(taken)
+    unique = Names(taken)
     renamed: dict[ir.Value, str] = {}
     opset = model.graph.opset_imports[""]
     for node in model.graph:
@@ -55,7 +54,7 @@ def names_of_outputs(outputs: Any, inputs: Collection[str]) -> list[str]:
         for path, leaf in _pytree.tree_flatten_with_path(outputs)[0]
         if isinstance(leaf, torch.Tensor)
     ]
-    unique = unique_among(set(inputs))
+    unique = Names(inputs)
     if len(paths) == 1 and not _keys(paths[0]):
         return [unique("output")]
     return [unique(_keys(path) or f"output_{index}") for index, path in enumerate(paths)]
@@ -71,18 +70,6 @@ def _keys(path: Sequence[Any]) -> str:
     names = [key for key in keys if isinstance(key, str)]
     printable = all(name and name.isprintable() for name in names)
     return ".".join(map(str, keys)) if names and printable else ""
-
-
-def unique_among(taken: set[Any]) -> Unique:
-    def unique(wish: str) -> str:
-        found, number = wish, 0
-        while found in taken:
-            number += 1
-            found = f"{wish}_{number}"
-        taken.add(found)
-        return found
-
-    return unique
 
 
 def _path(node: ir.Node) -> str:

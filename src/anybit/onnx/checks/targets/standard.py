@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.operators.registry import described
+from anybit.onnx.graph.names import described
 from anybit.onnx.passes.lower import expanded
 
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that nothing else has, and how messages call a node."""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+
+class Names:
+    """Gives out names that are not taken yet: the wish itself, else wish_1, wish_2 and so on."""
+
+    def __init__(self, taken: Iterable[str | None] = ()) -> None:
+        self._taken = set(taken)
+        self._counts: dict[str, int] = {}
+
+    def __call__(self, wish: str) -> str:
+        chosen, count = wish, self._counts.get(wish, 0)
+        while chosen in self._taken:
+            count += 1
+            chosen = f"{wish}_{count}"
+        self._counts[wish] = count
+        self._taken.add(chosen)
+        return chosen
+
+
+def names_of(model: ir.Model) -> Names:
+    """Names that no node and no value of the model has."""
+    taken: list[str | None] = []
+    for graph in model.graphs():
+        taken += [*(value.name for value in graph.inputs), *graph.initializers]
+        for node in graph:
+            taken += [node.name, *(value.name for value in node.outputs)]
+    return Names(taken)
+
+
+def label_of(node: ir.Node) -> str:
+    """What a node is called: its own name, or else that of its first named output."""
+    return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
+def described(node: ir.Node) -> str:
+    """A node as messages name it, in Python and in the native library: node 'q' (IntQuant)."""
+    return f"node {label_of(node)!r} ({node.op_type})"

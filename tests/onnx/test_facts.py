@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the table of standard operators says of each, tried on ONNX's own evaluator."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from anybit.onnx.graph import facts
+from anybit.onnx.graph.facts import Effect, effect_of, is_identity, product_of
+
+OPSET = 18
+X = np.random.default_rng(0).permutation(16).astype(np.float32).reshape(1, 4, 2, 2) - 5
+ONE = np.ones((), np.float32)
+INTS = {
+    "Expand": [[3, 4, 2, 2]],
+    "Gather": [[3, 0]],
+    "Reshape": [[2, 8]],
+    "Slice": [[1], [3], [1]],
+    "Squeeze": [[0]],
+    "Tile": [[1, 2, 1, 1]],
+    "Unsqueeze": [[0]],
+}
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "AveragePool": {"kernel_shape": [2, 2]},
+    "DepthToSpace": {"blocksize": 2},
+    "Gather": {"axis": 1},
+    "MaxPool": {"kernel_shape": [2, 2]},
+    "SpaceToDepth": {"blocksize": 2},
+    "Cast": {"to": 11},
+}
+TWO = """
+    Add And CastLike Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow Sub
+"""
+LOGICAL = ("And", "Not", "Or", "Where")
+
+
+def made(kind: str, inputs: int, **attributes: Any) -> onnx.NodeProto:
+    names = [f"x{index}" for index in range(inputs)]
+    return helper.make_node(kind, names, ["y"], **attributes)
+
+
+def result(node: onnx.NodeProto, *arrays: np.ndarray) -> np.ndarray:
+    graph = helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name="y")])
+    for name, array in zip(node.input, arrays, strict=True):
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    with np.errstate(all="ignore"):
+        found = ReferenceEvaluator(model).run(None, dict(zip(node.input, arrays, strict=True)))
+    return np.asarray(found[0])
+
+
+def case(kind: str, x: np.ndarray) -> tuple[onnx.NodeProto, list[np.ndarray]]:
+    """A node of the operator, and what it takes besides x."""
+    more = [np.array(each) for each in INTS.get(kind, [])]
+    if kind in LOGICAL:
+        x = x > 0
+    if kind in TWO.split():
+        more = [x[:, ::-1].copy()]
+    if kind == "Where":
+        more = [X, -X]
+    attributes = dict(ATTRIBUTES.get(kind, {}))
+    if kind == "Mod":
+        attributes["fmod"] = 1
+    return made(kind, 1 + len(more), **attributes), [x, *more]
+
+
+def of(effect: Effect) -> list[str]:
+    return sorted(name for name, each in facts._EFFECTS.items() if each is effect)
+
+
+def parsed(node: onnx.NodeProto) -> ir.Node:
+    return ir.from_proto(node)
+
+
+@pytest.mark.parametrize("kind", of(Effect.MOVE))
+def test_moves(kind: str) -> None:
+    node, (x, *rest) = case(kind, X)
+    table = np.random.default_rng(1).standard_normal(16, dtype=np.float32)
+    after = table[result(node, x, *rest).astype(int) + 5]
+    np.testing.assert_array_equal(result(node, table[x.astype(int) + 5], *rest), after)
+    assert effect_of(parsed(node), OPSET) is Effect.MOVE
+
+
+@pytest.mark.parametrize("kind", of(Effect.SELECT))
+def test_selects(kind: str) -> None:
+    node, (x,) = case(kind, X)
+    np.testing.assert_array_equal(result(node, np.exp2(x)), np.exp2(result(node, x)))
+    assert set(result(node, x).ravel()) < set(x.ravel())
+
+
+@pytest.mark.parametrize("kind", of(Effect.RECTIFY))
+def test_rectifies(kind: str) -> None:
+    node, (x,) = case(kind, X)
+    y = result(node, x)
+    assert np.all((y == x) | (y == 0))
+
+
+@pytest.mark.parametrize("kind", of(Effect.ELEMENTWISE))
+def test_elementwise(kind: str) -> None:
+    node, arrays = case(kind, np.abs(X) + 1)
+    turned = result(node, *(each[..., ::-1].copy() for each in arrays))
+    np.testing.assert_array_equal(turned, result(node, *arrays)[..., ::-1])
+
+
+@pytest.mark.parametrize("kind", of(Effect.AVERAGE))
+def test_averages(kind: str) -> None:
+    node, (x,) = case(kind, X)
+    y = result(node, x)
+    assert np.all(y == (X.mean() if y.size == 1 else X.mean((2, 3), keepdims=True)))
+
+
+@pytest.mark.parametrize("kind", of(Effect.REDUCE))
+def test_reduces(kind: str) -> None:
+    node, (x,) = case(kind, X)
+    assert result(node, x).size == 1
+
+
+SHAPES = {"Conv": (3, 4, 1, 1), "ConvTranspose": (4, 3, 1, 1), "Gemm": (4, 3), "MatMul": (4, 3)}
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("kind", of(Effect.MULTIPLY))
+def test_products(kind: str, transposed: int) -> None:
+    """A channel of the weight makes a channel of the result, and of the bias."""
+    attributes = {"transB": transposed} if kind == "Gemm" else {}
+    shape = SHAPES[kind][::-1] if attributes and transposed else SHAPES[kind]
+    x = X if len(shape) == 4 else X.reshape(4, 4)
+    weight = np.random.default_rng(2).standard_normal(shape, dtype=np.float32)
+    product = product_of(parsed(made(kind, 2, **attributes)))
+    assert product is not None
+    doubled = weight.copy()
+    np.moveaxis(doubled, product.channel_axis, 0)[1] *= 2
+    node = made(kind, 2, **attributes)
+    ratio = result(node, x, doubled) / result(node, x, weight)
+    wanted = np.array([1, 2, 1], np.float32)
+    wanted = wanted.reshape(-1, 1, 1) if x.ndim == 4 else wanted
+    np.testing.assert_array_equal(ratio, np.broadcast_to(wanted, ratio.shape))
+    assert product.weight == 1
+    if product.bias is not None:
+        bias = np.array([0, 1, 0], np.float32)
+        added = result(made(kind, 3, **attributes), x, weight * 0, bias)
+        np.testing.assert_array_equal(added, np.broadcast_to(wanted - 1, added.shape))
+
+
+def test_what_is_not_certain_is_not_said() -> None:
+    assert effect_of(parsed(made("Dropout", 1))) is None
+    assert effect_of(parsed(made("Dropout", 1)), 6) is None
+    assert effect_of(parsed(made("Dropout", 3)), OPSET) is None
+    assert effect_of(parsed(made("Relu", 1, domain="mine"))) is None
+    assert product_of(parsed(made("Conv", 2, domain="mine"))) is None
+    assert product_of(parsed(made("Relu", 1))) is None
+
+
+def test_identities() -> None:
+    found = [kind for kind in facts._EFFECTS if is_identity(parsed(made(kind, 1)), OPSET)]
+    assert sorted(found) == ["Dropout", "Identity"]
