@@ -3,60 +3,14 @@
 
 import ast
 import inspect
-import re
 import textwrap
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS, Attribute, Operator, RoundingMode, int_quant
-
-_SECTIONS = ("Args", "Returns", "Raises", "Source")
-
-
-@dataclass(frozen=True)
-class Specification:
-    """A docstring in parts. `arguments` has an entry for each parameter that it explains."""
-
-    summary: str
-    body: str
-    arguments: dict[str, str]
-    returns: str
-    raises: dict[str, str]
-    source: str
-    examples: str
-
-
-def specification(operator: Operator) -> Specification:
-    text = inspect.getdoc(operator.function) or ""
-    text, _, examples = text.partition(">>> ")
-    parts = re.split(rf"^({'|'.join(_SECTIONS)}):", text, flags=re.MULTILINE)
-    sections = {
-        name: textwrap.dedent(part).strip()
-        for name, part in zip(parts[1::2], parts[2::2], strict=True)
-    }
-    summary, _, body = parts[0].strip().partition("\n\n")
-    return Specification(
-        summary=_joined(summary),
-        body=_paragraphs(body),
-        arguments=_entries(sections["Args"]),
-        returns=_joined(sections["Returns"]),
-        raises=_entries(sections["Raises"]),
-        source=_joined(sections["Source"]),
-        examples=f">>> {examples.strip()}",
-    )
-
-
-def _entries(section: str) -> dict[str, str]:
-    """The entries `name: text` and `name, name: text` of a section, by name."""
-    found = {}
-    for entry in re.split(r"\n(?=\S)", section):
-        names, _, text = entry.partition(":")
-        for name in names.split(","):
-            found[name.strip()] = _joined(text)
-    return found
+from anybit.ops.documentation import Documentation
 
 
 def _paragraphs(text: str) -> str:
@@ -76,7 +30,7 @@ def _joined(text: str) -> str:
 
 def operator_page(operator: Operator) -> str:
     """One page of docs/operators."""
-    told = specification(operator)
+    told = operator.documentation
     name = _title(operator)
     versions = [each for each in OPERATORS if each.onnx_name == operator.onnx_name]
     others = [
@@ -88,7 +42,7 @@ def operator_page(operator: Operator) -> str:
         told.summary,
         *([f"There is also {' and '.join(others)}."] if others else []),
         f"```text\n{_signature(operator)}\n```",
-        told.body,
+        _paragraphs(told.body),
         f"![{name}: result and error over x](../images/{operator.name}.svg)",
         "## Inputs",
         _table(["input", "holds", "meaning"], _inputs(operator, told)),
@@ -143,7 +97,7 @@ def _gradient(operator: Operator) -> str:
     )
 
 
-def _inputs(operator: Operator, told: Specification) -> list[list[str]]:
+def _inputs(operator: Operator, told: Documentation) -> list[list[str]]:
     return [
         [
             f"`{declared.name}`" + (" (optional)" if declared.optional else ""),
@@ -154,7 +108,7 @@ def _inputs(operator: Operator, told: Specification) -> list[list[str]]:
     ]
 
 
-def _attributes(operator: Operator, told: Specification) -> list[list[str]]:
+def _attributes(operator: Operator, told: Documentation) -> list[list[str]]:
     return [
         [
             f"`{declared.name}`",
@@ -212,7 +166,7 @@ def operator_table(folder: str) -> str:
         [
             f"[{_title(operator)}]({folder}{operator.name}.md)",
             f"`anybit.{operator.name}`",
-            specification(operator).summary,
+            operator.documentation.summary,
         ]
         for operator in OPERATORS
     ]

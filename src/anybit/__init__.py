@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from anybit.onnx.cleaning import clean
     from anybit.onnx.conversion import convert
 
-quant = int_quant
-
 __all__ = [
     "Model",
     "ModelError",
@@ -38,7 +36,6 @@ __all__ = [
     "int_quant",
     "load",
     "num_threads",
-    "quant",
     "set_num_threads",
     "trunc",
     "trunc_v1",

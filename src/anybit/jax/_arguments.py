@@ -5,7 +5,6 @@ Whatever is known when a program is traced is checked here: dtypes always, value
 arrays and concrete JAX arrays.
 """
 
-import operator as python_operator
 from typing import Any
 
 import jax
@@ -80,25 +79,4 @@ def _from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax.Array:
 
 def static(operator: Operator, given: dict[str, Any]) -> Attributes:
     """The attributes by name, hashable. TypeError for what they cannot be."""
-    kinds = {declared.name: type(declared.default) for declared in operator.attributes}
-    return tuple((name, _ATTRIBUTE[kinds[name]](value, name)) for name, value in given.items())
-
-
-def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool | int | np.bool_ | np.integer):
-        raise TypeError(f"{name} must be a bool, got {value!r}")
-    return bool(value)
-
-
-def _text(value: Any, name: str) -> str:
-    for spelled in (value, getattr(value, "__name__", None), getattr(value, "name", None)):
-        if isinstance(spelled, str):
-            return str(spelled)
-    raise TypeError(f"{name} must be a string, got {value!r}")
-
-
-_ATTRIBUTE: dict[type, Any] = {
-    bool: _flag,
-    int: lambda value, _: python_operator.index(value),
-    str: _text,
-}
+    return tuple((each.name, each.read(given[each.name])) for each in operator.attributes)

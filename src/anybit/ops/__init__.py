@@ -3,11 +3,12 @@
 
 from typing import Any
 
+from anybit.ops.attribute import Attribute
 from anybit.ops.bipolar_quant import bipolar_quant
 from anybit.ops.dynamic_quantize import dynamic_quantize
 from anybit.ops.float_quant import float_quant
 from anybit.ops.int_quant import int_quant
-from anybit.ops.operator import Attribute, Input, Operator
+from anybit.ops.operator import Input, Operator
 from anybit.ops.rounding import RoundingMode
 from anybit.ops.trunc import trunc
 from anybit.ops.trunc_v1 import trunc_v1

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 
 from anybit.ops.arrays import namespace
-from anybit.ops.domain import Floating, Real
+from anybit.ops.domain import Floating, Scale
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid
 from anybit.ops.operator import operator
@@ -35,7 +35,7 @@ def _partials(x: Any, scale: Any) -> tuple[Any, ...]:
     grid=_grid,
     from_grid=_from_grid,
 )
-def bipolar_quant(x: Floating, scale: Real, *, out: Any = None) -> Any:
+def bipolar_quant(x: Floating, scale: Scale, *, out: Any = None) -> Any:
     """Quantize x to one bit: +scale where x >= 0, -scale elsewhere.
 
     Args:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values an operator's input may hold, written as annotations in its signature."""
+"""What an operator's input may hold and what it is for, as annotations in its signature."""
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any
 
 
@@ -21,6 +22,27 @@ class Domain:
 
     def __repr__(self) -> str:
         return repr(self.description)  # what help() shows of an operator's inputs
+
+
+class Role(StrEnum):
+    """What an input is for. Operators name it as their documents do; its role is always the same.
+
+    Scale, zero-point and width are those of the result, `IN_BITWIDTH` that of x.
+    """
+
+    DATA = "data"
+    SCALE = "scale"
+    IN_SCALE = "scale of the input"
+    ZERO_POINT = "zero-point"
+    BITWIDTH = "bit-width"
+    IN_BITWIDTH = "bit-width of the input"
+    EXPONENT_BITWIDTH = "exponent bit-width"
+    MANTISSA_BITWIDTH = "mantissa bit-width"
+    EXPONENT_BIAS = "exponent bias"
+    LIMIT = "largest value"
+
+    def __repr__(self) -> str:
+        return repr(self.value)  # what help() shows of an operator's inputs
 
 
 FLOATING = Domain(
@@ -43,10 +65,15 @@ SMALL_INTEGER = Domain(
 
 Floating = Annotated[Any, FLOATING]
 """An array of any array-API library, or for NumPy whatever `numpy.asarray` takes."""
-Real = Annotated[Any, REAL]
-NonNegative = Annotated[Any, NON_NEGATIVE]
-Integer = Annotated[Any, INTEGER]
-PositiveInteger = Annotated[Any, POSITIVE_INTEGER]
-NonNegativeInteger = Annotated[Any, NON_NEGATIVE_INTEGER]
+Scale = Annotated[Any, REAL, Role.SCALE]
+InScale = Annotated[Any, REAL, Role.IN_SCALE]
+ZeroPoint = Annotated[Any, REAL, Role.ZERO_POINT]
+BitWidth = Annotated[Any, POSITIVE_INTEGER, Role.BITWIDTH]
+InBitWidth = Annotated[Any, POSITIVE_INTEGER, Role.IN_BITWIDTH]
+ExponentBitWidth = Annotated[Any, POSITIVE_INTEGER, Role.EXPONENT_BITWIDTH]
+MantissaBitWidth = Annotated[Any, NON_NEGATIVE_INTEGER, Role.MANTISSA_BITWIDTH]
+ExponentBias = Annotated[Any, INTEGER, Role.EXPONENT_BIAS]
+Limit = Annotated[Any, NON_NEGATIVE, Role.LIMIT]
 Float32 = Annotated[Any, FLOAT32]
-SmallInteger = Annotated[Any, SMALL_INTEGER]
+Float32Scale = Annotated[Any, FLOAT32, Role.SCALE]
+SmallZeroPoint = Annotated[Any, SMALL_INTEGER, Role.ZERO_POINT]

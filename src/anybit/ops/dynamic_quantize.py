@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from anybit.ops.arrays import namespace
-from anybit.ops.domain import Float32, SmallInteger
+from anybit.ops.domain import Float32, Float32Scale, SmallZeroPoint
 from anybit.ops.grids import Call
 from anybit.ops.int_quant import zeropt_remarks
 from anybit.ops.operator import operator
@@ -61,8 +61,8 @@ def _remarks(call: Call) -> Iterator[Remark]:
 )
 def dynamic_quantize(
     src: Float32,
-    scales: Float32,
-    zps: SmallInteger | None = None,
+    scales: Float32Scale,
+    zps: SmallZeroPoint | None = None,
     *,
     dtype: str = "s8",
     qtype: str = "per_tensor",

@@ -7,12 +7,12 @@ import numpy as np
 from anybit.formats import FloatFormat
 from anybit.ops.arrays import integer_limit, namespace
 from anybit.ops.domain import (
+    ExponentBias,
+    ExponentBitWidth,
     Floating,
-    Integer,
-    NonNegative,
-    NonNegativeInteger,
-    PositiveInteger,
-    Real,
+    Limit,
+    MantissaBitWidth,
+    Scale,
 )
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, FloatGrid, Grid, single
@@ -136,11 +136,11 @@ def _partials(
 )
 def float_quant(
     x: Floating,
-    scale: Real,
-    exponent_bitwidth: PositiveInteger,
-    mantissa_bitwidth: NonNegativeInteger,
-    exponent_bias: Integer,
-    max_val: NonNegative | None = None,
+    scale: Scale,
+    exponent_bitwidth: ExponentBitWidth,
+    mantissa_bitwidth: MantissaBitWidth,
+    exponent_bias: ExponentBias,
+    max_val: Limit | None = None,
     *,
     signed: bool = True,
     rounding_mode: str = "ROUND",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from anybit.ops.arrays import namespace
-from anybit.ops.domain import Floating, PositiveInteger, Real
+from anybit.ops.domain import BitWidth, Floating, Scale, ZeroPoint
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops.operator import operator
@@ -136,9 +136,9 @@ def _partials(
 )
 def int_quant(
     x: Floating,
-    scale: Real,
-    zeropt: Real,
-    bitwidth: PositiveInteger,
+    scale: Scale,
+    zeropt: ZeroPoint,
+    bitwidth: BitWidth,
     *,
     signed: bool = True,
     narrow: bool = False,

@@ -2,9 +2,10 @@
 """`Operator`: everything the adapters need to know, read once from a Python signature.
 
 An operator is a function whose positional parameters are its ONNX inputs and whose keyword-only
-parameters are its ONNX attributes. The annotations say what each input may hold (`Real`,
-`PositiveInteger`, ...), the docstring is the specification and the body is the readable reference,
-written for any array-API library. The decorator `operator` turns it into the public function.
+parameters are its ONNX attributes. The annotations say what each input may hold and what it is for
+(`Scale`, `BitWidth`, ...), the docstring is the specification and the body is the readable
+reference, written for any array-API library. The decorator `operator` turns it into the public
+function.
 """
 
 import functools
@@ -18,7 +19,9 @@ import numpy as np
 
 from anybit._native import _core
 from anybit.ops import arrays
-from anybit.ops.domain import Domain
+from anybit.ops.attribute import Attribute
+from anybit.ops.documentation import Documentation, documentation_of
+from anybit.ops.domain import Domain, Role
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Grid
 from anybit.ops.remark import Remark
@@ -37,21 +40,8 @@ class Input:
 
     name: str
     domain: Domain
+    role: Role
     optional: bool
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """One ONNX attribute. A bool is stored as int 0 or 1, a str as string.
-
-    `onnx_name` differs from `name` where the Python word would mislead in a model file;
-    `aliases` are spellings found in files.
-    """
-
-    name: str
-    default: bool | int | str
-    onnx_name: str
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +89,11 @@ class Operator:
         """The attributes, with their defaults where they are not given."""
         return {item.name: item.default for item in self.attributes} | dict(attributes)
 
+    @functools.cached_property
+    def documentation(self) -> Documentation:
+        """The docstring in parts."""
+        return documentation_of(inspect.getdoc(self.function) or "")
+
     @property
     def broadcasts(self) -> bool:
         """Whether parameters meet x by NumPy's rule of broadcasting, not by one of their own."""
@@ -126,8 +121,8 @@ def operator(
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
-        inputs = _inputs(body)
-        function, reference = _callables(body, inputs, place)
+        declared = _Declared(_inputs(body), _attributes(body, attribute_names or {}), place)
+        function, reference = _callables(body, declared)
         derivative = gradient or Gradient((), lambda *_, **__: ())
         function.operator = Operator(  # type: ignore[attr-defined]
             name=body.__name__,
@@ -135,11 +130,11 @@ def operator(
             onnx_domain=domain,
             onnx_aliases=aliases,
             version=version,
-            inputs=inputs,
-            attributes=_attributes(body, attribute_names or {}),
+            inputs=declared.inputs,
+            attributes=declared.attributes,
             function=function,
             reference=reference,
-            partials=_partials(body, inputs, place, derivative),
+            partials=_partials(body, declared, derivative),
             differentiable=derivative.of,
             place=place,
             result_dtype=result_dtype,
@@ -152,9 +147,29 @@ def operator(
     return decorate
 
 
-def _callables(
-    body: Callable[P, R], inputs: tuple[Input, ...], place: arrays.Place
-) -> tuple[Callable[P, R], Callable[P, R]]:
+@dataclass(frozen=True)
+class _Declared:
+    """What a signature says of the arguments of a call."""
+
+    inputs: tuple[Input, ...]
+    attributes: tuple[Attribute, ...]
+    place: arrays.Place
+
+    def operands(self, arguments: Mapping[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:
+        """x as it came, all inputs checked and in their compute types, and the attributes."""
+        attributes = {each.name: each.read(arguments[each.name]) for each in self.attributes}
+        given = [arguments[each.name] for each in self.inputs]
+        x, first = arrays.as_array(given[0]), self.inputs[0]
+        operands = [arrays.widened(x, first.domain, first.name)]
+        for declared, value in zip(self.inputs[1:], given[1:], strict=True):
+            if value is not None:
+                value = arrays.parameter(value, declared.domain, x, declared.name)
+                value = self.place(value, x, declared.name, attributes)
+            operands.append(value)
+        return x, operands, attributes
+
+
+def _callables(body: Callable[P, R], declared: _Declared) -> tuple[Callable[P, R], Callable[P, R]]:
     """The public function, and the reference that it uses for arrays of other libraries."""
     signature = inspect.signature(body)
     native = getattr(_core, body.__name__)
@@ -164,12 +179,12 @@ def _callables(
         bound.apply_defaults()
         out = bound.arguments.pop("out")
         with np.errstate(all="ignore"):  # 0/0 and overflow have defined results
-            x, operands, attributes = _operands(inputs, place, bound.arguments)
+            x, operands, attributes = declared.operands(bound.arguments)
             return typing.cast(R, arrays.delivered(body(*operands, **attributes), x, out))
 
     @functools.wraps(body)
     def function(*arguments: P.args, **keywords: P.kwargs) -> R:
-        x = arguments[0] if arguments else keywords.get(inputs[0].name)
+        x = arguments[0] if arguments else keywords.get(declared.inputs[0].name)
         if type(x) is np.ndarray or not arrays.is_foreign(x):
             return typing.cast(R, native(*arguments, **keywords))
         return reference(*arguments, **keywords)
@@ -179,8 +194,7 @@ def _callables(
 
 def _partials(
     body: Callable[..., Any],
-    inputs: tuple[Input, ...],
-    place: arrays.Place,
+    declared: _Declared,
     gradient: Gradient,
 ) -> Callable[..., dict[str, Any]]:
     """The derivatives by input, for the arguments of the public function."""
@@ -191,7 +205,7 @@ def _partials(
         bound.apply_defaults()
         del bound.arguments["out"]
         with np.errstate(all="ignore"):
-            _, operands, attributes = _operands(inputs, place, bound.arguments)
+            _, operands, attributes = declared.operands(bound.arguments)
             found = gradient.partials(*operands, **attributes)
         return dict(zip(gradient.of, found, strict=True))
 
@@ -201,7 +215,7 @@ def _partials(
 def _inputs(body: Callable[..., Any]) -> tuple[Input, ...]:
     hints = typing.get_type_hints(body, include_extras=True)
     return tuple(
-        Input(name, _domain(hints[name]), optional=parameter.default is not parameter.empty)
+        Input(name, *_annotated(hints[name]), parameter.default is not parameter.empty)
         for name, parameter in inspect.signature(body).parameters.items()
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     )
@@ -221,26 +235,12 @@ def _attributes(
     )
 
 
-def _domain(hint: Any) -> Domain:
-    """The domain in an annotation, be it `Real` or `Real | None`."""
+def _annotated(hint: Any) -> tuple[Domain, Role]:
+    """The domain and the role in an annotation, be it `Scale` or `Scale | None`."""
     for part in (hint, *typing.get_args(hint)):
-        for item in getattr(part, "__metadata__", ()):
+        metadata = getattr(part, "__metadata__", ())
+        for item in metadata:
             if isinstance(item, Domain):
-                return item
+                roles = [each for each in metadata if isinstance(each, Role)]
+                return item, roles[0] if roles else Role.DATA
     raise TypeError(f"annotate the input with its domain, got {hint!r}")
-
-
-def _operands(
-    inputs: tuple[Input, ...], place: arrays.Place, arguments: dict[str, Any]
-) -> tuple[Any, list[Any], dict[str, Any]]:
-    """x as it came, all inputs checked and in their compute types, and the attributes."""
-    attributes = dict(arguments)
-    given = [attributes.pop(declared.name) for declared in inputs]
-    x = arrays.as_array(given[0])
-    operands = [arrays.widened(x, inputs[0].domain, inputs[0].name)]
-    for declared, value in zip(inputs[1:], given[1:], strict=True):
-        if value is not None:
-            value = arrays.parameter(value, declared.domain, x, declared.name)
-            value = place(value, x, declared.name, attributes)
-        operands.append(value)
-    return x, operands, attributes

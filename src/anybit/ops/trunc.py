@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from anybit.ops.arrays import namespace
-from anybit.ops.domain import Floating, PositiveInteger, Real
+from anybit.ops.domain import BitWidth, Floating, InBitWidth, InScale, Scale, ZeroPoint
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, single
 from anybit.ops.int_quant import codes_of, integer_range, range_derivatives
@@ -112,11 +112,11 @@ def _partials(
 )
 def trunc(
     x: Floating,
-    scale: Real,
-    zeropt: Real,
-    in_bitwidth: PositiveInteger,
-    out_scale: Real,
-    out_bitwidth: PositiveInteger,
+    scale: InScale,
+    zeropt: ZeroPoint,
+    in_bitwidth: InBitWidth,
+    out_scale: Scale,
+    out_bitwidth: BitWidth,
     *,
     signed: bool = True,
     narrow: bool = False,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops.domain import Floating, PositiveInteger, Real
+from anybit.ops.domain import BitWidth, Floating, InBitWidth, Scale, ZeroPoint
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call
 from anybit.ops.operator import operator
@@ -49,10 +49,10 @@ def _partials(
 )
 def trunc_v1(
     x: Floating,
-    scale: Real,
-    zeropt: Real,
-    in_bitwidth: PositiveInteger,
-    out_bitwidth: PositiveInteger,
+    scale: Scale,
+    zeropt: ZeroPoint,
+    in_bitwidth: InBitWidth,
+    out_bitwidth: BitWidth,
     *,
     rounding_mode: str = "FLOOR",
     out: Any = None,

@@ -3,6 +3,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import onnx
 import onnx_ir as ir
@@ -11,7 +12,6 @@ from anybit.onnx.checks.finding import Finding, error, others, warning
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.operators.known import unknown_operators
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
-from anybit.ops import RoundingMode
 
 # What ONNX Runtime 1.31 loads.
 NEWEST_IR_VERSION = 13
@@ -84,11 +84,11 @@ def _legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
             if alias in node.attributes:
                 yield "legacy-attribute", f"{alias} is called {attribute.onnx_name} by its document"
         value = getattr(node.attributes.get(attribute.onnx_name), "value", None)
-        modes = RoundingMode.__members__
-        if attribute.default in modes and isinstance(value, str) and value.upper() in modes:
-            mode = RoundingMode.parse(value).value
-            if mode != value:
-                yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"
+        if attribute.is_mode and isinstance(value, str):
+            with suppress(ValueError):  # no mode at all: told when it is normalised
+                mode = attribute.restored(value)
+                if mode != value:
+                    yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"
 
 
 def _names(file: ir.Model) -> Iterator[Finding]:

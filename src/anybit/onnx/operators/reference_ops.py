@@ -50,8 +50,8 @@ def _classes() -> tuple[type["OpRun"], ...]:
 
         def _run(self, *arrays: Any, **attributes: Any) -> tuple[Any]:
             assert self._operator is not None, "it has one of our names"
-            keywords = _keywords(self._operator, attributes)
             try:
+                keywords = _keywords(self._operator, attributes)
                 return (self._operator.function(*arrays, **keywords),)
             except (TypeError, ValueError) as error:
                 raise ModelError(f"{described(self._node)}: {error}") from error
@@ -89,5 +89,5 @@ def _keywords(operator: Operator, attributes: dict[str, Any]) -> dict[str, Any]:
     for declared in operator.attributes:
         for name in (*reversed(declared.aliases), declared.onnx_name):
             if name in attributes:
-                keywords[declared.name] = type(declared.default)(attributes[name])
+                keywords[declared.name] = declared.restored(attributes[name], name)
     return keywords

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import described
-from anybit.ops import OPERATORS, Operator
+from anybit.ops import OPERATORS, Attribute, Operator
 
 CANONICAL_DOMAINS = {
     "finn.custom_op.general": "qonnx.custom_op.general",
@@ -58,9 +58,20 @@ def operator_of(node: ir.Node) -> Operator | None:
 def keywords_of(node: ir.Node, operator: Operator) -> dict[str, Any]:
     """The attributes of a normalised node as keywords of the operator's function."""
     return {
-        each.name: type(each.default)(node.attributes[each.onnx_name].value)
+        each.name: each.restored(node.attributes[each.onnx_name].value)
         for each in operator.attributes
     }
+
+
+def attribute_type(declared: Attribute) -> ir.AttributeType:
+    """The type of an attribute in files."""
+    is_text = isinstance(declared.default, str)
+    return ir.AttributeType.STRING if is_text else ir.AttributeType.INT
+
+
+def attribute_of(declared: Attribute, value: bool | int | str) -> ir.Attr:
+    """An attribute of that value, as a file has it."""
+    return ir.Attr(declared.onnx_name, attribute_type(declared), declared.stored(value))
 
 
 def operators_in(model: ir.Model) -> list[tuple[ir.Node, Operator]]:

@@ -3,8 +3,6 @@
 
 import atexit
 import contextlib
-import inspect
-import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,7 +19,6 @@ _REAL_DTYPES = (
     *("float32", "float64", "float16", "bfloat16"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
 )
-_SECTION = re.compile(r"^(Args|Returns|Raises|Source):", re.MULTILINE)
 
 _lock = threading.Lock()
 _ours: set[tuple[str, int, str]] = set()
@@ -74,7 +71,7 @@ def _is_registered(name: str, version: int, domain: str) -> bool:
 def schema_of(operator: Operator, name: str = "") -> OpSchema:
     """The schema under a name, the operator's own if none is given; it infers no shapes."""
     name = name or operator.onnx_name
-    told = _documentation(operator)
+    told = operator.documentation
     x = operator.inputs[0]
     types = [_constraint(declared.name, declared.domain.dtypes) for declared in operator.inputs]
     result = x.name
@@ -85,11 +82,11 @@ def schema_of(operator: Operator, name: str = "") -> OpSchema:
         name,
         operator.onnx_domain,
         operator.version,
-        _described(operator, name, told),
-        inputs=[_input(declared, told) for declared in operator.inputs],
-        outputs=[OpSchema.FormalParameter("result", _variable(result), told.get("Returns", ""))],
+        _described(operator, name),
+        inputs=[_input(declared, told.arguments) for declared in operator.inputs],
+        outputs=[OpSchema.FormalParameter("result", _variable(result), told.returns)],
         type_constraints=types,
-        attributes=[_attribute(declared, told) for declared in operator.attributes],
+        attributes=[_attribute(declared, told.arguments) for declared in operator.attributes],
     )
 
 
@@ -120,28 +117,15 @@ def _input(declared: Input, told: Mapping[str, str]) -> OpSchema.FormalParameter
 
 def _attribute(declared: Attribute, told: Mapping[str, str]) -> OpSchema.Attribute:
     name, default = declared.onnx_name, declared.default
-    stored = default if isinstance(default, str) else int(default)
-    value = onnx.helper.make_attribute(name, stored)
+    value = onnx.helper.make_attribute(name, declared.stored(default))
     return OpSchema.Attribute(name, value, told.get(declared.name, ""))
 
 
-def _documentation(operator: Operator) -> dict[str, str]:
-    """The docstring in parts: one for each parameter, "Returns", "Source", and "" for the start."""
-    text, _, _ = (inspect.getdoc(operator.function) or "").partition("\n>>> ")
-    start, *parts = _SECTION.split(text)
-    sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    told: dict[str, str] = {}
-    for entry in re.split(r"\n    (?=\S)", sections.pop("Args", "")):
-        names, _, explained = entry.partition(":")
-        told |= {name.strip(): " ".join(explained.split()) for name in names.split(",")}
-    told |= {name: " ".join(part.split()) for name, part in sections.items()}
-    return told | {"": start.strip()}
-
-
-def _described(operator: Operator, name: str, told: Mapping[str, str]) -> str:
+def _described(operator: Operator, name: str) -> str:
+    told = operator.documentation
     legacy = f"Legacy name of {operator.onnx_name}." if name != operator.onnx_name else ""
-    source = f"Source: {told['Source']}" if "Source" in told else ""
-    return "\n\n".join(part for part in (legacy, told[""], source) if part)
+    source = f"Source: {told.source}" if told.source else ""
+    return "\n\n".join(part for part in (legacy, told.description, source) if part)
 
 
 def _inference(operator: Operator) -> Callable[["InferenceContext"], None]:
@@ -174,5 +158,6 @@ def _values(operator: Operator, context: "InferenceContext") -> dict[str, Any]:
             values[declared.name] = declared.default
         elif not found.ref_attr_name:
             value = onnx.helper.get_attribute_value(found)
-            values[declared.name] = value.decode() if isinstance(value, bytes) else value
+            stored = value.decode() if isinstance(value, bytes) else value
+            values[declared.name] = declared.restored(stored)
     return values

@@ -14,7 +14,7 @@ from anybit.onnx.expansion.traced import Traced
 from anybit.onnx.expansion.writer import Body, Content, content
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.names import Names, label_of
-from anybit.onnx.operators.registry import keywords_of, operator_of, operators_in
+from anybit.onnx.operators.registry import attribute_type, keywords_of, operator_of, operators_in
 from anybit.onnx.passes.lower import expanded
 from anybit.onnx.report import Step
 from anybit.ops import Attribute, Operator
@@ -128,7 +128,7 @@ def _function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Functi
         name=operator.onnx_name,
     )
     attributes = [
-        ir.Attr(each.onnx_name, _attribute_type(each), None) for each in operator.attributes
+        ir.Attr(each.onnx_name, attribute_type(each), None) for each in operator.attributes
     ]
     return ir.Function(operator.onnx_domain, operator.onnx_name, graph=graph, attributes=attributes)
 
@@ -170,18 +170,11 @@ def _choice(
 def _has(body: Body, attribute: Attribute, value: bool | int | str) -> ir.Value:
     """Whether the node's attribute has that value."""
     kind = "value_string" if isinstance(value, str) else "value_int"
-    stated = (
-        ir.AttrString(kind, value) if isinstance(value, str) else ir.AttrInt64(kind, int(value))
-    )
-    referred = ir.RefAttr(kind, attribute.onnx_name, _attribute_type(attribute))
+    stated = ir.Attr(kind, attribute_type(attribute), attribute.stored(value))
+    referred = ir.RefAttr(kind, attribute.onnx_name, attribute_type(attribute))
     dtype = ir.DataType.STRING if isinstance(value, str) else ir.DataType.INT64
     operands = [body.append("Constant", [], dtype, {kind: each}) for each in (referred, stated)]
     return body.append("Equal", operands, ir.DataType.BOOL)
-
-
-def _attribute_type(attribute: Attribute) -> ir.AttributeType:
-    is_text = isinstance(attribute.default, str)
-    return ir.AttributeType.STRING if is_text else ir.AttributeType.INT
 
 
 def _body(unique: Names) -> Body:

@@ -7,8 +7,13 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import described
-from anybit.onnx.operators.registry import CANONICAL_DOMAINS, operator_of, versions_of
-from anybit.ops import Attribute, Operator, RoundingMode
+from anybit.onnx.operators.registry import (
+    CANONICAL_DOMAINS,
+    attribute_of,
+    operator_of,
+    versions_of,
+)
+from anybit.ops import Attribute, Operator
 
 # The first versions of the format that have local functions, and these types.
 _LOWEST_IR_VERSION = 8
@@ -100,7 +105,7 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
         spellings = (attribute.onnx_name, *attribute.aliases)
         found = [node.attributes.pop(name) for name in spellings if name in node.attributes]
         value = _value(node, found[0], attribute) if found else attribute.default
-        written = _written(attribute.onnx_name, value)
+        written = attribute_of(attribute, value)
         modified |= [written] != found
         node.attributes.add(written)
     return modified
@@ -127,30 +132,15 @@ def _type_result(node: ir.Node, operator: Operator) -> bool:
 
 def _value(node: ir.Node, found: ir.Attr, declared: Attribute) -> bool | int | str:
     """The value of an attribute, checked against the type of its default."""
-    where = f"{described(node)}: {found.name}"
     if found.is_ref():
-        raise ModelError(f"{where} is a parameter of a local function; inline the function first")
-    value = found.value
-    if isinstance(declared.default, str):
-        if not isinstance(value, str):
-            raise ModelError(f"{where} must be a string, got {value!r}")
-        return _mode(node, value) if declared.default in RoundingMode.__members__ else value
-    if isinstance(declared.default, bool) and value not in (0, 1):
-        raise ModelError(f"{where} must be 0 or 1, got {value!r}")
-    if not isinstance(value, int):
-        raise ModelError(f"{where} must be an integer, got {value!r}")
-    return value
-
-
-def _mode(node: ir.Node, name: str) -> str:
+        raise ModelError(
+            f"{described(node)}: {found.name} is a parameter of a local function; "
+            "inline the function first"
+        )
     try:
-        return RoundingMode.parse(name).value
-    except ValueError as error:
+        return declared.restored(found.value, found.name)
+    except (TypeError, ValueError) as error:
         raise ModelError(f"{described(node)}: {error}") from None
-
-
-def _written(name: str, value: bool | int | str) -> ir.Attr:
-    return ir.AttrString(name, value) if isinstance(value, str) else ir.AttrInt64(name, int(value))
 
 
 def _import_domains(graph: ir.Graph, declared: dict[str, int]) -> bool:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import described
-from anybit.onnx.operators.registry import keywords_of
+from anybit.onnx.operators.registry import attribute_of, keywords_of
 from anybit.ops import OPERATORS, Operator
 from anybit.ops.arrays import parameter
 from anybit.ops.grids import Call, Grid, IntegerGrid
@@ -90,9 +90,6 @@ def arguments_of(found: Match) -> list[Array | None]:
 def attributes_of(found: Match) -> list[ir.Attr]:
     """All attributes of a call, defaults written out."""
     return [
-        ir.AttrString(each.onnx_name, value)
-        if isinstance(value, str)
-        else ir.AttrInt64(each.onnx_name, int(value))
+        attribute_of(each, found.call.attributes.get(each.name, each.default))
         for each in found.operator.attributes
-        for value in [found.call.attributes.get(each.name, each.default)]
     ]

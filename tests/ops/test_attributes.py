@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes are read in one way, docstrings too, and inputs say what they are for."""
+
+import enum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import OPERATORS
+
+import anybit
+from anybit.ops import RoundingMode
+from anybit.ops.attribute import Attribute
+from anybit.ops.domain import Role
+
+FLAG = Attribute("signed", True, "signed")
+NUMBER = Attribute("axis", 1, "axis")
+MODE = Attribute("rounding_mode", "ROUND", "rounding_mode")
+NAME = Attribute("dtype", "s8", "dst", ("dtype",))
+
+
+class Text(enum.StrEnum):
+    EIGHT = "s8"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "given", "expected"),
+    [
+        (FLAG, True, True),
+        (FLAG, 0, False),
+        (FLAG, 7, True),
+        (FLAG, np.float32(1), True),
+        (FLAG, np.bool_(0), False),
+        (FLAG, np.array(1), True),
+        (NUMBER, np.int8(-2), -2),
+        (NUMBER, True, 1),
+        (MODE, RoundingMode.FLOOR, "FLOOR"),
+        (MODE, "half_up", "half_up"),
+        (NAME, np.int8, "int8"),
+        (NAME, np.dtype("uint8"), "uint8"),
+        (NAME, Text.EIGHT, "s8"),
+        (NAME, SimpleNamespace(name="s8"), "s8"),
+    ],
+)
+def test_what_a_call_says(attribute: Attribute, given: Any, expected: Any) -> None:
+    found = attribute.read(given)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "given", "message"),
+    [
+        (FLAG, "yes", "signed must be a bool, got 'yes'"),
+        (FLAG, None, "signed must be a bool, got None"),
+        (FLAG, 1.0, "signed must be a bool, got 1.0"),
+        (NUMBER, 1.5, "integer"),
+        (MODE, 3, "rounding_mode must be a string, got 3"),
+    ],
+)
+def test_what_a_call_must_not_say(attribute: Attribute, given: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        attribute.read(given)
+
+
+@pytest.mark.parametrize("flag", [True, 0, np.float32(1), np.float32(0), np.int8(1), np.bool_(0)])
+def test_one_behaviour_in_all_libraries(flag: Any) -> None:
+    x = np.linspace(-3, 3, 7, dtype=np.float32)
+    expected = anybit.int_quant(x, 1, 0, 2, signed=flag)
+    reference = anybit.int_quant.operator.reference(x, 1, 0, 2, signed=flag)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(reference, expected)
+    jax = pytest.importorskip("anybit.jax", exc_type=ImportError)
+    np.testing.assert_array_equal(jax.int_quant(x, 1, 0, 2, signed=flag), expected)
+    torch = pytest.importorskip("torch")
+    found = pytest.importorskip("anybit.torch").int_quant(torch.tensor(x), 1, 0, 2, signed=flag)
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_dtypes_of_every_library_name_a_target() -> None:
+    torch = pytest.importorskip("torch")
+    assert [NAME.read(each) for each in (torch.int8, torch.uint8)] == ["int8", "uint8"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "stored", "expected"),
+    [
+        (FLAG, 1, True),
+        (FLAG, 0, False),
+        (NUMBER, -3, -3),
+        (MODE, "half_even", "ROUND"),
+        (MODE, "floor", "FLOOR"),
+        (NAME, "whatever", "whatever"),
+    ],
+)
+def test_what_a_file_says(attribute: Attribute, stored: Any, expected: Any) -> None:
+    found = attribute.restored(stored)
+    assert (found, type(found)) == (expected, type(expected))
+    assert attribute.restored(attribute.stored(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("attribute", "stored", "message"),
+    [
+        (FLAG, 2, "signed must be 0 or 1, got 2"),
+        (FLAG, "1", "signed must be 0 or 1, got '1'"),
+        (FLAG, 1.0, "signed must be an integer, got 1.0"),
+        (NUMBER, 1.0, "axis must be an integer, got 1.0"),
+        (MODE, 1, "rounding_mode must be a string, got 1"),
+        (MODE, "WARP", "rounding_mode must be one of"),
+        (NAME, 1, "dst must be a string, got 1"),
+    ],
+)
+def test_what_a_file_must_not_say(attribute: Attribute, stored: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        attribute.restored(stored)
+
+
+def test_which_attributes_are_modes() -> None:
+    modes = {
+        (operator.name, each.name)
+        for operator in anybit.ops.OPERATORS
+        for each in operator.attributes
+        if each.is_mode
+    }
+    assert {name for _, name in modes} == {"rounding_mode"}
+    assert {name for name, _ in modes} == {"int_quant", "float_quant", "trunc", "trunc_v1"}
+
+
+def test_every_parameter_is_documented() -> None:
+    for operator in anybit.ops.OPERATORS:
+        told = operator.documentation
+        declared = [*operator.inputs, *operator.attributes]
+        assert set(told.arguments) == {"out", *(each.name for each in declared)}
+        assert told.summary.endswith(".")
+        assert told.returns
+        assert told.source
+        assert set(told.raises) == {"ValueError", "TypeError"}
+        assert told.examples.startswith(">>> ")
+    assert anybit.ops.OPERATORS[0].documentation.arguments["signed"] == (
+        "Whether one bit is the sign."
+    )
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_inputs_say_what_they_are_for(name: str) -> None:
+    operator = getattr(anybit, name).operator
+    first, *others = (declared.role for declared in operator.inputs)
+    assert first is Role.DATA
+    assert Role.SCALE in others
+    assert Role.DATA not in others
+    assert len(others) == len(set(others))
