@@ -100,7 +100,8 @@ def test_the_kernel_is_told_the_threads_of_pytorch(monkeypatch: pytest.MonkeyPat
             anybit.torch.int_quant(x, 0.1, 0, torch.tensor(0))
     finally:
         torch.set_num_threads(threads)
-    assert limits == [1, 0] * 3
+    assert len(limits) >= 6
+    assert limits == [1, 0] * (len(limits) // 2)
 
 
 def test_other_threads_run_meanwhile() -> None:

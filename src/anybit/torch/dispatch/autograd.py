@@ -7,14 +7,18 @@ gradients go through `torch.autograd.Function`. Both say the same.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch.autograd import forward_ad
 
 from anybit.ops import Operator
+from anybit.torch.dispatch.parameters import NUMBERS, as_tensors
 
 Call = Callable[..., Any]
+# Stands for a tensor that autograd keeps.
+_TENSOR = object()
 
 
 def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
@@ -38,13 +42,13 @@ def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
 
 def refuse_tangents(operator: Operator, inputs: Sequence[Any]) -> None:
     """NotImplementedError in forward mode, in which PyTorch takes a missing derivative for 0."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
     for value in inputs:
         if (
             value is not None
             and value.is_floating_point()
-            and torch.autograd.forward_ad.unpack_dual(value).tangent is not None
+            and forward_ad.unpack_dual(value).tangent is not None
         ):
             raise NotImplementedError(
                 f"anybit::{operator.name} has no derivatives in forward mode; "
@@ -62,7 +66,7 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
         ctx.attributes = keyword_only_inputs or {}
 
     def differentiate(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        return _gradients(operator, backward, ctx, gradient)
+        return _gradients(operator, backward, ctx, gradient, ctx.saved_tensors)
 
     def refuse(ctx: Any, *gradients: Any) -> NoReturn:
         del ctx, gradients
@@ -74,8 +78,11 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
     torch.library.register_autograd(backward.name(), refuse, lib=library)
 
 
-def differentiable_call(operator: Operator, overload: Any, backward: Any) -> Call:
-    """The operator for eager calls that need gradients: call(attributes, *inputs)."""
+def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tuple[Call, Call]:
+    """The operator for eager calls that need gradients, call(attributes, *inputs).
+
+    The second function is its derivative, of (ctx, gradient) with what `keep` has put into ctx.
+    """
     second = _backward_function(operator, backward)
 
     def differentiate(gradient: torch.Tensor, *inputs: Any, **keywords: Any) -> Any:
@@ -83,27 +90,40 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> Cal
             return second.apply(keywords, gradient, *inputs)
         return backward(gradient, *inputs, **keywords)
 
+    def carry_back(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        tensors = as_tensors(operator, kept(ctx, ctx.saved_tensors))
+        return None, *_gradients(operator, differentiate, ctx, gradient, tensors, 1)
+
     class Forward(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
         def forward(attributes: dict[str, Any], *inputs: Any) -> Any:
-            return overload(*inputs, **attributes)
+            return overload(*as_tensors(operator, inputs), **attributes)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             del output
-            ctx.attributes = inputs[0]
-            ctx.save_for_backward(*inputs[1:])
+            keep(ctx, *inputs)
 
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-            return None, *_gradients(operator, differentiate, ctx, gradient, 1)
+        backward = staticmethod(carry_back)
 
     # PyTorch reads it at each call; found here it costs nothing.
     Forward.forward.__signature__ = inspect.signature(Forward.forward)  # type: ignore[attr-defined]
-    apply: Call = Forward.apply
-    return apply
+    return Forward.apply, carry_back
+
+
+def keep(ctx: Any, attributes: dict[str, Any], *inputs: Any) -> None:
+    """Keep a call for its derivative: the tensors that it was given, and no others."""
+    ctx.attributes = attributes
+    ctx.numbers = [value if type(value) in NUMBERS else _TENSOR for value in inputs]
+    ctx.save_for_backward(*[value for value in inputs if type(value) not in NUMBERS])
+
+
+def kept(ctx: Any, saved: Iterable[torch.Tensor]) -> list[Any]:
+    """The inputs of the call again, given `ctx.saved_tensors`."""
+    tensors = iter(saved)
+    return [next(tensors) if value is _TENSOR else value for value in ctx.numbers]
 
 
 def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd.Function]:
@@ -126,13 +146,18 @@ def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd
 
 
 def _gradients(
-    operator: Operator, backward: Call, ctx: Any, gradient: torch.Tensor, first: int = 0
+    operator: Operator,
+    backward: Call,
+    ctx: Any,
+    gradient: torch.Tensor,
+    inputs: Sequence[Any],
+    first: int = 0,
 ) -> tuple[Any, ...]:
     """For each input its gradient, or None where none is needed."""
     names = [declared.name for declared in operator.inputs]
     needs = ctx.needs_input_grad[first:]
     wanted = [name for name, need in zip(names, needs, strict=False) if need]
-    found = backward(gradient, *ctx.saved_tensors, wanted=wanted, **ctx.attributes)
+    found = backward(gradient, *inputs, wanted=wanted, **ctx.attributes)
     by_name = dict(zip(wanted, found, strict=True))
     return tuple(by_name.get(name) for name in names)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native kernels on CPU tensors: no copies, and no more threads than PyTorch may use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -22,17 +22,14 @@ _SHARED = 4096
 
 
 def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
-    native = getattr(_core, operator.name)
+    call = native_result(operator)
 
     def kernel(*inputs: Any, **attributes: Any) -> torch.Tensor:
         try:
-            arrays = [_view(value) for value in inputs]
+            return call(inputs, attributes)
         except TypeError:
             check(operator, inputs, attributes)
             raise
-        result = empty_result(operator, inputs[0], attributes)
-        _run(native, result.numel(), *arrays, out=_view(result), **attributes)
-        return result
 
     return kernel
 
@@ -57,7 +54,7 @@ def out_kernel(operator: Operator) -> Callable[..., None]:
 
 def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     """Natively for x and the real parameters, by the reference for bit-widths."""
-    native = getattr(_core, f"{operator.name}_backward")
+    native = native_gradients(operator)
     fast = frozenset(_core.descriptions[operator.name]["differentiable"])
     slow = backward_by_partials(operator)
 
@@ -68,7 +65,12 @@ def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
         rest = [name for name in wanted if name not in fast]
         found = {}
         if natively:
-            found = _native_gradients(native, operator, gradient, inputs, natively, attributes)
+            try:
+                gradients = native(gradient, inputs, natively, attributes)
+            except TypeError:
+                check_backward(operator, gradient, inputs, wanted, attributes)
+                raise
+            found = dict(zip(natively, gradients, strict=True))
         if rest:
             found |= zip(rest, slow(gradient, *inputs, wanted=rest, **attributes), strict=True)
         return [found[name] for name in wanted]
@@ -76,35 +78,47 @@ def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     return kernel
 
 
-def _native_gradients(
-    native: Callable[..., list[Array]],
-    operator: Operator,
-    gradient: torch.Tensor,
-    inputs: tuple[Any, ...],
-    wanted: list[str],
-    attributes: dict[str, Any],
-) -> dict[str, torch.Tensor]:
-    try:
-        arrays = [_view(value) for value in (gradient, *inputs)]
-    except TypeError:
-        check_backward(operator, gradient, inputs, wanted, attributes)
-        raise
-    # The gradient of x goes into a tensor of PyTorch's, whose strides are known when tracing.
+def native_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], torch.Tensor]:
+    """The operator on tensors, and numbers beside the first."""
+    native = getattr(_core, operator.name)
+
+    def call(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> torch.Tensor:
+        x = inputs[0]
+        result = empty_result(operator, x, attributes)
+        _run(native, x.numel(), *map(_view, inputs), out=_view(result), **attributes)
+        return result
+
+    return call
+
+
+def native_gradients(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+    """The gradients that are wanted, in that order, of inputs that are differentiated natively."""
+    native = getattr(_core, f"{operator.name}_backward")
     x_name = operator.inputs[0].name
-    x_gradient = torch.empty_like(inputs[0]) if x_name in wanted else None
-    found = _run(
-        native, gradient.numel(), *arrays, wanted=wanted, out=_view(x_gradient), **attributes
-    )
-    return {
-        name: x_gradient if x_gradient is not None and name == x_name else _tensor(array)
-        for name, array in zip(wanted, found, strict=True)
-    }
+
+    def gradients(
+        gradient: torch.Tensor,
+        inputs: Sequence[Any],
+        wanted: list[str],
+        attributes: Mapping[str, Any],
+    ) -> list[torch.Tensor]:
+        # The gradient of x goes into a tensor of PyTorch's, whose strides are known when tracing.
+        x_gradient = torch.empty_like(inputs[0]) if x_name in wanted else None
+        arrays = map(_view, (gradient, *inputs))
+        out = _view(x_gradient)
+        found = _run(native, gradient.numel(), *arrays, wanted=wanted, out=out, **attributes)
+        return [
+            _tensor(array) if x_gradient is None or name != x_name else x_gradient
+            for name, array in zip(wanted, found, strict=True)
+        ]
+
+    return gradients
 
 
-def _view(value: torch.Tensor | None) -> Array | None:
-    """The tensor's memory as an array; NumPy has no bfloat16 of its own."""
-    if value is None:
-        return None
+def _view(value: Any) -> Any:
+    """The tensor's memory as an array; NumPy has no bfloat16 of its own. Numbers stay."""
+    if not isinstance(value, torch.Tensor):
+        return value
     if value.requires_grad:
         value = value.detach()
     if value.dtype == torch.bfloat16:

@@ -10,18 +10,27 @@ from typing import Any
 import torch
 
 from anybit.ops import Operator
-from anybit.torch.dispatch.autograd import differentiable_call, refuse_gradients, refuse_tangents
+from anybit.torch.dispatch.autograd import (
+    differentiable_call,
+    refuse_gradients,
+    refuse_tangents,
+)
 from anybit.torch.dispatch.checks import check_out
+from anybit.torch.dispatch.direct import direct_call
 from anybit.torch.dispatch.library import define, define_out
-from anybit.torch.dispatch.parameters import as_parameter
+from anybit.torch.dispatch.parameters import NUMBERS, as_tensors
 
 
 def function_of(operator: Operator) -> Callable[..., Any]:
     """The public function: numbers, lists and arrays become tensors on x's device."""
     overload, backward = define(operator)
     writing = define_out(operator)
-    differentiable = backward and differentiable_call(operator, overload, backward)
+    differentiable, carry_back = (
+        differentiable_call(operator, overload, backward) if backward else (None, None)
+    )
+    direct = direct_call(operator, carry_back)
     defaults = {item.name: item.default for item in operator.attributes}
+    kinds = {name: type(default) for name, default in defaults.items()}
     count = len(operator.inputs)
 
     @functools.wraps(operator.function)
@@ -29,12 +38,16 @@ def function_of(operator: Operator) -> Callable[..., Any]:
         if len(arguments) != count or not keywords.keys() <= defaults.keys():
             arguments, keywords = _sorted(operator, arguments, keywords)
         x = arguments[0]
+        attributes = {
+            name: value if type(value) is kinds[name] else _attribute(value, defaults[name], name)
+            for name, value in keywords.items()
+        }
+        if out is None and not torch.compiler.is_compiling():
+            result = direct(arguments, attributes)
+            if result is not None:
+                return result
         _check_tensor(x, operator.inputs[0].name, operator)
-        parameters = [
-            as_parameter(value, declared, x)
-            for value, declared in zip(arguments[1:], operator.inputs[1:], strict=True)
-        ]
-        attributes = {name: _attribute(keywords[name], defaults[name], name) for name in keywords}
+        _, *parameters = as_tensors(operator, arguments)
         if out is not None:
             _check_tensor(out, "out", operator)
         if differentiable:
@@ -48,7 +61,11 @@ def function_of(operator: Operator) -> Callable[..., Any]:
         refuse_gradients(operator, parameters)
         # Compilers and torch.export know the derivatives of the operators themselves.
         if differentiable and not torch.compiler.is_compiling():
-            result = differentiable(attributes, x, *parameters)
+            inputs = (
+                given if type(given) in NUMBERS else tensor
+                for given, tensor in zip(arguments, (x, *parameters), strict=True)
+            )
+            result = differentiable(attributes, *inputs)
         else:
             result = overload(x, *parameters, **attributes)
         return result if out is None else _copied(operator, result, x, out, attributes)

@@ -7,12 +7,14 @@ checked in Python.
 """
 
 import math
+from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
 
-from anybit.ops import Input
+from anybit.ops import Input, Operator
 from anybit.ops.arrays import parameter
 from anybit.ops.domain import Domain
 
@@ -22,6 +24,15 @@ _ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
 _EXACT = 2**53
 # Wider integers mean the same wherever integers are asked for; the conversion must not wrap.
 _WIDEST = 2**62
+# Inputs of these types are the same for all kernels, be they tensors or not.
+NUMBERS = frozenset({float, int, bool, NoneType})
+
+
+def as_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor | None]:
+    """All inputs of a call, of which the first is a tensor, as tensors."""
+    x = inputs[0]
+    parameters = zip(inputs[1:], operator.inputs[1:], strict=True)
+    return [x, *(as_parameter(value, declared, x) for value, declared in parameters)]
 
 
 def as_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor | None:

@@ -20,6 +20,8 @@ def empty_result(
     operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]
 ) -> torch.Tensor:
     """In x's memory format, as `torch.empty_like` has it."""
+    if operator.result_dtype is None:
+        return torch.empty_like(x)
     return torch.empty_like(x, dtype=result_dtype(operator, x, attributes))
 
 
