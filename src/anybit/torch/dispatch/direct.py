@@ -84,7 +84,7 @@ def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
             # What has no gradient and requires one is refused there.
             if apply is None or any(_requires_gradient(inputs[place]) for place in fixed):
                 return None
-            return apply(attributes, *inputs)  # type: ignore[no-any-return]
+            return apply(attributes, *inputs)
         except (TypeError, ValueError):
             return None  # so that there is one wording of what is refused
 

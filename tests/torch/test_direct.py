@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain CPU tensors go straight to the kernels, with the same results; all others do not."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import torch
+from cases import Case, assert_same_bits, every_case
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_backend import as_array, as_tensors
+
+import anybit.torch
+from anybit.ops import OPERATORS
+from anybit.torch.dispatch import direct
+
+Call = Callable[[], Any]
+NAMES = [operator.name for operator in OPERATORS]
+DIFFERENTIABLE = {operator.name: operator.differentiable for operator in OPERATORS}
+X = torch.tensor([0.5, 1.4, -7.0])
+ASKED = direct.direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
+
+
+@contextmanager
+def dispatched() -> Iterator[None]:
+    """Calls take the way through the dispatcher."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direct, "is_direct", lambda: False)
+        yield
+
+
+def is_direct(*inputs: Any) -> bool:
+    return ASKED(inputs, {}) is not None
+
+
+def outcome(call: Call) -> Any:
+    """What a call gives: a tensor, or its error in words."""
+    try:
+        return call()
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_rows_are_those_of_the_dispatcher(name: str) -> None:
+    function = getattr(anybit.torch, name)
+    for operator, case in every_case():
+        if operator != name:
+            continue
+        inputs = as_tensors(case.inputs)
+        found = outcome(lambda: function(*inputs, **case.attributes))  # noqa: B023
+        with dispatched():
+            expected = outcome(lambda: function(*inputs, **case.attributes))  # noqa: B023
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            assert found.stride() == expected.stride()
+            assert_same_bits(as_array(found), as_array(expected), case)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if DIFFERENTIABLE[name]])
+def test_all_gradients_are_those_of_the_dispatcher(name: str) -> None:
+    rows = [case for operator, case in every_case() if operator == name and not case.raises]
+    for case in rows[::3]:
+        inputs = as_tensors(case.inputs)
+        found = gradients(name, inputs, case.attributes)
+        with dispatched():
+            expected = gradients(name, inputs, case.attributes)
+        for ours, other in zip(found, expected, strict=True):
+            assert ours.stride() == other.stride()
+            assert_same_bits(as_array(ours), as_array(other), case)
+
+
+def gradients(name: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    leaves = list(inputs)
+    declared = getattr(anybit, name).operator.inputs
+    for place, value in enumerate(inputs):
+        real = isinstance(value, torch.Tensor) and value.is_floating_point()
+        if real and declared[place].name in DIFFERENTIABLE[name]:
+            leaves[place] = value.detach().requires_grad_()
+    result = getattr(anybit.torch, name)(*leaves, **attributes)
+    learned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    return torch.autograd.grad(result, learned, torch.full_like(result, 0.75))
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [0.1, 1, True, 2**53 + 1, 2**62 + 1, 2**64 + 1, -0.0, 1e-46, 3.5e38, -1e300, float("nan")],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_numbers_are_rounded_alike(scale: Any, dtype: torch.dtype) -> None:
+    x = torch.tensor([0.5, -3.0, 1e30, float("inf")], dtype=torch.float64).to(dtype)
+    for bitwidth in (4, 4.0, True, 70, 2**65):
+        found = anybit.torch.int_quant(x, scale, scale, bitwidth)
+        with dispatched():
+            expected = anybit.torch.int_quant(x, scale, scale, bitwidth)
+        case = Case(f"bitwidth {bitwidth}", (x, scale))
+        assert_same_bits(as_array(found), as_array(expected), case)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_the_dispatcher_is_not_asked(monkeypatch: pytest.MonkeyPatch, learned: bool) -> None:
+    def refuse(*arguments: Any, **keywords: Any) -> None:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(torch._ops.OpOverload, "__call__", refuse)
+    x, scale = X.clone().requires_grad_(learned), torch.tensor([0.5])
+    for given in (0.5, scale, torch.nn.Parameter(scale)):
+        result = anybit.torch.int_quant(x, given, 0, 4, rounding_mode="FLOOR")
+        if learned:
+            result.sum().backward()
+    with torch.inference_mode(), torch.autocast("cpu"):
+        anybit.torch.int_quant(x, scale, 0, 4)
+    with dispatched(), pytest.raises(AssertionError, match="asked"):
+        anybit.torch.int_quant(x, scale, 0, 4)
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def jagged() -> torch.Tensor:
+    return torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged)
+
+
+def fake() -> torch.Tensor:
+    return FakeTensorMode().from_tensor(X)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: X.as_subclass(Subclass),
+        lambda: torch._neg_view(X),
+        lambda: X.to("meta"),
+        X.to_sparse,
+        lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.qint8),
+        lambda: torch._to_functional_tensor(X),
+        lambda: X.tolist(),
+        X.numpy,
+        lambda: X.to(torch.complex64),
+        lambda: X.to(torch.int32),
+        lambda: X.to(torch.float8_e4m3fn),
+        lambda: torch.nn.UninitializedParameter(),
+        jagged,
+        fake,
+    ],
+)
+def test_other_tensors_are_the_dispatchers(make: Call) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = make()
+    assert is_direct(X, 0.5, 0, 4)
+    assert not is_direct(other, 0.5, 0, 4)
+    if isinstance(other, torch.Tensor) and other.dtype != torch.int32:
+        assert not is_direct(X, other, 0, 4)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [([0.5], 0, 4), (0.5, 0, torch.tensor(0)), (0.5, 0, 2.5), (torch.ones(2), 0, 4), (None, 0, 4)],
+)
+def test_what_is_refused_or_converted_is_the_dispatchers(parameters: tuple) -> None:
+    assert not is_direct(X, *parameters)
+
+
+class Through(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(
+    "watch",
+    [
+        Through,
+        TorchFunctionMode,
+        FakeTensorMode,
+        torch.autograd.profiler.profile,
+        torch.autograd.forward_ad.dual_level,
+        lambda: torch.device("cpu"),
+    ],
+)
+def test_whoever_watches_sees_the_operator(watch: Call) -> None:
+    with watch():
+        assert not is_direct(X, 0.5, 0, 4)
+    assert is_direct(X, 0.5, 0, 4)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        torch.func.vmap,
+        torch.func.grad,
+        torch.func.functionalize,
+        lambda function: lambda x: torch.func.jvp(function, (x,), (x,)),
+        lambda function: torch.jit.trace(function, X, check_trace=False),
+        make_fx,
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_transformations_see_the_operator(transform: Callable[..., Any]) -> None:
+    asked = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        asked.extend([is_direct(x, 0.5, 0, 4), is_direct(X, 0.5, 0, 4)])
+        return x.sum()
+
+    transform(function)(X)
+    assert asked
+    assert not any(asked)
+
+
+def test_the_profiler_and_modes_are_told_the_name() -> None:
+    with torch.autograd.profiler.profile() as profile:
+        anybit.torch.int_quant(X, 0.5, 0, 4)
+    assert "anybit::int_quant" in [event.name for event in profile.function_events]
+
+
+def test_compilers_trace_the_operator() -> None:
+    traced = torch.export.export(Quantize(), (X,)).graph
+    assert "anybit.int_quant.default" in [str(node.target) for node in traced.nodes]
+
+
+class Quantize(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return anybit.torch.int_quant(x, 0.5, 0, 4)
+
+
+def test_gradients_of_batches_and_graphs_are_the_dispatchers() -> None:
+    x = X.clone().requires_grad_()
+    result = anybit.torch.int_quant(x, 0.5, 0, 4)
+    assert result.grad_fn.name() == "DirectBackward"
+    batch = torch.eye(3)
+    (found,) = torch.autograd.grad(result, x, batch, is_grads_batched=True, retain_graph=True)
+    assert torch.equal(found, torch.diag(torch.tensor([1.0, 1.0, 0.0])))
+    (found,) = torch.autograd.grad(result, x, torch.ones(3), create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        found.sum().backward()
+    with Through():
+        (found,) = torch.autograd.grad(anybit.torch.int_quant(x, 0.5, 0, 4).sum(), x)
+    assert found.tolist() == [1, 1, 0]
+
+
+def test_both_ways_keep_the_same_tensors() -> None:
+    """Or a forward pass that is repeated in another mode would not fit its backward pass."""
+    kept: list[list[int]] = []
+    x, scale = X.clone().requires_grad_(), torch.tensor(0.5, requires_grad=True)
+    for way in (ExitStack, dispatched):
+        kept.append([])
+        with (
+            way(),
+            torch.autograd.graph.saved_tensors_hooks(
+                lambda tensor: kept[-1].append(tensor.data_ptr()) or tensor, lambda tensor: tensor
+            ),
+        ):
+            anybit.torch.int_quant(x, scale, 0, 4)
+    assert kept == [[x.data_ptr(), scale.data_ptr()]] * 2
+
+
+def test_what_was_overwritten_is_no_gradient() -> None:
+    x = X.clone().requires_grad_()
+    scale = torch.tensor(0.5)
+    result = anybit.torch.int_quant(x, scale, 0, 4)
+    scale.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
