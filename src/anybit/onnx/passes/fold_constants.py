@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate what is constant once, before the session."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -16,6 +18,7 @@ from anybit.onnx.graph.evaluation import (
     result_bound,
     result_shape,
 )
+from anybit.onnx.graph.sizes import Sizes, sizes_of
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.qdq.nodes import dequantized, is_dequantize
 
@@ -29,7 +32,8 @@ class FoldConstants(InPlacePass):
 
     Our operators are evaluated by their own functions, bit for bit what their kernels compute;
     the standard operators that scales, bit-widths and weights are computed with, by ONNX Runtime's
-    kernels. Shapes that are declared, or follow from declared ones elementwise, are constants too.
+    kernels. Sizes that are declared, or follow from declared ones elementwise, are constants too,
+    and so is what is computed from them.
     Other nodes, and whatever would make the constants more than five times as large, stay.
 
     Tensors are read one at a time, and each folded input is dropped when its last reader is.
@@ -70,6 +74,7 @@ class _Folding:
         self._operators = operators
         self._codes = codes
         self._shapes: dict[ir.Value, Shape | None] = {}
+        self._sizes = Sizes(self._known_sizes)
         self._opset = model.graph.opset_imports.get("", 1)
         self._ir_version = model.ir_version or 8
 
@@ -77,13 +82,14 @@ class _Folding:
         """Put the result in the node's place, if it can be known."""
         if node.graph is None or len(node.outputs) != 1:
             return False
-        shapes = [self._shape(value) for value in node.inputs]
         # Runtimes hold inputs to their declared shapes, so those are as good as constants.
-        if (node.domain, node.op_type) == ("", "Shape") and not node.attributes and any(shapes):
-            _replace(node, ir.tensor(np.array(shapes[0], np.int64)))
+        sizes = self._sizes.follow(node)
+        if sizes is not None:
+            _replace(node, ir.tensor(sizes))
             return True
+        shapes = [self._shape(value) for value in node.inputs]
         self._shapes[node.outputs[0]] = result_shape(node, shapes)
-        if not all(value is None or is_constant(value) for value in node.inputs):
+        if not all(value is None or is_constant(value) for value in _read(node)):
             return False
         if node.op_type == "Constant" and node.domain == "":
             tensor = node.attributes.get("value")
@@ -99,6 +105,10 @@ class _Folding:
         _replace(node, ir.tensor(result))
         return True
 
+    def _known_sizes(self, value: ir.Value) -> Sequence[int | None] | None:
+        shape = self._shape(value)
+        return sizes_of(value) if shape is None else shape
+
     def _shape(self, value: ir.Value | None) -> Shape | None:
         if value is None or value.shape is None or not value.shape.is_static():
             return None if value is None else self._shapes.get(value)
@@ -108,7 +118,7 @@ class _Folding:
         operator = operator_of(node)
         if operator is not None and not self._operators:
             return None
-        arrays = [None if value is None else array_of(value) for value in node.inputs]
+        arrays = [None if value is None else _array_of(value) for value in node.inputs]
         if operator is not None:
             # The result has the shape of the first input.
             if arrays[0] is None or arrays[0].size > self._elements_left:
@@ -127,6 +137,21 @@ class _Folding:
         if bound is None or bound > self._elements_left:
             return None
         return evaluate_standard(node, arrays, self._opset, self._ir_version)
+
+
+def _read(node: ir.Node) -> Sequence[ir.Value | None]:
+    """The inputs whose elements matter: of what a CastLike is like only the type does."""
+    like = node.inputs[1:2] if (node.domain, node.op_type) == ("", "CastLike") else ()
+    typed = any(value is not None and value.dtype is not None for value in like)
+    return node.inputs[:1] if typed else node.inputs
+
+
+def _array_of(value: ir.Value) -> Array:
+    """The array of a constant; for what is only a type, one of no elements."""
+    if is_constant(value):
+        return array_of(value)
+    assert value.dtype is not None, "asked before"
+    return np.empty(0, value.dtype.numpy())
 
 
 def _replace(node: ir.Node, tensor: ir.TensorProtocol) -> None:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is computed from sizes that are known becomes constant, whichever other sizes are free."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from small_models import kinds, model, node
+
+from anybit.onnx import read
+from anybit.onnx.graph.sizes import Sizes, sizes_of
+from anybit.onnx.passes import FoldConstants, Normalize
+
+INT64 = onnx.TensorProto.INT64
+
+
+def integers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def standard(kind: str, inputs: str, output: str, **options: Any) -> onnx.NodeProto:
+    return node(kind, inputs, output, domain="", name=f"{kind} {output}", **options)
+
+
+# Of x of shape [batch, 5, 3]: the last node of each gives the expected sizes.
+FOUND: dict[str, tuple[list[onnx.NodeProto], list[int | None] | int | None]] = {
+    "all": ([standard("Shape", "x", "y")], [None, 5, 3]),
+    "from": ([standard("Shape", "x", "y", start=1)], [5, 3]),
+    "until": ([standard("Shape", "x", "y", end=-1)], [None, 5]),
+    "beyond": ([standard("Shape", "x", "y", start=-9, end=9)], [None, 5, 3]),
+    "none": ([standard("Shape", "x", "y", start=2, end=1)], []),
+    "slice": ([standard("Shape", "x", "s"), standard("Slice", "s one three", "y")], [5, 3]),
+    "slice of an axis": (
+        [standard("Shape", "x", "s"), standard("Slice", "s one three zero one", "y")],
+        [5, 3],
+    ),
+    "gather": ([standard("Shape", "x", "s"), standard("Gather", "s one", "y")], [5]),
+    "gather one": ([standard("Shape", "x", "s"), standard("Gather", "s last", "y")], 3),
+    "join": (
+        [
+            standard("Shape", "x", "s", start=1),
+            standard("ReduceProd", "s", "p"),
+            standard("Unsqueeze", "p zero", "u"),
+            standard("Concat", "s three u", "y", axis=0),
+        ],
+        None,
+    ),
+    "product": (
+        [
+            standard("Shape", "x", "s"),
+            standard("Gather", "s last", "a"),
+            standard("Gather", "s one", "b"),
+            standard("Squeeze", "b", "c"),
+            standard("Mul", "a c", "m"),
+            standard("Unsqueeze", "m zero", "u"),
+            standard("Identity", "u", "i"),
+            standard("Concat", "i three", "y", axis=0),
+        ],
+        [15, 3],
+    ),
+    "free product": (
+        [standard("Shape", "x", "s"), standard("Add", "s three", "y")],
+        [None, 8, 6],
+    ),
+    "quotient": ([standard("Shape", "x", "s"), standard("Div", "s three", "y")], [None, 1, 1]),
+    "difference": ([standard("Shape", "x", "s"), standard("Sub", "s three", "y")], [None, 2, 0]),
+    "reshape": (
+        [standard("Shape", "x", "s", end=2, start=1), standard("Reshape", "s minus", "y")],
+        [5],
+    ),
+    "cast": ([standard("Shape", "x", "s"), standard("Cast", "s", "y", to=INT64)], [None, 5, 3]),
+    "cast away": ([standard("Shape", "x", "s"), standard("Cast", "s", "y", to=1)], None),
+    "backwards": (
+        [standard("Shape", "x", "s"), standard("Slice", "s three zero zero minus", "y")],
+        None,
+    ),
+    "not a size": ([standard("Abs", "x", "y")], None),
+    "quotient by zero": ([standard("Shape", "x", "s"), standard("Div", "s zero", "y")], [None] * 3),
+}
+CONSTANTS = {
+    "zero": integers(0),
+    "one": integers(1),
+    "three": integers(3),
+    "minus": integers(-1),
+    "last": np.array(2, np.int64),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_is_known(what: str) -> None:
+    nodes, expected = FOUND[what]
+    constants = {
+        name: CONSTANTS[name] for each in nodes for name in each.input if name in CONSTANTS
+    }
+    graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
+    sizes = Sizes(sizes_of)
+    results = [sizes.follow(each) for each in graph]
+    found = sizes.of(graph.outputs[0])
+    assert (found if found is None else found.tolist()) == expected
+    known = isinstance(expected, int) or (expected is not None and None not in expected)
+    assert (results[-1] is not None) == known
+    if known:
+        assert results[-1].dtype == np.int64
+
+
+def test_whole_numbers_beyond_int64_are_not_known() -> None:
+    """A chain of squares would be a number of any length."""
+    nodes = [standard("Shape", "x", "v0", start=1, end=2)]
+    nodes += [standard("Mul", f"v{index} v{index}", f"v{index + 1}") for index in range(60)]
+    graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
+    sizes = Sizes(sizes_of)
+    for each in graph:
+        sizes.follow(each)
+    assert sizes.of(graph.outputs[0]).tolist() == [None]
+
+
+def test_long_arrays_are_not_sizes() -> None:
+    nodes = [standard("Shape", "x", "v0")]
+    nodes += [standard("Concat", f"v{i} v{i}", f"v{i + 1}", axis=0) for i in range(60)]
+    graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
+    sizes = Sizes(sizes_of)
+    assert all(sizes.follow(each) is None for each in graph)
+    assert sizes.of(graph.outputs[0]) is None
+
+
+@pytest.mark.parametrize("attribute", [{"start": "a"}, {"start": 1.5}, {"end": [1]}])
+def test_attributes_of_other_types(attribute: dict[str, Any]) -> None:
+    graph = read(model([standard("Shape", "x", "y", **attribute)])).graph
+    assert Sizes(sizes_of).follow(graph[0]) is None
+
+
+def folded(nodes: list[onnx.NodeProto], constants: dict[str, Any], **options: Any) -> ir.Model:
+    result = read(model(nodes, constants, **options)).clone()
+    Normalize()(result)
+    FoldConstants()(result)
+    return result
+
+
+def test_weights_cut_by_a_size_are_constant() -> None:
+    """As the recurrent layers of an exporter: how long a part is, is read from another tensor."""
+    nodes = [
+        standard("Shape", "x", "size", start=1, end=2),
+        standard("Mul", "size three", "end"),
+        standard("Slice", "w size end zero", "part"),
+        standard("MatMul", "x part", "y"),
+    ]
+    weight = np.arange(20 * 2, dtype=np.float32).reshape(20, 2)
+    constants = {"w": weight, "three": integers(3), "zero": integers(0)}
+    result = folded(nodes, constants, inputs={"x": ["batch", 5]}, opsets={"": 18})
+    assert kinds(result) == ["MatMul"]
+    part = result.graph.initializers["part"].const_value.numpy()
+    assert part.tobytes() == weight[5:15].tobytes()
+
+
+def test_a_constant_cast_like_an_input_is_constant() -> None:
+    """Only the type of that input matters."""
+    nodes = [
+        standard("CastLike", "number x", "like"),
+        standard("Expand", "like shape", "bias"),
+        standard("Add", "x bias", "y"),
+    ]
+    constants = {"number": np.array(2, np.int64), "shape": integers(4)}
+    result = folded(nodes, constants, opsets={"": 18})
+    assert kinds(result) == ["Add"]
+    bias = result.graph.initializers["bias"].const_value.numpy()
+    assert bias.dtype == np.float32
+    assert bias.tolist() == [2, 2, 2, 2]
+
+
+def test_a_cast_like_something_without_a_type_stays() -> None:
+    nodes = [
+        standard("Abs", "x", "a"),
+        standard("CastLike", "number a", "like"),
+        standard("Add", "a like", "y"),
+    ]
+    proto = model(nodes, {"number": np.array(2, np.int64)}, opsets={"": 18})
+    result = folded(list(proto.graph.node), {"number": np.array(2, np.int64)}, opsets={"": 18})
+    assert kinds(result) == ["Abs", "CastLike", "Add"]
