@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random small networks keep their numbers in every form, and their quantizers there and back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from forms import FORMS, LEVELS, NATIVE, Form, checked, options, run, sessions
+from forms import EVERY_LEVEL, FORMS, LEVELS, NATIVE, Form, checked, options, run, sessions
 from hypothesis import HealthCheck, Phase, given, settings
 from random_graphs import RandomGraph, graphs
 
@@ -64,10 +65,12 @@ def deviation_other_kernels(graph: RandomGraph, form: Form, converted: Conversio
     return not graph.exact and (crossed or packed)
 
 
-def check_forms(graph: RandomGraph) -> None:
+def check_forms(graph: RandomGraph, forms: Sequence[Form] = FORMS) -> None:
     anybit.onnx.register()
-    levels = LEVELS if graph.exact else ["as it stands"]
-    for form in FORMS:
+    for form in forms:
+        levels = ["as it stands"]
+        if graph.exact:
+            levels = [*(EVERY_LEVEL if form in NATIVE else LEVELS)]
         converted = convert(graph.proto, to=form)
         assert converted.exact
         if deviation_other_kernels(graph, form, converted):
@@ -93,6 +96,12 @@ def test_forms(graph: RandomGraph) -> None:
 @given(graphs(exact=False))
 def test_forms_of_any_floats(graph: RandomGraph) -> None:
     check_forms(graph)
+
+
+@QUICK
+@given(graphs(fusible=True))
+def test_what_optimizers_join_with_quantizers(graph: RandomGraph) -> None:
+    check_forms(graph, NATIVE)
 
 
 def values_of(model: ir.Model) -> dict[str, tuple[Any, ...]]:
@@ -154,9 +163,9 @@ def test_round_trips(graph: RandomGraph, style: Form) -> None:
 
 @pytest.mark.slow
 @MANY
-@given(graphs(), graphs(exact=False))
-def test_many(graph: RandomGraph, other: RandomGraph) -> None:
-    for each in (graph, other):
+@given(graphs(), graphs(exact=False), graphs(fusible=True))
+def test_many(graph: RandomGraph, other: RandomGraph, fusible: RandomGraph) -> None:
+    for each in (graph, other, fusible):
         check_forms(each)
         for style in NATIVE:
             check_round_trip(each, style)

@@ -237,12 +237,16 @@ LEVELS = {
     "as it stands": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "optimised": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+EVERY_LEVEL = LEVELS | {
+    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+}
 
 
 def options(level: str, *, library: bool) -> onnxruntime.SessionOptions:
     """Exact options: nothing but the level is chosen for the runtime."""
     made = onnxruntime.SessionOptions()
-    made.graph_optimization_level = LEVELS[level]
+    made.graph_optimization_level = EVERY_LEVEL[level]
     made.log_severity_level = 4
     made.intra_op_num_threads = 1
     made.add_session_config_entry("session.disable_quant_qdq", "1")

@@ -61,6 +61,8 @@ class Builder:
     draw: Any
     exact: bool
     last: Tensor
+    native: bool = False
+    """Whether quantizers are such as QuantizeLinear has a type for."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     tensors: list[onnx.TensorProto] = field(default_factory=list)
 
@@ -71,6 +73,11 @@ class Builder:
         name = self.name(prefix)
         array = np.asarray(value, np.float32)
         self.tensors.append(numpy_helper.from_array(array, name))
+        return name
+
+    def integers(self, values: Sequence[int]) -> str:
+        name = self.name("integers")
+        self.tensors.append(numpy_helper.from_array(np.int64(values), name))
         return name
 
     def append(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
@@ -97,7 +104,7 @@ class Builder:
         return Tensor(made.output[0], x.shape, step, largest)
 
     def _scale(self, shape: tuple[int, ...], axis: int) -> np.ndarray:
-        count = shape[axis] if self.draw(st.booleans()) else 1
+        count = shape[axis] if not self.native and self.draw(st.booleans()) else 1
         powers = st.integers(-4, 0).map(lambda exponent: 2.0**exponent)
         drawn = powers if self.exact else st.floats(2.0**-6, 1, width=32)
         scale = np.float32(self.draw(st.lists(drawn, min_size=count, max_size=count)))
@@ -109,13 +116,13 @@ class Builder:
         self, name: str, scale: np.ndarray
     ) -> tuple[list[Any], dict[str, Any], float, float]:
         """Parameters, attributes, and what the result's numbers are."""
-        width = self.draw(st.integers(1, 8))
+        width = self.draw(st.sampled_from([2, 4, 4, 8, 8]) if self.native else st.integers(1, 8))
         flags = {"signed": self.draw(st.booleans()), "narrow": self.draw(st.booleans())}
-        mode = self.draw(st.just("ROUND") | st.sampled_from(MODES))
+        mode = "ROUND" if self.native else self.draw(st.just("ROUND") | st.sampled_from(MODES))
         step, unit = float(scale.min()), float(scale.max())
         match name:
             case "int_quant":
-                zeropt = self.draw(st.sampled_from([0.0, 0.0, 0.0, 1.0, 3.0]))
+                zeropt = 0.0 if self.native else self.draw(st.sampled_from([0.0] * 3 + [1.0, 3.0]))
                 attributes = {**flags, "rounding_mode": mode}
                 return [scale, zeropt, width], attributes, step, unit * (2**width + zeropt)
             case "float_quant":
@@ -140,15 +147,18 @@ class Builder:
 
 
 @st.composite
-def graphs(draw: st.DrawFn, exact: bool = True) -> RandomGraph:
-    """A few layers, convolutions and products among them, behind an input of any batch."""
+def graphs(draw: st.DrawFn, exact: bool = True, fusible: bool = False) -> RandomGraph:
+    """A few layers, convolutions and products among them, behind an input of any batch.
+
+    If they are to be `fusible`, all are what optimizers join with quantizers.
+    """
     batch, channels, size = draw(st.integers(1, 2)), draw(st.integers(1, 3)), 4
     images = draw(st.sampled_from([True, True, False]))
     shape = (batch, channels, size, size) if images else (batch, draw(widths))
     x = Tensor("x", shape, 2.0**-4, 8.0)
-    builder = Builder(draw, exact, x)
+    builder = Builder(draw, exact, x, native=fusible)
     for _ in range(draw(st.integers(1, 4))):
-        draw(st.sampled_from(LAYERS[len(builder.last.shape)]))(builder)
+        draw(st.sampled_from(FUSIBLE if fusible else LAYERS[len(builder.last.shape)]))(builder)
     declared = [draw(st.sampled_from(["n", batch])), *shape[1:]]
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -175,6 +185,62 @@ def quantize(builder: Builder) -> None:
 
 def relu(builder: Builder) -> None:
     builder.grow("Relu", [], builder.last)
+
+
+def clip(builder: Builder) -> None:
+    """ReLU6 and its like; the limits are multiples of the step, so that nothing is rounded."""
+    last = builder.last
+    low = builder.draw(st.sampled_from([0.0, -last.step, -last.largest]))
+    high = builder.draw(st.sampled_from([last.step * 6, last.largest]))
+    limits = [builder.constant(each, "limit") for each in (low, high)]
+    builder.grow("Clip", limits, last)
+
+
+def two_quantizers(builder: Builder) -> None:
+    """One behind the other, with nodes between that do nothing."""
+    for _ in range(2):
+        quantize(builder)
+        nothing(builder)
+
+
+def rectified_quantizer(builder: Builder) -> None:
+    """A Relu or a Clip, nodes that do nothing, a quantizer."""
+    builder.draw(st.sampled_from([relu, clip]))(builder)
+    nothing(builder)
+    quantize(builder)
+
+
+def nothing(builder: Builder) -> None:
+    """Up to two nodes or pairs of nodes that change no value, and that an optimizer removes."""
+    for _ in range(builder.draw(st.integers(0, 2))):
+        _hand_on(builder, builder.draw(st.sampled_from(NOTHING)))
+
+
+NOTHING = ("Identity", "Dropout", "Mul", "Add", "Cast", "Slice", "Transpose", "Expand", "Unsqueeze")
+
+
+def _hand_on(builder: Builder, kind: str) -> None:
+    last = builder.last
+    match kind:
+        case "Mul" | "Add":
+            builder.grow(kind, [builder.constant(float(kind == "Mul"), "neutral")], last)
+        case "Cast":
+            builder.grow(kind, [], last, to=TensorProto.FLOAT)
+        case "Slice":
+            ends = [builder.integers(each) for each in ([0], [2**31 - 1], [1])]
+            builder.grow(kind, ends, last)
+        case "Transpose":
+            order = [0, *range(2, len(last.shape)), 1]
+            builder.grow(kind, [], last, perm=order)
+            builder.grow(kind, [], last, perm=[order.index(axis) for axis in range(len(order))])
+        case "Expand":
+            builder.grow(kind, [builder.integers([1])], last)
+        case "Unsqueeze":
+            axis = builder.integers([1])
+            builder.grow(kind, [axis], last)
+            builder.grow("Squeeze", [axis], last)
+        case _:
+            builder.grow(kind, [], last)
 
 
 def max_pool(builder: Builder) -> None:
@@ -262,10 +328,12 @@ def _weight(builder: Builder, shape: tuple[int, ...], axis: int) -> Tensor:
     return builder.quantized(Tensor(name, shape, 2.0**-4, 2.0), axis)
 
 
+FUSIBLE = (two_quantizers, rectified_quantizer, rectified_quantizer)
 LAYERS = {
     4: (
-        *(quantize, relu, add, convolution, convolution),
+        *(quantize, relu, clip, nothing, add, convolution, convolution),
+        *(two_quantizers, rectified_quantizer),
         *(max_pool, average_pool, global_average_pool, flatten),
     ),
-    2: (quantize, relu, add, dense, dense),
+    2: (quantize, relu, add, dense, dense, nothing, two_quantizers, rectified_quantizer),
 }

@@ -1,51 +1,193 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX Runtime's optimiser would make of a QuantizeLinear and the nodes beside it.
+"""What ONNX Runtime's optimizer makes of a QuantizeLinear and the nodes beside it.
 
-Seen in 1.17 to 1.31, from ORT_ENABLE_BASIC on and whatever the session's other options. Another
-node between the two prevents it.
+`REWRITES` is the table of what changes values, or fails to load, in 1.17 to 1.31. All of it
+happens to quantizers with one scale, from ORT_ENABLE_BASIC on, and whatever the session's other
+options. A node that does something between the two prevents it; nodes that do nothing do not,
+because the optimizer takes them out first.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
 
+import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.qdq.layout import Layout
+from anybit.onnx.qdq.native_types import NativeType
 from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
 
 
+class Neighbour(Enum):
+    """What stands beside a quantizer, or will when nodes that do nothing are gone."""
+
+    RELU = auto()
+    """Before it."""
+    CLIP = auto()
+    """Before it."""
+    CLIP_OF_INPUT = auto()
+    """Before it, and x of the Clip is an input of the graph."""
+    QUANTIZER = auto()
+    """Before it, or behind it if it is no node of ours: those see this one before them."""
+
+
+class Fence(IntEnum):
+    """Where a node has to stand so that a rewrite is not made."""
+
+    NONE = 0
+    INSIDE = 1
+    """Before QuantizeLinear, or between it and DequantizeLinear."""
+    BEFORE = 2
+    """Before QuantizeLinear."""
+
+
 @dataclass(frozen=True)
-class Joins:
-    """Which neighbours it would be joined with, so that values change.
+class Rewrite:
+    """A rewrite of the optimizer, and for which codes it may not be made."""
 
-    Attributes:
-        relu: A Relu before it is dropped for all types but those of 8 and 16 bits, as if zero were
-            their lowest code.
-        quantizer: Of two quantizers behind one another, one is dropped if they have the same type
-            of 8 or 16 bits, and one scale each.
-    """
-
-    relu: bool = False
-    quantizer: bool = False
+    name: str
+    neighbour: Neighbour
+    harms: Callable[[NativeType, Layout], bool]
+    fence: Fence
 
 
-def joins_of(node: ir.Node) -> Joins:
-    """What stands before and behind a quantizer of an activation."""
-    before = _maker(node.inputs[0])
-    behind = any(is_quantize(reader) for reader, _ in node.outputs[0].uses())
-    return Joins(
-        relu=before is not None and (before.domain, before.op_type) == ("", "Relu"),
-        quantizer=behind or _gives_codes(before),
+def _known_to_fusions(native: NativeType) -> bool:
+    return native.format is None and native.bits >= 8
+
+
+def _goes_below_zero(native: NativeType, layout: Layout) -> bool:
+    """A Relu is dropped without a look at the zero-point where its type is not known."""
+    if _known_to_fusions(native):
+        return False
+    return native.format is not None or native.lowest < float(layout.zeropt.max())
+
+
+def _has_no_bounds(native: NativeType, layout: Layout) -> bool:
+    """The fusion asks for the lowest and highest value and raises where it does not know them."""
+    return not _known_to_fusions(native)
+
+
+def _is_tiny(native: NativeType, layout: Layout) -> bool:
+    """Bounds count as equal if they are 1.2e-7 apart, which may be many steps."""
+    return _known_to_fusions(native) and float(layout.scale.min()) < 2.0**-20
+
+
+def _is_integer(native: NativeType, layout: Layout) -> bool:
+    return _known_to_fusions(native)
+
+
+REWRITES = (
+    Rewrite("ReluQuantFusion", Neighbour.RELU, _goes_below_zero, Fence.BEFORE),
+    Rewrite("ClipQuantFusion", Neighbour.CLIP, _has_no_bounds, Fence.BEFORE),
+    Rewrite("ClipQuantFusion", Neighbour.CLIP, _is_tiny, Fence.BEFORE),
+    # Up to 1.23 the input's name goes with the Clip, and the session cannot be fed.
+    Rewrite("ClipQuantFusion", Neighbour.CLIP_OF_INPUT, _is_integer, Fence.BEFORE),
+    # Of two quantizers of one type one is dropped, whatever their scales are.
+    Rewrite("DoubleQDQPairsRemover", Neighbour.QUANTIZER, _is_integer, Fence.INSIDE),
+)
+
+
+def fence_for(neighbours: frozenset[Neighbour], native: NativeType, layout: Layout) -> Fence:
+    """What a quantizer to this type needs, so that no rewrite changes a value."""
+    if layout.axis is not None:  # all of them ask for one scale
+        return Fence.NONE
+    harmful = (
+        rewrite.fence
+        for rewrite in REWRITES
+        if rewrite.neighbour in neighbours and rewrite.harms(native, layout)
     )
+    return max(harmful, default=Fence.NONE)
 
 
-def _gives_codes(node: ir.Node | None) -> bool:
-    """Whether it is, or may become, a DequantizeLinear."""
-    return node is not None and (is_dequantize(node) or operator_of(node) is not None)
+def neighbours_of(node: ir.Node) -> frozenset[Neighbour]:
+    """What stands beside a quantizer of an activation."""
+    return frozenset(_before(node.inputs[0])) | frozenset(_behind(node.outputs[0]))
 
 
-def _maker(value: ir.Value | None) -> ir.Node | None:
-    node = value.producer() if value is not None else None
-    while node is not None and (node.domain, node.op_type) == ("", "Identity"):
-        source = node.inputs[0]
-        node = None if source is None else source.producer()
-    return node
+# Nodes that compute: no version takes them out or moves them past a Relu, a Clip or a quantizer.
+# Others, unknown ones included, count as if they were not there.
+_STAYING_NAMES = """
+    AveragePool Conv ConvTranspose Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MatMul
+    MaxPool Einsum GRU LSTM RNN LRN BatchNormalization GroupNormalization InstanceNormalization
+    LayerNormalization LpNormalization MeanVarianceNormalization RMSNormalization LogSoftmax Softmax
+    Hardmax Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Selu Sigmoid Softplus
+    Softsign Swish Tanh ThresholdedRelu Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Exp Floor
+    Log Neg Reciprocal Round Sign Sin Sinh Sqrt Tan
+"""
+_STAYING = frozenset(_STAYING_NAMES.split())
+# The number that makes an elementwise operator hand on its other input.
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
+# Who stands behind so many nodes that may do nothing gets all fences: looking on would take long.
+_FARTHEST = 1000
+
+
+def _before(x: ir.Value | None) -> Iterator[Neighbour]:
+    """What x may come from, were it not for nodes that do nothing."""
+    waiting, seen = [(x, False)], set()
+    while waiting:
+        value, clipped = waiting.pop()
+        if value is None or (value, clipped) in seen or is_constant(value):
+            continue
+        seen.add((value, clipped))
+        if len(seen) > _FARTHEST:
+            yield from Neighbour
+            return
+        node = value.producer()
+        if node is None:
+            if clipped:
+                yield Neighbour.CLIP_OF_INPUT
+        elif operator_of(node) is not None or is_dequantize(node):
+            yield Neighbour.QUANTIZER
+        elif not _stays(node):
+            if (node.domain, node.op_type) == ("", "Relu"):
+                yield Neighbour.RELU
+            clip = (node.domain, node.op_type) == ("", "Clip")
+            if clip:
+                yield Neighbour.CLIP
+            sources = node.inputs[:1] if clip else [*node.inputs, *_branches(node, value)]
+            waiting += [(source, clipped or clip) for source in sources]
+
+
+def _behind(result: ir.Value) -> Iterator[Neighbour]:
+    waiting, seen = [result], set()
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if len(seen) > _FARTHEST:
+            yield Neighbour.QUANTIZER
+            return
+        for reader, _ in value.uses():
+            if is_quantize(reader):
+                yield Neighbour.QUANTIZER
+            elif operator_of(reader) is None and not _stays(reader):
+                waiting += reader.outputs
+
+
+def _branches(node: ir.Node, result: ir.Value) -> list[ir.Value]:
+    """What the branches of an If, which may be inlined, give for one of its results."""
+    graphs = [
+        each.value for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH
+    ]
+    return [graph.outputs[result.index() or 0] for graph in graphs if node.op_type == "If"]
+
+
+def _stays(node: ir.Node) -> bool:
+    if node.domain:
+        return False
+    if node.op_type in _NEUTRAL:
+        constants = [each for each in node.inputs if each is not None and is_constant(each)]
+        return not any(_is_all(each, _NEUTRAL[node.op_type]) for each in constants)
+    if node.op_type in ("Max", "Min"):
+        return len(node.inputs) > 1
+    return node.op_type in _STAYING
+
+
+def _is_all(value: ir.Value, number: int) -> bool:
+    array = array_of(value)
+    # The first one alone first: weights may lie on disk.
+    return array.size == 0 or (array.flat[0] == number and bool(np.all(array == number)))

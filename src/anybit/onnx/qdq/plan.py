@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.qdq.fusions import Joins, joins_of
+from anybit.onnx.qdq.fusions import Fence, Neighbour, fence_for, neighbours_of
 from anybit.onnx.qdq.grids import Inexpressible, grid_of
 from anybit.onnx.qdq.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
 from anybit.ops import Operator
@@ -107,11 +107,12 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
     layout = _layout(grid, x)
     approximation = "" if constant else _approximation(layout, options)
 
-    # Casts stand between where x is no float32.
-    joins = joins_of(node) if dtype == ir.DataType.FLOAT else Joins()
+    neighbours = frozenset() if constant else neighbours_of(node)
     plans = [
         Plan(grid, layout, native, dtype, constant, limit, approximation)
-        for native, limit in _candidates(_Subject(grid, layout, constant, joins, options.style))
+        for native, limit in _candidates(
+            _Subject(grid, layout, constant, neighbours, options.style)
+        )
     ]
     if not plans:
         raise Inexpressible(_no_type(grid, layout, options.style))
@@ -152,8 +153,11 @@ class _Subject:
     grid: Grid
     layout: Channels
     constant: bool
-    joins: Joins
+    neighbours: frozenset[Neighbour]
     style: str
+
+    def fence(self, native: NativeType) -> Fence:
+        return fence_for(self.neighbours, native, self.layout)
 
 
 def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
@@ -162,7 +166,7 @@ def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
     if isinstance(grid, FloatGrid):
         for native in FLOATS if of.style == "qdq" else ():
             if native.format == grid.format:
-                yield native, Limit.VALUES if of.joins.relu else Limit.NOWHERE
+                yield native, Limit.VALUES if of.fence(native) else Limit.NOWHERE
         return
     if np.any(zeropt != np.rint(zeropt)):
         return
@@ -179,23 +183,26 @@ def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
 def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
     """What keeps the range in a type; None if the type is not to be used."""
     whole = (native.lowest, native.highest) == (grid.lowest, grid.highest)
-    per_channel = of.layout.axis is not None
-    free = whole and not (of.joins.quantizer and native.bits >= 8 and not per_channel)
-    if of.style == "qcdq":
-        return Limit.NOWHERE if free else Limit.CODES
+    # The nodes that give signs stand before.
+    fence = Fence.NONE if grid.coding is Coding.SIGN else of.fence(native)
+    if of.style == "qcdq" and (of.constant or grid.coding is Coding.SIGN):
+        return Limit.NOWHERE if whole else Limit.CODES
     if of.constant or grid.coding is Coding.SIGN:
         return Limit.NOWHERE
-    if whole and native.bits == 2 and per_channel:
+    per_channel = of.layout.axis is not None
+    if native.bits == 2 and per_channel:
         return None  # ONNX Runtime 1.26 gives other codes
-    if whole and (native.bits == 2 or (native.bits == 4 and (per_channel or of.joins.relu))):
+    if whole and (native.bits == 2 or (native.bits == 4 and (per_channel or fence))):
         # From 2^31 on these kernels of ONNX Runtime 1.31 do not saturate, but give the lowest
         # code; where the highest value is infinite, a limit cannot keep x from there.
         finite = float(of.layout.scale.max()) * native.highest < float(np.finfo(np.float32).max)
         return Limit.VALUES if finite else None
-    if free:
+    if whole and not fence:
         return Limit.NOWHERE
+    if native.bits == 8:
+        return Limit.VALUES if fence is Fence.BEFORE else Limit.CODES
     # ONNX's Clip takes no 2- and 4-bit integers, and ONNX Runtime's none of 16 bits.
-    return {8: Limit.CODES, 16: Limit.VALUES}.get(native.bits)
+    return Limit.VALUES if native.bits == 16 else None
 
 
 def _types(grid: IntegerGrid, style: str) -> list[NativeType]:
