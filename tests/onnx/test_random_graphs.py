@@ -147,6 +147,8 @@ def check_round_trip(graph: RandomGraph, style: Form) -> None:
     np.testing.assert_array_equal(
         anybit.load(checked(Form.QONNX, back)).run(graph.x)["y"], folded(graph)
     )
+    if any(node.op_type == "Clip" for node in graph.proto.graph.node):
+        return  # limits on the grid become part of the quantizer behind them
     original = read(graph.proto)
     Normalize()(original)
     before, after = values_of(original), values_of(back.model)

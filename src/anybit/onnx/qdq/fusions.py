@@ -15,10 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.qdq.layout import Layout
 from anybit.onnx.qdq.native_types import NativeType
 from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
+from anybit.ops.grids import Channels
 
 
 class Neighbour(Enum):
@@ -50,7 +51,7 @@ class Rewrite:
 
     name: str
     neighbour: Neighbour
-    harms: Callable[[NativeType, Layout], bool]
+    harms: Callable[[NativeType, Channels], bool]
     fence: Fence
 
 
@@ -58,24 +59,24 @@ def _known_to_fusions(native: NativeType) -> bool:
     return native.format is None and native.bits >= 8
 
 
-def _goes_below_zero(native: NativeType, layout: Layout) -> bool:
+def _goes_below_zero(native: NativeType, channels: Channels) -> bool:
     """A Relu is dropped without a look at the zero-point where its type is not known."""
     if _known_to_fusions(native):
         return False
-    return native.format is not None or native.lowest < float(layout.zeropt.max())
+    return native.format is not None or native.lowest < float(channels.zeropt.max())
 
 
-def _has_no_bounds(native: NativeType, layout: Layout) -> bool:
+def _has_no_bounds(native: NativeType, channels: Channels) -> bool:
     """The fusion asks for the lowest and highest value and raises where it does not know them."""
     return not _known_to_fusions(native)
 
 
-def _is_tiny(native: NativeType, layout: Layout) -> bool:
+def _is_tiny(native: NativeType, channels: Channels) -> bool:
     """Bounds count as equal if they are 1.2e-7 apart, which may be many steps."""
-    return _known_to_fusions(native) and float(layout.scale.min()) < 2.0**-20
+    return _known_to_fusions(native) and float(channels.scale.min()) < 2.0**-20
 
 
-def _is_integer(native: NativeType, layout: Layout) -> bool:
+def _is_integer(native: NativeType, channels: Channels) -> bool:
     return _known_to_fusions(native)
 
 
@@ -90,14 +91,14 @@ REWRITES = (
 )
 
 
-def fence_for(neighbours: frozenset[Neighbour], native: NativeType, layout: Layout) -> Fence:
+def fence_for(neighbours: frozenset[Neighbour], native: NativeType, channels: Channels) -> Fence:
     """What a quantizer to this type needs, so that no rewrite changes a value."""
-    if layout.axis is not None:  # all of them ask for one scale
+    if channels.axis is not None:  # all of them ask for one scale
         return Fence.NONE
     harmful = (
         rewrite.fence
         for rewrite in REWRITES
-        if rewrite.neighbour in neighbours and rewrite.harms(native, layout)
+        if rewrite.neighbour in neighbours and rewrite.harms(native, channels)
     )
     return max(harmful, default=Fence.NONE)
 
@@ -107,17 +108,10 @@ def neighbours_of(node: ir.Node) -> frozenset[Neighbour]:
     return frozenset(_before(node.inputs[0])) | frozenset(_behind(node.outputs[0]))
 
 
-# Nodes that compute: no version takes them out or moves them past a Relu, a Clip or a quantizer.
-# Others, unknown ones included, count as if they were not there.
-_STAYING_NAMES = """
-    AveragePool Conv ConvTranspose Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MatMul
-    MaxPool Einsum GRU LSTM RNN LRN BatchNormalization GroupNormalization InstanceNormalization
-    LayerNormalization LpNormalization MeanVarianceNormalization RMSNormalization LogSoftmax Softmax
-    Hardmax Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Selu Sigmoid Softplus
-    Softsign Swish Tanh ThresholdedRelu Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Exp Floor
-    Log Neg Reciprocal Round Sign Sin Sinh Sqrt Tan
-"""
-_STAYING = frozenset(_STAYING_NAMES.split())
+# Nodes that compute stay where they are in all versions; these may do nothing. What is not in the
+# table of operators counts as if it were not there.
+_STAYING = {Effect.SELECT, Effect.AVERAGE, Effect.MULTIPLY}
+_MAY_DO_NOTHING = {"And", "Cast", "CastLike", "Clip", "Or", "Where"}
 # The number that makes an elementwise operator hand on its other input.
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
 # Who stands behind so many nodes that may do nothing gets all fences: looking on would take long.
@@ -177,14 +171,15 @@ def _branches(node: ir.Node, result: ir.Value) -> list[ir.Value]:
 
 
 def _stays(node: ir.Node) -> bool:
-    if node.domain:
-        return False
+    effect = effect_of(node)
+    if effect is not Effect.ELEMENTWISE:
+        return effect in _STAYING
     if node.op_type in _NEUTRAL:
         constants = [each for each in node.inputs if each is not None and is_constant(each)]
         return not any(_is_all(each, _NEUTRAL[node.op_type]) for each in constants)
     if node.op_type in ("Max", "Min"):
         return len(node.inputs) > 1
-    return node.op_type in _STAYING
+    return node.op_type not in _MAY_DO_NOTHING
 
 
 def _is_all(value: ir.Value, number: int) -> bool:

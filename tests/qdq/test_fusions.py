@@ -6,7 +6,7 @@ import onnx
 import onnxruntime
 import pytest
 from forms import EVERY_LEVEL, NATIVE, checked, options
-from qdq_models import kinds
+from small_models import kinds
 
 import anybit
 from anybit.onnx.conversion import Form, convert
