@@ -7,13 +7,13 @@ from pathlib import Path
 
 import places  # noqa: F401  refuses to skip what CI must have
 import pytest
-from backends import Backend, installed_backends
+from backends import Backend, installed_backends, marks
 from shell import Shell
 
 from anybit._native import _core
 
 
-@pytest.fixture(params=installed_backends())
+@pytest.fixture(params=[pytest.param(each, marks=marks(each)) for each in installed_backends()])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Each back-end in turn; native ones select their instruction set."""
     chosen: Backend = request.param

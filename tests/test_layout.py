@@ -86,7 +86,10 @@ def test_no_public_name_is_a_module_and_something_else() -> None:
     for package in ("anybit", "anybit.onnx", "anybit.comparison", "anybit.cli"):
         public = importlib.import_module(package)
         for name in getattr(public, "__all__", ()):
-            if f"{package}.{name}" in FILES and getattr(public, name).__class__.__name__ != "module":
+            if (
+                f"{package}.{name}" in FILES
+                and getattr(public, name).__class__.__name__ != "module"
+            ):
                 wrong.append(f"{package}.{name}")
     assert not wrong
 

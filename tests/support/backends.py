@@ -2,6 +2,7 @@
 """The back-ends that every case table runs on."""
 
 import enum
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -9,6 +10,7 @@ import array_api_strict
 import numpy as np
 import ort_backend
 import pytest
+from cases import Case
 
 import anybit.ops
 
@@ -75,6 +77,16 @@ class Backend(enum.StrEnum):
             case _:
                 return OPERATORS[operator].function(*inputs, **attributes)
 
+    def apply_all(self, operator: str, calls: Sequence[Case]) -> list[Any]:
+        """Many calls in one compiled program: tracing and compiling cost more than the calls."""
+        if self is Backend.TORCH_COMPILE:
+            import torch_backend
+
+            return torch_backend.evaluate_all_compiled(operator, calls)
+        import jax_backend
+
+        return jax_backend.evaluate_all_jitted(operator, calls)
+
 
 # What a back-end needs beside the packages of the tests. Where it is missing nothing is skipped:
 # thousands of skipped rows would hide others.
@@ -85,13 +97,14 @@ PACKAGES = {
     Backend.JAX: "jax",
     Backend.JAX_JIT: "jax",
 }
-# Their compilers take a good part of a second for each row.
+# Their compilers take a good part of a second for each row, so that rows share programs.
+COMPILED = {Backend.TORCH_COMPILE, Backend.JAX_JIT}
 SLOW = {Backend.TORCH_COMPILE}
 
 
-def installed_backends() -> list[Any]:
-    return [
-        pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW))
-        for each in Backend
-        if each not in PACKAGES or find_spec(PACKAGES[each])
-    ]
+def installed_backends() -> list[Backend]:
+    return [each for each in Backend if each not in PACKAGES or find_spec(PACKAGES[each])]
+
+
+def marks(backend: Backend) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if backend in SLOW else []

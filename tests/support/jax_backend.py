@@ -2,11 +2,13 @@
 """Operators on JAX's arrays: the back-ends `jax` and `jax-jit`."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from cases import Case
 
 import anybit.jax
 
@@ -36,6 +38,19 @@ def evaluate_jitted(operator: str, *inputs: Any, **attributes: Any) -> np.ndarra
             if fault is None:
                 raise
             raise ValueError(fault[1]) from error
+
+
+def evaluate_all_jitted(operator: str, calls: Sequence[Case]) -> list[np.ndarray]:
+    """The results of calls in one program with 64 bits, whose inputs are not known either."""
+    function = getattr(anybit.jax, operator)
+    with jax.enable_x64(True):
+        inputs = [tuple(map(as_argument, each.inputs)) for each in calls]
+
+        def run(rows: list[Any]) -> list[Any]:
+            pairs = zip(rows, calls, strict=True)
+            return [function(*arrays, **each.attributes) for arrays, each in pairs]
+
+        return [np.asarray(result) for result in jax.jit(run)(inputs)]
 
 
 def as_argument(value: Any) -> Any:

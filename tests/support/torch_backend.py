@@ -4,7 +4,7 @@
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from cases import Case
 from torch._dynamo.exc import TorchRuntimeError, Unsupported
 
 import anybit.torch
@@ -33,6 +34,19 @@ def evaluate_compiled(operator: str, *inputs: Any, **attributes: Any) -> np.ndar
     tensors = as_tensors(inputs)
     with compiled(lambda: function(*tensors, **attributes)) as program:
         return as_array(program())
+
+
+def evaluate_all_compiled(operator: str, calls: Sequence[Case]) -> list[np.ndarray]:
+    """The results of calls in one program."""
+    function = getattr(anybit.torch, operator)
+    tensors = [as_tensors(each.inputs) for each in calls]
+
+    def run() -> list[torch.Tensor]:
+        rows = zip(tensors, calls, strict=True)
+        return [function(*inputs, **each.attributes) for inputs, each in rows]
+
+    with compiled(run) as program:
+        return [as_array(result) for result in program()]
 
 
 @contextmanager
