@@ -2,24 +2,13 @@
 """Turn expressions into nodes, under names that are not taken."""
 
 from collections.abc import Callable, Mapping
-from hashlib import sha256
-from typing import TypeAlias
 
-import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.expansion.traced import Traced
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.names import Names
 from anybit.ops.expression import operands_first
-
-Content: TypeAlias = tuple[str, tuple[int, ...], bytes]
-
-
-def content(array: Array) -> Content:
-    """What arrays of the same dtype, shape and bits have in common, in few bytes."""
-    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return array.dtype.name, array.shape, sha256(raw.data).digest()
 
 
 class Body:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of a graph that are known before it runs."""
 
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 
 Array: TypeAlias = npt.NDArray[Any]
+Content: TypeAlias = tuple[str, tuple[int, ...], bytes]
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -37,3 +39,9 @@ def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+
+
+def content(array: Array) -> Content:
+    """What arrays of the same dtype, shape and bits have in common, in few bytes."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return array.dtype.name, array.shape, sha256(raw.data).digest()

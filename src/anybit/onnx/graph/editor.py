@@ -3,14 +3,11 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.expansion.traced import Traced
-from anybit.onnx.expansion.writer import Body, Content, content
-from anybit.onnx.graph.constants import Array, is_constant
+from anybit.onnx.graph.constants import Array, Content, content, is_constant
 from anybit.onnx.graph.names import names_of
 
 
@@ -22,13 +19,13 @@ class Editor:
 
     def __init__(self, model: ir.Model) -> None:
         self._main = model.graph
-        self._unique = names_of(model)
+        self.unique = names_of(model)
         self._shared: dict[tuple[str, Content], ir.Value] = {}
 
     def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """A new initializer."""
         value = ir.Value(
-            name=self._unique(name),
+            name=self.unique(name),
             const_value=tensor,
             type=ir.TensorType(tensor.dtype),
             shape=ir.Shape(tensor.shape.numpy()),
@@ -38,23 +35,16 @@ class Editor:
 
     def parameter(self, owner: str, role: str, array: Array, dtype: ir.DataType) -> ir.Value:
         """An initializer of these values; equal parameters of one role are one initializer."""
-        return self._known(role, f"{owner}_{role}", np.asarray(array).astype(dtype.numpy()))
+        return self.shared_constant(
+            role, f"{owner}_{role}", np.asarray(array).astype(dtype.numpy())
+        )
 
-    def _known(self, role: str, name: str, values: Array) -> ir.Value:
+    def shared_constant(self, role: str, name: str, values: Array) -> ir.Value:
+        """As `parameter`, under a name and in a type of the caller's."""
         key = role, content(values)
         if key not in self._shared:
             self._shared[key] = self.constant(name, ir.tensor(values))
         return self._shared[key]
-
-    def expand(self, node: ir.Node, result: Traced) -> None:
-        """Put an expression in the place of a node; equal constants in it are one initializer."""
-        assert node.graph is not None, "nodes in a graph only"
-        body = Body(partial(self._known, "constant"), self._unique, str(node.outputs[0].name))
-        new = body.write(result)
-        if new.producer() not in body.nodes:  # a constant or an input, which has a name already
-            new = body.append("Identity", [new], ir.DataType.from_numpy(result.dtype))
-        node.graph.insert_before(node, body.nodes)
-        self.replace(node, new)
 
     def insert(
         self,
@@ -71,10 +61,10 @@ class Editor:
     ) -> ir.Value:
         """The result, in `like`'s shape, of a new node in front of another."""
         assert before.graph is not None, "nodes in a graph only"
-        node = ir.Node(domain, kind, inputs, attributes, name=self._unique(name))
+        node = ir.Node(domain, kind, inputs, attributes, name=self.unique(name))
         node.metadata_props.update(metadata or {})
         result = node.outputs[0]
-        result.name = self._unique(name)
+        result.name = self.unique(name)
         result.dtype = dtype
         result.shape = like.shape.copy() if like.shape is not None else None
         before.graph.insert_before(before, node)

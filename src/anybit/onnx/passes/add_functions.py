@@ -11,8 +11,8 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.expansion.namespace import of_value
 from anybit.onnx.expansion.traced import Traced
-from anybit.onnx.expansion.writer import Body, Content, content
-from anybit.onnx.graph.constants import Array, is_constant
+from anybit.onnx.expansion.writer import Body
+from anybit.onnx.graph.constants import Array, Content, content, is_constant
 from anybit.onnx.graph.names import Names, label_of
 from anybit.onnx.operators.registry import attribute_type, keywords_of, operator_of, operators_in
 from anybit.onnx.passes.lower import expanded

@@ -8,6 +8,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.expansion.namespace import of_value
+from anybit.onnx.expansion.placement import expand
 from anybit.onnx.expansion.traced import Traced, known
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
@@ -58,7 +59,7 @@ class Lower(InPlacePass):
                 "standard operators",
                 self._reasons.get(str(node.outputs[0].name), ""),
             )
-            editor.expand(node, expanded(node, operator))
+            expand(editor, node, expanded(node, operator))
             self._steps.append(step)
         return PassResult(model, bool(nodes))
 

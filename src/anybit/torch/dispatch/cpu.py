@@ -11,9 +11,9 @@ import torch
 
 from anybit._native import _core
 from anybit.ops import Operator
-from anybit.torch.dispatch.checks import check, check_backward, check_out
+from anybit.torch.checks import check, check_backward, check_out
 from anybit.torch.dispatch.reference import backward_by_partials
-from anybit.torch.dispatch.results import empty_result
+from anybit.torch.results import empty_result
 
 Array: TypeAlias = npt.NDArray[Any]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

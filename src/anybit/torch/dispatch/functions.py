@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from anybit.ops import Operator
+from anybit.torch.checks import check_out
 from anybit.torch.dispatch.autograd import (
     differentiable_call,
     refuse_gradients,
     refuse_tangents,
 )
-from anybit.torch.dispatch.checks import check_out
 from anybit.torch.dispatch.direct import direct_call
 from anybit.torch.dispatch.library import define, define_out
 from anybit.torch.dispatch.parameters import NUMBERS, as_tensors

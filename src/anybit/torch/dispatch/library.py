@@ -12,9 +12,9 @@ import torch
 
 from anybit.ops import Attribute, Operator
 from anybit.torch import triton
+from anybit.torch.checks import check, check_backward, check_out
 from anybit.torch.dispatch import autograd, cpu, reference, vmap
-from anybit.torch.dispatch.checks import check, check_backward, check_out
-from anybit.torch.dispatch.results import empty_gradients, empty_result
+from anybit.torch.results import empty_gradients, empty_result
 
 _LIBRARY = torch.library.Library("anybit", "DEF")
 _SCHEMA_TYPES = {bool: "bool", int: "int", str: "str"}

@@ -8,8 +8,8 @@ import torch
 
 from anybit.ops import Operator
 from anybit.ops.gradient import carried_back
-from anybit.torch.dispatch.checks import check, check_backward, check_out
-from anybit.torch.dispatch.results import empty_gradients, empty_result
+from anybit.torch.checks import check, check_backward, check_out
+from anybit.torch.results import empty_gradients, empty_result
 
 
 def forward_by_reference(operator: Operator) -> Callable[..., torch.Tensor]:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from anybit.ops import Operator
-from anybit.torch.dispatch.checks import check
-from anybit.torch.dispatch.results import empty_result
+from anybit.torch.checks import check
+from anybit.torch.results import empty_result
 
 
 def forward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import torch
 
 from anybit.ops import Operator
 from anybit.ops.gradient import carried_back
-from anybit.torch.dispatch.checks import check, check_backward
+from anybit.torch.checks import check, check_backward
 from anybit.torch.triton.checks import check_values_of
 from anybit.torch.triton.namespace import array_input
 from anybit.torch.triton.plan import Layout, Plan, Result, layouts_of

@@ -13,7 +13,7 @@ import torch
 
 from anybit.ops import Operator
 from anybit.ops.domain import FLOATING, Domain
-from anybit.torch.dispatch.results import result_dtype
+from anybit.torch.results import result_dtype
 
 _REAL = frozenset(
     {
