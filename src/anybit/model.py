@@ -24,7 +24,7 @@ from anybit.inputs import (
 )
 from anybit.onnx import Source, read
 from anybit.onnx.operators.known import check_known
-from anybit.onnxruntime import reason
+from anybit.onnx.runtime import reason
 
 
 class Engine(Protocol):

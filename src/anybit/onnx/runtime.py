@@ -1,7 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How sessions are set up so that they compute the graph that is written."""
+"""ONNX Runtime: the library of our operators, exact options, sessions, and running them.
 
+Every session of this package is made by `make_session`, and so every one computes the graph that
+is written.
+"""
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
+
+from anybit._native import _core
+from anybit.onnx.files.message import serialize
+from anybit.onnx.graph.constants import Array
+
+Provider: TypeAlias = str | tuple[str, dict[str, Any]]
+
+# Results must not depend on how a graph is optimised. Fused quantized operators of the runtime
+# round differently from the nodes that they replace (ONNX Runtime issue 32132). Where a caller
+# allows them, MatMulNBits still quantizes x to 8 bits unless it is told to compute in float32 (1).
+_EXACT = {
+    "session.disable_quant_qdq": "1",
+    "session.qdq_matmulnbits_accuracy_level": "1",
+}
+
+# Protobuf's limit of 2 GiB, less what the tensors' names and shapes take.
+_LARGEST_MESSAGE = 2**31 - 2**24
+
+
+def library_path() -> str:
+    """The file to give to `register_custom_ops_library` of any language's ONNX Runtime."""
+    folder = Path(_core.__file__).parent
+    for suffix in (".so", ".dylib", ".dll"):
+        path = folder / f"anybit_onnxruntime{suffix}"
+        if path.exists():
+            return str(path)
+    raise FileNotFoundError(f"no anybit_onnxruntime library in {folder}; reinstall anybit")
+
+
+def register(session_options: onnxruntime.SessionOptions) -> None:
+    """Add the operators to session options. Doing it again changes nothing."""
+    session_options.register_custom_ops_library(library_path())
 
 
 def exact_session_options() -> onnxruntime.SessionOptions:
@@ -25,3 +70,123 @@ def exact_session_options() -> onnxruntime.SessionOptions:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     return options
+
+
+def make_session(
+    model: ir.Model,
+    options: onnxruntime.SessionOptions | None = None,
+    providers: Sequence[Provider] | None = None,
+) -> onnxruntime.InferenceSession:
+    """A session for a model as it is; nothing is folded, and the model is not changed.
+
+    Args:
+        model: The model.
+        options: The exact ones by default. The operators are registered in options of your own,
+            and entries that keep results exact are added unless they have a value.
+        providers: Execution providers; the CPU's by default.
+
+    Raises:
+        ModelError: The model is more than one message can hold.
+        Exception: Whatever ONNX Runtime raises for the model; see `reason`.
+    """
+    own = options is not None
+    options = exact_session_options() if options is None else options
+    register(options)
+    for key, value in _EXACT.items():
+        if not _has_entry(options, key):
+            options.add_session_config_entry(key, value)
+    message, tensors = serialize(model)
+    if own:
+        message, tensors = _embedded(message, tensors)
+    if tensors:
+        values = [ort_value(array) for array in tensors.values()]
+        options.add_external_initializers(list(tensors), values)
+    return onnxruntime.InferenceSession(
+        message,
+        options,
+        providers=["CPUExecutionProvider"] if providers is None else providers,
+        enable_fallback=0,  # a failing provider is an error, not a banner and another provider
+    )
+
+
+def run_session(
+    session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]
+) -> dict[str, Array]:
+    """All outputs that are tensors of numbers, by name. Feeds of other names are passed over.
+
+    Unlike the runtime's own `run` it takes and gives bfloat16, float8 and types below 8 bits.
+    """
+    taken = {each.name for each in session.get_inputs()}
+    values = {name: ort_value(array) for name, array in feeds.items() if name in taken}
+    names = [each.name for each in session.get_outputs()]
+    results = session.run_with_ort_values(names, values)
+    return {
+        name: _array(value)
+        for name, value in zip(names, results, strict=True)
+        if value.is_tensor() and value.data_type() != "tensor(string)"
+    }
+
+
+def evaluate(fragment: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """What a piece of a graph computes, as every session would: all its outputs by name.
+
+    One session runs the whole piece, on one thread: pieces are small.
+
+    Raises:
+        Exception: Whatever ONNX Runtime raises for the piece; see `reason`.
+    """
+    options = exact_session_options()
+    options.intra_op_num_threads = 1
+    return run_session(make_session(fragment, options), feeds)
+
+
+def reason(error: Exception) -> str:
+    """The runtime's message without its codes, source positions and C++ signatures."""
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
+    text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? (?=[A-Z'])", "", text, flags=re.DOTALL)
+    return text.removeprefix("Exception during initialization: ")
+
+
+def ort_value(array: Array) -> Any:
+    """An array as the runtime takes it; it is not copied if its elements lie in order."""
+    if array.dtype.isbuiltin == 1:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+    dtype = ir.DataType.from_numpy(array.dtype)
+    bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
+
+
+def _array(value: Any) -> Array:
+    """The array of a result, also of a type that the runtime's own conversion does not know."""
+    dtype = ir.DataType(value.element_type())
+    if dtype.numpy().isbuiltin == 1:
+        return np.asarray(value.numpy())
+    shape = value.shape()
+    size = -(-int(np.prod(shape)) * dtype.bitwidth // 8)
+    data = bytes((ctypes.c_char * size).from_address(value.data_ptr()))
+    tensor = onnx.TensorProto(dims=shape, data_type=int(dtype), raw_data=data)
+    return np.asarray(ir.TensorProtoTensor(tensor).numpy())
+
+
+def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
+    try:
+        options.get_session_config_entry(key)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _embedded(message: bytes, tensors: dict[str, Array]) -> tuple[bytes, dict[str, Array]]:
+    """The model with its tensors inside, as far as one message can hold them.
+
+    Options that carry a model's tensors fail with every other model, so the options of a caller,
+    who may use them again, get none if that can be avoided.
+    """
+    if len(message) + sum(array.nbytes for array in tensors.values()) > _LARGEST_MESSAGE:
+        return message, tensors
+    proto = onnx.load_model_from_string(message)
+    for initializer in proto.graph.initializer:
+        array = tensors.get(initializer.name)
+        if array is not None:
+            initializer.CopyFrom(onnx.numpy_helper.from_array(array, initializer.name))
+    return proto.SerializeToString(), {}

@@ -6,15 +6,13 @@ it does not have, because it merged nodes, are missing from what it gives; so ar
 no tensors of numbers.
 """
 
-import ctypes
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
@@ -22,14 +20,17 @@ import anybit.onnxruntime
 from anybit.comparison.arrays import Array, is_number
 from anybit.comparison.sides.qonnx import run_qonnx
 from anybit.errors import ModelError
-from anybit.onnx import exact_session_options, read, serialize
+from anybit.onnx import exact_session_options, read
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.passes import FoldConstants
-from anybit.onnxruntime import reason
+from anybit.onnx.runtime import make_session, reason, run_session
 
 Arrays: TypeAlias = dict[str, Array]
 Runner: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], Arrays]
+
+# The runtime's own, for what our sessions set otherwise.
+_DEFAULTS = {"session.disable_quant_qdq": "0", "session.qdq_matmulnbits_accuracy_level": "4"}
 
 
 def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
@@ -37,15 +38,12 @@ def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     exposed, folded = _folded(_exposed(model))
     if not exposed.graph.outputs:
         return folded
-    return folded | _results(anybit.onnxruntime.session(exposed), feeds)
+    return folded | run_session(anybit.onnxruntime.session(exposed), feeds)
 
 
 def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Every node as it stands: no optimisation, nothing folded."""
-    options = exact_session_options()
-    message, tensors = serialize(_exposed(model))
-    anybit.onnxruntime.attach(tensors, options)
-    return _results(_session(message, options), feeds)
+    return run_session(make_session(_exposed(model)), feeds)
 
 
 def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
@@ -60,12 +58,14 @@ def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     FoldConstants()(folded)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = exact_session_options().log_severity_level
+    for key, value in _DEFAULTS.items():
+        options.add_session_config_entry(key, value)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimized.onnx"
         options.optimized_model_filepath = str(path)
-        session = _session(ir.to_proto(folded).SerializeToString(), options)
-        exposed = ir.to_proto(_exposed(read(path)))
-    results = _results(_session(exposed.SerializeToString()), feeds) | _results(session, feeds)
+        session = make_session(folded, options)
+        optimized = make_session(_exposed(read(path)))
+    results = run_session(optimized, feeds) | run_session(session, feeds)
     wanted = {value.name for node in model.graph for value in node.outputs}
     return constants | {name: array for name, array in results.items() if name in wanted}
 
@@ -152,47 +152,3 @@ def _folded(model: ir.Model) -> tuple[ir.Model, Arrays]:
         if not value.uses():  # a session refuses stored tensors that it has no use for
             del graph.initializers[name]
     return model, {name: array_of(value) for name, value in constants.items()}
-
-
-def _session(
-    message: bytes, options: onnxruntime.SessionOptions | None = None
-) -> onnxruntime.InferenceSession:
-    options = exact_session_options() if options is None else options
-    anybit.onnxruntime.register(options)
-    return onnxruntime.InferenceSession(
-        message, options, providers=["CPUExecutionProvider"], enable_fallback=0
-    )
-
-
-def _results(session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> Arrays:
-    taken = {each.name for each in session.get_inputs()}
-    values = {name: _ort_value(array) for name, array in feeds.items() if name in taken}
-    names = [each.name for each in session.get_outputs()]
-    results = session.run_with_ort_values(names, values)
-    return dict(_tensors(names, results))
-
-
-def _tensors(names: Iterable[str], values: Iterable[Any]) -> Iterable[tuple[str, Array]]:
-    for name, value in zip(names, values, strict=True):
-        if value.is_tensor() and value.data_type() != "tensor(string)":
-            yield name, _array(value)
-
-
-def _ort_value(array: Array) -> Any:
-    dtype = ir.DataType.from_numpy(array.dtype)
-    if array.dtype.isbuiltin == 1:
-        return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
-    bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
-
-
-def _array(value: Any) -> Array:
-    """The array of a result, also of a type that the runtime's own conversion does not know."""
-    dtype = ir.DataType(value.element_type())
-    if dtype.numpy().isbuiltin == 1:
-        return np.asarray(value.numpy())
-    shape = value.shape()
-    size = -(-int(np.prod(shape)) * dtype.bitwidth // 8)
-    data = bytes((ctypes.c_char * size).from_address(value.data_ptr()))
-    tensor = onnx.TensorProto(dims=shape, data_type=int(dtype), raw_data=data)
-    return np.asarray(ir.TensorProtoTensor(tensor).numpy())
