@@ -107,7 +107,7 @@ def test_constants_are_checked_when_a_model_is_loaded(
     constants[name] = np.asarray(value)
     inputs = {"x": (F32, shape), "zeropt": (F32, None)}  # not all parameters need be constant
     unnamed = int_quant("x", "result", name="")
-    with pytest.raises(Exception, match=f"IntQuant node that computes 'result': {message}"):
+    with pytest.raises(Exception, match=f"node 'result' \\(IntQuant\\): {message}"):
         session(model([unnamed], inputs, {"result": (F32, None)}, constants))
 
 

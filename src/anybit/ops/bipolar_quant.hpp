@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-#include "../_native/types.hpp"
+#include "types.hpp"
 
 namespace anybit {
 

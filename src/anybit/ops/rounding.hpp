@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "../_native/types.hpp"
+#include "types.hpp"
 
 namespace anybit {
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of an operator's inputs, from the gradient of its result, in one pass over x.
+#pragma once
+
+#include <vector>
+
+#include "_native/threads/workers.hpp"
+#include "elementwise_plan.hpp"
+#include "gradient_kernels.hpp"
+
+namespace anybit {
+
+class Backward : public ElementwisePlan {
+ public:
+  // What arrives and what is wanted. Tensors that are not given are not wanted.
+  struct Gradients {
+    Tensor arriving;                           // of x's shape, of any floating type
+    Tensor of_x;                               // of x's shape and type
+    std::array<Tensor, max_inputs> of_inputs;  // contiguous, of the input's shape, floating
+  };
+
+  // Throws Error if the inputs are not what the operator takes, or the gradient is not of x's
+  // shape. x's gradient may be written to x or to the arriving gradient, and overlaps nothing else.
+  // All that is pointed to must outlive the object.
+  Backward(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs,
+           const Gradients& gradients);
+
+  // Computes all gradients. The sums of parameters are the same
+  // bits whatever the number of threads and the instruction set: products are rounded to the
+  // compute type, added in float64 in an order that only the arrays determine, and rounded to the
+  // parameter's type (to half types by way of float32).
+  void run(const Workers& workers);
+
+ private:
+  // A parameter whose gradient is wanted.
+  struct Sum {
+    int parameter;
+    int product;  // its place among the kernel's products
+    Tensor gradient;
+    std::int64_t count;   // elements
+    std::int64_t offset;  // of its sums in those of a chunk
+    std::vector<double> total;
+  };
+  struct Buffers {
+    Scratch scratch;
+    alignas(64) double gradient[block];
+    alignas(64) double sums[max_products][block];
+  };
+  // Without a table, the chunks share the sums of parameters with more elements than this.
+  static constexpr std::int64_t most_own_sums = 4096;
+
+  std::uint32_t plan_sums(const Gradients& gradients);
+  void plan_chunks();
+  void run_part(std::int64_t first, std::int64_t last, double* sums) noexcept;
+  void run_rows(const Position& at, std::int64_t count, double* sums, Buffers& buffers);
+  void run_row(const Position& at, std::int64_t first, std::int64_t last, double* sums,
+               Buffers& buffers);
+  void differentiate(const Position& at, std::int64_t first, GradientRows all, double* sums,
+                     Buffers& buffers);
+  void point_to_sums(const Position& at, std::int64_t first, GradientRows& all, double* sums,
+                     Buffers& buffers);
+  void add_elements(const Position& at, std::int64_t first, std::int64_t length, double* sums,
+                    const Buffers& buffers);
+  bool has_own_sums(const Sum& sum) const { return sum.count <= most_own_sums; }
+  // Whether each element of the parameter meets one element of x: there is nothing to add then.
+  bool meets_one(const Sum& sum) const { return sum.count == size(); }
+  double* elements_of(Sum& sum, double* sums) const {
+    return has_own_sums(sum) ? sums + sum.offset : sum.total.data();
+  }
+  void deliver(const std::vector<double>& sums);
+
+  GradientKernel kernel_{};
+  const GradientSet& gradients_;
+  const char* x_ = nullptr;
+  const char* arriving_ = nullptr;
+  char* out_ = nullptr;  // null where x's gradient is not wanted
+  ElementType arriving_type_{};
+  // Which operands the kernel reaches itself, without conversion; and whether it does all of them.
+  bool direct_x_ = false, direct_arriving_ = false, direct_out_ = false, direct_ = false;
+  std::int64_t longest_ = 0;  // row that the kernel may get; scratch arrays hold a block
+  int scope_ = 0;             // which of the kernel's loops: see gradient_kernels.hpp
+  int products_ = 0;          // that these sum, wanted or not
+  std::vector<Sum> sums_;
+  std::int64_t chunk_sums_ = 0;  // the float64 numbers that one chunk sums to
+  std::int64_t chunk_ = 0;       // elements
+};
+
+}  // namespace anybit

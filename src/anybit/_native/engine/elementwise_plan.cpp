@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checking the inputs and laying out the loops; plan_table.cpp keeps the prepared parameters.
+#include "elementwise_plan.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "ieee_arithmetic.hpp"
+
+namespace anybit {
+
+void ElementwisePlan::Position::advance(const Position& steps, std::int64_t times) {
+  x += steps.x * times;
+  out += steps.out * times;
+  gradient += steps.gradient * times;
+  table += steps.table * times;
+  for (std::size_t i = 0; i < max_parameters; ++i) {
+    parameters[i] += steps.parameters[i] * times;
+    targets[i] += steps.targets[i] * times;
+  }
+}
+
+bool ElementwisePlan::Loop::varies() const {
+  const auto moves = [](std::int64_t step) { return step != 0; };
+  return std::any_of(parameters.begin(), parameters.end(), moves) ||
+         std::any_of(targets.begin(), targets.end(), moves);
+}
+
+// Whether all operands go on past the end of the inner loop as if it were longer.
+bool ElementwisePlan::Loop::carries_on(const Loop& inner) const {
+  bool all = x == inner.x * inner.size && out == inner.out * inner.size &&
+             gradient == inner.gradient * inner.size;
+  for (std::size_t i = 0; i < max_parameters; ++i)
+    all = all && parameters[i] == inner.parameters[i] * inner.size &&
+          targets[i] == inner.targets[i] * inner.size;
+  return all;
+}
+
+ElementwisePlan::ElementwisePlan(const OperatorInfo& op, const void* attributes,
+                                 std::span<const Tensor> inputs)
+    : op_(op),
+      attributes_(attributes),
+      level_(selected_level()),
+      set_(kernels_of<KernelSet>(level_)) {
+  const Tensor& x = inputs[0];
+  x_type_ = x.type;
+  out_type_ = result_type(op, attributes, x.type);
+  if (x.rank > max_rank)
+    throw Error(Error::Kind::value, "arrays of more than " + std::to_string(max_rank) +
+                                        " dimensions are not supported, got " +
+                                        std::to_string(x.rank));
+  const IeeeArithmetic ieee;
+  std::array<Range, max_inputs> ranges;
+  check_inputs(op, attributes, inputs, ranges.data());
+
+  float64_ = x.type == ElementType::float64;
+  if (std::any_of(x.shape, x.shape + x.rank, [](auto size) { return size == 0; })) {
+    size_ = 0;  // and the other sizes may be anything
+    return;
+  }
+  variant_ = op.variant(attributes, float64_, ranges.data());
+  parameter_count_ = static_cast<int>(op.inputs.size()) - 1;
+  for (int i = 0; i < parameter_count_; ++i) {
+    const bool given = static_cast<std::size_t>(i) + 1 < inputs.size() && inputs[i + 1].given;
+    absent_[i] = op.inputs[i + 1].absent;
+    parameters_[i] = given ? inputs[i + 1] : Tensor{&absent_[i], ElementType::float64};
+  }
+}
+
+void ElementwisePlan::lay_out(const Arrays& arrays, const Preparation& preparation,
+                              std::uint32_t summed) {
+  if (size_ == 0) return;
+  const IeeeArithmetic ieee;
+  preparation_ = preparation;
+  lay_out_loops(arrays, summed);
+  merge_loops();
+  plan_table();
+}
+
+void ElementwisePlan::lay_out_loops(const Arrays& arrays, std::uint32_t summed) {
+  const Tensor& x = arrays.x;
+  const Tensor& gradient = arrays.gradient == nullptr ? x : *arrays.gradient;
+  const int axis = op_.parameter_axis == nullptr ? 0 : op_.parameter_axis(attributes_, x.rank);
+  // Strides of a contiguous array, built from the last dimension on.
+  Position next{size_of(x.type), size_of(out_type_), size_of(gradient.type), 0, {}, {}};
+  for (int p = 0; p < parameter_count_; ++p) {
+    next.parameters[p] = size_of(parameters_[p].type);
+    next.targets[p] = static_cast<std::int64_t>(summed >> p & 1u);
+  }
+  const auto step = [](const Tensor& tensor, int dim, std::int64_t contiguous) {
+    return tensor.strides ? tensor.strides[dim] : contiguous;
+  };
+  for (int dim = x.rank - 1; dim >= 0; --dim) {
+    const std::int64_t size = x.shape[dim];
+    Loop loop{{step(x, dim, next.x),
+               step(arrays.out, dim, next.out),
+               step(gradient, dim, next.gradient),
+               0,
+               {},
+               {}},
+              size};
+    for (int p = 0; p < parameter_count_; ++p) {
+      const Tensor& parameter = parameters_[p];
+      const int own =
+          op_.parameter_axis != nullptr ? (dim == axis ? 0 : -1) : dim - x.rank + parameter.rank;
+      if (own < 0 || own >= parameter.rank || parameter.shape[own] == 1) continue;
+      loop.parameters[p] = step(parameter, own, next.parameters[p]);
+      loop.targets[p] = next.targets[p];
+      next.parameters[p] *= size;
+      next.targets[p] *= size;
+    }
+    next.x *= size;
+    next.out *= size;
+    next.gradient *= size;
+    size_ *= size;
+    if (size != 1) loop_[loops_++] = loop;
+  }
+  std::reverse(loop_.begin(), loop_.begin() + loops_);
+  if (loops_ == 0) loop_[loops_++] = Loop{{next.x, next.out, next.gradient, 0, {}, {}}, 1};
+}
+
+void ElementwisePlan::merge_loops() {
+  // The loop in which out moves least goes innermost, whatever the memory order of the arrays.
+  std::stable_sort(loop_.begin(), loop_.begin() + loops_,
+                   [](const Loop& a, const Loop& b) { return std::abs(a.out) > std::abs(b.out); });
+  int kept = 0;
+  for (int i = 1; i < loops_; ++i) {
+    if (loop_[kept].carries_on(loop_[i])) {
+      const std::int64_t outer = loop_[kept].size;
+      loop_[kept] = loop_[i];
+      loop_[kept].size *= outer;
+    } else {
+      loop_[++kept] = loop_[i];
+    }
+  }
+  loops_ = kept + 1;
+  row_loop_ = kept;
+  row_ = loop_[kept].size;
+}
+
+}  // namespace anybit

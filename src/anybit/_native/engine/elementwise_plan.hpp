@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which loops run over the arrays of one call, and where each step finds its prepared parameters.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kernels.hpp"
+#include "operator_info.hpp"
+#include "ops/types.hpp"
+
+namespace anybit {
+
+class ElementwisePlan {
+ public:
+  ElementwisePlan(const ElementwisePlan&) = delete;
+  ElementwisePlan& operator=(const ElementwisePlan&) = delete;
+
+  // The number of elements.
+  std::int64_t size() const { return size_; }
+
+ protected:
+  static constexpr int max_parameters = max_inputs - 1;
+
+  // What has x's shape; a gradient arrives in the backward pass only.
+  struct Arrays {
+    const Tensor& x;
+    const Tensor& out;
+    const Tensor* gradient = nullptr;
+  };
+
+  // Checks the inputs of a call: throws Error if they are not what the operator takes. All that is
+  // pointed to must outlive the plan.
+  ElementwisePlan(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs);
+  ~ElementwisePlan() = default;
+
+  // `summed` has a bit for each parameter of which every element is told apart, equal or not.
+  void lay_out(const Arrays& arrays, const Preparation& preparation, std::uint32_t summed = 0);
+
+  // How far each operand moves. The table of prepared parameters and the targets, which are the
+  // elements of the summed parameters in C order, count in elements, everything else in bytes.
+  struct Position {
+    std::int64_t x, out, gradient, table;
+    std::array<std::int64_t, max_parameters> parameters, targets;
+    void advance(const Position& steps, std::int64_t times);
+  };
+  // One loop over all operands, and how far they move from one step to the next.
+  struct Loop : Position {
+    std::int64_t size;
+    bool varies() const;
+    bool carries_on(const Loop& inner) const;
+  };
+  // Elements converted or prepared at a time: all scratch arrays together stay below 40 KiB.
+  static constexpr std::int64_t block = 256;
+  struct Scratch {
+    alignas(64) double x[block];
+    alignas(64) double out[block];
+    alignas(64) double gathered[max_parameters][block];
+    alignas(64) double prepared[max_columns * block];
+  };
+
+  // Goes through the elements [first, last), counted in an order of the plan's own.
+  // part(at, begin, end) gets elements of the row at a position. Where `by_rows` says so,
+  // whole(at, count) gets as many whole rows, along the loop around them.
+  template <class Part, class Whole>
+  void walk(std::int64_t first, std::int64_t last, bool by_rows, Part part, Whole whole) const;
+
+  // Whether each row starts at the entry of the table where the one before it does, or at the next.
+  bool has_entries_by_row() const {
+    return plane_ > 0 && row_loop_ > 0 && (period_ == 0 || period_ == row_);
+  }
+
+  // Points `rows` to the parameters of the elements from `first` on of the row at a position, and
+  // makes it no longer than they last. What is in no table is prepared, `block` elements at most;
+  // one set for the whole row is kept if `rows` has it already.
+  void find_parameters(Rows& rows, const Position& at, std::int64_t first, Scratch& scratch) const;
+
+  // Sums start from the number that changes none, negative zeros included.
+  static constexpr double nothing = -0.0;
+
+  // Adds what was summed for each entry of the table to the elements of a parameter.
+  void add_entries(const double* entries, int parameter, double* elements) const;
+
+  std::int64_t element_size() const { return float64_ ? 8 : 4; }
+  const Loop& inner() const { return loop_[loops_ - 1]; }
+
+  const OperatorInfo& op_;
+  const void* attributes_;
+  const Level level_;
+  const KernelSet& set_;
+  int variant_ = 0;
+  bool float64_;
+  ElementType x_type_;
+  ElementType out_type_;
+  int parameter_count_;
+  std::array<Tensor, max_parameters> parameters_;
+  std::int64_t size_ = 1;
+  int loops_ = 0;
+  std::array<Loop, max_rank> loop_;  // outermost first
+  int row_loop_ = 0;                 // from this loop on, all loops together are one row
+  std::int64_t row_ = 1;             // elements in a row
+  std::int64_t period_ = 0;   // after which a row's parameters repeat; 0: one set for the whole row
+  std::int64_t entries_ = 0;  // sets of parameters in the table; 0: too many for a table
+  std::int64_t plane_ = 0;    // elements from one column of the table to the next
+
+ private:
+  void lay_out_loops(const Arrays& arrays, std::uint32_t summed);
+  void merge_loops();
+  void plan_table();
+  void fill_table();
+  template <class Visit>
+  void for_each_run_of_entries(Visit visit) const;
+  bool widen_row();
+  void repeat_table(const char* compact, std::int64_t compact_plane);
+  std::int64_t compact_entry(std::int64_t entry) const;
+  char* allocate_table();
+  void prepare(const Position& at, int along, std::int64_t first, std::int64_t count,
+               void* prepared, std::int64_t plane, Scratch& scratch) const;
+  std::int64_t table_limit() const;
+
+  std::array<double, max_parameters> absent_;  // stands in for inputs that are not given
+  Preparation preparation_{};
+  int innermost_ = -1;  // the innermost loop in which any parameter varies
+  // Entries that each loop moves by, and their number, before rows were widened.
+  std::array<std::int64_t, max_rank> compact_steps_;
+  std::int64_t compact_entries_ = 0;
+  // A single set fits into the object itself; tables are allocated.
+  alignas(64) std::array<double, max_columns> single_set_;
+  std::unique_ptr<char[]> memory_;
+  char* table_ = nullptr;
+};
+
+template <class Part, class Whole>
+void ElementwisePlan::walk(std::int64_t first, std::int64_t last, bool by_rows, Part part,
+                           Whole whole) const {
+  std::array<std::int64_t, max_rank> index;
+  Position at{};
+  std::int64_t rest = first / row_;
+  for (int i = row_loop_ - 1; i >= 0; rest /= loop_[i].size, --i) {
+    index[i] = rest % loop_[i].size;
+    at.advance(loop_[i], index[i]);
+  }
+  for (std::int64_t begin = first % row_; first < last; begin = 0) {
+    std::int64_t rows = 1;
+    if (by_rows && begin == 0 && last - first >= row_) {
+      rows = std::min((last - first) / row_, loop_[row_loop_ - 1].size - index[row_loop_ - 1]);
+      whole(at, rows);
+      first += rows * row_;
+    } else {
+      const std::int64_t end = std::min(row_, begin + last - first);
+      part(at, begin, end);
+      first += end - begin;
+    }
+    for (int i = row_loop_ - 1; i >= 0; --i, rows = 1) {
+      at.advance(loop_[i], rows);
+      index[i] += rows;
+      if (index[i] < loop_[i].size) break;
+      at.advance(loop_[i], -loop_[i].size);
+      index[i] = 0;
+    }
+  }
+}
+
+}  // namespace anybit

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops of the backward pass. Compiled once per instruction set: see kernel_loops.hpp.
+#include "gradient_kernels.hpp"
+
+#include "kernel_loops.hpp"
+#include "ops/operators.hpp"
+
+namespace anybit::ANYBIT_ISA {
+namespace {
+
+template <class T>
+[[gnu::always_inline]] inline T carried(T gradient, T partial) {
+  return partial == T(0) ? T(0) : gradient * partial;
+}
+
+template <class T>
+struct Row {
+  const T* x;
+  const T* gradient;
+  T* out;
+  std::int64_t length;
+  std::array<double*, max_products> sums;
+};
+
+// The lanes of a sum: the same number whatever the vector width, so that the result is the same.
+constexpr int lanes = 16;
+
+// The sum of the lanes, always in this order.
+[[gnu::always_inline]] inline double total(const double* lane) {
+  double eight[8], four[4];
+  for (int l = 0; l < 8; ++l) eight[l] = lane[l] + lane[l + 8];
+  for (int l = 0; l < 4; ++l) four[l] = eight[l] + eight[l + 4];
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// One set of parameters for the whole row: the first `summed` parameters have one sum each.
+template <std::size_t summed, class T>
+[[gnu::always_inline]] inline void differentiate_uniform(const Row<T>& row, auto partials_of) {
+  const T* const x = row.x;
+  const T* const gradient = row.gradient;
+  T* const out = row.out;
+  double lane[summed + 1][lanes];
+  for (auto& each : lane)
+    for (double& sum : each) sum = -0.0;
+  const auto element = [&](std::int64_t i, int l) {
+    const T arriving = gradient[i];
+    const auto partials = partials_of(x[i]);
+    out[i] = carried(arriving, partials[0]);
+    for (std::size_t p = 0; p < summed; ++p)
+      lane[p][l] += static_cast<double>(carried(arriving, partials[p + 1]));
+  };
+  std::int64_t i = 0;
+  for (; i + lanes <= row.length; i += lanes)
+    for_each_element(lanes, [&](std::int64_t l) { element(i + l, static_cast<int>(l)); });
+  for_each_element(row.length - i, [&](std::int64_t l) { element(i + l, static_cast<int>(l)); });
+  for (std::size_t p = 0; p < summed; ++p) *row.sums[p] += total(lane[p]);
+}
+
+// Parameters by element: the first `summed` of them have a sum per element.
+template <std::size_t summed, class T>
+[[gnu::always_inline]] inline void differentiate_varying(const Row<T>& row, auto partials_at) {
+  const T* const x = row.x;
+  const T* const gradient = row.gradient;
+  T* const out = row.out;
+  const auto sums = row.sums;
+  for_each_element(row.length, [=](std::int64_t i) {
+    const T arriving = gradient[i];
+    const auto partials = partials_at(x[i], i);
+    out[i] = carried(arriving, partials[0]);
+    for (std::size_t p = 0; p < summed; ++p)
+      sums[p][i] += static_cast<double>(carried(arriving, partials[p + 1]));
+  });
+}
+
+template <class Op, class T, int variant, bool uniform, std::size_t summed, std::size_t... column>
+[[gnu::always_inline]] inline void differentiate_row(const Row<T>& row, const T* prepared,
+                                                     std::int64_t plane,
+                                                     std::index_sequence<column...>) {
+  if constexpr (uniform) {
+    const T one[] = {prepared[static_cast<std::int64_t>(column) * plane]...};
+    const auto partials = [=](T x, std::int64_t = 0) {
+      return Op::template partials<variant>(x, one[column]...);
+    };
+    if constexpr (summed == 0) differentiate_varying<summed>(row, partials);
+    else differentiate_uniform<summed>(row, partials);
+  } else {
+    differentiate_varying<summed>(row, [=](T x, std::int64_t i) {
+      return Op::template partials<variant>(
+          x, prepared[static_cast<std::int64_t>(column) * plane + i]...);
+    });
+  }
+}
+
+template <class Op, class T, int variant, bool uniform, std::size_t summed>
+void differentiate(const GradientRows& all) {
+  const char* x = static_cast<const char*>(all.rows.x);
+  const char* gradient = static_cast<const char*>(all.gradient);
+  char* out = static_cast<char*>(all.rows.out);
+  const T* prepared = static_cast<const T*>(all.rows.prepared);
+  auto sums = all.sums;
+  for (std::int64_t row = 0; row < all.rows.rows; ++row) {
+    differentiate_row<Op, T, variant, uniform, summed>(
+        Row<T>{reinterpret_cast<const T*>(x), reinterpret_cast<const T*>(gradient),
+               reinterpret_cast<T*>(out), all.rows.length, sums},
+        prepared, all.rows.plane, std::make_index_sequence<columns<Op, T, true>>{});
+    x += all.rows.x_step;
+    gradient += all.gradient_step;
+    out += all.rows.out_step;
+    prepared += all.rows.prepared_step;
+    for (std::size_t p = 0; p < summed; ++p) sums[p] += all.sums_step;
+  }
+}
+
+template <class Op, class T>
+GradientKernel kernel_of() {
+  constexpr std::size_t parameters = Op::differentiable.size() - 1;
+  static_assert(columns<Op, T, true> <= max_columns);
+  static_assert(parameters <= max_products);
+  return []<int... variant>(std::integer_sequence<int, variant...>) {
+    static constexpr Prepare prepares[] = {prepare<Op, T, variant, true>...};
+    static constexpr Differentiate loops[gradient_scopes][2][Op::variants] = {
+        {{differentiate<Op, T, variant, true, 0>...}, {differentiate<Op, T, variant, false, 0>...}},
+        {{differentiate<Op, T, variant, true, 1>...}, {differentiate<Op, T, variant, false, 1>...}},
+        {{differentiate<Op, T, variant, true, parameters>...},
+         {differentiate<Op, T, variant, false, parameters>...}}};
+    GradientKernel kernel{{static_cast<int>(columns<Op, T, true>), prepares}, {}};
+    for (int scope = 0; scope < gradient_scopes; ++scope)
+      kernel.loops[scope] = {loops[scope][0], loops[scope][1]};
+    return kernel;
+  }(std::make_integer_sequence<int, Op::variants>{});
+}
+
+GradientKernel kernel(int operator_index, bool float64) {
+  GradientKernel found{};
+  int index = 0;
+  Operators::for_each([&]<class Op>() {
+    if constexpr (requires { Op::differentiable; })
+      if (index == operator_index)
+        found = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
+    ++index;
+  });
+  return found;
+}
+
+constexpr GradientSet all{kernel};
+
+}  // namespace
+}  // namespace anybit::ANYBIT_ISA
+
+template <>
+const anybit::GradientSet& anybit::compiled<anybit::GradientSet, anybit::Level::ANYBIT_ISA>() {
+  return ANYBIT_ISA::all;
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators' loops. Compiled once per instruction set: see kernel_loops.hpp.
+#include "kernels.hpp"
+
+#include "half.hpp"
+#include "kernel_loops.hpp"
+#include "ops/operators.hpp"
+
+namespace anybit::ANYBIT_ISA {
+namespace {
+
+template <class Op, class T, int variant, bool uniform, std::size_t... column>
+[[gnu::always_inline]] inline void apply_row(const T* x, auto* out, std::int64_t length,
+                                             const T* prepared, std::int64_t plane,
+                                             std::index_sequence<column...>) {
+  if constexpr (uniform) {
+    const T parameters[] = {prepared[static_cast<std::int64_t>(column) * plane]...};
+    for_each_element(length, [&](std::int64_t i) {
+      out[i] = Op::template apply<variant>(x[i], parameters[column]...);
+    });
+  } else {
+    for_each_element(length, [&](std::int64_t i) {
+      out[i] = Op::template apply<variant>(
+          x[i], prepared[static_cast<std::int64_t>(column) * plane + i]...);
+    });
+  }
+}
+
+template <class Op, class T, int variant, bool uniform>
+void apply(const Rows& rows) {
+  constexpr auto all = std::make_index_sequence<columns<Op, T, false>>{};
+  using Result = decltype([]<std::size_t... c>(std::index_sequence<c...>) {
+    return Op::template apply<variant>(T(), (static_cast<void>(c), T())...);
+  }(all));
+  const char* x = static_cast<const char*>(rows.x);
+  char* out = static_cast<char*>(rows.out);
+  const T* prepared = static_cast<const T*>(rows.prepared);
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    apply_row<Op, T, variant, uniform>(reinterpret_cast<const T*>(x),
+                                       reinterpret_cast<Result*>(out), rows.length, prepared,
+                                       rows.plane, all);
+    x += rows.x_step;
+    out += rows.out_step;
+    prepared += rows.prepared_step;
+  }
+}
+
+template <class Op, class T>
+Kernel kernel_of() {
+  static_assert(Op::inputs.size() <= max_inputs && columns<Op, T, false> <= max_columns);
+  return []<int... variant>(std::integer_sequence<int, variant...>) {
+    static constexpr Prepare prepares[] = {prepare<Op, T, variant, false>...};
+    static constexpr Apply uniforms[] = {apply<Op, T, variant, true>...};
+    static constexpr Apply varyings[] = {apply<Op, T, variant, false>...};
+    return Kernel{{static_cast<int>(columns<Op, T, false>), prepares}, uniforms, varyings};
+  }(std::make_integer_sequence<int, Op::variants>{});
+}
+
+Kernel kernel(int operator_index, bool float64) {
+  Kernel found{};
+  int index = 0;
+  Operators::for_each([&]<class Op>() {
+    if (index++ == operator_index)
+      found = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
+  });
+  return found;
+}
+
+// How each element type lies in memory, in the order of ElementType.
+using AllStored = std::tuple<float, double, std::uint16_t, std::uint16_t, std::int8_t, std::int16_t,
+                             std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t,
+                             std::uint64_t, std::uint8_t>;
+template <ElementType type>
+using Stored = std::tuple_element_t<static_cast<std::size_t>(type), AllStored>;
+
+template <ElementType type, class T>
+[[gnu::always_inline]] inline T decoded(Stored<type> stored) {
+  if constexpr (type == ElementType::float16) return from_float16(stored);
+  else if constexpr (type == ElementType::bfloat16) return from_bfloat16(stored);
+  else if constexpr (type == ElementType::boolean) return stored != 0 ? T(1) : T(0);
+  else return static_cast<T>(stored);
+}
+
+template <ElementType type, class T>
+[[gnu::always_inline]] inline Stored<type> encoded(T value) {
+  if constexpr (type == ElementType::float16) return to_float16(static_cast<float>(value));
+  else if constexpr (type == ElementType::bfloat16) return to_bfloat16(static_cast<float>(value));
+  else return static_cast<Stored<type>>(value);
+}
+
+template <ElementType type, class T>
+void load(const void* x, std::int64_t stride, std::int64_t count, void* out) {
+  using S = Stored<type>;
+  if (stride == static_cast<std::int64_t>(sizeof(S))) {
+    for (std::int64_t i = 0; i < count; ++i)
+      static_cast<T*>(out)[i] = decoded<type, T>(static_cast<const S*>(x)[i]);
+    return;
+  }
+  const char* next = static_cast<const char*>(x);
+  for (std::int64_t i = 0; i < count; ++i, next += stride)
+    static_cast<T*>(out)[i] = decoded<type, T>(*reinterpret_cast<const S*>(next));
+}
+
+template <ElementType type, class T>
+void store(const void* x, std::int64_t count, void* out, std::int64_t stride) {
+  using S = Stored<type>;
+  // Integer results are stored from their own bits, floating ones from the compute type.
+  using From = std::conditional_t<is_floating(type), T, S>;
+  if (stride == static_cast<std::int64_t>(sizeof(S))) {
+    for (std::int64_t i = 0; i < count; ++i)
+      static_cast<S*>(out)[i] = encoded<type>(static_cast<const From*>(x)[i]);
+    return;
+  }
+  char* next = static_cast<char*>(out);
+  for (std::int64_t i = 0; i < count; ++i, next += stride)
+    *reinterpret_cast<S*>(next) = encoded<type>(static_cast<const From*>(x)[i]);
+}
+
+template <int... type>
+constexpr auto loads(std::integer_sequence<int, type...>) {
+  return std::array<std::array<Load, 2>, element_type_count>{
+      {{load<ElementType{type}, float>, load<ElementType{type}, double>}...}};
+}
+
+template <int... type>
+constexpr auto stores(std::integer_sequence<int, type...>) {
+  return std::array<std::array<Store, 2>, element_type_count>{
+      {{store<ElementType{type}, float>, store<ElementType{type}, double>}...}};
+}
+
+constexpr KernelSet all{kernel, loads(std::make_integer_sequence<int, element_type_count>{}),
+                        stores(std::make_integer_sequence<int, element_type_count>{})};
+
+}  // namespace
+}  // namespace anybit::ANYBIT_ISA
+
+template <>
+const anybit::KernelSet& anybit::compiled<anybit::KernelSet, anybit::Level::ANYBIT_ISA>() {
+  return ANYBIT_ISA::all;
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops that are compiled once per instruction set, behind plain function pointers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "_native/isa/levels.hpp"
+#include "ops/types.hpp"
+
+namespace anybit {
+
+// No operator has more inputs or needs more prepared parameters per element.
+inline constexpr int max_inputs = 6;
+inline constexpr int max_columns = 9;
+
+// Parameters are kept by column: `plane` elements lie between one column and the next.
+
+// prepared columns <- gathered input columns (compute type; double for integer inputs).
+using Prepare = void (*)(const void* attributes, const void* const* gathered, std::int64_t count,
+                         void* prepared, std::int64_t plane);
+// out[i] <- operator(x[i]) over contiguous rows; x and out may be the same array.
+struct Rows {
+  const void* x;
+  void* out;
+  std::int64_t length;  // elements in a row
+  const void* prepared;
+  std::int64_t plane;
+  std::int64_t rows = 1;
+  std::int64_t x_step = 0;  // bytes from one row to the next
+  std::int64_t out_step = 0;
+  std::int64_t prepared_step = 0;  // elements from one row's parameters to the next row's
+};
+using Apply = void (*)(const Rows& rows);
+// out[i] <- x[i] converted to the compute type; x strided in bytes, out contiguous.
+using Load = void (*)(const void* x, std::int64_t stride, std::int64_t count, void* out);
+// out[i] <- x[i] converted to the element type; x contiguous, out strided in bytes.
+using Store = void (*)(const void* x, std::int64_t count, void* out, std::int64_t stride);
+
+// How parameters are prepared, by variant, and the number of columns that this gives.
+struct Preparation {
+  int columns;
+  const Prepare* prepare;
+};
+
+// The loops of one operator for one compute type, by variant. `uniform` takes one set of prepared
+// parameters for all elements, `varying` one per element.
+struct Kernel {
+  Preparation preparation;
+  const Apply* uniform;
+  const Apply* varying;
+};
+
+// The family of the operators' loops: those of one level. The second index: 0 float32, 1 float64.
+struct KernelSet {
+  Kernel (*kernel)(int operator_index, bool float64);
+  std::array<std::array<Load, 2>, element_type_count> load;
+  std::array<std::array<Store, 2>, element_type_count> store;
+};
+
+}  // namespace anybit

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// An operator with its type erased, so that checking and planning are compiled once.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "ops/types.hpp"
+
+namespace anybit {
+
+struct OperatorInfo {
+  std::string_view name;
+  int index;
+  std::span<const Input> inputs;
+  std::span<const int> differentiable;  // which inputs, in the order of `partials`; x is the first
+  int (*variant)(const void* attributes, bool float64, const Range* ranges);
+  ElementType (*result_type)(const void* attributes, ElementType x);
+  // The axis of 1-D parameters, -1 for a single element; null where NumPy's broadcasting holds.
+  int (*parameter_axis)(const void* attributes, int rank);
+};
+
+// The places of an operator's differentiable inputs among all.
+template <class Op>
+constexpr auto differentiable_inputs() {
+  if constexpr (requires { Op::differentiable; }) {
+    std::array<int, Op::differentiable.size()> places{};
+    for (std::size_t i = 0; i < places.size(); ++i)
+      while (Op::inputs[static_cast<std::size_t>(places[i])].name != Op::differentiable[i])
+        ++places[i];
+    static_assert(Op::differentiable[0] == Op::inputs[0].name);
+    return places;
+  } else {
+    return std::array<int, 0>{};
+  }
+}
+
+template <class Op, class List>
+const OperatorInfo& operator_info() {
+  using Attributes = typename Op::Attributes;
+  static constexpr auto differentiable = differentiable_inputs<Op>();
+  static const OperatorInfo info{
+      Op::name,
+      [] {
+        int index = 0, found = -1;
+        List::for_each([&]<class Other>() {
+          if (std::is_same_v<Op, Other>) found = index;
+          ++index;
+        });
+        return found;
+      }(),
+      Op::inputs,
+      differentiable,
+      [](const void* attributes, bool float64, const Range* ranges) {
+        const auto& typed = *static_cast<const Attributes*>(attributes);
+        if constexpr (requires { Op::variant(typed); }) {
+          return Op::variant(typed);
+        } else {
+          const std::span<const Range, Op::inputs.size()> all(ranges, Op::inputs.size());
+          return float64 ? Op::template variant<double>(typed, all)
+                         : Op::template variant<float>(typed, all);
+        }
+      },
+      [](const void* attributes, ElementType x) {
+        if constexpr (requires(const Attributes& typed) { Op::result_type(typed); })
+          return Op::result_type(*static_cast<const Attributes*>(attributes));
+        else return x;
+      },
+      [] {
+        int (*axis)(const void*, int) = nullptr;
+        if constexpr (requires(const Attributes& typed) { Op::parameter_axis(typed, 0); })
+          axis = [](const void* attributes, int rank) {
+            return Op::parameter_axis(*static_cast<const Attributes*>(attributes), rank);
+          };
+        return axis;
+      }()};
+  return info;
+}
+
+// The type of the result for an x of that type. Throws Error for an x the operator does not take.
+ElementType result_type(const OperatorInfo& op, const void* attributes, ElementType x);
+
+// Throws Error unless the inputs are what the operator takes: all there, of real numbers inside
+// their domains, broadcasting to x. `ranges` receives what the integer inputs hold.
+void check_inputs(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs,
+                  Range* ranges);
+
+// Throws Error unless the gradient of the result is floating and has x's shape.
+void check_gradient(const OperatorInfo& op, const Tensor& gradient, const Tensor& x);
+
+}  // namespace anybit

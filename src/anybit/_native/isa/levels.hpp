@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instruction sets that kernels are compiled for, and which of them runs. Knows no kernel: a
+// family of kernels adds itself to every level by one line, see `compiled`.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace anybit {
+
+// What each level needs of the processor stands in levels.cpp, its compiler flags in
+// CMakeLists.txt.
+enum class Level : std::uint8_t { baseline, avx2, avx512 };
+#ifdef ANYBIT_X86_KERNELS
+inline constexpr int level_count = 3;
+#else
+inline constexpr int level_count = 1;
+#endif
+
+std::string_view name_of(Level level);
+
+// The level in use: the best one this processor runs, or what ANYBIT_ISA names. Throws Error if
+// that is unknown or cannot run here.
+Level selected_level();
+
+// Use another level from now on. Throws Error for one that is unknown or that cannot run here.
+void select_level(std::string_view name);
+
+// The kernels of one family for one level. Each family is a type whose object holds its kernels'
+// addresses; the file that is compiled once per level specializes this for Level::ANYBIT_ISA.
+template <class Family, Level level>
+const Family& compiled();
+
+// The kernels of a family for a level.
+template <class Family>
+const Family& kernels_of(Level level) {
+  static constexpr auto all = []<int... each>(std::integer_sequence<int, each...>) {
+    return std::array{&compiled<Family, Level{each}>...};
+  }(std::make_integer_sequence<int, level_count>{});
+  return all[static_cast<std::size_t>(level)]();
+}
+
+}  // namespace anybit

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arguments of a Python call as what an operator declares.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "_native/engine/operator_info.hpp"
+#include "arrays.hpp"
+
+namespace anybit {
+
+inline bool has_attribute(nb::handle object, const char* name) {
+  return in_python([&] { return PyObject_HasAttrString(object.ptr(), name); }) == 1;
+}
+
+inline void read_attribute(nb::handle value, std::string_view name, bool& flag) {
+  // NumPy's bools and integers are scalars of their own.
+  if (!PyLong_Check(value.ptr()) && !has_attribute(value, "dtype"))
+    throw Error(Error::Kind::type, std::string(name) + " must be a bool, got " + repr_of(value));
+  flag = is_true(value);
+}
+
+inline void read_attribute(nb::handle value, std::string_view name, std::int64_t& number) {
+  const nb::object index = object_from([&] { return PyNumber_Index(value.ptr()); });
+  int overflow = 0;
+  number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0)
+    throw Error(Error::Kind::value, std::string(name) + " is out of range, got " + repr_of(index));
+}
+
+// The characters of a str, which the str owns; nothing for another object.
+inline std::optional<std::string_view> characters(nb::handle object) {
+  if (!PyUnicode_Check(object.ptr())) return std::nullopt;
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &length);
+  if (text == nullptr) throw PythonError();
+  return std::string_view(text, static_cast<std::size_t>(length));
+}
+
+// A choice is given by its name, or as an object that has that name (a dtype, a type).
+template <class Choice>
+void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
+  nb::object text = nb::borrow(value);
+  for (const char* attribute : {"__name__", "name"})
+    if (!PyUnicode_Check(text.ptr()) && has_attribute(value, attribute))
+      text = attribute_of(value, attribute);
+  const auto spelled = characters(text);
+  if (!spelled)
+    throw Error(Error::Kind::type, std::string(name) + " must be a string, got " + repr_of(value));
+  parse(*spelled, choice);
+}
+
+[[noreturn]] inline void fail(std::string_view op, const std::string& rest) {
+  throw Error(Error::Kind::type, std::string(op) + "() " + rest);
+}
+
+// What the interpreter hands over: the values of keywords follow the positional ones.
+struct Call {
+  PyObject* const* values;
+  std::size_t positional;
+  PyObject* names;
+
+  std::size_t keywords() const {
+    return names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_GET_SIZE(names));
+  }
+};
+
+// The arguments of one call, sorted by the operator's declaration.
+template <class Op>
+struct Arguments {
+  std::array<nb::handle, Op::inputs.size()> inputs{};
+  nb::handle out{};
+  nb::handle wanted{};  // of the backward function, whose first argument is the gradient
+  nb::handle gradient{};
+  typename Op::Attributes attributes;
+
+  explicit Arguments(const Call& call, bool backward = false) : backward_(backward) {
+    const std::size_t before = backward ? 1 : 0;
+    if (call.positional > inputs.size() + before)
+      fail(Op::name, "takes at most " + std::to_string(inputs.size() + before) +
+                         " positional arguments, got " + std::to_string(call.positional));
+    if (backward && call.positional > 0) gradient = call.values[0];
+    for (std::size_t i = before; i < call.positional; ++i) inputs[i - before] = call.values[i];
+    for (std::size_t i = 0; i < call.keywords(); ++i)
+      take(*characters(PyTuple_GET_ITEM(call.names, static_cast<Py_ssize_t>(i))),
+           call.values[call.positional + i]);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].is_valid() && inputs[i].is_none() && Op::inputs[i].optional) inputs[i] = {};
+      if (!inputs[i].is_valid() && !Op::inputs[i].optional)
+        fail(Op::name, "misses the argument '" + std::string(Op::inputs[i].name) + "'");
+    }
+  }
+
+  void take(std::string_view key, nb::handle value) {
+    if (key == "out") {
+      out = value.is_none() ? nb::handle() : value;
+      return;
+    }
+    if (backward_ && key == "wanted") {
+      wanted = value;
+      return;
+    }
+    bool known = false;
+    attributes.visit([&](std::string_view name, auto& attribute, auto... /*onnx_names*/) {
+      if (name != key) return;
+      read_attribute(value, name, attribute);
+      known = true;
+    });
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (Op::inputs[i].name != key) continue;
+      if (inputs[i].is_valid()) fail(Op::name, "got '" + std::string(key) + "' twice");
+      inputs[i] = value;
+      known = true;
+    }
+    if (!known) fail(Op::name, "has no argument '" + std::string(key) + "'");
+  }
+
+ private:
+  bool backward_;
+};
+
+// Borrows the array to write to, or makes one in x's memory order.
+inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type) {
+  const NumPy& numpy = NumPy::get();
+  if (!given.is_valid()) {
+    const bool same = type == x.tensor().type;
+    return out.borrow(same ? called(numpy.empty_like, x.object())
+                           : called(numpy.empty_like, x.object(), python_text(name_of(type))),
+                      "out", true);
+  }
+  if (!PyObject_TypeCheck(given.ptr(), reinterpret_cast<PyTypeObject*>(numpy.ndarray.ptr())))
+    throw Error(Error::Kind::type, "out must be a NumPy array, got " + repr_of(given.type()));
+  out.borrow(nb::borrow(given), "out", true);
+  const Tensor& wanted = x.tensor();
+  const Tensor& got = out.tensor();
+  if (!got.given || got.type != type || got.rank != wanted.rank ||
+      !std::equal(got.shape, got.shape + got.rank, wanted.shape))
+    throw Error(Error::Kind::value, "out must have shape " +
+                                        text_of(attribute_of(x.object(), "shape")) + " and dtype " +
+                                        std::string(name_of(type)) + ", got shape " +
+                                        text_of(attribute_of(given, "shape")) + " and dtype " +
+                                        text_of(attribute_of(given, "dtype")));
+}
+
+// Reads the arguments as arrays, and returns the type of the result.
+template <class Op>
+ElementType read_inputs(const Arguments<Op>& arguments, const OperatorInfo& op,
+                        std::array<Operand, Op::inputs.size()>& operands) {
+  const nb::handle given = arguments.inputs[0];
+  operands[0].borrow(is_ndarray(given) ? nb::borrow(given) : called(NumPy::get().asarray, given),
+                     op.inputs[0].name, false);
+  const ElementType type = result_type(op, &arguments.attributes, operands[0].tensor().type);
+  for (std::size_t i = 1; i < operands.size(); ++i)
+    if (arguments.inputs[i].is_valid()) operands[i].read(arguments.inputs[i], op.inputs[i].name);
+  return type;
+}
+
+// Copies an array of which `out` is a part or the other way round: writing the result must not
+// change what is still to be read. The very same elements may be both.
+inline void keep_readable(Operand& operand, const Operand& out, std::string_view name,
+                          bool elementwise) {
+  if (operand.touches(out) && !(elementwise && operand.is_same_memory(out)))
+    operand.borrow(called(NumPy::get().copy, operand.object()), name, false);
+}
+
+}  // namespace anybit

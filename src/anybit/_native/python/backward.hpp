@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of operators as Python functions over NumPy arrays.
+#pragma once
+
+#include "_native/engine/backward.hpp"
+#include "_native/threads/pool.hpp"
+#include "arguments.hpp"
+#include "ops/operators.hpp"
+
+namespace anybit {
+
+// The inputs that are asked for, by their places, in the order asked for.
+template <class Op>
+std::vector<std::size_t> wanted_inputs(const Arguments<Op>& arguments) {
+  constexpr auto differentiable = differentiable_inputs<Op>();
+  if (!arguments.wanted.is_valid()) fail(Op::name, "misses the argument 'wanted'");
+  std::vector<std::size_t> wanted;
+  const nb::object items = object_from(
+      [&] { return PySequence_Fast(arguments.wanted.ptr(), "wanted must be names of inputs"); });
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {
+    const nb::handle item = PySequence_Fast_GET_ITEM(items.ptr(), i);
+    const auto name = characters(item);
+    std::size_t found = Op::inputs.size();
+    for (const int place : differentiable)
+      if (name && Op::inputs[static_cast<std::size_t>(place)].name == *name)
+        found = static_cast<std::size_t>(place);
+    if (found == Op::inputs.size()) {
+      std::string known;
+      for (const std::string_view each : Op::differentiable)
+        known.append(known.empty() ? "" : ", ").append(each);
+      throw Error(Error::Kind::value, "wanted must be among " + known + ", got " + repr_of(item));
+    }
+    if (std::find(wanted.begin(), wanted.end(), found) != wanted.end())
+      throw Error(Error::Kind::value, "wanted has " + repr_of(item) + " twice");
+    if (!arguments.inputs[found].is_valid())
+      throw Error(Error::Kind::value, "wanted has " + repr_of(item) + ", which is not given");
+    wanted.push_back(found);
+  }
+  return wanted;
+}
+
+// Makes the array for a parameter's gradient: of its shape, and of its type if that is floating.
+inline void make_gradient(Operand& gradient, const Operand& parameter, ElementType computed) {
+  const NumPy& numpy = NumPy::get();
+  const bool number = !parameter.object().is_valid();
+  const nb::object shape = number ? object_from([] { return PyTuple_New(0); })
+                                  : attribute_of(parameter.object(), "shape");
+  const bool floating = !parameter.tensor().literal && is_floating(parameter.tensor().type);
+  const nb::object type =
+      floating ? attribute_of(parameter.object(), "dtype") : python_text(name_of(computed));
+  gradient.borrow(called(numpy.empty, shape, type), "gradient", true);
+}
+
+// Everything a call touches, released in the end.
+template <class Op>
+struct BackwardOperands {
+  std::array<Operand, Op::inputs.size()> inputs;
+  Operand arriving;
+  std::array<Operand, Op::inputs.size()> gradients;
+};
+
+template <class Op>
+nb::object call_backward(const Call& call) {
+  const NumPy& numpy = NumPy::get();
+  const Arguments<Op> arguments(call, true);
+  const auto wanted = wanted_inputs(arguments);
+  const OperatorInfo& op = operator_info<Op, Operators>();
+  BackwardOperands<Op> all;
+  const ElementType type = read_inputs(arguments, op, all.inputs);
+  const Operand& x = all.inputs[0];
+  const nb::handle arriving = arguments.gradient;
+  if (!arriving.is_valid()) fail(Op::name, "misses the argument 'gradient'");
+  all.arriving.borrow(is_ndarray(arriving) ? nb::borrow(arriving) : called(numpy.asarray, arriving),
+                      "gradient", false);
+
+  typename Backward::Gradients gradients;
+  const ElementType computed =
+      type == ElementType::float64 ? ElementType::float64 : ElementType::float32;
+  for (const std::size_t place : wanted) {
+    if (place == 0) take_out(all.gradients[0], arguments.out, x, type);
+    else make_gradient(all.gradients[place], all.inputs[place], computed);
+    (place == 0 ? gradients.of_x : gradients.of_inputs[place]) = all.gradients[place].tensor();
+  }
+  const Operand& out = all.gradients[0];
+  if (arguments.out.is_valid() && !out.tensor().given)
+    throw Error(Error::Kind::value, "out is for the gradient of " +
+                                        std::string(Op::inputs[0].name) + ", which is not wanted");
+  if (arguments.out.is_valid()) {
+    for (std::size_t i = 0; i < all.inputs.size(); ++i)
+      keep_readable(all.inputs[i], out, op.inputs[i].name, i == 0);
+    keep_readable(all.arriving, out, "gradient", true);
+  }
+  gradients.arriving = all.arriving.tensor();
+
+  std::array<Tensor, Op::inputs.size()> tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i] = all.inputs[i].tensor();
+  Backward backward(op, &arguments.attributes, tensors, gradients);
+  {
+    const WithoutGil unlocked(backward.size());
+    backward.run(pool());
+  }
+  const nb::object results =
+      object_from([&] { return PyList_New(static_cast<Py_ssize_t>(wanted.size())); });
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    PyList_SET_ITEM(results.ptr(), static_cast<Py_ssize_t>(i),
+                    nb::object(all.gradients[wanted[i]].object()).release().ptr());
+  return results;
+}
+
+}  // namespace anybit

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators as Python functions over NumPy arrays. Names no operator.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <type_traits>
+
+#include "_native/engine/application.hpp"
+#include "_native/threads/pool.hpp"
+#include "_native/xla/handler.hpp"
+#include "arguments.hpp"
+#include "backward.hpp"
+#include "ops/operators.hpp"
+
+namespace anybit {
+namespace {
+
+template <class Op>
+nb::object call(const Call& call) {
+  const Arguments<Op> arguments(call);
+  const OperatorInfo& op = operator_info<Op, Operators>();
+  std::array<Operand, Op::inputs.size()> operands;
+  const ElementType type = read_inputs(arguments, op, operands);
+  Operand out;
+  take_out(out, arguments.out, operands[0], type);
+  if (arguments.out.is_valid())
+    for (std::size_t i = 0; i < operands.size(); ++i)
+      keep_readable(operands[i], out, op.inputs[i].name, i == 0);
+
+  std::array<Tensor, Op::inputs.size()> tensors;
+  for (std::size_t i = 0; i < operands.size(); ++i) tensors[i] = operands[i].tensor();
+  const Application application(op, &arguments.attributes, tensors, out.tensor());
+  {
+    const WithoutGil unlocked(application.size());
+    application.run(pool());
+  }
+  return out.object();
+}
+
+// A function of the module: nanobind's would make a tuple and a dict of the arguments first.
+template <nb::object (*work)(const Call& call)>
+void add_function(const nb::module_& module, std::string_view name) {
+  constexpr auto entry = [](PyObject*, PyObject* const* values, Py_ssize_t count,
+                            PyObject* names) -> PyObject* {
+    return raising(
+        [&] { return work({values, static_cast<std::size_t>(count), names}).release().ptr(); });
+  };
+  static const std::string kept(name);
+  static PyMethodDef definition{kept.c_str(),
+                                reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(+entry)),
+                                METH_FASTCALL | METH_KEYWORDS, nullptr};
+  const nb::object module_name = attribute_of(module, "__name__");
+  module.attr(kept.c_str()) =
+      object_from([&] { return PyCFunction_NewEx(&definition, nullptr, module_name.ptr()); });
+}
+
+// What the C++ side believes of an operator, for the test that compares it with the Python side.
+template <class Op>
+nb::dict describe() {
+  nb::list inputs;
+  for (const Input& input : Op::inputs)
+    inputs.append(nb::make_tuple(nb::str(input.name.data(), input.name.size()), input.optional,
+                                 std::string(input.domain.description), input.domain.integer,
+                                 input.domain.minimum, input.domain.maximum));
+  nb::dict attributes;
+  typename Op::Attributes defaults;
+  defaults.visit([&](std::string_view name, auto& value, auto... /*onnx_names*/) {
+    using Value = std::remove_reference_t<decltype(value)>;
+    const nb::str key(name.data(), name.size());
+    if constexpr (std::is_enum_v<Value>) attributes[key] = std::string(name_of(value));
+    else attributes[key] = value;
+  });
+  nb::dict description;
+  description["inputs"] = inputs;
+  description["attributes"] = attributes;
+  nb::list differentiable;
+  if constexpr (requires { Op::differentiable; })
+    for (const std::string_view name : Op::differentiable)
+      differentiable.append(nb::str(name.data(), name.size()));
+  description["differentiable"] = nb::tuple(differentiable);
+  return description;
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    PyErr_SetString(error.kind == Error::Kind::type ? PyExc_TypeError : PyExc_ValueError,
+                    error.what());
+  }
+}
+
+}  // namespace
+}  // namespace anybit
+
+NB_MODULE(_core, module) {
+  using namespace anybit;
+  nb::register_exception_translator(translate);
+  nb::dict descriptions;
+  Operators::for_each([&]<class Op>() {
+    add_function<&call<Op>>(module, Op::name);
+    if constexpr (requires { Op::differentiable; })
+      add_function<&call_backward<Op>>(module, std::string(Op::name) + "_backward");
+    descriptions[Op::name.data()] = describe<Op>();
+  });
+  module.attr("descriptions") = descriptions;
+  nb::dict handlers;
+  xla::for_each_handler([&](const std::string& name, void* handler) {
+    handlers[name.c_str()] = nb::capsule(handler);
+  });
+  module.attr("xla_handlers") = handlers;
+  module.def("num_threads", &num_threads);
+  module.def("set_num_threads", &set_num_threads);
+  module.def("limit_threads", &limit_threads);
+  module.def("isa", [] { return std::string(name_of(selected_level())); });
+  module.def("set_isa", [](const std::string& name) { select_level(name); });
+  // What is wrong with the environment fails the import, not some later call.
+  selected_level();
+  num_threads();
+  NumPy::get();
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pool.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/types.hpp"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+namespace anybit {
+
+namespace {
+
+// Far more than any machine has; more threads than that are a mistake.
+constexpr int most_threads = 1024;
+
+int processors() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+int initial_threads() {
+  const char* text = std::getenv("ANYBIT_NUM_THREADS");
+  if (text == nullptr || *text == '\0') return processors();
+  int count = 0;
+  const char* end = text + std::strlen(text);
+  const auto parsed = std::from_chars(text, end, count);
+  if (parsed.ec != std::errc() || parsed.ptr != end || count < 1 || count > most_threads)
+    throw Error(Error::Kind::value, "ANYBIT_NUM_THREADS must be an integer from 1 to " +
+                                        std::to_string(most_threads) + ", got '" + text + "'");
+  return count;
+}
+
+std::atomic<int> wanted_threads{0};
+thread_local int thread_limit = 0;
+
+// The threads that a call from this thread may use.
+int allowed_threads() {
+  return thread_limit > 0 ? std::min(thread_limit, num_threads()) : num_threads();
+}
+
+// Threads that wait for one job at a time. The pool is never destroyed: at process exit its
+// threads may still wait.
+class Pool {
+ public:
+  // Runs all parts of the job, helped by `helpers` threads.
+  void run(int helpers, int parts, const std::function<void(int)>& part) {
+    {
+      const std::lock_guard lock(mutex_);
+      while (started_ < helpers) {
+        try {
+          std::thread([this, number = started_] { serve(number); }).detach();
+        } catch (const std::system_error&) {
+          break;  // out of threads: those there are, and this one, do the work
+        }
+        ++started_;
+      }
+      part_ = &part;
+      parts_ = parts;
+      next_ = 0;
+      admitted_ = std::min(helpers, started_);
+      ++job_;
+    }
+    wake_.notify_all();
+    work(part, parts);
+    std::unique_lock lock(mutex_);
+    admitted_ = 0;  // helpers that have not woken yet stay out
+    idle_.wait(lock, [this] { return busy_ == 0; });
+  }
+
+  std::mutex in_use;
+
+ private:
+  void work(const std::function<void(int)>& part, int parts) {
+    for (int i = next_.fetch_add(1); i < parts; i = next_.fetch_add(1)) part(i);
+  }
+
+  void serve(int number) {
+    std::uint64_t seen = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [&] { return job_ != seen; });
+      seen = job_;
+      if (number >= admitted_) continue;
+      ++busy_;
+      const auto* part = part_;
+      const int parts = parts_;
+      lock.unlock();
+      work(*part, parts);
+      lock.lock();
+      if (--busy_ == 0) idle_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, idle_;
+  std::atomic<int> next_{0};
+  const std::function<void(int)>* part_ = nullptr;
+  int parts_ = 0, started_ = 0, admitted_ = 0, busy_ = 0;
+  std::uint64_t job_ = 0;
+};
+
+std::atomic<Pool*> current_pool{nullptr};
+
+Pool& shared_pool() {
+  Pool* existing = current_pool.load();
+  if (existing != nullptr) return *existing;
+#if defined(__unix__) || defined(__APPLE__)
+  // The threads of a pool do not survive fork: the child starts its own.
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { current_pool.store(nullptr); });
+  static_cast<void>(registered);
+#endif
+  auto* fresh = new Pool;
+  if (current_pool.compare_exchange_strong(existing, fresh)) return *fresh;
+  delete fresh;
+  return *existing;
+}
+
+}  // namespace
+
+int num_threads() {
+  const int wanted = wanted_threads.load();
+  if (wanted > 0) return wanted;
+  const int initial = initial_threads();
+  wanted_threads.store(initial);
+  return initial;
+}
+
+void set_num_threads(int count) {
+  if (count < 1 || count > most_threads)
+    throw Error(Error::Kind::value, "num_threads must be an integer from 1 to " +
+                                        std::to_string(most_threads) + ", got " +
+                                        std::to_string(count));
+  wanted_threads.store(count);
+}
+
+namespace {
+
+class PoolWorkers final : public Workers {
+ public:
+  void split(std::int64_t size, std::int64_t grain, const Range& work) const override;
+  void run(int parts, const Part& part) const override;
+};
+
+void PoolWorkers::split(std::int64_t size, std::int64_t grain, const Range& work) const {
+  const std::int64_t most = std::max<std::int64_t>(1, size / grain);
+  const int threads = static_cast<int>(std::min<std::int64_t>(allowed_threads(), most));
+  if (threads == 1) return work(0, size);
+  Pool& shared = shared_pool();
+  const std::unique_lock lock(shared.in_use, std::try_to_lock);
+  if (!lock.owns_lock()) return work(0, size);
+  // Several parts per thread, so that one slow processor does not hold up the rest; a whole
+  // number of cache lines each.
+  const std::int64_t parts = std::min<std::int64_t>(4 * threads, most);
+  const std::int64_t length = ((size + parts - 1) / parts + 63) / 64 * 64;
+  shared.run(threads - 1, static_cast<int>(parts), [&](int part) {
+    const std::int64_t first = std::min(size, part * length);
+    work(first, std::min(size, first + length));
+  });
+}
+
+void PoolWorkers::run(int parts, const Part& part) const {
+  const int threads = std::min(allowed_threads(), parts);
+  if (threads > 1) {
+    Pool& shared = shared_pool();
+    const std::unique_lock lock(shared.in_use, std::try_to_lock);
+    if (lock.owns_lock()) return shared.run(threads - 1, parts, part);
+  }
+  Workers::run(parts, part);
+}
+
+}  // namespace
+
+const Workers& pool() {
+  // Never destroyed: at process exit threads may still be at work.
+  static const Workers& workers = *new PoolWorkers;
+  return workers;
+}
+
+int limit_threads(int count) {
+  if (count < 0)
+    throw Error(Error::Kind::value,
+                "the limit of threads must be an integer >= 0, got " + std::to_string(count));
+  return std::exchange(thread_limit, count);
+}
+
+}  // namespace anybit
