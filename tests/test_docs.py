@@ -53,6 +53,12 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def name_and_packages(page: Path) -> str:
+    """Also what its snippets need, so that an environment can ask for its own pages."""
+    packages = {package for each in snippets(page) for package in each.packages}
+    return "-".join([name(page), *sorted(packages)])
+
+
 @pytest.fixture(autouse=True)
 def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -74,7 +80,7 @@ def test_every_block_has_a_known_language() -> None:
 
 
 @pytest.mark.usefixtures("copy_of_examples")
-@pytest.mark.parametrize("page", pages_with("python"), ids=name)
+@pytest.mark.parametrize("page", pages_with("python"), ids=name_and_packages)
 def test_python(page: Path) -> None:
     """The snippets of a page, one after the other; each sees the names of those before it."""
     names: dict[str, object] = {}
