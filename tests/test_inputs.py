@@ -2,9 +2,13 @@
 """Inputs: what a model declares, arrays that are to fit, rows, made-up numbers, engines."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
+from shell import Shell
 from small_models import model, node
 
 from anybit import text
@@ -13,6 +17,13 @@ from anybit.inputs import Array, Tensor, free_sizes, random_inputs, slices_of, w
 from anybit.model import Model, load
 
 FLOAT = np.dtype(np.float32)
+
+
+@pytest.fixture
+def shell(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Shell:
+    return Shell(capfd, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +83,48 @@ def test_shapes_for_made_up_numbers() -> None:
 def test_the_session_underneath() -> None:
     network = load(model([node("Relu", "x", domain="")]))
     assert [each.name for each in network.session.get_outputs()] == ["y"]
+
+
+def paddle() -> onnx.ModelProto:
+    """Sizes of -1 wherever an exporter may write them."""
+    nodes = [
+        node("Relu", "x", "r", domain=""),
+        node("Quant", "r half zero four", "q"),
+        node("MatMul", "q w", domain=""),
+    ]
+    constants = {"half": 0.5, "zero": 0, "four": 4, "w": np.ones((4, 2), np.float32)}
+    made = model(nodes, constants, inputs={"x": [-1, 4]})
+    make = onnx.helper.make_tensor_value_info
+    made.graph.value_info.append(make("r", onnx.TensorProto.FLOAT, [-1, 4]))
+    made.graph.output[0].CopyFrom(make("y", onnx.TensorProto.FLOAT, [-1, 2]))
+    return made
+
+
+def test_sizes_of_minus_one_are_free(shell: Shell) -> None:
+    network = load(paddle())
+    assert [str(each) for each in (*network.inputs, *network.outputs)] == [
+        "x: float32[?, 4]",
+        "y: float32[?, 2]",
+    ]
+    for rows in (1, 5):
+        assert network.run(np.ones((rows, 4), np.float32))["y"].tolist() == [[4, 4]] * rows
+    onnx.save(paddle(), "paddle.onnx")
+    for command in (
+        ("run", "paddle.onnx"),
+        ("info", "paddle.onnx"),
+        ("check", "paddle.onnx"),
+        ("clean", "paddle.onnx", "-o", "cleaned.onnx"),
+        ("convert", "paddle.onnx", "--to", "qdq", "-o", "qdq.onnx"),
+        ("diff", "paddle.onnx", "cleaned.onnx"),
+        ("diff", "paddle.onnx", "qdq.onnx"),
+    ):
+        code, out, err = shell(*command)
+        assert (code, err) == (0, ""), (command, out)
+    x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    for name in ("cleaned.onnx", "qdq.onnx"):
+        np.testing.assert_array_equal(load(name).run(x)["y"], network.run(x)["y"])
+
+
+def test_sizes_of_minus_one_in_a_model_of_ours() -> None:
+    """A model that is already read is taken as it is."""
+    assert load(ir.from_proto(paddle())).inputs == (Tensor("x", FLOAT, (None, 4)),)

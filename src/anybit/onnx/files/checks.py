@@ -18,6 +18,9 @@ _MOST_ELEMENTS = 2**40
 # Runtimes put the bodies of local functions in the place of their calls.
 _MOST_NODES = 10**5
 
+FREE_SIZE = -1
+"""How some exporters write a size that is not fixed; runtimes and the checker take it so."""
+
 _SINGULAR = {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g"}
 _SINGULAR |= {"SPARSE_TENSOR": "sparse_tensor", "TYPE_PROTO": "tp"}
 _ATTRIBUTE_FIELDS = {
@@ -29,7 +32,7 @@ _ATTRIBUTE_FIELDS = {
 
 
 def check_shapes(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse declared shapes that are negative, that no memory holds, or that hold no input."""
+    """Refuse declared shapes that no memory holds, or that hold no input. -1 is a free size."""
     for graph in _graphs(proto):
         initialized = {tensor.name for tensor in graph.initializer}
         inputs = {value.name for value in graph.input} - initialized
@@ -37,7 +40,7 @@ def check_shapes(proto: onnx.ModelProto, where: str) -> None:
             dims = [
                 dim.dim_value
                 for dim in value.type.tensor_type.shape.dim
-                if dim.HasField("dim_value")
+                if dim.HasField("dim_value") and dim.dim_value != FREE_SIZE
             ]
             what = f"{where}: {value.name!r} is declared with shape {_shown(dims)}"
             if any(dim < 0 for dim in dims) or math.prod(dims) > _MOST_ELEMENTS:

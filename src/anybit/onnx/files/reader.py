@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
 from anybit.onnx.files.checks import (
+    FREE_SIZE,
     check_attributes,
     check_functions,
     check_names,
@@ -64,6 +65,7 @@ def read(source: Source) -> ir.Model:
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             ir.external_data.set_base_dir(graph, folder)
     _check_values(model, where)
+    _free_sizes(model)
     return model
 
 
@@ -113,9 +115,25 @@ def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
     return model
 
 
+def _graphs(model: ir.Model) -> list[ir.Graph]:
+    """The main graph, those of local functions, and all graphs inside them."""
+    bodies = [model.graph, *(function.graph for function in model.functions.values())]
+    return [graph for body in bodies for graph in (body, *body.subgraphs())]
+
+
+def _free_sizes(model: ir.Model) -> None:
+    """Leave sizes open that the file writes as -1: shape inference takes that for a number."""
+    for graph in _graphs(model):
+        made = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *made):
+            if value.shape is not None and FREE_SIZE in value.shape:
+                sizes = [None if size == FREE_SIZE else size for size in value.shape]
+                value.shape = ir.Shape(sizes)
+
+
 def _check_values(model: ir.Model, where: str) -> None:
     bodies = [model.graph, *(function.graph for function in model.functions.values())]
-    graphs = [graph for body in bodies for graph in (body, *body.subgraphs())]
+    graphs = _graphs(model)
     known = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
     for node in (node for body in bodies for node in body.all_nodes()):
         for value in node.inputs:
