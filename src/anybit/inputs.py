@@ -7,7 +7,8 @@ with the same k for all inputs that have such a size: k slices, each a run of it
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -237,9 +238,32 @@ def with_sizes(inputs: Iterable[Tensor], shapes: Mapping[str, Sequence[int]]) ->
     ]
 
 
-def free_sizes(inputs: Iterable[Tensor]) -> list[Tensor]:
-    """The inputs that leave a size open."""
-    return [each for each in inputs if any(not isinstance(size, int) for size in each.shape or ())]
+def made_up_note(inputs: Iterable[Tensor]) -> str:
+    """What a reader must know of results for made-up inputs."""
+    sizes = _made_up_sizes(inputs)
+    return "the inputs are random numbers (seed 0)" + (f"; {sizes}" if sizes else "")
+
+
+@contextmanager
+def naming_made_up_sizes(inputs: Iterable[Tensor]) -> Iterator[None]:
+    """Let errors of a run say which sizes of its inputs were made up."""
+    try:
+        yield
+    except ModelError as error:
+        sizes = _made_up_sizes(inputs)
+        if not sizes:
+            raise
+        raise ModelError(f"{error}; {sizes}; give real ones with --shape or --input") from error
+
+
+def _made_up_sizes(inputs: Iterable[Tensor]) -> str:
+    found = []
+    for each in inputs:
+        shape = each.shape or ()
+        if any(not isinstance(size, int) for size in shape):
+            sizes = [size if isinstance(size, int) else 1 for size in shape]
+            found.append(f"{each.name} has {text.sizes(each.shape)}, run with {text.sizes(sizes)}")
+    return f"free sizes were made up: {text.listed(found, 3)}" if found else ""
 
 
 def random_inputs(inputs: Iterable[Tensor]) -> dict[str, Array]:

@@ -11,6 +11,12 @@ def shown(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
+def problem(error: OSError) -> str:
+    """What the system says of a file, with the file's name, in one line."""
+    words = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+    return f"{error.filename}: {words}" if error.filename else str(words or error)
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things: "1 node", "2 nodes"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

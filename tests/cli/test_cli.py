@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,102 @@ def test_run_with_random_inputs(shell: Shell) -> None:
     assert "3 runs, fastest" in out
     shell("run", "model.onnx", "--output", "b.npz")
     assert Path("a.npz").read_bytes()[-200:] == Path("b.npz").read_bytes()[-200:]
+
+
+def classifier(rows: int | str = 1) -> onnx.ModelProto:
+    return model([node("Relu", "x", domain="")], inputs={"x": [rows, 4]}, outputs=["y"])
+
+
+def test_classes(shell: Shell) -> None:
+    onnx.save(classifier(), "c.onnx")
+    x = np.eye(4, dtype=np.float32)[[2, 0, 3] * 5]
+    np.save("x15.npy", x)
+    given = ["run", "c.onnx", "--input", "x15.npy"]
+    assert "y is largest at 2 0 3 2 0 3 2 0 3 2 0 3 ...\n" in shell(*given)[1]
+    assert f"y is largest at {' '.join(['2 0 3'] * 5)}\n" in shell(*given, "--top1")[1]
+    Path("names.txt").write_text("ant\nbee\ncat\nd\x1bog\n")
+    out = shell(*given, "--labels", "names.txt")[1]
+    assert "y is largest at cat, ant, d\\x1bog, cat" in out
+    right = np.array([2, 0, 3] * 5)
+    right[:3] = 1
+    np.save("right.npy", right)
+    assert "y: 12 of 15 rows right, 80.00 %" in shell(*given, "--labels", "right.npy")[1]
+    np.save("few.npy", right[:4])
+    np.save("floats.npy", right / 2)
+    Path("three.txt").write_text("a\nb\nc\n")
+    for labels, message in (
+        ("few.npy", "--labels is for 4 rows, output y has 15"),
+        ("floats.npy", "--labels must hold one array of integers"),
+        ("three.txt", "--labels has 3 names, output y 4 classes"),
+        ("none.txt", "none.txt: no such file"),
+    ):
+        assert message in shell.fails(*given, "--labels", labels, "--output", "o.npz")
+        assert not Path("o.npz").exists()
+    onnx.save(model([node("Neg", "x", domain="")], inputs={"x": [4]}), "flat.onnx")
+    assert "no output has rows of classes" in shell.fails("run", "flat.onnx", "--top1")
+
+
+def test_shapes_of_made_up_inputs(shell: Shell) -> None:
+    nodes = [node("Reshape", "x rows", domain="")]
+    onnx.save(model(nodes, {"rows": np.array([-1, 8])}, inputs={"x": ["n", 4]}), "r.onnx")
+    error = shell.fails("run", "r.onnx")
+    assert "the model cannot be run" in error
+    assert error.endswith(
+        "free sizes were made up: x has [n, 4], run with [1, 4]; give real ones with --shape or "
+        "--input"
+    )
+    assert "x has [n, 4]" in shell.fails("diff", "r.onnx")
+    code, out, _ = shell("run", "r.onnx", "--shape", "x=6,4")
+    assert code == 0
+    assert re.search(r"output +y +float32 +\[3, 8\]", out)
+    assert "The inputs are random numbers (seed 0); --input gives others." in out
+    onnx.save(classifier("n"), "c.onnx")
+    assert "made up: x has [n, 4], run with [1, 4]; --input" in shell("run", "c.onnx")[1]
+    for shape, message in (
+        ("x=6", "'x' is declared with shape [n, 4], which [6] does not fit"),
+        ("x=0,4", "sizes must be at least 1"),
+        ("6,4", "--shape must be NAME=N,N,... such as x=1,3,320,320, got '6,4'"),
+        ("x=6,-4", "--shape must be NAME=N,N,..."),
+        ("z=6,4", "z is not an input; inputs: x"),
+    ):
+        assert message in shell.fails("run", "r.onnx", "--shape", shape)
+    given = ["--shape", "x=6,4", "--input", "x.npy"]
+    assert "--shape is for random inputs" in shell.fails("run", "r.onnx", *given)
+
+
+def test_one_convention_for_programs(shell: Shell) -> None:
+    """`--json` prints one document and nothing else, `--report FILE` writes the same."""
+    commands = {
+        "info": ["model.onnx"],
+        "check": ["model.onnx"],
+        "convert": ["model.onnx", "--to", "qdq", "-o", "out.onnx"],
+        "diff": ["model.onnx"],
+    }
+    for command, arguments in commands.items():
+        code, out, err = shell(command, *arguments, "--json", "--report", "r.json")
+        assert (code, err) == (0, ""), command
+        assert json.loads(out) == json.loads(Path("r.json").read_text()), command
+        _, words, _ = shell(command, *arguments, "--report", "r.json")
+        assert words.strip()
+        assert words != out
+        assert "--report must be a file" in shell.fails(
+            command, *arguments, "--report", "no/r.json"
+        )
+
+
+def test_a_missing_file_has_one_wording(shell: Shell) -> None:
+    for arguments, path in (
+        (["run", "none.onnx"], "none.onnx"),
+        (["info", "none.onnx"], "none.onnx"),
+        (["check", "none.onnx"], "none.onnx"),
+        (["clean", "none.onnx", "-o", "out.onnx"], "none.onnx"),
+        (["convert", "none.onnx", "--to", "qdq", "-o", "out.onnx"], "none.onnx"),
+        (["diff", "none.onnx"], "none.onnx"),
+        (["diff", "model.onnx", "none.npz"], "none.npz"),
+        (["run", "model.onnx", "--input", "none.npy"], "none.npy"),
+        (["run", "model.onnx", "--labels", "none.txt"], "none.txt"),
+    ):
+        assert shell.fails(*arguments) == f"{path}: no such file", arguments
 
 
 def test_differences(shell: Shell) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from places import ROOT
+from rich.console import Console
 from shell import Shell, X
 from small_models import array, model, node, quantized_input
 
@@ -56,7 +57,7 @@ def test_different(shell: Shell) -> None:
         "  Hint: rounding_mode is ROUND in A and HALF_UP in B.",
         "  Hint: all 2 elements that differ: half-way between two steps before; "
         "the two sides round ties differently.",
-        "4 tensors compared: 3 equal, 1 different (1 of them made from equal tensors: *).",
+        "4 tensors compared: 3 equal, 1 different (1 of them, marked *, made from equal tensors).",
     ]
     allowed = ["--input", "ties.npy", "--steps", "1"]
     code, out, _ = shell("diff", "model.onnx", "up.onnx", *allowed)
@@ -92,7 +93,7 @@ def test_recorded_tensors(shell: Shell) -> None:
 
 def test_json(shell: Shell) -> None:
     np.savez("nan.npz", x=X, y=np.array([[0.5, -1, 1, np.nan]], np.float32))
-    code, out, _ = shell("diff", "model.onnx", "nan.npz", "--json", "-")
+    code, out, _ = shell("diff", "model.onnx", "nan.npz", "--json")
     found = json.loads(out)
     assert code == 1
     assert (found["equal"], found["first"], found["worst"]) == (False, "y", "y")
@@ -101,7 +102,7 @@ def test_json(shell: Shell) -> None:
     assert tensor["differing"] == tensor["nans"] == 1
     assert (tensor["largest"], tensor["ulps"], tensor["verdict"]) == (None, None, "different")
     assert tensor["samples"] == [{"index": [0, 3], "a": 3.5, "b": None, "steps": None}]
-    assert shell("diff", "model.onnx", "nan.npz", "--json", "out.json")[1] != ""
+    assert shell("diff", "model.onnx", "nan.npz", "--report", "out.json")[1] != ""
     assert json.loads(Path("out.json").read_text()) == found
     assert not list(Path().glob("*.part"))
 
@@ -132,7 +133,7 @@ class Page(HTMLParser):
 
 
 def test_html(shell: Shell) -> None:
-    code, _, _ = shell("diff", "model.onnx", "up.onnx", "--input", "ties.npy", "--html", "p.html")
+    code, _, _ = shell("diff", "model.onnx", "up.onnx", "--input", "ties.npy", "--report", "p.html")
     assert code == 1
     page = Path("p.html").read_text(encoding="utf-8")
     assert Page(page).tags.count("svg") == 2
@@ -167,22 +168,74 @@ def test_an_equal_page() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model.onnx"], "--with must name two runners here"),
         (["model.onnx", "up.onnx", "--with", "a,b,c"], "--with must name one runner or two"),
         (["model.onnx", "both.npz", "--with", "anybit,qonnx"], "--with must name one runner here"),
         (["model.onnx", "up.onnx", "--with", "tensorrt"], "runner must be one of anybit"),
-        (["model.onnx", "missing.onnx"], "missing.onnx: No such file"),
+        (["model.onnx", "missing.onnx"], "missing.onnx: no such file"),
         (["model.onnx", "missing.npz"], "missing.npz: no such file"),
         (["model.onnx", "x.npy"], "x.npy is not an ONNX model"),
         (["model.onnx", "up.onnx", "--input", "z=x.npy"], "z is no input; inputs: x"),
-        (["model.onnx", "up.onnx", "--html", "no/p.html"], "--html must be a file in a folder"),
-        (["model.onnx", "up.onnx", "--json", "."], "--json must be a file in a folder"),
+        (["model.onnx", "up.onnx", "--report", "no/p.html"], "--report must be a file in a folder"),
+        (["model.onnx", "up.onnx", "--report", "p.txt"], "--report must end in .json or .html"),
         (["model.onnx", "up.onnx", "--steps", "nan"], "steps"),
         (["model.onnx", "up.onnx", "--atol", "-1"], "atol"),
     ],
 )
 def test_bad_input(shell: Shell, arguments: list[str], message: str) -> None:
     assert message in shell.fails("diff", *arguments)
+
+
+def narrow(shell: Shell, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
+    """The lines on a terminal of 80 columns."""
+    monkeypatch.setattr(
+        "anybit.cli.diff.stdout", lambda: Console(width=80, highlight=False, force_terminal=False)
+    )
+    return shell("diff", *arguments)[1].splitlines()
+
+
+def test_a_star_stays_beside_its_name(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = narrow(shell, monkeypatch, "model.onnx", "up.onnx", "--input", "ties.npy")
+    assert max(map(len, lines)) <= 80
+    assert any(re.match(r" \*  y ", line) for line in lines)
+
+
+def test_one_model_under_two_runners(shell: Shell) -> None:
+    for given, runner in (((), "onnxruntime"), (("--with", "reference"), "reference")):
+        code, out, _ = shell("diff", "model.onnx", *given)
+        assert code == 0
+        assert out.splitlines()[:2] == ["A  model.onnx (anybit)", f"B  model.onnx ({runner})"]
+
+
+def chain(factor: float, count: int = 30) -> onnx.ModelProto:
+    """x -> Mul by two constants in turn, many times: tensors t0, t1, ..."""
+    nodes = []
+    for i in range(count):
+        inputs = f"t{i - 1} {'f' if i == 3 else 'one'}" if i else "x one"
+        nodes.append(node("Mul", inputs, f"t{i}", domain="", name=f"n{i}"))
+    return model([*nodes, node("Neg", f"t{count - 1}", domain="")], {"one": 1.0, "f": factor})
+
+
+def test_the_most_harmful_come_first(shell: Shell) -> None:
+    onnx.save(chain(1.0), "a.onnx")
+    onnx.save(chain(1.5), "b.onnx")
+    _, out, _ = shell("diff", "a.onnx", "b.onnx")
+    table = out[: out.index("more tensors")]
+    names = re.findall(r"^ \*? +(\w+) +(?:Mul|constant)", table, re.M)
+    assert (names[0], len(names)) == ("f", 20)
+    assert "9 more tensors differ, which add less; --all lists them." in out
+    _, out, _ = shell("diff", "a.onnx", "b.onnx", "--all")
+    assert "more tensors" not in out
+    names = re.findall(r"^ \*? +(t\d+) ", out, re.M)
+    assert names == [f"t{i}" for i in range(30)]
+
+
+def test_shapes_of_random_inputs(shell: Shell) -> None:
+    onnx.save(model([node("Relu", "x", domain="")], inputs={"x": ["n", 4]}), "free.onnx")
+    _, out, _ = shell("diff", "free.onnx", "--all")
+    assert "free sizes were made up: x has [n, 4], run with [1, 4]" in out
+    _, out, _ = shell("diff", "free.onnx", "--all", "--shape", "x=5,4")
+    assert re.search(r" y +Relu +the_Relu +20 ", out)
+    assert "made up" not in out
 
 
 # Pictures
@@ -245,6 +298,26 @@ def test_levels() -> None:
     assert limits.tolist() == [1, 2, 4, 8, 16]
     assert levels.tolist() == [[0, 1, 2, 3, 4, 5, 5, 5]]
     assert graded(np.array([[0.0, np.inf]]))[0].tolist() == [[0, 5]]
+
+
+def test_labels_have_room_however_few_rows_there_are() -> None:
+    """Both axes are named below the map: beside one or two rows a label would be cut."""
+    y = np.zeros((2, 8), np.float32)
+    y[1, 3] = 1
+    root = ET.fromstring(heat_map(difference(y)["y"]))
+    tall = float(root.get("viewBox").split()[-1])
+    texts = {each.text: each for each in root.iter("{http://www.w3.org/2000/svg}text")}
+    for label in ("↓ axis 0 (2)", "axis 1 (8) →"):
+        assert 0 < float(texts[label].get("y")) < tall
+    assert "rotate" not in ET.tostring(root, encoding="unicode")
+
+
+def test_rows_that_differ_look_different() -> None:
+    found = diff(quantized_input(), quantized_input(rounding_mode="HALF_UP"), TIES)
+    text = page(found)
+    assert text.count('<tr class="different">') == len(found.different) == 1
+    assert text.count('<tr class="equal">') == 3
+    assert "tr.different td{background" in text
 
 
 # Documentation

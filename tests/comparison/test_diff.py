@@ -227,7 +227,7 @@ def test_shapes_that_differ() -> None:
     assert (found["y"].shape, found["y"].other_shape) == ((1, 4), (2, 4))
     assert (found["y"].verdict, found["y"].steps) == (Verdict.DIFFERENT, None)
     assert not found["y"].same_shape
-    assert "1 x 4 / 2 x 4" in page(found)
+    assert "[1, 4] / [2, 4]" in page(found)
 
 
 def test_sizes_of_one_do_not_matter() -> None:

@@ -222,3 +222,79 @@ def test_large_integers_are_told_apart() -> None:
     found = measure(np.array([big]), np.array([big + 1]), None, EXACT)
     assert (found.differing, found.ulps) == (1, 1)
     assert found.samples[0].b == big + 1
+
+
+# Relative figures
+
+
+def test_relative_error_and_noise() -> None:
+    a, b = array([[3, 0, -4, 12]]), array([[3, 0, -4, 13]])
+    found = measure(a, b, None, EXACT)
+    assert found.relative == 1 / 12
+    assert found.sqnr == pytest.approx(10 * np.log10(169 / 1))
+    assert measure(a, a, None, EXACT).sqnr == np.inf
+    codes = measure(np.array([1, 2], np.int8), np.array([1, 4], np.int8), None, EXACT)
+    assert (codes.relative, codes.sqnr) == (1.0, pytest.approx(10 * np.log10(5 / 4)))
+    tiny = measure(np.array([3e-300]), np.array([6e-300]), None, EXACT)
+    assert tiny.sqnr == 0  # no square leaves the range of floats
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [([0, 0], [0, 1]), ([1, 1], [1, np.nan]), ([1, np.inf], [1, 2])]
+)
+def test_noise_without_bound(a: list[float], b: list[float]) -> None:
+    found = measure(array(a), array(b), None, EXACT)
+    assert (found.relative, found.sqnr) == (np.inf, -np.inf)
+
+
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, bool]
+)
+def test_noise_of_any_type(dtype: Any) -> None:
+    a, b = np.array([1, 0], dtype), np.array([1, 1], dtype)
+    assert measure(a, b, None, EXACT).sqnr == 0
+
+
+def test_the_samples_are_the_largest_and_of_equal_ones_the_first() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        b = rng.integers(0, 4, 40).astype(f32)
+        found = measure(np.zeros(40, f32), b, None, EXACT)
+        order = np.argsort(-b, kind="stable")[:5]
+        assert [each.index[0] for each in found.samples] == order.tolist()
+
+
+def test_harm_is_the_noise_that_comes_in() -> None:
+    """Quantizing by a coarser step does harm; a sum of what is noisy already does not."""
+    found = diff(layers(), layers(b=[0.375, 0, 0, 0]), X)
+    harm = {each.name: each.harm for each in found.tensors}
+    noise = {each.name: 10 ** (-each.sqnr / 10) for each in found.tensors}
+    assert harm["wq"] == harm["sum"] == 0
+    assert harm["b"] == pytest.approx(noise["b"] ** 0.5)
+    assert harm["added"] == 0
+    assert found.ranked[0] is found.worst is found["b"]
+    assert found.to_json()["ranked"][0] == "b"
+
+
+def test_progress_goes_up_to_the_end() -> None:
+    shares: list[float] = []
+    diff(layers(), progress=shares.append)
+    assert shares == sorted(shares)
+    assert (shares[0] > 0, shares[-1], len(set(shares)) > 4) == (True, 1.0, True)
+
+
+# Nodes without inputs
+
+
+def noisy(seed: float) -> onnx.ModelProto:
+    """x + random numbers, which a node without inputs makes."""
+    made = node("RandomNormal", "", "noise", domain="", shape=[1, 4], seed=seed)
+    del made.input[:]
+    return model([made, node("Add", "x noise", domain="")])
+
+
+def test_a_difference_that_comes_from_nowhere() -> None:
+    found = diff(noisy(1.0), noisy(2.0), X)
+    assert found.first is not None
+    assert (found.first.name, found.first.starts, found.inputs) == ("noise", True, ())
+    assert found.hints == ("seed is 1.0 in A and 2.0 in B",)

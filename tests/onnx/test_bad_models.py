@@ -45,7 +45,7 @@ def test_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name, message in (
-        ("missing.onnx", "No such file"),
+        ("missing.onnx", "no such file"),
         ("", "is a folder"),
         ("pipe", "no regular file"),
         ("loop", "symbolic links"),

@@ -9,14 +9,9 @@ from typing import Annotated
 import typer
 
 import anybit
-from anybit.cli.check import check
-from anybit.cli.clean import clean
-from anybit.cli.convert import convert
-from anybit.cli.diff import diff
-from anybit.cli.info import info
-from anybit.cli.run import run
+from anybit.cli import check, clean, convert, diff, info, run
 from anybit.errors import ModelError
-from anybit.text import shown
+from anybit.text import problem, shown
 
 app = typer.Typer(
     help="Run, check, convert and compare quantized ONNX models, exactly and fast.",
@@ -24,12 +19,12 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
-app.command()(run)
-app.command()(info)
-app.command()(check)
-app.command()(clean)
-app.command()(convert)
-app.command()(diff)
+app.command()(run.run)
+app.command()(info.info)
+app.command()(check.check)
+app.command()(clean.clean)
+app.command()(convert.convert)
+app.command()(diff.diff)
 
 
 def _show_version(wanted: bool) -> None:
@@ -82,7 +77,7 @@ def _message(error: Exception) -> str | None:
         # It is empty where the help has been shown for want of a command.
         return usage() and f"{usage()} (see {command} --help)"
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return problem(error)
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
     return str(error) if isinstance(error, ModelError) else None

@@ -20,8 +20,8 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
     Pickled objects are refused: loading them would run code from the file.
     """
-    if not path.is_file():
-        raise ModelError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+        raise ModelError(f"{path}: not a file")
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)

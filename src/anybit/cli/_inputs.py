@@ -3,11 +3,32 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol, TypeAlias
+
+import typer
 
 from anybit.cli._arrays import read_arrays
 from anybit.errors import ModelError
 from anybit.inputs import Array, Tensor
+
+Inputs: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="FILE.npy, FILE.npz (arrays by input name; `x` for a single input) or NAME=FILE.npy; "
+        "may be repeated. Without it, random numbers are used.",
+    ),
+]
+Shapes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=N,N,...",
+        help="The shape of a random input, as x=1,3,320,320; may be repeated. Without it, free "
+        "sizes are 1.",
+    ),
+]
 
 
 class TakesInputs(Protocol):
@@ -66,3 +87,22 @@ def _matched(arrays: dict[str, Array], names: list[str], option: str) -> dict[st
             return {names[0]: next(iter(arrays.values()))}
     held = ", ".join(name or "one array without a name" for name in arrays) or "nothing"
     raise ModelError(f"--input {option} holds {held}; the model's inputs are {', '.join(names)}")
+
+
+def sizes_given(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """The shapes that the options name, by input.
+
+    Raises:
+        ModelError: One that is not a name and sizes.
+    """
+    found = {}
+    for option in options or ():
+        name, separator, sizes = option.rpartition("=")
+        texts = sizes.split(",")
+        # Longer ones are not sizes, and Python refuses to read the longest.
+        if not separator or not all(each.isdecimal() and len(each) < 10 for each in texts):
+            raise ModelError(f"--shape must be NAME=N,N,... such as x=1,3,320,320, got {option!r}")
+        found[name] = tuple(map(int, texts))
+        if 0 in found[name]:
+            raise ModelError(f"--shape {option}: sizes must be at least 1")
+    return found

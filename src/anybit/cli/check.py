@@ -2,7 +2,6 @@
 """`anybit check`: what is wrong with a model, and what a target cannot take."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 from rich.text import Text
 
 from anybit.cli._console import stdout
+from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.onnx.checks.checking import TARGETS, Finding
 from anybit.onnx.checks.checking import check as check_model
 from anybit.text import shown
@@ -24,18 +24,17 @@ def check(
         typer.Option(metavar="|".join(TARGETS), help="Say also what this target cannot take."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON list of all findings.")
-    ] = False,
+    as_json: Json = False,
+    report: Report = None,
 ) -> None:
     """Say what is wrong with a model, one line each, and what to do about it.
 
     The exit code is 1 if there are errors. The model is not run.
     """
+    check_report(report)
     findings = check_model(model, target)
-    if as_json:
-        print(json.dumps([dataclasses.asdict(each) for each in findings], indent=2))
-    else:
+    deliver([dataclasses.asdict(each) for each in findings], as_json, report)
+    if not as_json:
         console = stdout()
         for each in findings:
             # Whole lines, also where a pipe has no width.

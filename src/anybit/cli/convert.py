@@ -2,7 +2,6 @@
 """`anybit convert`: convert a model between QONNX and standard ONNX."""
 
 import dataclasses
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from anybit.cli._console import stdout, working
-from anybit.cli._files import check_folder, file_size, write_text
+from anybit.cli._files import check_folder, file_size
+from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.onnx.conversion import NEWEST_OPSET, Conversion, Form
 from anybit.onnx.conversion import convert as convert_model
 from anybit.onnx.report import Step
@@ -34,10 +34,8 @@ def convert(
     opset_limit: Annotated[
         int, typer.Option(min=13, help="The newest opset to use; 21 does without 2-bit types.")
     ] = NEWEST_OPSET,
-    report: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write what was done to each node, and why."),
-    ] = None,
+    as_json: Json = False,
+    report: Report = None,
 ) -> None:
     """Convert a model to another form without changing a value that it computes.
 
@@ -49,16 +47,16 @@ def convert(
     """
     console = stdout()
     check_folder(output, "--output")
-    if report is not None:
-        check_folder(report, "--report")
+    check_report(report)
     was = file_size(model) if model.exists() else ""
     with working("Converting", model):
         conversion = convert_model(
             model, to=to, allow_approximate=allow_approximate, opset_limit=opset_limit
         )
         conversion.save(output)
-    if report is not None:
-        write_text(report, _json(conversion))
+    deliver(_record(conversion), as_json, report)
+    if as_json:
+        return
     console.print(_table(conversion.steps))
     for step in conversion.steps:
         if not step.exact:
@@ -88,10 +86,10 @@ def _table(steps: tuple[Step, ...]) -> Table | str:
     return table
 
 
-def _json(conversion: Conversion) -> str:
-    content = {
+def _record(conversion: Conversion) -> dict[str, object]:
+    """What was done to each node, and why."""
+    return {
         "form": conversion.form.value,
         "exact": conversion.exact,
         "steps": [dataclasses.asdict(step) for step in conversion.steps],
     }
-    return json.dumps(content, indent=2) + "\n"

@@ -8,49 +8,57 @@ from typing import Annotated, TypeAlias
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from anybit.cli._arrays import read_arrays
-from anybit.cli._console import stdout, working
+from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, write_text
-from anybit.cli._inputs import gather_inputs
-from anybit.cli.run import Inputs
+from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
+from anybit.cli._report import Json
 from anybit.comparison import RUNNERS, Difference, page
 from anybit.comparison.compare import compare
+from anybit.comparison.measure import Tolerance as Tolerances
 from anybit.comparison.report import wording
 from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.errors import ModelError
-from anybit.text import shown
+from anybit.text import counted, shown
 
-# Below, there is no room for the names of nodes beside those of tensors.
+# Below, there is room for what says most only.
 _WIDE = 120
+_LEFT_OUT = ("node", "elements", "step of")
 
 Other: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
         metavar="B",
         help="Another .onnx file, or an .npz of tensors by name that were recorded elsewhere; "
-        "without it, A is run twice.",
+        "without it, A is compared under two runners.",
     ),
 ]
 Runners: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--with",
         metavar="RUNNER[,RUNNER]",
-        help=f"What runs A, and what runs B if that is another: {', '.join(RUNNERS)}.",
+        help=f"What runs A, and what runs B if that is another: {', '.join(RUNNERS)}; anybit by "
+        "default. Without B, one name stands for anybit and that one, and the default is "
+        "onnxruntime.",
     ),
 ]
-Json: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", help="Write all figures as JSON; - prints them."),
-]
-Html: TypeAlias = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")
+Report: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write all figures to FILE.json, or a page with pictures to FILE.html; may be "
+        "repeated.",
+    ),
 ]
 Steps: TypeAlias = Annotated[
-    float, typer.Option(min=0, help="So many quantisation steps count as equal.")
+    float,
+    typer.Option(min=0, help="Differences up to this many quantization steps count as equal."),
 ]
 Tolerance: TypeAlias = Annotated[
     float, typer.Option(min=0, help="Differences up to this count as equal.")
@@ -61,62 +69,77 @@ def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The .onnx file.")],
     b: Other = None,
     inputs: Inputs = None,
-    runners: Runners = "anybit",
+    shapes: Shapes = None,
+    runners: Runners = None,
     steps: Steps = 0.0,
     atol: Tolerance = 0.0,
-    show_all: Annotated[bool, typer.Option("--all", help="List equal tensors too.")] = False,
-    as_json: Json = None,
-    html: Html = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="List all tensors, in the order in which A computes.")
+    ] = False,
+    as_json: Json = False,
+    reports: Report = None,
 ) -> None:
-    """Find the first tensor in which two models or two runtimes differ, and by how much.
+    """Find the first tensor in which two models or two runtimes differ, and what harms most.
 
     All tensors are compared, by name or by position. The exit code is 0 if they are equal, 1 if
     not.
     """
-    to_stdout = as_json == Path("-")
-    if as_json is not None and not to_stdout:
-        check_folder(as_json, "--json")
-    if html is not None:
-        check_folder(html, "--html")
-    with working("Comparing", a):
-        found = _compared(a, b, inputs, runners, steps, atol)
-    text = json.dumps(found.to_json(), indent=2, allow_nan=False)
-    if html is not None:
-        write_text(html, page(found))
-    if to_stdout:
-        print(text)
+    for report in reports or ():
+        check_folder(report, "--report")
+        if report.suffix not in _WRITERS:
+            raise ModelError(f"{report}: --report must end in {' or '.join(_WRITERS)}")
+    first, second, names = _sides(a, b, runners)
+    feeds = gather_inputs(first, inputs) if inputs else None
+    with percentage(f"Comparing {escape(a.name)}") as advance:
+        found = compare(
+            first, second, feeds, names, Tolerances(steps, atol), advance, sizes_given(shapes)
+        )
+    for report in reports or ():
+        write_text(report, _WRITERS[report.suffix](found))
+    if as_json:
+        print(_json(found), end="")
     else:
-        if as_json is not None:
-            write_text(as_json, text + "\n")
         _show(found, show_all)
     raise typer.Exit(0 if found.equal else 1)
 
 
-def _compared(
-    a: Path, b: Path | None, options: list[str] | None, runners: str, steps: float, atol: float
-) -> Difference:
+def _json(found: Difference) -> str:
+    return json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
+
+
+_WRITERS = {".json": _json, ".html": page}
+
+
+def _sides(
+    a: Path, b: Path | None, runners: str | None
+) -> tuple[Network, Network | Side, tuple[str, str]]:
+    """What is compared, and what runs it."""
     record = b is not None and b.suffix == ".npz"
-    names = [name.strip() for name in runners.split(",")]
-    wanted = "one runner" if record else "one runner or two" if b is not None else "two runners"
-    if len(names) > 2 - record or (b is None and len(names) < 2):
-        example = "anybit" if record else "anybit,onnxruntime"
-        raise ModelError(f"--with must name {wanted} here, such as {example}; got {runners!r}")
+    given = [] if runners is None else [name.strip() for name in runners.split(",")]
+    if len(given) > 2 - record:
+        what = "one runner" if record else "one runner or two"
+        raise ModelError(f"--with must name {what} here, of {', '.join(RUNNERS)}; got {runners!r}")
+    names = given or ["anybit"]
+    if b is None and len(names) < 2:
+        names = ["anybit", *(given or ["onnxruntime"])]
     first = Network(a)
     second: Network | Side = first
     if b is not None:
         second = recorded(read_arrays(b), str(b)) if record else Network(b)
-    feeds = gather_inputs(first, options) if options else None
-    return compare(first, second, feeds, (names[0], names[-1]), steps, atol)
+    return first, second, (names[0], names[-1])
 
 
 def _show(found: Difference, show_all: bool) -> None:
     console = stdout()
     for side, name in (("A", found.a), ("B", found.b)):
         console.print(Text(f"{side}  {shown(name)}"))
-    tensors = found.tensors if show_all else found.different
+    tensors = found.tensors if show_all else found.ranked[: wording.MOST_ROWS]
     if tensors:
-        left_out = () if console.width >= _WIDE else ("node",)
+        left_out = () if console.width >= _WIDE else _LEFT_OUT
         console.print(_table(wording.rows(tensors, shapes=False), left_out))
+    if not show_all and len(found.different) > len(tensors):
+        more = len(found.different) - len(tensors)
+        console.print(f"{counted(more, 'more tensor')} differ, which add less; --all lists them.")
     if found.first is not None:
         console.print(Text(wording.first_difference(found)))
         for each in found.first.samples:

@@ -2,8 +2,6 @@
 """`anybit info`: what a model holds."""
 
 import dataclasses
-import json
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +12,7 @@ from rich.table import Table
 
 from anybit.cli._console import stdout
 from anybit.cli._files import readable
+from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.onnx.summary import Parameter, Quantizer, Summary, summarize
 from anybit.text import shown
 
@@ -22,13 +21,14 @@ _LONGEST_NAME = 16
 
 def info(
     model: Annotated[Path, typer.Argument(help="The .onnx file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Json = False,
+    report: Report = None,
 ) -> None:
     """Show a model's quantizers, opsets, domains and sizes. The model is not run."""
+    check_report(report)
     summary = summarize(model)
+    deliver({"file": str(model), **dataclasses.asdict(summary)}, as_json, report)
     if as_json:
-        record = {"file": str(model), **dataclasses.asdict(summary)}
-        print(json.dumps(_plain(record), indent=2))
         return
     console = stdout()
     console.print(_header(model, summary))
@@ -122,12 +122,3 @@ def _values(parameter: Parameter | None) -> str:
     if parameter.smallest == parameter.largest:
         return f"{parameter.smallest:.4g}"
     return f"{parameter.smallest:.2g}..{parameter.largest:.2g}"
-
-
-def _plain(value: object) -> object:
-    """The value with null for NaN and infinities, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,32 +11,19 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
-from anybit.cli import _arrays
+from anybit.cli._arrays import read_arrays, write_arrays
+from anybit.cli._classes import Labels, read_labels, top_classes
 from anybit.cli._compare import compare, expected_of
-from anybit.cli._console import stdout, working
-from anybit.cli._inputs import gather_inputs
+from anybit.cli._console import percentage, stdout, working
+from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
 from anybit.errors import ModelError
-from anybit.inputs import Array, random_inputs
+from anybit.inputs import Array, made_up_note, naming_made_up_sizes, random_inputs, with_sizes
 from anybit.model import Model, load
-from anybit.text import shown
+from anybit.text import shown, sizes
 
-_SECONDS_BEFORE_PROGRESS = 0.5
-
-
-Inputs: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="FILE",
-        help="FILE.npy, FILE.npz (arrays by input name; `x` for a single input) or NAME=FILE.npy; "
-        "may be repeated. Without it, random numbers are used.",
-    ),
-]
 Expected: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -52,14 +39,30 @@ Tolerance: TypeAlias = Annotated[
     float, typer.Option(min=0, help="The difference that `--expect` allows; none by default.")
 ]
 
+Top1: TypeAlias = Annotated[
+    bool, typer.Option("--top1", help="Show the class of each row: where the largest output is.")
+]
+LabelFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels",
+        metavar="FILE",
+        help="Names of the classes, FILE.txt with one a line, to show classes by; or the right "
+        "class of each row, FILE.npy with one integer a row, to count how many are right.",
+    ),
+]
+
 
 def run(
     model: Annotated[Path, typer.Argument(help="The .onnx file.")],
     inputs: Inputs = None,
+    shapes: Shapes = None,
     output: Output = None,
     expect: Expected = None,
     atol: Tolerance = 0.0,
-    repeat: Annotated[int, typer.Option(min=1, help="Run so often and show the times.")] = 1,
+    top1: Top1 = False,
+    labels: LabelFile = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Run this many times and show the times.")] = 1,
 ) -> None:
     """Run a model.
 
@@ -70,24 +73,30 @@ def run(
         raise ModelError(f"{output}: --output must be an .npz file in a folder that exists")
     if not atol >= 0:
         raise ModelError(f"--atol must be a number >= 0, got {atol}")
-    expected = None if expect is None else _arrays.read_arrays(expect)
+    if inputs and shapes:
+        raise ModelError("--shape is for random inputs; leave it out beside --input")
+    expected = None if expect is None else read_arrays(expect)
+    known = Labels() if labels is None else read_labels(labels)
     with working("Loading", model):
         network = load(model)
     if expected is not None:  # found out now, not after a long run
         expected_of([each.name for each in network.outputs], expected)
-    feeds = gather_inputs(network, inputs) if inputs else random_inputs(network.inputs)
-    times, outputs = _timed(network, feeds, repeat)
+    declared = with_sizes(network.inputs, sizes_given(shapes))
+    feeds = gather_inputs(network, inputs) if inputs else random_inputs(declared)
+    with naming_made_up_sizes(() if inputs else declared):
+        times, outputs = _timed(network, feeds, repeat)
+    classes = list(top_classes(outputs, known, whole=top1 or labels is not None))
     if output is not None:
-        _arrays.write_arrays(output, outputs)
+        write_arrays(output, outputs)
     console.print(_table(feeds, outputs))
-    for name, array in outputs.items():
-        if places := _largest_at(array):
-            console.print(f"{shown(name)} is largest at {places}", markup=False, highlight=False)
+    for line in classes:
+        console.print(shown(line), markup=False, soft_wrap=True)
     console.print(_timing(times))
     if not inputs:
-        console.print("The inputs are random numbers (seed 0); --input gives others.")
+        note = made_up_note(declared)
+        console.print(f"{note[0].upper()}{note[1:]}; --input gives others.", markup=False)
     if output is not None:
-        console.print(f"written to {output}", markup=False, highlight=False)
+        console.print(f"written to {output}", markup=False)
     if expected is not None:
         compare(outputs, expected, atol=atol, console=console)
 
@@ -95,37 +104,22 @@ def run(
 def _timed(
     network: Model, feeds: dict[str, Array], repeat: int
 ) -> tuple[list[float], dict[str, Array]]:
-    """The seconds of each run, and the outputs, with a progress bar if it takes long."""
-    console = Console(stderr=True)
+    """The seconds of each run, and the outputs."""
     times: list[float] = []
     outputs: dict[str, Array] = {}
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        advance = _delayed(bar, repeat)
+    with percentage("Running") as advance:
         for index in range(repeat):
             start = time.perf_counter()
-            outputs = network.run(feeds, progress=partial(_share, advance, index))
+            outputs = network.run(feeds, progress=partial(_share, advance, index / repeat, repeat))
             times.append(time.perf_counter() - start)
-            advance(index + 1)
+            advance((index + 1) / repeat)
     return times, outputs
 
 
-def _share(advance: Callable[[float], None], runs: int, slices: int, of: int) -> None:
-    advance(runs + slices / of)
-
-
-def _delayed(bar: Progress, total: float) -> Callable[[float], None]:
-    """A function that shows how much is done, once that has taken a while."""
-    task = bar.add_task("Running", total=total, visible=False)
-    next_time = time.perf_counter() + _SECONDS_BEFORE_PROGRESS
-
-    def advance(done: float) -> None:
-        nonlocal next_time
-        now = time.perf_counter()
-        if now > next_time:
-            bar.update(task, completed=done, visible=True)
-            next_time = now + 0.1
-
-    return advance
+def _share(
+    advance: Callable[[float], None], before: float, repeat: int, slices: int, of: int
+) -> None:
+    advance(before + slices / of / repeat)
 
 
 def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
@@ -136,21 +130,11 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for kind, arrays in (("input", feeds), ("output", outputs)):
         for name, array in arrays.items():
-            shape = " x ".join(map(str, array.shape))
             limits = [
                 f"{float(pick(array)):.6g}" if array.size else "" for pick in (np.min, np.max)
             ]
-            table.add_row(kind, escape(shown(name)), str(array.dtype), shape, *limits)
+            table.add_row(kind, escape(shown(name)), str(array.dtype), sizes(array.shape), *limits)
     return table
-
-
-def _largest_at(array: Array) -> str:
-    """The index of the largest value in each row: what a classifier predicts."""
-    if array.ndim != 2 or array.shape[1] < 2 or not array.size:
-        return ""
-    shown = 12
-    rows = [str(index) for index in array[:shown].argmax(axis=1)]
-    return " ".join(rows + ["..."] * (len(array) > shown))
 
 
 def _timing(times: list[float]) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`diff`: run two sides, pair their tensors, measure the pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy.typing as npt
 
@@ -19,8 +19,17 @@ from anybit.comparison.results import Difference
 from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.comparison.sides.runners import capture
 from anybit.errors import ModelError
-from anybit.inputs import Feeds, random_inputs
+from anybit.inputs import (
+    Feeds,
+    made_up_note,
+    naming_made_up_sizes,
+    random_inputs,
+    with_sizes,
+)
 from anybit.onnx import Source
+
+# Measuring the tensors of a network takes longer than computing them.
+_SHARE_OF_A_RUN = 0.15
 
 
 def diff(
@@ -28,9 +37,10 @@ def diff(
     b: Source | Mapping[str, npt.ArrayLike] | None = None,
     inputs: Feeds | None = None,
     *,
-    runners: tuple[str, str] = ("anybit", "anybit"),
+    runners: tuple[str, str] | None = None,
     steps: float = 0,
     atol: float = 0,
+    progress: Callable[[float], None] | None = None,
 ) -> Difference:
     """Compare every tensor of two models, of one model under two runners, or with recorded ones.
 
@@ -49,11 +59,13 @@ def diff(
             matched by name, else by position. Of more rows than the models take, the first ones
             are run; `notes` of the result say so. With recorded tensors that hold the inputs by
             name (`x` for a single input), those are taken.
-        runners: What runs a and b: names in `RUNNERS`. The second is not used for recorded ones.
+        runners: What runs a and b: names in `RUNNERS`; `anybit` for both if they are not given,
+            or `anybit` and `onnxruntime` for one model. The second is not used for recorded ones.
         steps: Elements that differ by up to so many quantisation steps count as equal. A tensor
             whose step is not known then only counts as different if it differs although what it
             is computed from is equal, or if that is different itself.
         atol: Elements that differ by no more than this count as equal.
+        progress: Called now and then with the share that is done, from 0 to 1.
 
     Raises:
         ModelError: A model that cannot be read or run, inputs that do not fit, an unknown or
@@ -68,9 +80,12 @@ def diff(
     True
     """
     first = Network(a)
-    if b is not None and isinstance(b, Mapping):
-        return compare(first, recorded(b), inputs, runners, steps, atol)
-    return compare(first, first if b is None else Network(b), inputs, runners, steps, atol)
+    second: Network | Side = first
+    if b is not None:
+        second = recorded(b) if isinstance(b, Mapping) else Network(b)
+    if runners is None:
+        runners = ("anybit", "onnxruntime" if b is None else "anybit")
+    return compare(first, second, inputs, runners, Tolerance(steps, atol), progress)
 
 
 def compare(
@@ -78,31 +93,46 @@ def compare(
     second: Network | Side,
     inputs: Feeds | None,
     runners: tuple[str, str],
-    steps: float,
-    atol: float,
+    tolerance: Tolerance,
+    progress: Callable[[float], None] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Difference:
-    """`diff` of networks that have been read, or of one and recorded tensors."""
-    for name, value in (("steps", steps), ("atol", atol)):
+    """`diff` of networks that have been read, or of one and recorded tensors.
+
+    `shapes` are those of made-up inputs.
+    """
+    for name, value in (("steps", tolerance.steps), ("atol", tolerance.atol)):
         if not value >= 0:
             raise ModelError(f"{name} must be a number >= 0, got {value}")
+    report = progress or (lambda share: None)
     record = second if isinstance(second, Side) else None
     other = first if isinstance(second, Side) else second
     if inputs is None and record is not None:
         inputs = _recorded_inputs(first, record)
     pairs = input_pairs(first, other)
-    common = common_inputs(pairs)
+    common = with_sizes(common_inputs(pairs), shapes or {})
     feeds, rows = (random_inputs(common), None) if inputs is None else given_inputs(common, inputs)
-    left = _side(first, runners[0], feeds)
-    if record is None:
-        right = _side(other, runners[1], renamed(feeds, pairs, other.label))
-    else:
-        right = _first_rows(record, left, rows)
-    notes = []
-    if rows is not None:
-        notes.append(f"the inputs have {rows.given} rows; the first {rows.taken} were run")
+    notes = [] if rows is None else [rows.note]
     if inputs is None:
-        notes.append("the inputs are random numbers (seed 0)")
-    return judged(left, right, Tolerance(steps, atol), tuple(notes))
+        notes.append(made_up_note(common))
+    with naming_made_up_sizes(common if inputs is None else ()):
+        left = _side(first, runners[0], feeds)
+        report(_SHARE_OF_A_RUN)
+        if record is None:
+            right = _side(other, runners[1], renamed(feeds, pairs, other.label))
+        else:
+            right = _first_rows(record, left, rows)
+        report(2 * _SHARE_OF_A_RUN)
+    before = 2 * _SHARE_OF_A_RUN
+    found = judged(
+        left,
+        right,
+        tolerance,
+        tuple(notes),
+        lambda share: report(before + (1 - before) * share),
+    )
+    report(1.0)
+    return found
 
 
 def _side(network: Network, runner: str, feeds: Mapping[str, Array]) -> Side:

@@ -17,6 +17,10 @@ class Rows:
     given: int
     taken: int
 
+    @property
+    def note(self) -> str:
+        return f"the inputs have {self.given} rows; the first {self.taken} were run"
+
     def of(self, array: Array) -> Array:
         """The rows of an array that has one per row of the inputs; other arrays as they are."""
         return array[: self.taken] if array.ndim and len(array) == self.given else array

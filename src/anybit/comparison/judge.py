@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the tensors of both sides to what is different, and where that starts."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -16,16 +18,25 @@ from anybit.comparison.steps import Step, step_of
 from anybit.errors import ModelError
 from anybit.text import shown
 
+_NOT_COMPARABLE = Measured(0, 0, np.inf, np.inf, -np.inf, None, None, 0, 0, ())
 _ORDER = (Verdict.EQUAL, Verdict.TOLERATED, Verdict.DIFFERENT)
 
 
-def judged(a: Side, b: Side, tolerance: Tolerance, notes: tuple[str, ...]) -> Difference:
+def judged(
+    a: Side,
+    b: Side,
+    tolerance: Tolerance,
+    notes: tuple[str, ...],
+    progress: Callable[[float], None],
+) -> Difference:
     """Pair the tensors, measure the pairs in the order in which A computes them, and judge them.
+
+    `progress` is called with the share that is done.
 
     Raises:
         ModelError: There is no pair.
     """
-    return _Judgement(a, b, tolerance).result(notes)
+    return _Judgement(a, b, tolerance).result(notes, progress)
 
 
 class _Judgement:
@@ -42,19 +53,22 @@ class _Judgement:
         self._known_a = {**a.arrays, **a.feeds}
         self._known_b = {**b.arrays, **b.feeds}
         self._verdicts: dict[ir.Value, Verdict] = {}
+        # Noise over signal, as powers.
+        self._noise: dict[ir.Value, float] = {}
 
-    def result(self, notes: tuple[str, ...]) -> Difference:
+    def result(self, notes: tuple[str, ...], progress: Callable[[float], None]) -> Difference:
         assert self._a.network is not None
         values = self._a.network.values()
         tensors = []
-        for value in values:
+        for done, value in enumerate(values):
+            progress(done / len(values))
             pair = self._pairs.get(value.name or "")
-            upstream = self._upstream(value)
+            upstream, noise = self._upstream(value)
             if pair is None:
-                self._verdicts[value] = upstream
+                self._verdicts[value], self._noise[value] = upstream, noise
                 continue
-            found = self._compared(value, pair, upstream)
-            self._verdicts[value] = found.verdict
+            found = self._compared(value, pair, upstream, noise)
+            self._verdicts[value], self._noise[value] = found.verdict, _noise(found.sqnr)
             tensors.append(found)
         first = next((each for each in tensors if each.verdict is Verdict.DIFFERENT), None)
         by_name = {value.name: value for value in values}
@@ -72,15 +86,17 @@ class _Judgement:
             atol=self._tolerance.atol,
         )
 
-    def _upstream(self, value: ir.Value) -> Verdict:
-        """The worst verdict among the compared tensors that a tensor is computed from."""
+    def _upstream(self, value: ir.Value) -> tuple[Verdict, float]:
+        """The worst verdict, and the most noise, of what a tensor is computed from."""
         node = value.producer()
-        verdicts = (
-            [] if node is None else [self._verdicts.get(each) for each in node.inputs if each]
-        )
-        return max((each for each in verdicts if each), key=_ORDER.index, default=Verdict.EQUAL)
+        given = [] if node is None else [each for each in node.inputs if each in self._verdicts]
+        verdicts = (self._verdicts[each] for each in given if each is not None)
+        noises = (self._noise[each] for each in given if each is not None)
+        return max(verdicts, key=_ORDER.index, default=Verdict.EQUAL), max(noises, default=0.0)
 
-    def _compared(self, value: ir.Value, pair: Pair, upstream: Verdict) -> TensorDifference:
+    def _compared(
+        self, value: ir.Value, pair: Pair, upstream: Verdict, noise: float
+    ) -> TensorDifference:
         a, b = self._a.arrays[pair.a], self._b.arrays[pair.b]
         step = step_of(value, self._known_a)
         if step is None and a.shape == b.shape and pair.b in self._values_b:
@@ -89,7 +105,8 @@ class _Judgement:
             measured = measure(a, b.reshape(a.shape), step, self._tolerance)
             other = b.reshape(a.shape)
         else:
-            measured, other = Measured(a.size, 0, np.inf, None, None, 0, 0, ()), b
+            measured, other = _NOT_COMPARABLE, b
+            measured = replace(measured, differing=a.size)
         verdict = self._verdict(measured, step, upstream)
         node = value.producer()
         return TensorDifference(
@@ -104,6 +121,7 @@ class _Judgement:
             other_dtype=b.dtype.name,
             elements=a.size,
             **{name: getattr(measured, name) for name in Measured.__dataclass_fields__},
+            harm=_harm(_noise(measured.sqnr), noise),
             step_of="" if step is None else step.quantizer,
             verdict=verdict,
             starts=verdict is not Verdict.EQUAL and upstream is Verdict.EQUAL,
@@ -161,6 +179,14 @@ class _Judgement:
             if found:
                 name = shown(tensor.name)
                 yield f"{name} is equal with these inputs, but {found}"
+
+
+def _noise(sqnr: float) -> float:
+    return float(np.exp2(-sqnr / 10 * np.log2(10)))
+
+
+def _harm(noise: float, upstream: float) -> float:
+    return 0.0 if noise <= upstream else math.sqrt(noise - upstream)
 
 
 def _others(side: Side, matched: set[str]) -> tuple[str, ...]:

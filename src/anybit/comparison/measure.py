@@ -37,6 +37,8 @@ class Measured:
     differing: int
     within: int
     largest: float
+    relative: float
+    sqnr: float
     ulps: int | None
     steps: float | None
     nans: int
@@ -52,7 +54,8 @@ def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Meas
     zero_signs = _zero_signs(left, right)
     if not unequal.any():
         nothing = None if step is None else 0.0
-        return Measured(0, 0, 0.0, 0 if same_type else None, nothing, 0, zero_signs, ())
+        ulps = 0 if same_type else None
+        return Measured(0, 0, 0.0, 0.0, np.inf, ulps, nothing, 0, zero_signs, ())
     x, y = left[unequal], right[unequal]
     distance = _distance(x, y)
     picked = None if step is None else step.at(unequal)
@@ -62,10 +65,13 @@ def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Meas
         excess &= ~(steps <= tolerance.steps + _rounding(picked, a, x, y))
     differing = int(np.count_nonzero(excess))
     known = np.array([]) if steps is None else steps[~np.isnan(steps)]
+    relative, sqnr = _against_signal(left, distance)
     return Measured(
         differing=differing,
         within=len(x) - differing,
         largest=float(distance.max()),
+        relative=relative,
+        sqnr=sqnr,
         ulps=_largest_ulps(x, y) if same_type else None,
         steps=float(known.max()) if known.size else None,
         nans=int(np.count_nonzero(_nan(x) != _nan(y))),
@@ -129,6 +135,24 @@ def _distance(x: Array, y: Array) -> Array:
     return np.asarray(np.where(np.isnan(distance), np.inf, distance))
 
 
+def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
+    """The largest difference over the largest magnitude of A, and A over the difference in dB.
+
+    `distance` is that of the elements that differ. What is infinite or NaN on one side only is
+    noise without bound.
+    """
+    values = np.abs(a.astype(np.float64))
+    signal = values[np.isfinite(values)]
+    largest = float(signal.max(initial=0))
+    if not largest or not np.isfinite(distance).all():
+        return np.inf, -np.inf
+    # In units of the largest, so that no square leaves the range of floats.
+    noise = float(np.sum(np.square(distance / largest)))
+    power = float(np.sum(np.square(signal / largest)))
+    sqnr = 10 * np.log10(power / noise) if noise else np.inf
+    return float(distance.max()) / largest, float(sqnr)
+
+
 def _in_steps(step: Step, x: Array, y: Array) -> Array:
     """NaN where the step itself is of no use."""
     with np.errstate(all="ignore"):
@@ -159,8 +183,7 @@ def _largest_ulps(x: Array, y: Array) -> int | None:
 def _samples(
     unequal: Array, x: Array, y: Array, distance: Array, steps: Array | None
 ) -> tuple[Sample, ...]:
-    measure = distance if steps is None else np.where(np.isnan(steps), -1, steps)
-    order = np.argsort(-measure, kind="stable")[:_SAMPLES]
+    order = _largest(distance if steps is None else np.where(np.isnan(steps), -1, steps))
     places = np.flatnonzero(unequal)[order]
     indices = zip(*np.unravel_index(places, unequal.shape), strict=True) if unequal.ndim else [()]
     return tuple(
@@ -172,6 +195,16 @@ def _samples(
         )
         for index, at in zip(indices, order, strict=True)
     )
+
+
+def _largest(values: Array) -> Array:
+    """The places of the largest few, of equal ones the first. Sorting all would take long."""
+    if len(values) <= _SAMPLES:
+        return np.argsort(-values, kind="stable")
+    limit = np.partition(values, -_SAMPLES)[-_SAMPLES]
+    above = np.flatnonzero(values > limit)
+    above = above[np.argsort(-values[above], kind="stable")]
+    return np.concatenate([above, np.flatnonzero(values == limit)[: _SAMPLES - len(above)]])
 
 
 def _number(value: Any) -> float:

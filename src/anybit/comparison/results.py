@@ -56,6 +56,11 @@ class TensorDifference:
             differ by more than sizes of 1.
         within: How many differ by what is allowed.
         largest: The largest absolute difference; infinite for NaN against a number.
+        relative: That over the largest magnitude in A.
+        sqnr: The signal-to-noise ratio in dB, with A as the signal and B - A as the noise:
+            infinite for equal tensors, minus infinity where NaN or infinity meets a number.
+        harm: How much noise comes in here: the root of what noise / signal, as powers, is more
+            than that of the noisiest tensor that this one is computed from.
         ulps: The largest number of floats between the two values, plus 1, in their own type; for
             integers the plain difference. None if the types differ, or only NaN meets numbers.
         steps: The largest difference in quantisation steps; None if the step is not known.
@@ -83,6 +88,9 @@ class TensorDifference:
     differing: int
     within: int
     largest: float
+    relative: float
+    sqnr: float
+    harm: float
     ulps: int | None
     steps: float | None
     step_of: str
@@ -145,9 +153,14 @@ class Difference:
         return next(iter(self.different), None)
 
     @property
+    def ranked(self) -> tuple[TensorDifference, ...]:
+        """The pairs that differ, the most harmful first: where most noise comes in."""
+        return tuple(sorted(self.different, key=lambda each: -each.harm))
+
+    @property
     def worst(self) -> TensorDifference | None:
-        """The pair with the largest difference: in steps where they are known, else absolute."""
-        return max(self.different, key=_badness, default=None)
+        """The most harmful pair."""
+        return next(iter(self.ranked), None)
 
     def __getitem__(self, name: str) -> TensorDifference:
         """The pair with that name in A."""
@@ -172,13 +185,10 @@ class Difference:
             "counts": counts,
             "first": self.first.name if self.first else None,
             "worst": self.worst.name if self.worst else None,
+            "ranked": [each.name for each in self.ranked],
         }
         plain: dict[str, Any] = _plain(record)
         return plain
-
-
-def _badness(tensor: TensorDifference) -> tuple[bool, float, float]:
-    return tensor.steps is not None, tensor.steps or 0.0, tensor.largest
 
 
 def _entries(record: Any) -> Iterator[tuple[str, Any]]:

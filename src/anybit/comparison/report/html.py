@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The result as one page that needs nothing else."""
 
+from collections.abc import Sequence
 from html import escape
 
 from anybit.comparison.report import wording
@@ -9,11 +10,11 @@ from anybit.comparison.results import Difference, TensorDifference
 from anybit.text import counted, shown
 
 _LIGHT = """
---paper:#ffffff;--ink:#1f2328;--faint:#59636e;--line:#d1d9e0;--bar:#0969da;
+--paper:#ffffff;--ink:#1f2328;--faint:#59636e;--line:#d1d9e0;--bar:#0969da;--mark:#fff1e5;
 --level0:#f0f2f5;--level1:#cfe3fb;--level2:#9cc7f5;--level3:#5aa0e8;--level4:#1f6fc4;--level5:#0a3d7a
 """
 _DARK = """
---paper:#0d1117;--ink:#e6edf3;--faint:#9198a1;--line:#3d444d;--bar:#58a6ff;
+--paper:#0d1117;--ink:#e6edf3;--faint:#9198a1;--line:#3d444d;--bar:#58a6ff;--mark:#3d2a17;
 --level0:#1b2028;--level1:#12365c;--level2:#1a5490;--level3:#2f7fd0;--level4:#70b2f5;--level5:#d5eaff
 """
 _STYLE = f"""
@@ -27,11 +28,12 @@ dd{{margin:0;overflow-wrap:anywhere}}
 .scroll{{overflow-x:auto}}
 table{{border-collapse:collapse}}
 th,td{{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid var(--line);
-vertical-align:top;overflow-wrap:anywhere}}
+vertical-align:top;overflow-wrap:break-word;max-width:18rem}}
 th{{color:var(--faint);font-weight:600;white-space:nowrap}}
 .number{{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}}
 svg{{display:block;width:100%;max-width:45rem;height:auto;margin:1rem 0}}
 svg text{{font-size:12px;fill:var(--faint)}}
+tr.different td{{background:var(--mark)}}tr.tolerated td{{color:var(--faint)}}
 .bar{{fill:var(--bar)}}.axis{{stroke:var(--faint);fill:none}}
 """
 _LEVELS = "".join(f".level{level}{{fill:var(--level{level})}}" for level in range(6))
@@ -76,9 +78,9 @@ def _first(found: Difference) -> list[str]:
 
 
 def _pictures(found: Difference) -> list[str]:
-    """Of the worst tensor, and of the first if that is another one."""
+    """Of the most harmful tensor, and of the first if that is another one."""
     chosen: dict[str, TensorDifference] = {}
-    for title, tensor in (("Worst", found.worst), ("First", found.first)):
+    for title, tensor in (("Most harmful", found.worst), ("First", found.first)):
         if tensor is not None and tensor.same_shape and tensor.elements:
             if tensor in chosen.values():
                 continue
@@ -94,16 +96,22 @@ def _pictures(found: Difference) -> list[str]:
 
 
 def _tensors(found: Difference) -> list[str]:
-    rows = wording.rows(found.tensors, shapes=True)
-    if not rows:
-        return []
+    """The most harmful tensors, and all of them."""
+    worst = found.ranked[: wording.MOST_ROWS]
+    parts = ["<h2>The most harmful tensors</h2>", _table(worst)] if len(worst) > 1 else []
+    return [*parts, "<h2>All tensors</h2>", _table(found.tensors)] if found.tensors else []
+
+
+def _table(tensors: Sequence[TensorDifference]) -> str:
+    rows = wording.rows(tensors, shapes=True)
     headings = [(name, _class(name)) for name in rows[0]]
-    lines = ["".join(f'<th scope="col"{kind}>{_text(name)}</th>' for name, kind in headings)]
-    lines += [
-        "".join(f"<td{kind}>{_text(row[name])}</td>" for name, kind in headings) for row in rows
-    ]
-    table = "\n".join(f"<tr>{line}</tr>" for line in lines)
-    return ["<h2>All tensors</h2>", f'<div class="scroll"><table>\n{table}\n</table></div>']
+    head = "".join(f'<th scope="col"{kind}>{_text(name)}</th>' for name, kind in headings)
+    lines = [f"<tr>{head}</tr>"]
+    for row, tensor in zip(rows, tensors, strict=True):
+        cells = "".join(f"<td{kind}>{_text(row[name])}</td>" for name, kind in headings)
+        lines.append(f'<tr class="{tensor.verdict}">{cells}</tr>')
+    table = "\n".join(lines)
+    return f'<div class="scroll"><table>\n{table}\n</table></div>'
 
 
 def _class(heading: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from anybit.comparison.arrays import Array
 from anybit.comparison.measure import differences
+from anybit.comparison.report.wording import number
 from anybit.comparison.results import TensorDifference
 from anybit.text import counted
 
@@ -60,7 +61,7 @@ def histogram(tensor: TensorDifference) -> str:
         for place, edge in ((0, f"{edges[0]:.3g}"), (0.5, "0"), (1, f"{edges[-1]:.3g}")):
             parts.append(_text(place * _WIDTH, _HEIGHT + 16, edge))
     parts.append(f'<path class="axis" d="M0 {_HEIGHT}H{_WIDTH}"/>')
-    parts += [_text(-6, 8, str(most), "end"), _text(-6, _HEIGHT, "0", "end")]
+    parts += [_text(-6, 8, number(most), "end"), _text(-6, _HEIGHT, "0", "end")]
     return _drawing(parts, _HEIGHT, f"Histogram of {tensor.name}", what)
 
 
@@ -97,8 +98,9 @@ def heat_map(tensor: TensorDifference) -> str:
         f'<g transform="{scale}" shape-rendering="crispEdges">',
         *(_cells(levels, level) for level in range(1, LEVELS + 1)),
         "</g>",
-        _text(_WIDTH / 2, high + 16, f"{view.across} →"),
-        f'<g transform="translate(-10 {high / 2:.6g}) rotate(-90)">{_text(0, 0, view.down)}</g>',
+        # Below, where there is room for both however few rows there are.
+        _text(0, high + 16, f"↓ {view.down}" if view.down else "", "start"),
+        _text(_WIDTH, high + 16, f"{view.across} →" if view.across else "", "end"),
         *_legend(limits, high + 28),
     ]
     return _drawing(parts, high + 20, f"Heat map of {tensor.name}", f"{what}; {view.down} down")

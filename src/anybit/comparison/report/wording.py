@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was found, in words and in rows of text, for a terminal and for a page."""
 
+import math
 from collections.abc import Iterable
 
 from anybit.comparison.measure import Sample
 from anybit.comparison.results import Difference, Match, TensorDifference, Verdict
-from anybit.text import counted, listed, shown
+from anybit.text import counted, listed, shown, sizes
 
 _STATES = {
     Verdict.EQUAL: "equal",
@@ -14,15 +15,34 @@ _STATES = {
     None: "not compared",
 }
 
-NUMBERS = ("elements", "differ", "within", "largest", "ulps", "steps")
+NUMBERS = (
+    "elements",
+    "differ",
+    "within",
+    "largest",
+    "relative",
+    "SQNR dB",
+    "adds",
+    "ulps",
+    "steps",
+)
 """The columns of `rows` that hold numbers."""
+
+START = "*"
+"""The mark, in a column without a heading, of a pair that differs although all it is computed from
+is equal."""
+
+MOST_ROWS = 20
+"""As many tensors are listed if nobody asks for all."""
+
+# Beyond, a difference is not one of rounding, and the relative error says more.
+_MOST_ULPS = 1000
 
 
 def rows(tensors: Iterable[TensorDifference], *, shapes: bool) -> list[dict[str, str]]:
     """One row of texts per pair, by heading. Columns that are empty in all rows are left out.
 
-    Without `shapes` only those that differ are given. A `*` before a name marks a pair that is not
-    equal although all it is computed from is.
+    Without `shapes` only those that differ are given.
     """
     found = [_row(each, shapes) for each in tensors]
     used = {heading for row in found for heading, text in row.items() if text}
@@ -30,10 +50,11 @@ def rows(tensors: Iterable[TensorDifference], *, shapes: bool) -> list[dict[str,
 
 
 def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
-    ours, theirs = (" x ".join(map(str, shape)) for shape in (tensor.shape, tensor.other_shape))
+    ours, theirs = sizes(tensor.shape), sizes(tensor.other_shape)
     same = ours if every_shape else ""
     return {
-        "tensor": "* " * tensor.starts + shown(tensor.name),
+        "": START * tensor.starts,
+        "tensor": shown(tensor.name),
         "made by": tensor.operator or "constant",
         "node": "" if tensor.node == tensor.name else shown(tensor.node),
         "in B": _other(tensor),
@@ -42,7 +63,10 @@ def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
         "differ": str(tensor.differing),
         "within": str(tensor.within) if tensor.within else "",
         "largest": number(tensor.largest),
-        "ulps": number(tensor.ulps),
+        "relative": percent(tensor.relative) if tensor.largest else "",
+        "SQNR dB": f"{tensor.sqnr:.1f}" if tensor.sqnr != math.inf else "",
+        "adds": percent(tensor.harm) if tensor.harm else "",
+        "ulps": number(tensor.ulps) if tensor.ulps is None or tensor.ulps <= _MOST_ULPS else "",
         "steps": number(tensor.steps),
         "step of": shown(tensor.step_of),
     }
@@ -65,7 +89,7 @@ def summary(found: Difference) -> str:
     parts.append(f"{kinds[Verdict.DIFFERENT]} different")
     starts = sum(each.starts for each in found.different)
     if starts:
-        parts[-1] += f" ({starts} of them made from equal tensors: *)"
+        parts[-1] += f" ({starts} of them, marked {START}, made from equal tensors)"
     others = [f"{len(names)} of {side}" for side, names in _unmatched(found) if names]
     missing = f" Without a counterpart: {' and '.join(others)}." if others else ""
     positions = sum(each.matched is not Match.NAME for each in found.tensors)
@@ -111,6 +135,11 @@ def sample(each: Sample) -> str:
 def value(of: float) -> str:
     """A number with all the digits that tell float32 values apart."""
     return str(of) if isinstance(of, int) else f"{of:.9g}"
+
+
+def percent(of: float) -> str:
+    """A share in three digits."""
+    return f"{100 * of:.3g} %" if math.isfinite(of) else str(of)
 
 
 def number(of: float | None) -> str:

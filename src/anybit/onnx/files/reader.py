@@ -21,6 +21,7 @@ from anybit.onnx.files.checks import (
     check_versions,
 )
 from anybit.onnx.files.quiet import quiet
+from anybit.text import problem
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -83,7 +84,7 @@ def _contents(path: Path) -> bytes:
             )
         return path.read_bytes()
     except OSError as error:
-        raise ModelError(f"{path}: {error.strerror or error}") from error
+        raise ModelError(problem(error)) from error
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:

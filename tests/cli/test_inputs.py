@@ -13,7 +13,7 @@ from small_models import model, node
 
 from anybit import text
 from anybit.errors import ModelError
-from anybit.inputs import Array, Tensor, free_sizes, random_inputs, slices_of, with_sizes
+from anybit.inputs import Array, Tensor, random_inputs, slices_of, with_sizes
 from anybit.model import Model, load
 
 FLOAT = np.dtype(np.float32)
@@ -69,7 +69,6 @@ def test_numbers_of_rows_in_words() -> None:
 
 def test_shapes_for_made_up_numbers() -> None:
     inputs = [Tensor("x", FLOAT, ("n", 3, None)), Tensor("z", FLOAT, None)]
-    assert free_sizes(inputs) == inputs[:1]
     given = with_sizes(inputs, {"x": (2, 3, 5), "z": (7,)})
     assert [array.shape for array in random_inputs(given).values()] == [(2, 3, 5), (7,)]
     with pytest.raises(ModelError, match=r"declared with shape \[n, 3, \?\], which \[2, 4, 5\]"):

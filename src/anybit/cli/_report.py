@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands give to programs: `--json` prints it, `--report FILE` writes it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from anybit.cli._files import check_folder, write_text
+
+Json: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")
+]
+Report: TypeAlias = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.json", help="Write all of it as JSON.")
+]
+
+
+def check_report(path: Path | None) -> None:
+    """ModelError if the report cannot be written: known before the work, not after it."""
+    if path is not None:
+        check_folder(path, "--report")
+
+
+def deliver(record: Any, as_json: bool, report: Path | None) -> None:
+    """Print and write a record, as far as that is wanted."""
+    if not as_json and report is None:
+        return
+    text = json.dumps(plain(record), indent=2, allow_nan=False)
+    if report is not None:
+        write_text(report, text + "\n")
+    if as_json:
+        print(text)
+
+
+def plain(value: Any) -> Any:
+    """The value with null for NaN and infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
