@@ -70,7 +70,7 @@ def test_interruption(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anybit.cli._arrays.write_arrays", interrupted)
+    monkeypatch.setattr("anybit.cli.run.write_arrays", interrupted)
     code, _, err = shell("run", "model.onnx", "--output", "out.npz")
     assert code == 130
     assert "Traceback" not in err

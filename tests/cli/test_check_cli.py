@@ -51,7 +51,7 @@ def test_command_as_json(shell: Shell) -> None:
 def test_unreadable_files(shell: Shell) -> None:
     Path("no.onnx").write_bytes(b"not a model")
     assert "not an ONNX model" in shell.fails("check", "no.onnx")
-    assert "No such file" in shell.fails("check", "missing.onnx")
+    assert "no such file" in shell.fails("check", "missing.onnx")
     assert "got 'tpu'" in shell.fails("check", "model.onnx", "--target", "tpu")
 
 

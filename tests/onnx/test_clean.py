@@ -209,7 +209,7 @@ def test_command(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.onnx", "-o", "out.onnx"], "No such file"),
+        (["missing.onnx", "-o", "out.onnx"], "no such file"),
         (["model.onnx", "-o", "nowhere/out.onnx"], "folder that exists"),
         (["model.onnx", "-o", "out.onnx", "--batch", "0"], "got 0"),
         (["model.onnx", "-o", "out.onnx", "--batch", "some"], "got 'some'"),
