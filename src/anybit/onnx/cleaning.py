@@ -9,16 +9,29 @@ from anybit.errors import ModelError
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.passes import (
+    BatchNormToAffine,
     ChangeBatch,
+    ChannelsLast,
     DropIdentities,
+    ExtractConvBias,
     FoldConstants,
+    GemmToMatMul,
     InferShapes,
     InlineFunctions,
+    MoveTransposes,
     NameNodes,
     Normalize,
+    StandardLayout,
     UseNames,
 )
 from anybit.onnx.preparation import apply
+
+_FOR_HARDWARE: tuple[type[InPlacePass], ...] = (GemmToMatMul, ExtractConvBias, BatchNormToAffine)
+_STEPS = {
+    "finn": _FOR_HARDWARE,
+    "hls4ml": (*_FOR_HARDWARE, ChannelsLast, MoveTransposes),
+}
+"""What the model is made of for each compiler, besides names and a fixed batch."""
 
 # Each round folds what the shapes of the last one made constant; models need one or two.
 _MOST_ROUNDS = 8
@@ -45,8 +58,10 @@ def clean(
         source: As for `anybit.onnx.read`. It is not changed.
         batch: The number of rows that the model takes, or "dynamic" for any; see `ChangeBatch`.
         keep_quantizers: Leave quantizers of weights as they are, for compilers that want them.
-        target: A target that reads our operators under certain names, "finn" or "hls4ml": they
-            get those, and quantizers are kept.
+        target: A compiler, "finn" or "hls4ml". Quantizers are kept, under the names that it looks
+            for; a free batch becomes 1; Gemm becomes MatMul and Add, a bias of a convolution an
+            Add, BatchNormalization Mul and Add where that gives the same bits. For hls4ml,
+            convolutions and pooling have channels last, and so have inputs that they read.
 
     Raises:
         ModelError: The model cannot be read, an operator refuses its parameters, or the batch
@@ -56,21 +71,36 @@ def clean(
     model = read(source)
     if model is source:
         model = model.clone()
-    first: list[InPlacePass] = [InlineFunctions(), Normalize()]
+    apply(model, source, InlineFunctions(), Normalize())
+    if StandardLayout()(model).modified:
+        apply(model, source, InferShapes(), MoveTransposes())
+    if batch is None and names and _has_free_batch(model):
+        batch = 1
     if batch is not None:
-        first.append(ChangeBatch(batch))
-    apply(model, source, *first)
+        apply(model, source, ChangeBatch(batch))
     fold = FoldConstants(operators=not (keep_quantizers or names))
+    _fold(model, source, fold)
+    if target is not None:
+        apply(model, source, *(step() for step in _STEPS[target]))
+        _fold(model, source, fold)
+    apply(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
+    if names:
+        apply(model, source, UseNames(names))
+    return model
+
+
+def _fold(model: ir.Model, source: Source, fold: FoldConstants) -> None:
     for _ in range(_MOST_ROUNDS):
         apply(model, source, InferShapes())
         before = len(model.graph.initializers), model.graph.num_nodes()
         apply(model, source, fold, DropIdentities(), RemoveUnusedNodesPass())
         if before == (len(model.graph.initializers), model.graph.num_nodes()):
             break
-    apply(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
-    if names:
-        apply(model, source, UseNames(names))
-    return model
+
+
+def _has_free_batch(model: ir.Model) -> bool:
+    shapes = [value.shape for value in model.graph.inputs[:1]]
+    return any(shape and not isinstance(shape[0], int) for shape in shapes)
 
 
 def _names_of(target: str | None) -> frozenset[str]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read
-from anybit.onnx.passes import FoldConstants, InlineFunctions, Normalize
+from anybit.onnx.passes import FoldConstants, InlineFunctions, Normalize, StandardLayout
 
 
 def prepare(source: Source) -> ir.Model:
@@ -26,7 +26,8 @@ def prepare(source: Source) -> ir.Model:
     model = read(source)
     if model is source:
         model = model.clone()
-    apply(model, source, InlineFunctions(), Normalize(), FoldConstants(codes=True))
+    first = InlineFunctions(), Normalize(), StandardLayout()
+    apply(model, source, *first, FoldConstants(codes=True))
     return model
 
 

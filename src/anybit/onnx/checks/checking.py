@@ -14,7 +14,13 @@ from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.checks.usable import made_usable
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read
-from anybit.onnx.passes import FoldConstants, InferShapes, InlineFunctions, Normalize
+from anybit.onnx.passes import (
+    FoldConstants,
+    InferShapes,
+    InlineFunctions,
+    Normalize,
+    StandardLayout,
+)
 
 __all__ = ["TARGETS", "Finding", "check"]
 
@@ -58,6 +64,7 @@ def _prepared(model: ir.Model) -> Iterator[Finding]:
     passes: tuple[Callable[[], ir.passes.InPlacePass], ...] = (
         InlineFunctions,
         Normalize,
+        StandardLayout,
         InferShapes,
         lambda: FoldConstants(operators=False),
         InferShapes,

@@ -2,31 +2,43 @@
 """One pass per file. A pass changes a model in place and names no operator."""
 
 from anybit.onnx.passes.add_functions import AddFunctions
+from anybit.onnx.passes.batch_norm_to_affine import BatchNormToAffine
 from anybit.onnx.passes.change_batch import ChangeBatch
+from anybit.onnx.passes.channels_last import ChannelsLast
 from anybit.onnx.passes.drop_identities import DropIdentities
+from anybit.onnx.passes.extract_conv_bias import ExtractConvBias
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.from_qdq import FromQdq
+from anybit.onnx.passes.gemm_to_matmul import GemmToMatMul
 from anybit.onnx.passes.infer_shapes import InferShapes
 from anybit.onnx.passes.inline_functions import InlineFunctions
 from anybit.onnx.passes.lower import Lower
+from anybit.onnx.passes.move_transposes import MoveTransposes
 from anybit.onnx.passes.name_nodes import NameNodes
 from anybit.onnx.passes.normalize import Normalize
 from anybit.onnx.passes.raise_opset import RaiseOpset
+from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_qdq import ToQdq
 from anybit.onnx.passes.use_names import UseNames
 
 __all__ = [
     "AddFunctions",
+    "BatchNormToAffine",
     "ChangeBatch",
+    "ChannelsLast",
     "DropIdentities",
+    "ExtractConvBias",
     "FoldConstants",
     "FromQdq",
+    "GemmToMatMul",
     "InferShapes",
     "InlineFunctions",
     "Lower",
+    "MoveTransposes",
     "NameNodes",
     "Normalize",
     "RaiseOpset",
+    "StandardLayout",
     "ToQdq",
     "UseNames",
 ]

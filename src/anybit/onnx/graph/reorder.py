@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants, quantized or not, in another shape or another order of axes, for one reader."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.editor import Editor, drop_if_unread
+from anybit.onnx.graph.layout import Order
+from anybit.onnx.operators.registry import operator_of
+
+Change: TypeAlias = Callable[[Array], Array]
+
+
+def is_known(value: ir.Value | None) -> bool:
+    """Whether it is a constant, or what a quantizer makes of constants."""
+    return value is not None and (is_constant(value) or _quantizes_constants(value.producer()))
+
+
+def rank_of(value: ir.Value) -> int | None:
+    """How many axes a known value has."""
+    producer = value.producer()
+    source = value if producer is None else producer.inputs[0]
+    if source is None or source.const_value is None:
+        return None
+    return len(source.const_value.shape)
+
+
+def changed(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) -> ir.Value:
+    """A known value of which the reader wants other axes; it and its other readers stay.
+
+    `change` is applied to the constant, and to what quantizes it: whatever it does to the axes of
+    x, it does to parameters of as many axes, or fewer, that are broadcast with x.
+    """
+    if is_constant(value):
+        array = array_of(value)
+        new = change(array)
+        if new is array:
+            return value
+        tensor = ir.tensor(np.ascontiguousarray(new), dtype=value.dtype)
+        return editor.constant(str(value.name), tensor)
+    quantizer = value.producer()
+    assert quantizer is not None, "a known value is a constant, or has been quantized"
+    assert reader.graph is not None, "it was found in one"
+    inputs = [each and changed(each, change, editor, reader) for each in quantizer.inputs]
+    node = ir.Node(
+        quantizer.domain,
+        quantizer.op_type,
+        inputs,
+        list(quantizer.attributes.values()),
+        name=editor.unique(quantizer.name or quantizer.op_type),
+    )
+    result = node.outputs[0]
+    result.name, result.type = editor.unique(str(value.name)), value.type
+    if inputs[0] is not None:
+        result.shape = inputs[0].shape
+    reader.graph.insert_before(reader, node)
+    return result
+
+
+def drop_unread(value: ir.Value | None) -> None:
+    """Remove what nothing reads any more: a constant, or a quantizer and its constants."""
+    if value is None or value.uses() or value.is_graph_output():
+        return
+    quantizer = value.producer()
+    if quantizer is None:
+        drop_if_unread(value)
+    elif quantizer.graph is not None:
+        inputs = list(quantizer.inputs)
+        quantizer.graph.remove(quantizer, safe=True)
+        for each in inputs:
+            drop_unread(each)
+
+
+def in_order(order: Order) -> Change:
+    """The change that brings the axes of x into that order."""
+
+    def change(array: Array) -> Array:
+        if array.size == 1:
+            return array
+        return array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(order)
+
+    return change
+
+
+def in_shape(shape: Sequence[int]) -> Change:
+    """The change that gives x, which has one axis, another shape of as many elements."""
+
+    def change(array: Array) -> Array:
+        return array if array.size == 1 else array.reshape(shape)
+
+    return change
+
+
+def _quantizes_constants(node: ir.Node | None) -> bool:
+    if node is None:
+        return False
+    operator = operator_of(node)
+    if operator is None or not operator.broadcasts:
+        return False
+    return all(value is None or is_constant(value) for value in node.inputs)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BatchNormalization becomes Mul and Add."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.evaluation import evaluate_standard
+
+# Before, attributes said what is normalized.
+_OPSET = 9
+_EPSILON = 1e-5
+_PROBES = 16
+
+
+class BatchNormToAffine(InPlacePass):
+    """BatchNormalization of known parameters is x * a + b, where that gives the same bits.
+
+    a = scale * (1 / sqrt(variance + epsilon)) and b = bias - mean * a, each operation rounded to
+    float32: so ONNX Runtime computes it on x86-64. Whether it does so here is asked of it, node
+    by node, with numbers of every size; a node for which a bit differs stays.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        opset = model.graph.opset_imports.get("", 1)
+        if opset < _OPSET:
+            return PassResult(model, False)
+        editor = Editor(model)
+        count = 0
+        for node in list(model.graph.all_nodes()):
+            parameters = _parameters(node)
+            if parameters is None:
+                continue
+            factor, offset = _affine(node, *parameters)
+            if _is_exact(node, parameters, factor, offset, opset, model.ir_version or 8):
+                _replace(node, factor, offset, editor)
+                count += 1
+        return PassResult(model, bool(count))
+
+
+def _parameters(node: ir.Node) -> list[Array] | None:
+    """Scale, bias, mean and variance; None for other nodes, and where one is not known."""
+    if (node.domain, node.op_type) != ("", "BatchNormalization") or len(node.outputs) != 1:
+        return None
+    if node.attributes.get_int("training_mode", 0) or len(node.inputs) != 5:
+        return None
+    x = node.inputs[0]
+    if x is None or x.shape is None or len(x.shape) < 2:
+        return None
+    known = [value for value in node.inputs[1:] if value is not None and is_constant(value)]
+    arrays = [array_of(value) for value in known]
+    same = {(array.shape, array.dtype) for array in arrays}
+    if len(arrays) != 4 or len(same) != 1 or arrays[0].dtype != np.float32:
+        return None
+    return arrays if arrays[0].ndim == 1 else None
+
+
+def _affine(
+    node: ir.Node, scale: Array, bias: Array, mean: Array, variance: Array
+) -> tuple[Array, Array]:
+    epsilon = np.float32(node.attributes.get_float("epsilon", _EPSILON))
+    with np.errstate(all="ignore"):
+        factor = np.float32(1) / np.sqrt(variance + epsilon) * scale
+        return factor, bias - mean * factor
+
+
+def _is_exact(
+    node: ir.Node,
+    parameters: list[Array],
+    factor: Array,
+    offset: Array,
+    opset: int,
+    ir_version: int,
+) -> bool:
+    random = np.random.default_rng(0)
+    exponents = random.uniform(-6, 6, (_PROBES, 1))
+    x = random.standard_normal((_PROBES, len(factor))) * 10.0**exponents
+    # Also around the mean, where most of the sum cancels.
+    x = np.concatenate([x, parameters[2] + 1e-3 * x]).astype(np.float32)
+    wanted = evaluate_standard(node, [x, *parameters], opset, ir_version)
+    with np.errstate(all="ignore"):
+        got = x * factor + offset
+    return wanted is not None and wanted.tobytes() == got.tobytes()
+
+
+def _replace(node: ir.Node, factor: Array, offset: Array, editor: Editor) -> None:
+    x, result, name = node.inputs[0], node.outputs[0], node.name or node.op_type
+    assert x is not None, "asked before"
+    assert x.shape is not None, "asked before"
+    shape = (1, -1, *([1] * (len(x.shape) - 2)))
+    y = x
+    for kind, array in (("Mul", factor), ("Add", offset)):
+        constant = editor.constant(f"{name}_{kind.lower()}", ir.tensor(array.reshape(shape)))
+        inputs = [y, constant]
+        title = f"{name}_{kind}"
+        y = editor.insert(node, kind, inputs, title, like=result, dtype=ir.DataType.FLOAT)
+    editor.replace(node, y)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions, pooling and normalization with channels last."""
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.expansion.writer import names_of
+from anybit.onnx.graph.layout import (
+    CHANNELS_LAST,
+    CHANNELS_LAST_OPERATORS,
+    laid_out_inputs,
+    order_of,
+    reordered,
+    to_first,
+    to_last,
+    transpose,
+)
+from anybit.onnx.passes.move_transposes import is_elementwise
+
+_RANKS = (3, 4)
+
+
+class ChannelsLast(InPlacePass):
+    """Conv, MaxPool and BatchNormalization of images become `qonnx.custom_op.channels_last`'s.
+
+    Transposes stand before and behind them, until `MoveTransposes` lets them cancel. All
+    attributes are written out, as that domain asks for. An input of the model that reaches such an
+    operator through elementwise nodes has channels last afterwards. Operators of other ranks, with
+    further outputs or unknown shapes stay.
+
+    The domain is not a standard one: `StandardLayout` takes it back.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        unique = names_of(model)
+        nodes = [node for node in model.graph.all_nodes() if _can_change(node)]
+        for node in nodes:
+            _write_out(node)
+            _change(node, unique)
+        if nodes:
+            model.graph.opset_imports[CHANNELS_LAST] = model.graph.opset_imports.get("", 1)
+            for value in model.graph.inputs:
+                _change_input(value, model.graph, unique)
+        return PassResult(model, bool(nodes))
+
+
+def _can_change(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type not in CHANNELS_LAST_OPERATORS or len(node.outputs) != 1:
+        return False
+    x = node.inputs[0]
+    if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
+        return False
+    if node.op_type == "BatchNormalization":
+        return not node.attributes.get_int("training_mode", 0)
+    known = _kernel(node) is not None and all(isinstance(size, int) for size in x.shape[2:])
+    return known and not node.attributes.get_int("storage_order", 0)
+
+
+def _kernel(node: ir.Node) -> Sequence[int] | None:
+    kernel = node.attributes.get_ints("kernel_shape")
+    if kernel is not None or node.op_type != "Conv":
+        return kernel
+    weight = node.inputs[1]
+    if weight is None or weight.shape is None or not weight.shape.is_static():
+        return None
+    return weight.shape.numpy()[2:]
+
+
+def _write_out(node: ir.Node) -> None:
+    attributes = node.attributes
+    if node.op_type == "BatchNormalization":
+        attributes.add(ir.AttrFloat32("epsilon", attributes.get_float("epsilon", 1e-5)))
+        attributes.add(ir.AttrFloat32("momentum", attributes.get_float("momentum", 0.9)))
+        return
+    kernel, x = _kernel(node), node.inputs[0]
+    assert kernel is not None, "asked before"
+    assert x is not None, "asked before"
+    assert x.shape is not None, "asked before"
+    ones = [1] * len(kernel)
+    strides = attributes.get_ints("strides") or ones
+    dilations = attributes.get_ints("dilations") or ones
+    pads = attributes.get_ints("pads") or [0, 0] * len(kernel)
+    mode = attributes.get_string("auto_pad", "NOTSET")
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        sizes = [int(size) for size in x.shape[2:]]  # type: ignore[arg-type]
+        pads = _same_pads(sizes, kernel, strides, dilations, upper=mode == "SAME_UPPER")
+    attributes.pop("auto_pad", None)
+    attributes.pop("storage_order", None)
+    written = {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads}
+    for name, numbers in written.items():
+        attributes.add(ir.AttrInt64s(name, numbers))
+    if node.op_type == "Conv":
+        attributes.add(ir.AttrInt64("group", attributes.get_int("group", 1)))
+
+
+def _same_pads(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    *,
+    upper: bool,
+) -> list[int]:
+    """Zeros before and behind each axis, so that it is divided by its stride, rounded up."""
+    begins, ends = [], []
+    for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        steps = -(-size // stride) - 1
+        total = max(0, steps * stride + (width - 1) * dilation + 1 - size)
+        less, more = total // 2, total - total // 2
+        begins.append(less if upper else more)
+        ends.append(more if upper else less)
+    return [*begins, *ends]
+
+
+def _change(node: ir.Node, unique: Callable[[str], str]) -> None:
+    assert node.graph is not None, "it was found in one"
+    x, result, name = node.inputs[0], node.outputs[0], node.name or node.op_type
+    assert x is not None, "asked before"
+    assert x.shape is not None, "asked before"
+    rank = len(x.shape)
+    for index in laid_out_inputs(node):
+        value = node.inputs[index]
+        assert value is not None, "Conv has a weight"
+        before = transpose(value, to_last(rank), unique(f"{value.name}_channels_last"))
+        node.graph.insert_before(node, before)
+        node.replace_input_with(index, before.outputs[0])
+    after = transpose(result, to_first(rank), unique(f"{name}_channels_first"))
+    last = after.outputs[0]
+    last.shape = result.shape
+    node.graph.insert_after(node, after)
+    result.replace_all_uses_with(last, replace_graph_outputs=True)
+    after.replace_input_with(0, result)
+    result.name, last.name = unique(f"{result.name}_channels_last"), result.name
+    result.shape = reordered(result.shape, to_last(rank))
+    node.domain = CHANNELS_LAST
+
+
+def _change_input(value: ir.Value, graph: ir.Graph, unique: Callable[[str], str]) -> None:
+    """Let an input have channels last, if an operator that wants them so reads its elements."""
+    rank = len(value.shape) if value.shape is not None else 0
+    if rank not in _RANKS or not _reaches(value, to_last(rank)):
+        return
+    readers = list(value.uses())
+    before = transpose(value, to_first(rank), unique(f"{value.name}_channels_first"))
+    before.outputs[0].shape = value.shape
+    value.shape = reordered(value.shape, to_last(rank))
+    for reader, index in readers:
+        reader.replace_input_with(index, before.outputs[0])
+    first = next(iter(graph), None)
+    if first is None:
+        graph.append(before)
+    else:
+        graph.insert_before(first, before)
+
+
+def _reaches(value: ir.Value, order: Sequence[int]) -> bool:
+    """Whether elementwise nodes, if any, lie between the value and a Transpose of that order."""
+    seen, waiting = set(), [value]
+    while waiting:
+        for reader, _ in waiting.pop().uses():
+            if order_of(reader) == tuple(order):
+                return True
+            if reader not in seen and is_elementwise(reader):
+                seen.add(reader)
+                waiting += reader.outputs
+    return False

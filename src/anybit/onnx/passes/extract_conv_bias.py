@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bias of a convolution becomes an Add."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.reorder import changed, drop_unread, in_shape, is_known
+
+
+class ExtractConvBias(InPlacePass):
+    """Conv and ConvTranspose without bias, and Add behind them, where the bias is constant.
+
+    A quantized bias keeps its quantizer, which has parameters per channel then where it had one
+    per element. ONNX Runtime adds a bias last, too: every result keeps its bits.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        editor = Editor(model)
+        nodes = [node for node in model.graph.all_nodes() if _has_bias(node)]
+        for node in nodes:
+            _extract(node, editor)
+        return PassResult(model, bool(nodes))
+
+
+def _has_bias(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type not in ("Conv", "ConvTranspose"):
+        return False
+    return len(node.inputs) > 2 and is_known(node.inputs[2]) and _rank(node) is not None
+
+
+def _rank(node: ir.Node) -> int | None:
+    for value in (node.inputs[1], node.outputs[0], node.inputs[0]):
+        if value is not None and value.shape is not None:
+            return len(value.shape)
+    return None
+
+
+def _extract(node: ir.Node, editor: Editor) -> None:
+    bias, result, rank = node.inputs[2], node.outputs[0], _rank(node)
+    assert node.graph is not None, "it was found in one"
+    assert bias is not None, "asked before"
+    assert rank is not None, "asked before"
+    new = changed(bias, in_shape((1, -1, *([1] * (rank - 2)))), editor, node)
+    node.resize_inputs(2)
+    drop_unread(bias)
+    name = editor.unique(f"{node.name or node.op_type}_bias")
+    add = ir.Node("", "Add", [result, new], name=name)
+    last = add.outputs[0]
+    last.name, last.type, last.shape = name, result.type, result.shape
+    node.graph.insert_after(node, add)
+    result.replace_all_uses_with(last, replace_graph_outputs=True)
+    add.replace_input_with(0, result)
+    result.name, last.name = last.name, result.name

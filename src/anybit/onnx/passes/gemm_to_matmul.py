@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gemm becomes MatMul and Add."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.reorder import changed, drop_unread, in_order, is_known
+
+
+_TRANSPOSED = ("transA", "transB")
+
+
+class GemmToMatMul(InPlacePass):
+    """No Gemm any more, except those whose factors `alpha` and `beta` are no powers of two.
+
+    A transposed constant is stored transposed, with its quantizer; what is no constant gets a
+    Transpose. ONNX Runtime's Gemm starts from C where it has more than 256 products to add, and
+    Add comes last: where sums round, the last bit may differ. Sums of quantized values that
+    float32 holds, which `anybit.check` looks at, do not round.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        editor = Editor(model)
+        nodes = [
+            node
+            for node in model.graph.all_nodes()
+            if (node.domain, node.op_type) == ("", "Gemm") and _can_be_split(node)
+        ]
+        for node in nodes:
+            _split(node, editor)
+        return PassResult(model, bool(nodes))
+
+
+def _can_be_split(node: ir.Node) -> bool:
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return False
+    factors = np.abs([_factor(node, "alpha"), _factor(node, "beta")])
+    return bool((np.frexp(factors)[0] == 0.5).all()) and None not in node.inputs[:2]
+
+
+def _factor(node: ir.Node, name: str) -> float:
+    return float(node.attributes.get_float(name, 1.0))
+
+
+def _split(node: ir.Node, editor: Editor) -> None:
+    result = node.outputs[0]
+    name, dtype = node.name or node.op_type, result.dtype or ir.DataType.FLOAT
+    a, b = (_factor_of(node, index, editor) for index in range(2))
+    y = editor.insert(node, "MatMul", [a, b], name, like=result, dtype=dtype)
+    y = _times(y, _factor(node, "alpha"), node, editor)
+    c = node.inputs[2] if len(node.inputs) > 2 else None
+    if c is not None:
+        c = _times(c, _factor(node, "beta"), node, editor)
+        y = editor.insert(node, "Add", [y, c], f"{name}_bias", like=result, dtype=dtype)
+    old = list(node.inputs)
+    editor.replace(node, y)
+    for value in old:
+        if is_known(value):
+            drop_unread(value)
+
+
+def _factor_of(node: ir.Node, index: int, editor: Editor) -> ir.Value:
+    x = node.inputs[index]
+    assert x is not None, "asked before"
+    if not node.attributes.get_int(_TRANSPOSED[index], 0):
+        return x
+    if is_known(x):
+        return changed(x, in_order((1, 0)), editor, node)
+    dtype = x.dtype or ir.DataType.FLOAT
+    order = ir.AttrInt64s("perm", (1, 0))
+    name = f"{node.name or node.op_type}_transposed"
+    y = editor.insert(node, "Transpose", [x], name, like=x, dtype=dtype, attributes=[order])
+    y.shape = None if x.shape is None else ir.Shape(list(reversed(list(x.shape))))
+    return y
+
+
+def _times(x: ir.Value, factor: float, node: ir.Node, editor: Editor) -> ir.Value:
+    if factor == 1:
+        return x
+    dtype = x.dtype or ir.DataType.FLOAT
+    name = node.name or node.op_type
+    by = editor.parameter(name, "factor", np.asarray(factor), dtype)
+    return editor.insert(node, "Mul", [x, by], f"{name}_scaled", like=x, dtype=dtype)

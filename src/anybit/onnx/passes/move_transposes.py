@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposes go down to where they cancel."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.layout import Order, composed, inverse, order_of, reordered, transpose
+from anybit.onnx.graph.reorder import changed, drop_unread, in_order, is_known, rank_of
+from anybit.onnx.operators.registry import operator_of
+
+_ELEMENTWISE = frozenset(
+    """
+    Abs Cast Ceil Clip Elu Erf Exp Floor HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg
+    PRelu Reciprocal Relu Round Selu Sigmoid Sign Softplus Softsign Sqrt Tanh ThresholdedRelu
+    Add Div Max Min Mod Mul Pow Sub
+    """.split()
+)
+
+
+class MoveTransposes(InPlacePass):
+    """A Transpose before an elementwise node stands behind it; two in a row are one, or none.
+
+    What else such a node reads must be constant, perhaps quantized, and is brought into the other
+    order; so is a constant that a Transpose reads. Moving elements and then computing on each is
+    the same as computing first, so that every result keeps its bits.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        editor = Editor(model)
+        count = 0
+        for node in list(model.graph.all_nodes()):
+            if order_of(node) is None:
+                count += _moved_behind(node, editor)
+            else:
+                count += _joined(node) or _moved_into_constant(node, editor)
+        if count:
+            RemoveUnusedNodesPass()(model)
+        return PassResult(model, bool(count))
+
+
+def is_elementwise(node: ir.Node) -> bool:
+    """Whether an element of the result follows from that of each input, broadcast, alone."""
+    if len(node.outputs) != 1:
+        return False
+    operator = operator_of(node)
+    if operator is not None:
+        return operator.broadcasts
+    return node.domain == "" and node.op_type in _ELEMENTWISE
+
+
+def _joined(node: ir.Node) -> bool:
+    """Whether the Transpose had nothing to do, or stood behind another and is one with it."""
+    x, order = node.inputs[0], order_of(node)
+    assert x is not None, "it has an order"
+    assert order is not None, "asked before"
+    before = x.producer()
+    first = None if before is None else order_of(before)
+    if before is not None and first is not None and len(first) == len(order):
+        x, order = before.inputs[0], composed(first, order)
+        assert x is not None, "it has an order"
+    elif order != tuple(sorted(order)):
+        return False
+    if order == tuple(sorted(order)):
+        return _dropped(node, x)
+    node.replace_input_with(0, x)
+    node.attributes.add(ir.AttrInt64s("perm", order))
+    return True
+
+
+def _dropped(node: ir.Node, x: ir.Value) -> bool:
+    """Let readers of a result that equals x read x. Graph outputs keep their names."""
+    result = node.outputs[0]
+    if not result.is_graph_output():
+        result.replace_all_uses_with(x)
+        return True
+    producer = x.producer()
+    if producer is None or producer.graph is not node.graph or x.is_graph_output():
+        node.op_type = "Identity"
+        node.replace_input_with(0, x)
+        del node.attributes["perm"]
+        return True
+    result.replace_all_uses_with(x, replace_graph_outputs=True)
+    result.name, x.name = x.name, result.name
+    return True
+
+
+def _moved_behind(node: ir.Node, editor: Editor) -> bool:
+    if not is_elementwise(node):
+        return False
+    orders = [_order_before(value) for value in node.inputs]
+    order = next((each for each in orders if each is not None), None)
+    if order is None or any(each not in (None, order) for each in orders):
+        return False
+    if operator_of(node) is not None and orders[0] is None:  # a parameter that is computed
+        return False
+    others = {
+        index: value
+        for index, value in enumerate(node.inputs)
+        if orders[index] is None and value is not None
+    }
+    if not all(_can_follow(value, len(order)) for value in others.values()):
+        return False
+    for index, value in others.items():
+        new = changed(value, in_order(inverse(order)), editor, node)
+        node.replace_input_with(index, new)
+        drop_unread(value)
+    for index, value in enumerate(node.inputs):
+        before = None if value is None or orders[index] is None else value.producer()
+        if before is not None:
+            node.replace_input_with(index, before.inputs[0])
+    _put_behind(node, order, editor)
+    return True
+
+
+def _order_before(value: ir.Value | None) -> Order | None:
+    before = None if value is None else value.producer()
+    return None if before is None or is_known(before.inputs[0]) else order_of(before)
+
+
+def _can_follow(value: ir.Value, rank: int) -> bool:
+    found = rank_of(value) if is_known(value) else None
+    return found is not None and found <= rank
+
+
+def _put_behind(node: ir.Node, order: Order, editor: Editor) -> None:
+    """A Transpose behind a node, which gives what the node gave, under its name."""
+    assert node.graph is not None, "it was found in one"
+    result = node.outputs[0]
+    name = editor.unique(f"{node.name or node.op_type}_transposed")
+    after = transpose(result, order, name)
+    last = after.outputs[0]
+    last.shape = result.shape
+    node.graph.insert_after(node, after)
+    result.replace_all_uses_with(last, replace_graph_outputs=True)
+    after.replace_input_with(0, result)
+    result.name, last.name = last.name, result.name
+    result.shape = reordered(result.shape, inverse(order))
+
+
+def _moved_into_constant(node: ir.Node, editor: Editor) -> bool:
+    """Whether the Transpose read a constant, perhaps a quantized one, that is transposed now."""
+    x, order = node.inputs[0], order_of(node)
+    assert x is not None, "it has an order"
+    assert order is not None, "it has one"
+    if not is_known(x) or rank_of(x) != len(order):
+        return False
+    new = changed(x, in_order(order), editor, node)
+    if new is x or node.outputs[0].is_graph_output():
+        return False
+    node.outputs[0].replace_all_uses_with(new)
+    assert node.graph is not None, "it was found in one"
+    node.graph.remove(node, safe=True)
+    drop_unread(x)
+    return True

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators with channels last become standard ones."""
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.errors import ModelError
+from anybit.onnx.expansion.writer import names_of
+from anybit.onnx.graph.layout import (
+    CHANNELS_LAST,
+    is_channels_last,
+    laid_out_inputs,
+    reordered,
+    to_first,
+    to_last,
+    transpose,
+)
+from anybit.onnx.operators.registry import described
+
+
+class StandardLayout(InPlacePass):
+    """No operator of `qonnx.custom_op.channels_last` any more.
+
+    `Conv`, `MaxPool` and `BatchNormalization` of that domain have the channels at the end, and
+    Conv's weights too. Each becomes the standard operator between Transposes, which is what QONNX
+    computes for them. `node.meta` of the standard operator then has the key `CHANNELS_LAST`.
+
+    Raises:
+        ModelError: The rank of an operator's input is not known.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        nodes = [node for node in model.graph.all_nodes() if is_channels_last(node)]
+        if nodes:
+            unique = names_of(model)
+            for node in nodes:
+                _make_standard(node, unique)
+        for graph in (model.graph, *(each.graph for each in model.functions.values())):
+            if not any(node.domain == CHANNELS_LAST for node in graph.all_nodes()):
+                graph.opset_imports.pop(CHANNELS_LAST, None)
+        return PassResult(model, bool(nodes))
+
+
+def _make_standard(node: ir.Node, unique: Callable[[str], str]) -> None:
+    assert node.graph is not None, "it was found in one"
+    rank, result, name = _rank(node), node.outputs[0], node.name or node.op_type
+    for index in laid_out_inputs(node):
+        x = node.inputs[index]
+        if x is not None:
+            before = transpose(x, to_first(rank), unique(f"{name}_channels_first_{index}"))
+            node.graph.insert_before(node, before)
+            node.replace_input_with(index, before.outputs[0])
+    after = transpose(result, to_last(rank), unique(f"{name}_channels_last"))
+    node.graph.insert_after(node, after)
+    last = after.outputs[0]
+    last.shape = result.shape
+    result.replace_all_uses_with(last, replace_graph_outputs=True)
+    after.replace_input_with(0, result)
+    result.name, last.name = unique(f"{name}_channels_first"), result.name
+    result.shape = reordered(result.shape, to_first(rank))
+    node.domain = ""
+    node.meta[CHANNELS_LAST] = True
+
+
+def _rank(node: ir.Node) -> int:
+    kernel = node.attributes.get("kernel_shape")
+    if kernel is not None and not kernel.is_ref():
+        return len(kernel.as_ints()) + 2
+    for value in (*node.inputs[: len(laid_out_inputs(node))], *node.outputs[:1]):
+        if value is not None and value.shape is not None:
+            return len(value.shape)
+    raise ModelError(
+        f"{described(node)} has channels last, and an input of unknown rank; "
+        "declare the shapes of the model"
+    )
