@@ -67,12 +67,12 @@ def clean(
         ModelError: The model cannot be read, an operator refuses its parameters, or the batch
             cannot be changed; or there is no such target.
     """
-    names = _names_of(target)
+    names, steps = _names_of(target), _STEPS.get(target or "", ())
     model = read(source)
     if model is source:
         model = model.clone()
     apply(model, source, InlineFunctions(), Normalize())
-    if StandardLayout()(model).modified:
+    if StandardLayout()(model).modified and ChannelsLast not in steps:
         apply(model, source, InferShapes(), MoveTransposes())
     if batch is None and names and _has_free_batch(model):
         batch = 1
@@ -80,13 +80,26 @@ def clean(
         apply(model, source, ChangeBatch(batch))
     fold = FoldConstants(operators=not (keep_quantizers or names))
     _fold(model, source, fold)
-    if target is not None:
-        apply(model, source, *(step() for step in _STEPS[target]))
+    if steps:
+        apply(model, source, *(step() for step in steps))
         _fold(model, source, fold)
     apply(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
     if names:
         apply(model, source, UseNames(names))
+        _sort_constants(model.graph)
     return model
+
+
+def _sort_constants(graph: ir.Graph) -> None:
+    """Constants in the order of their first readers, however many rewrites brought them there."""
+    constants = graph.initializers
+    read = [value for node in graph.all_nodes() for value in node.inputs if value is not None]
+    wanted = [value for value in dict.fromkeys(read) if value.graph is graph]
+    wanted = [value for value in wanted if value.is_initializer()]
+    kept = [value for value in constants.values() if value not in set(wanted)]
+    constants.clear()
+    for value in (*wanted, *kept):
+        graph.register_initializer(value)
 
 
 def _fold(model: ir.Model, source: Source, fold: FoldConstants) -> None:

@@ -13,4 +13,9 @@ def free_sizes(subject: Subject, target: str) -> Iterator[Finding]:
         if value.shape is None or not value.shape.is_static():
             shape = "unknown" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"
             problem = f"input {value.name!r} has the shape {shape}; {target} needs fixed sizes"
-            yield error(None, "free-size", problem, "run anybit clean --batch 1")
+            sizes = () if value.shape is None else value.shape[1:]
+            batch_alone = value.shape is not None and all(isinstance(each, int) for each in sizes)
+            remedy = f"run anybit clean --target {target.lower()}, which makes the batch 1"
+            if not batch_alone:
+                remedy = "export the model with fixed sizes"
+            yield error(None, "free-size", problem, remedy)

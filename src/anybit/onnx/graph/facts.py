@@ -38,8 +38,9 @@ _OPERATORS = {
     Effect.SELECT: "GlobalMaxPool MaxPool ReduceMax",
     Effect.RECTIFY: "Relu",
     Effect.ELEMENTWISE: """
-        Abs Add And Cast CastLike Ceil Clip Div Equal Exp Floor Greater GreaterOrEqual Less
-        LessOrEqual Log Max Min Mod Mul Neg Not Or Pow Reciprocal Round Sign Sqrt Sub Where
+        Abs Add And Cast CastLike Ceil Clip Div Elu Equal Erf Exp Floor Greater GreaterOrEqual
+        HardSigmoid LeakyRelu Less LessOrEqual Log Max Min Mod Mul Neg Not Or PRelu Pow Reciprocal
+        Round Selu Sigmoid Sign Softplus Softsign Sqrt Sub Tanh ThresholdedRelu Where
     """,
     Effect.AVERAGE: "AveragePool GlobalAveragePool ReduceMean",
     Effect.REDUCE: "ReduceMin ReduceSum",

@@ -43,7 +43,7 @@ def laid_out_inputs(node: ir.Node) -> range:
 
 
 def order_of(node: ir.Node) -> Order | None:
-    """The order of a Transpose; None for other nodes, and where neither it nor the rank is known."""
+    """The order of a Transpose; None for other nodes, and where nothing tells it."""
     if (node.domain, node.op_type) != ("", "Transpose") or len(node.inputs) != 1:
         return None
     order, x = node.attributes.get("perm"), node.inputs[0]
@@ -67,3 +67,23 @@ def reordered(shape: ir.Shape | None, order: Sequence[int]) -> ir.Shape | None:
     if shape is None or len(shape) != len(order):
         return None
     return ir.Shape([shape[axis] for axis in order])
+
+
+_PASSING = "has a name that nobody gave it"
+
+
+def name_in_passing(value: ir.Value, name: str) -> None:
+    """Give a value a name that it keeps only if nothing with a name of its own takes its place."""
+    value.name = name
+    value.meta[_PASSING] = True
+
+
+def is_named_in_passing(value: ir.Value) -> bool:
+    return bool(value.meta.get(_PASSING))
+
+
+def swap_names(one: ir.Value, other: ir.Value) -> None:
+    """Exchange names, and whether they have them in passing."""
+    passing = is_named_in_passing(one), is_named_in_passing(other)
+    one.name, other.name = other.name, one.name
+    one.meta[_PASSING], other.meta[_PASSING] = reversed(passing)

@@ -61,8 +61,22 @@ def changed(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) ->
     return result
 
 
+def change_input(node: ir.Node, index: int, change: Change, editor: Editor) -> None:
+    """Let a node read a known value with other axes. If nothing else read it, the name stays."""
+    old = node.inputs[index]
+    assert old is not None, "a known value"
+    new = changed(old, change, editor, node)
+    if new is not old:
+        node.replace_input_with(index, new)
+        drop_unread(old)
+        take_names(new, old)
+
+
 def drop_unread(value: ir.Value | None) -> None:
-    """Remove what nothing reads any more: a constant, or a quantizer and its constants."""
+    """Remove what nothing reads any more: a constant, or a quantizer and its constants.
+
+    A quantizer that is removed keeps its inputs and outputs, but no uses.
+    """
     if value is None or value.uses() or value.is_graph_output():
         return
     quantizer = value.producer()
@@ -70,9 +84,29 @@ def drop_unread(value: ir.Value | None) -> None:
         drop_if_unread(value)
     elif quantizer.graph is not None:
         inputs = list(quantizer.inputs)
+        value.meta[_INPUTS] = inputs
         quantizer.graph.remove(quantizer, safe=True)
         for each in inputs:
             drop_unread(each)
+
+
+_INPUTS = "what the quantizer read before it was removed"
+
+
+def take_names(new: ir.Value, old: ir.Value) -> None:
+    """Give a value, its quantizer and its constants the names of those that have been dropped."""
+    if new is old or old.is_graph_output() or old.uses():
+        return
+    one, other = new.producer(), old.producer()
+    if (one is None) != (other is None):
+        return
+    new.name = old.name
+    if one is None or other is None:
+        return
+    one.name = other.name
+    for value, before in zip(one.inputs, old.meta.get(_INPUTS, ()), strict=False):
+        if value is not None and before is not None:
+            take_names(value, before)
 
 
 def in_order(order: Order) -> Change:

@@ -6,17 +6,20 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.expansion.writer import names_of
 from anybit.onnx.graph.layout import (
     CHANNELS_LAST,
     CHANNELS_LAST_OPERATORS,
+    is_named_in_passing,
     laid_out_inputs,
+    name_in_passing,
     order_of,
     reordered,
+    swap_names,
     to_first,
     to_last,
     transpose,
 )
+from anybit.onnx.graph.names import names_of
 from anybit.onnx.passes.move_transposes import is_elementwise
 
 _RANKS = (3, 4)
@@ -54,6 +57,9 @@ def _can_change(node: ir.Node) -> bool:
         return False
     if node.op_type == "BatchNormalization":
         return not node.attributes.get_int("training_mode", 0)
+    dilated = set(node.attributes.get_ints("dilations") or [1]) != {1}
+    if dilated and node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
+        return False  # which runtimes do not compute
     known = _kernel(node) is not None and all(isinstance(size, int) for size in x.shape[2:])
     return known and not node.attributes.get_int("storage_order", 0)
 
@@ -85,7 +91,7 @@ def _write_out(node: ir.Node) -> None:
     mode = attributes.get_string("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         sizes = [int(size) for size in x.shape[2:]]  # type: ignore[arg-type]
-        pads = _same_pads(sizes, kernel, strides, dilations, upper=mode == "SAME_UPPER")
+        pads = _same_pads(sizes, kernel, strides, upper=mode == "SAME_UPPER")
     attributes.pop("auto_pad", None)
     attributes.pop("storage_order", None)
     written = {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads}
@@ -96,18 +102,13 @@ def _write_out(node: ir.Node) -> None:
 
 
 def _same_pads(
-    sizes: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    *,
-    upper: bool,
+    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], *, upper: bool
 ) -> list[int]:
     """Zeros before and behind each axis, so that it is divided by its stride, rounded up."""
     begins, ends = [], []
-    for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+    for size, width, stride in zip(sizes, kernel, strides, strict=True):
         steps = -(-size // stride) - 1
-        total = max(0, steps * stride + (width - 1) * dilation + 1 - size)
+        total = max(0, steps * stride + width - size)
         less, more = total // 2, total - total // 2
         begins.append(less if upper else more)
         ends.append(more if upper else less)
@@ -124,6 +125,8 @@ def _change(node: ir.Node, unique: Callable[[str], str]) -> None:
         value = node.inputs[index]
         assert value is not None, "Conv has a weight"
         before = transpose(value, to_last(rank), unique(f"{value.name}_channels_last"))
+        if is_named_in_passing(value):
+            name_in_passing(before.outputs[0], before.name or name)
         node.graph.insert_before(node, before)
         node.replace_input_with(index, before.outputs[0])
     after = transpose(result, to_first(rank), unique(f"{name}_channels_first"))
@@ -132,7 +135,10 @@ def _change(node: ir.Node, unique: Callable[[str], str]) -> None:
     node.graph.insert_after(node, after)
     result.replace_all_uses_with(last, replace_graph_outputs=True)
     after.replace_input_with(0, result)
-    result.name, last.name = unique(f"{result.name}_channels_last"), result.name
+    last.name = unique(f"{result.name}_channels_last")
+    if is_named_in_passing(result):
+        name_in_passing(last, last.name)
+    swap_names(result, last)
     result.shape = reordered(result.shape, to_last(rank))
     node.domain = CHANNELS_LAST
 

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.reorder import changed, drop_unread, in_shape, is_known
+from anybit.onnx.graph.reorder import changed, drop_unread, in_shape, is_known, take_names
 
 
 class ExtractConvBias(InPlacePass):
@@ -44,6 +44,7 @@ def _extract(node: ir.Node, editor: Editor) -> None:
     new = changed(bias, in_shape((1, -1, *([1] * (rank - 2)))), editor, node)
     node.resize_inputs(2)
     drop_unread(bias)
+    take_names(new, bias)
     name = editor.unique(f"{node.name or node.op_type}_bias")
     add = ir.Node("", "Add", [result, new], name=name)
     last = add.outputs[0]

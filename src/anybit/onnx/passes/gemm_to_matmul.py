@@ -6,8 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.reorder import changed, drop_unread, in_order, is_known
-
+from anybit.onnx.graph.reorder import changed, drop_unread, in_order, is_known, take_names
 
 _TRANSPOSED = ("transA", "transB")
 
@@ -47,18 +46,22 @@ def _factor(node: ir.Node, name: str) -> float:
 def _split(node: ir.Node, editor: Editor) -> None:
     result = node.outputs[0]
     name, dtype = node.name or node.op_type, result.dtype or ir.DataType.FLOAT
-    a, b = (_factor_of(node, index, editor) for index in range(2))
+    old = list(node.inputs[:2])
+    a, b = new = [_factor_of(node, index, editor) for index in range(2)]
     y = editor.insert(node, "MatMul", [a, b], name, like=result, dtype=dtype)
+    product = y.producer()
     y = _times(y, _factor(node, "alpha"), node, editor)
     c = node.inputs[2] if len(node.inputs) > 2 else None
     if c is not None:
         c = _times(c, _factor(node, "beta"), node, editor)
         y = editor.insert(node, "Add", [y, c], f"{name}_bias", like=result, dtype=dtype)
-    old = list(node.inputs)
     editor.replace(node, y)
-    for value in old:
-        if is_known(value):
-            drop_unread(value)
+    assert product is not None, "it has been inserted"
+    product.name = node.name
+    for value, before in zip(new, old, strict=True):
+        if value is not before and before is not None and is_known(before):
+            drop_unread(before)
+            take_names(value, before)
 
 
 def _factor_of(node: ir.Node, index: int, editor: Editor) -> ir.Value:

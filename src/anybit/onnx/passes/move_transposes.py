@@ -6,17 +6,28 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.layout import Order, composed, inverse, order_of, reordered, transpose
-from anybit.onnx.graph.reorder import changed, drop_unread, in_order, is_known, rank_of
-from anybit.onnx.operators.registry import operator_of
-
-_ELEMENTWISE = frozenset(
-    """
-    Abs Cast Ceil Clip Elu Erf Exp Floor HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg
-    PRelu Reciprocal Relu Round Selu Sigmoid Sign Softplus Softsign Sqrt Tanh ThresholdedRelu
-    Add Div Max Min Mod Mul Pow Sub
-    """.split()
+from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.layout import (
+    Order,
+    composed,
+    inverse,
+    is_named_in_passing,
+    name_in_passing,
+    order_of,
+    reordered,
+    swap_names,
+    transpose,
 )
+from anybit.onnx.graph.reorder import (
+    change_input,
+    changed,
+    drop_unread,
+    in_order,
+    is_known,
+    rank_of,
+    take_names,
+)
+from anybit.onnx.operators.registry import operator_of
 
 
 class MoveTransposes(InPlacePass):
@@ -47,7 +58,9 @@ def is_elementwise(node: ir.Node) -> bool:
     operator = operator_of(node)
     if operator is not None:
         return operator.broadcasts
-    return node.domain == "" and node.op_type in _ELEMENTWISE
+    if node.domain != "" or node.op_type == "CastLike":  # its second input gives a type only
+        return False
+    return effect_of(node) in (Effect.ELEMENTWISE, Effect.RECTIFY) or node.op_type == "Identity"
 
 
 def _joined(node: ir.Node) -> bool:
@@ -74,6 +87,8 @@ def _dropped(node: ir.Node, x: ir.Value) -> bool:
     result = node.outputs[0]
     if not result.is_graph_output():
         result.replace_all_uses_with(x)
+        if is_named_in_passing(x) and not is_named_in_passing(result):
+            swap_names(x, result)
         return True
     producer = x.producer()
     if producer is None or producer.graph is not node.graph or x.is_graph_output():
@@ -82,7 +97,7 @@ def _dropped(node: ir.Node, x: ir.Value) -> bool:
         del node.attributes["perm"]
         return True
     result.replace_all_uses_with(x, replace_graph_outputs=True)
-    result.name, x.name = x.name, result.name
+    swap_names(result, x)
     return True
 
 
@@ -102,10 +117,8 @@ def _moved_behind(node: ir.Node, editor: Editor) -> bool:
     }
     if not all(_can_follow(value, len(order)) for value in others.values()):
         return False
-    for index, value in others.items():
-        new = changed(value, in_order(inverse(order)), editor, node)
-        node.replace_input_with(index, new)
-        drop_unread(value)
+    for index in others:
+        change_input(node, index, in_order(inverse(order)), editor)
     for index, value in enumerate(node.inputs):
         before = None if value is None or orders[index] is None else value.producer()
         if before is not None:
@@ -135,7 +148,8 @@ def _put_behind(node: ir.Node, order: Order, editor: Editor) -> None:
     node.graph.insert_after(node, after)
     result.replace_all_uses_with(last, replace_graph_outputs=True)
     after.replace_input_with(0, result)
-    result.name, last.name = last.name, result.name
+    name_in_passing(last, last.name or name)
+    swap_names(result, last)
     result.shape = reordered(result.shape, inverse(order))
 
 
@@ -153,4 +167,5 @@ def _moved_into_constant(node: ir.Node, editor: Editor) -> bool:
     assert node.graph is not None, "it was found in one"
     node.graph.remove(node, safe=True)
     drop_unread(x)
+    take_names(new, x)
     return True

@@ -7,17 +7,17 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.expansion.writer import names_of
 from anybit.onnx.graph.layout import (
     CHANNELS_LAST,
     is_channels_last,
     laid_out_inputs,
+    name_in_passing,
     reordered,
     to_first,
     to_last,
     transpose,
 )
-from anybit.onnx.operators.registry import described
+from anybit.onnx.graph.names import described, names_of
 
 
 class StandardLayout(InPlacePass):
@@ -50,6 +50,7 @@ def _make_standard(node: ir.Node, unique: Callable[[str], str]) -> None:
         x = node.inputs[index]
         if x is not None:
             before = transpose(x, to_first(rank), unique(f"{name}_channels_first_{index}"))
+            name_in_passing(before.outputs[0], before.name or name)
             node.graph.insert_before(node, before)
             node.replace_input_with(index, before.outputs[0])
     after = transpose(result, to_last(rank), unique(f"{name}_channels_last"))
@@ -58,7 +59,8 @@ def _make_standard(node: ir.Node, unique: Callable[[str], str]) -> None:
     last.shape = result.shape
     result.replace_all_uses_with(last, replace_graph_outputs=True)
     after.replace_input_with(0, result)
-    result.name, last.name = unique(f"{name}_channels_first"), result.name
+    last.name = result.name
+    name_in_passing(result, unique(f"{name}_channels_first"))
     result.shape = reordered(result.shape, to_first(rank))
     node.domain = ""
     node.meta[CHANNELS_LAST] = True

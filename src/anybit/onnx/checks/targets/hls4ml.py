@@ -14,13 +14,13 @@ import onnx_ir as ir
 from anybit.onnx.checks.finding import Finding, error, others, warning
 from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Site, Subject
+from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
 from anybit.onnx.operators.registry import versions_of
 
 NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))
 """The operators of ours that hls4ml reads, by name."""
 
-_CHANNELS_LAST = "qonnx.custom_op.channels_last"
-_IN_CHANNELS_LAST = {"Conv", "AveragePool", "MaxPool", "BatchNormalization"}
+_IN_CHANNELS_LAST = {*CHANNELS_LAST_OPERATORS, "AveragePool"}
 _LAYERS = {
     *("MatMul", "Conv", "BatchNormalization", "AveragePool", "MaxPool"),
     *("GlobalAveragePool", "GlobalMaxPool", "Transpose", "Reshape", "Flatten", "Resize"),
@@ -55,17 +55,21 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
             continue
         if node.op_type == "Gemm":
             problem = "hls4ml reads no Gemm"
-            yield error(node, "gemm", problem, "split it with the GemmToMatMul of qonnx")
+            yield error(node, "gemm", problem, "run anybit clean --target hls4ml")
         elif node.op_type not in _LAYERS:
             problem = f"hls4ml has no layer for {node.op_type}"
             yield error(node, "layer", problem, "use layers that hls4ml has")
-        elif node.op_type in _IN_CHANNELS_LAST and node.domain != _CHANNELS_LAST:
+        elif node.op_type in _IN_CHANNELS_LAST and CHANNELS_LAST not in node.meta:
             shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
             if node.op_type != "BatchNormalization" or (shape is not None and len(shape) > 2):
                 first.append(node)
     if first:
         problem = f"hls4ml reads {first[0].op_type} with channels last{others(first)}"
-        yield error(first[0], "channels-first", problem, "run qonnx-to-channels-last")
+        names = {node.op_type for node in first} - CHANNELS_LAST_OPERATORS
+        remedy = "run anybit clean --target hls4ml"
+        if names:
+            remedy += f"; no tool writes {', '.join(names)} so: use another kind of pooling"
+        yield error(first[0], "channels-first", problem, remedy)
 
 
 def _site_findings(site: Site) -> Iterator[Finding]:
