@@ -29,7 +29,7 @@ def test_results_keep_their_bits(shape: tuple[int, ...], seed: int) -> None:
 
 def test_a_runtime_that_rounds_elsewhere_keeps_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     def once_rounded(*arguments: object) -> np.ndarray:
-        node, (x, scale, bias, mean, variance) = arguments[:2]  # type: ignore[misc]
+        _node, (x, scale, bias, mean, variance) = arguments[:2]  # type: ignore[misc]
         factor = scale / np.sqrt(variance + 1e-5, dtype=np.float64)
         return ((x - mean) * factor + bias).astype(np.float32)
 

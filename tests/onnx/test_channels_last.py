@@ -42,7 +42,10 @@ def network(rank: int = 4, *, residual: bool = False) -> onnx.ModelProto:
         node("MatMul", "f w3", domain="", name="m"),
     ]  # fmt: skip
     constants = {
-        **{"half": 0.5, "zero": 0, "eight": 8, "b1": random(4, seed=3)},
+        "half": 0.5,
+        "zero": 0,
+        "eight": 8,
+        "b1": random(4, seed=3),
         "s1": np.float32([0.25, 0.5, 1, 0.125]).reshape(4, *[1] * (rank - 1)),
         "w1": random(4, 3, *[3] * spatial, seed=1),
         "w2": np.rint(random(4, 4, *[3] * spatial, seed=2) * 4),

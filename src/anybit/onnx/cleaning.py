@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model as one would like to get it: one spelling, no leftovers, all shapes."""
 
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
@@ -26,8 +29,10 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.preparation import apply
 
-_FOR_HARDWARE: tuple[type[InPlacePass], ...] = (GemmToMatMul, ExtractConvBias, BatchNormToAffine)
-_STEPS = {
+_Steps: TypeAlias = tuple[Callable[[], InPlacePass], ...]
+
+_FOR_HARDWARE: _Steps = (GemmToMatMul, ExtractConvBias, BatchNormToAffine)
+_STEPS: Mapping[str, _Steps] = {
     "finn": _FOR_HARDWARE,
     "hls4ml": (*_FOR_HARDWARE, ChannelsLast, MoveTransposes),
 }

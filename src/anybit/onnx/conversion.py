@@ -24,6 +24,7 @@ from anybit.onnx.passes import (
     Lower,
     Normalize,
     RaiseOpset,
+    StandardLayout,
     ToQdq,
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
@@ -131,7 +132,7 @@ class _Work:
         self._model = model.clone() if model is source else model
         self._run(InlineFunctions())
         self._names = _names(self._model)
-        self._run(Normalize(), FoldConstants(operators=False), InferShapes())
+        self._run(Normalize(), StandardLayout(), FoldConstants(operators=False), InferShapes())
 
     def raise_native(self) -> None:
         """QuantizeLinear and its kin become operators of ours."""

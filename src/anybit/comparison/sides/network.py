@@ -15,7 +15,7 @@ from anybit.inputs import declared_inputs
 from anybit.onnx import Source, read
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.passes import Normalize
+from anybit.onnx.passes import Normalize, StandardLayout
 from anybit.onnx.preparation import apply
 
 
@@ -32,7 +32,7 @@ class Network:
         self.label = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
         model = read(source)
         self.model = model.clone()
-        apply(self.model, source, Normalize())
+        apply(self.model, source, Normalize(), StandardLayout())
         self.inputs = declared_inputs(self.model.graph, self.label)
 
     @property
