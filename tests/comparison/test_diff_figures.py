@@ -144,7 +144,7 @@ def test_the_axis_of_dynamic_quantize() -> None:
 
 def test_the_steps_of_a_minifloat() -> None:
     """Positions count the values of the format, so that binades do not matter."""
-    step = Step(np.array(0.5), "itself", np.array(3.0), np.array(7.0))
+    step = Step(np.array(0.5), np.array(3.0), np.array(7.0), quantizer="itself")
     values = 0.5 * array([0, 2**-9, 2**-6, 15, 16, 18, -18, np.inf])
     expected = [0, 1, 8, 87, 88, 89, -89, np.inf]
     np.testing.assert_array_equal(step.positions(values), expected)
@@ -177,7 +177,7 @@ def test_ulps() -> None:
 def test_nan_and_zeros() -> None:
     a = array([np.nan, np.nan, 0, -0.0, np.inf, np.inf, 1])
     b = array([np.nan, 1, -0.0, -0.0, np.inf, -np.inf, 1])
-    found = measure(a, b, Step(np.array(0.5), "itself"), EXACT)
+    found = measure(a, b, Step(np.array(0.5), quantizer="itself"), EXACT)
     assert (found.differing, found.nans, found.zero_signs) == (2, 1, 1)
     assert (found.largest, found.steps) == (np.inf, np.inf)
     assert found.ulps == 2 * 0x7F800000
@@ -186,7 +186,7 @@ def test_nan_and_zeros() -> None:
 
 
 def test_a_scale_that_is_of_no_use() -> None:
-    found = measure(array([1, 2]), array([1, 3]), Step(np.array(0.0), "itself"), EXACT)
+    found = measure(array([1, 2]), array([1, 3]), Step(np.array(0.0), quantizer="itself"), EXACT)
     assert (found.steps, found.samples[0].steps, found.largest) == (None, None, 1)
 
 
@@ -196,7 +196,7 @@ def test_products_of_codes_and_scales_are_rounded() -> None:
         scale = np.array(0.1, dtype)
         codes = np.arange(-8, 8)
         a = (codes * scale.astype(np.float64)).astype(dtype)
-        step = Step(scale.astype(np.float64), "itself")
+        step = Step(scale.astype(np.float64), quantizer="itself")
         assert measure(a[1:], a[:-1], step, Tolerance(1, 0)).differing == 0
         assert measure(a[2:], a[:-2], step, Tolerance(1, 0)).differing == 14
 

@@ -17,10 +17,9 @@ import anybit.onnx
 from anybit.onnx import read
 from anybit.onnx.conversion import Conversion, convert
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import FoldConstants, Normalize
-from anybit.onnx.qdq.grids import Inexpressible, grid_of
-from anybit.ops.grids import FloatGrid
+from anybit.onnx.quantizers import Quantizer, quantizers_in
+from anybit.ops.grids import FloatGrid, Grid
 
 # The same graphs each time: new ones belong in a search for faults, not between a change and main.
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
@@ -107,28 +106,22 @@ def test_what_optimizers_join_with_quantizers(graph: RandomGraph) -> None:
 def values_of(model: ir.Model) -> dict[str, tuple[Any, ...]]:
     """Which values each quantizer can give, by the name of its output."""
     FoldConstants(operators=False)(model)
-    found = {}
-    for node in model.graph.all_nodes():
-        operator = operator_of(node)
-        if operator is not None and operator.grid is not None:
-            try:
-                found[str(node.outputs[0].name)] = _values(node)
-            except Inexpressible:
-                continue
-    return found
+    ours = (each for each in quantizers_in(model) if each.operator is not None)
+    return {
+        str(each.node.outputs[0].name): _values(each, each.grid)
+        for each in ours
+        if each.grid is not None
+    }
 
 
-def _values(node: ir.Node) -> tuple[Any, ...]:
-    operator = operator_of(node)
-    assert operator is not None
-    grid = grid_of(node, operator)
-    x = node.inputs[0]
+def _values(quantizer: Quantizer, grid: Grid) -> tuple[Any, ...]:
+    x = quantizer.x
     # Codes of constants do not tell how they were rounded.
     coding = "" if x is not None and is_constant(x) else str(grid.coding)
     scale = _spread(grid.scale, grid.scale)
     if isinstance(grid, FloatGrid):
         return scale, grid.format, coding
-    return scale, _spread(grid.zeropt, grid.scale), grid.lowest, grid.highest, coding
+    return scale, _spread(grid.zeropt, grid.scale), grid.codes, coding
 
 
 def _spread(array: np.ndarray, beside: np.ndarray) -> tuple[Any, ...]:

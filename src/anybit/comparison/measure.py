@@ -8,6 +8,7 @@ import numpy as np
 
 from anybit.comparison.arrays import Array, is_float
 from anybit.comparison.steps import Step
+from anybit.ops.grids import Spacing
 
 _SAMPLES = 5
 
@@ -153,7 +154,7 @@ def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
     return float(distance.max()) / largest, float(sqnr)
 
 
-def _in_steps(step: Step, x: Array, y: Array) -> Array:
+def _in_steps(step: Spacing, x: Array, y: Array) -> Array:
     """NaN where the step itself is of no use."""
     with np.errstate(all="ignore"):
         steps = np.abs(step.positions(x) - step.positions(y))
@@ -162,7 +163,7 @@ def _in_steps(step: Step, x: Array, y: Array) -> Array:
     return np.asarray(np.where(usable, steps, np.nan))
 
 
-def _rounding(step: Step, original: Array, x: Array, y: Array) -> Array:
+def _rounding(step: Spacing, original: Array, x: Array, y: Array) -> Array:
     """By how much two multiples of a step may miss them: each is rounded to its type."""
     if not is_float(original):
         return np.zeros(len(x))

@@ -75,12 +75,12 @@ def _spread(array: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Spacing:
-    """How far apart the values of a grid lie: by one step, or as those of a minifloat times it.
+    """How far apart the values of a grid lie: by one scale, or as those of a minifloat times it.
 
     The parameters broadcast to the tensor; each channel may have its own.
     """
 
-    step: Array
+    scale: Array
     mantissa_bitwidth: Array | None = None
     exponent_bias: Array | None = None
 
@@ -94,12 +94,12 @@ class Spacing:
             None if each is None else np.broadcast_to(each, mask.shape)[mask]
             for each in (self.mantissa_bitwidth, self.exponent_bias)
         )
-        return Spacing(np.broadcast_to(self.step, mask.shape)[mask], *picked)
+        return Spacing(np.broadcast_to(self.scale, mask.shape)[mask], *picked)
 
     def positions(self, values: Array) -> Array:
         """How many steps each value lies above 0, in float64; between two, a fraction."""
         with np.errstate(all="ignore"):
-            y = values.astype(np.float64) / self.step
+            y = values.astype(np.float64) / self.scale
             if self.mantissa_bitwidth is None or self.exponent_bias is None:
                 return np.asarray(y)
             lowest = 1 - self.exponent_bias

@@ -9,8 +9,9 @@ import onnx_ir as ir
 from anybit.comparison.measure import differing_elements
 from anybit.comparison.report.wording import value
 from anybit.comparison.results import TensorDifference
-from anybit.comparison.steps import Arrays, is_quantizer, parameter_names
+from anybit.comparison.steps import Arrays
 from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.quantizers import inputs_of
 from anybit.text import counted, shown
 
 _LONGEST_VALUE = 40
@@ -43,7 +44,7 @@ def hints(
 
 def hidden(ours: ir.Node, theirs: ir.Node, known_a: Arrays, known_b: Arrays) -> Iterator[str]:
     """In what two quantizers differ whose results are equal."""
-    if not is_quantizer(ours) or theirs.op_identifier() != ours.op_identifier():
+    if not inputs_of(ours) or theirs.op_identifier() != ours.op_identifier():
         return
     if operator_of(ours) is not None:  # all attributes are written out
         yield from _attributes(ours, theirs)
@@ -56,15 +57,16 @@ def _readers(constant: ir.Value) -> Iterator[str]:
     if not readers:
         return
     node, index = readers[0]
-    names = ("x", *parameter_names(node))
-    use = f" as its {names[index]}" if is_quantizer(node) and index < len(names) else ""
+    names = ["x", *(each.name for each in inputs_of(node)[1:])]
+    use = f" as its {names[index]}" if inputs_of(node) and index < len(names) else ""
     more = f", and {counted(len(readers) - 1, 'more node')}" if len(readers) > 1 else ""
     yield f"{node.op_type} {shown(node.name or '')} reads it{use}{more}"
 
 
 def _parameters(ours: ir.Node, theirs: ir.Node, known_a: Arrays, known_b: Arrays) -> Iterator[str]:
-    inputs = zip(parameter_names(ours), ours.inputs[1:], theirs.inputs[1:], strict=False)
-    for name, first, second in inputs:
+    inputs = zip(inputs_of(ours)[1:], ours.inputs[1:], theirs.inputs[1:], strict=False)
+    for declared, first, second in inputs:
+        name = declared.name
         a = None if first is None else known_a.get(first.name or "")
         b = None if second is None else known_b.get(second.name or "")
         if a is None or b is None:

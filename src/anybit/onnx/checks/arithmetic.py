@@ -15,10 +15,11 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, others, warning
-from anybit.onnx.checks.subject import Site, Subject
+from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.evaluation import evaluate_operator
 from anybit.onnx.graph.facts import Effect, Product, effect_of, product_of
+from anybit.onnx.quantizers import OwnQuantizer
 from anybit.ops.grids import Grid, IntegerGrid
 
 _EXACT = 2.0**24
@@ -38,7 +39,7 @@ class _Steps:
 def findings(subject: Subject) -> Iterator[Finding]:
     """Each sum that can be too long, and once for the model each other reason to round."""
     rounding: dict[str, list[tuple[ir.Node, str]]] = defaultdict(list)
-    sites = {site.node: site for site in subject.sites}
+    sites = {site.node: site for site in subject.quantizers}
     opset = subject.model.graph.opset_imports.get("", 1)
     for node in subject.model.graph.all_nodes():
         if not node.inputs:
@@ -76,7 +77,7 @@ _REASONS = {
 def _sum_findings(
     node: ir.Node,
     product: Product,
-    sites: dict[ir.Node, Site],
+    sites: dict[ir.Node, OwnQuantizer],
     opset: int,
     rounding: dict[str, list[tuple[ir.Node, str]]],
 ) -> Iterator[Finding]:
@@ -132,7 +133,7 @@ def _note_average(
         rounding["mean-rounds"].append((node, str(count)))
 
 
-def _steps(value: ir.Value | None, sites: dict[ir.Node, Site], opset: int) -> _Steps | None:
+def _steps(value: ir.Value | None, sites: dict[ir.Node, OwnQuantizer], opset: int) -> _Steps | None:
     """What is known of a quantized activation."""
     while value is not None:
         node = value.producer()
@@ -164,7 +165,9 @@ def _steps_of(grid: Grid | None) -> _Steps | None:
     return _Steps(scale, reach * float(scale.max() / scale.min()))
 
 
-def _weight(value: ir.Value | None, sites: dict[ir.Node, Site]) -> tuple[Array, Array] | None:
+def _weight(
+    value: ir.Value | None, sites: dict[ir.Node, OwnQuantizer]
+) -> tuple[Array, Array] | None:
     """A quantized constant and the step of each element, as the consumer sees them."""
     node = None if value is None else value.producer()
     if node is None:
@@ -186,7 +189,7 @@ def _weight(value: ir.Value | None, sites: dict[ir.Node, Site]) -> tuple[Array, 
     return values, np.broadcast_to(steps.step, values.shape)
 
 
-def _values(site: Site) -> Array | None:
+def _values(site: OwnQuantizer) -> Array | None:
     """What a quantizer of a constant gives."""
     arrays = [None if value is None else array_of(value) for value in site.node.inputs]
     try:
@@ -214,7 +217,7 @@ def _column_sums(node: ir.Node, at: int, magnitudes: Array) -> Array:
     return np.asarray(magnitudes.sum(axis=axes))
 
 
-def _bias(node: ir.Node, product: Product, sites: dict[ir.Node, Site]) -> Array | None:
+def _bias(node: ir.Node, product: Product, sites: dict[ir.Node, OwnQuantizer]) -> Array | None:
     at = product.bias
     value = node.inputs[at] if at is not None and len(node.inputs) > at else None
     if value is None:

@@ -7,16 +7,18 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, error, warning
-from anybit.onnx.checks.subject import Site, Subject
+from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.quantizers import OwnQuantizer
 from anybit.ops import Input
+from anybit.ops.domain import Role
 
 # Beyond this the shapes alone are not worth the time; the model's own run will tell.
 _MOST_ELEMENTS = 2**22
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    for site in subject.sites:
+    for site in subject.quantizers:
         wrong = [
             finding
             for declared in site.operator.inputs[1:]
@@ -50,7 +52,7 @@ def _value_findings(node: ir.Node, declared: Input, array: Array) -> Iterator[Fi
         )
         problem = f"{name} must be {wanted}, got {values[bad][0]:g}"
         yield error(node, code, problem, f"look where {name} comes from, and export it again")
-    if name.endswith(("scale", "scales")):
+    if declared.role in (Role.SCALE, Role.IN_SCALE):
         yield from _scale_findings(node, name, values[~bad])
 
 
@@ -66,7 +68,7 @@ def _scale_findings(node: ir.Node, name: str, values: Array) -> Iterator[Finding
         yield warning(node, "scale-subnormal", problem, "use a larger scale")
 
 
-def _shape_findings(site: Site) -> Iterator[Finding]:
+def _shape_findings(site: OwnQuantizer) -> Iterator[Finding]:
     """What the operator says to x and parameters of these shapes, whatever their values."""
     shape = _shape_of_x(site)
     if shape is None or not site.known or np.prod(shape, dtype=float) > _MOST_ELEMENTS:
@@ -87,7 +89,7 @@ def _shape_findings(site: Site) -> Iterator[Finding]:
         yield error(site.node, "bad-shape", str(refusal), "correct the parameter or the shape of x")
 
 
-def _shape_of_x(site: Site) -> tuple[int, ...] | None:
+def _shape_of_x(site: OwnQuantizer) -> tuple[int, ...] | None:
     """The shape of x. A free number of rows becomes what the parameters ask for."""
     if site.x is None or site.x.shape is None:
         return None
@@ -99,7 +101,7 @@ def _shape_of_x(site: Site) -> tuple[int, ...] | None:
     return known if len(known) == len(sizes) else None
 
 
-def _remarks(site: Site) -> Iterator[Finding]:
+def _remarks(site: OwnQuantizer) -> Iterator[Finding]:
     if site.operator.remarks is None:
         return
     for remark in site.operator.remarks(site.call):

@@ -1,22 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between nodes and grids: which values a node of ours can give, and which node gives those."""
+"""Which node of ours gives the values of a grid."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 
-from anybit.errors import ModelError
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.names import described
-from anybit.onnx.operators.registry import attribute_of, keywords_of
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.operators.registry import attribute_of
 from anybit.ops import OPERATORS, Operator
-from anybit.ops.arrays import parameter
 from anybit.ops.grids import Call, Grid, IntegerGrid
-
-# Parameters are converted to the compute type of such an x.
-_FLOAT32 = np.zeros((), np.float32)
 
 
 class Inexpressible(Exception):
@@ -29,37 +21,6 @@ class Match:
 
     operator: Operator
     call: Call
-
-
-def grid_of(node: ir.Node, operator: Operator) -> Grid:
-    """The grid of a normalised node.
-
-    Raises:
-        Inexpressible: A parameter is computed at run time, or the values are those of no grid.
-        ModelError: A parameter that the operator would refuse.
-    """
-    grid = None
-    if operator.grid is not None:
-        grid = operator.grid(Call(dict(_parameters(node, operator)), keywords_of(node, operator)))
-    if grid is None:
-        raise Inexpressible("its values are those of no single integer range or float format")
-    return grid
-
-
-def _parameters(node: ir.Node, operator: Operator) -> Iterator[tuple[str, Array]]:
-    for declared, value in zip(operator.inputs[1:], node.inputs[1:], strict=False):
-        if value is None:
-            continue
-        if not is_constant(value):
-            raise Inexpressible(f"its {declared.name} is computed when the model runs")
-        try:
-            with np.errstate(all="ignore"):  # a float64 scale may overflow
-                array = parameter(array_of(value), declared.domain, _FLOAT32, declared.name)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, ModelError):
-                raise
-            raise ModelError(f"{described(node)}: {error}") from error
-        yield declared.name, np.asarray(array)
 
 
 def match(grid: Grid) -> Match | None:

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.qdq.fusions import Fence, Neighbour, fence_for, neighbours_of
-from anybit.onnx.qdq.grids import Inexpressible, grid_of
+from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
+from anybit.onnx.quantizers import quantizer_of
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, Coding, FloatGrid, Grid, IntegerGrid
 
@@ -100,7 +101,7 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
         raise Inexpressible("the type of x is not known")
     if dtype not in _FLOATING:
         raise Inexpressible(f"x is {dtype.name.lower()}, and QuantizeLinear computes in float32")
-    grid = grid_of(node, operator)
+    grid = _grid(node, operator)
     constant = is_constant(x)
     if grid.coding is Coding.OTHER and not constant:
         raise Inexpressible("QuantizeLinear has another way of rounding")
@@ -121,6 +122,17 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
             return each
     needed = min(each.opset for each in plans)
     raise Inexpressible(f"the type that holds its range needs opset {needed}")
+
+
+def _grid(node: ir.Node, operator: Operator) -> Grid:
+    quantizer = quantizer_of(node)
+    assert quantizer is not None, "it is a node of ours"
+    grid = quantizer.checked_grid()
+    if grid is None and operator.grid is not None and not quantizer.known:
+        raise Inexpressible(f"its {quantizer.computed[0]} is computed when the model runs")
+    if grid is None:
+        raise Inexpressible("its values are those of no single integer range or float format")
+    return grid
 
 
 def _layout(grid: Grid, x: ir.Value) -> Channels:

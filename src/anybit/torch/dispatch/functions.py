@@ -3,7 +3,6 @@
 
 import functools
 import inspect
-import operator as python
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +30,7 @@ def function_of(operator: Operator) -> Callable[..., Any]:
     direct = direct_call(operator, carry_back)
     defaults = {item.name: item.default for item in operator.attributes}
     kinds = {name: type(default) for name, default in defaults.items()}
+    reads = {item.name: item.read for item in operator.attributes}
     count = len(operator.inputs)
 
     @functools.wraps(operator.function)
@@ -39,7 +39,7 @@ def function_of(operator: Operator) -> Callable[..., Any]:
             arguments, keywords = _sorted(operator, arguments, keywords)
         x = arguments[0]
         attributes = {
-            name: value if type(value) is kinds[name] else _attribute(value, defaults[name], name)
+            name: value if type(value) is kinds[name] else reads[name](value)
             for name, value in keywords.items()
         }
         if out is None and not torch.compiler.is_compiling():
@@ -134,22 +134,3 @@ def _check_tensor(value: Any, name: str, operator: Operator) -> None:
         )
     if value.is_nested:
         raise TypeError(f"{name} must not be nested; call {operator.name} on {name}.values()")
-
-
-def _attribute(value: Any, default: bool | int | str, name: str) -> bool | int | str:
-    """The attribute in the type of its default."""
-    if isinstance(default, bool):
-        if not isinstance(value, int) and not hasattr(value, "dtype"):
-            raise TypeError(f"{name} must be a bool, got {value!r}")
-        return bool(value)
-    if isinstance(default, int):
-        return python.index(value)
-    if isinstance(value, str):
-        spelled: Any = getattr(value, "value", value)  # the text of an enumeration's member
-    elif isinstance(value, torch.dtype):
-        spelled = str(value).removeprefix("torch.")
-    else:  # a type or a dtype of another library
-        spelled = getattr(value, "__name__", getattr(value, "name", None))
-    if not isinstance(spelled, str):
-        raise TypeError(f"{name} must be a string, got {value!r}")
-    return spelled

@@ -13,8 +13,10 @@ import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, error, others, warning
 from anybit.onnx.checks.shapes import free_sizes
-from anybit.onnx.checks.subject import Site, Subject
+from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.quantizers import OwnQuantizer
+from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, IntegerGrid
 
 NAMES = frozenset(("Quant", "BipolarQuant", "Trunc"))
@@ -28,7 +30,7 @@ _READERS = {"Add", "Conv", "ConvTranspose", "Div", "Gather", "Gemm", "MatMul", "
 def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "FINN")
     renamed = []
-    for site in subject.sites:
+    for site in subject.quantizers:
         known = NAMES.intersection((site.operator.onnx_name, *site.operator.onnx_aliases))
         if not known:
             problem = f"FINN has no {site.spelled}"
@@ -45,8 +47,8 @@ def findings(subject: Subject) -> Iterator[Finding]:
         yield error(site.node, "name", problem, "run anybit clean --target finn")
 
 
-def _site_findings(site: Site) -> Iterator[Finding]:
-    node, zeropt = site.node, site.parameters.get("zeropt")
+def _site_findings(site: OwnQuantizer) -> Iterator[Finding]:
+    node, zeropt = site.node, site.parameter(Role.ZERO_POINT)
     if not site.known:
         problem = "a parameter is computed at run time; FINN builds hardware for known ones"
         yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
@@ -64,7 +66,7 @@ def _site_findings(site: Site) -> Iterator[Finding]:
     yield from (_weight_findings if site.constant else _activation_findings)(site, site.grid)
 
 
-def _activation_findings(site: Site, grid: IntegerGrid) -> Iterator[Finding]:
+def _activation_findings(site: OwnQuantizer, grid: IntegerGrid) -> Iterator[Finding]:
     node, shape = site.node, None if site.x is None else site.x.shape
     if not _per_channel(grid.scale, 1, None if shape is None else len(shape)):
         problem = f"scale of shape {list(grid.scale.shape)}; FINN takes one, or one per channel"
@@ -91,7 +93,7 @@ def _activation_findings(site: Site, grid: IntegerGrid) -> Iterator[Finding]:
         yield warning(node, "too-wide", problem, "raise max_multithreshold_bit_width, or use less")
 
 
-def _weight_findings(site: Site, grid: IntegerGrid) -> Iterator[Finding]:
+def _weight_findings(site: OwnQuantizer, grid: IntegerGrid) -> Iterator[Finding]:
     node = site.node
     readers = _readers(node)
     if len(readers) != 1:
@@ -109,7 +111,7 @@ def _weight_findings(site: Site, grid: IntegerGrid) -> Iterator[Finding]:
         yield error(node, "granularity", problem, "use a scale per tensor or output channel")
 
 
-def _trunc_findings(site: Site) -> Iterator[Finding]:
+def _trunc_findings(site: OwnQuantizer) -> Iterator[Finding]:
     node = site.node
     if site.operator.version != 1:
         problem = "six inputs; FINN reads the fifth as the width of the result"
@@ -124,9 +126,9 @@ def _trunc_findings(site: Site) -> Iterator[Finding]:
         yield error(node, "place", problem, "use a quantizer instead")
 
 
-def _requantizes(site: Site) -> bool:
+def _requantizes(site: OwnQuantizer) -> bool:
     """Whether it goes from one scale and width to another."""
-    return any(declared.name == "in_bitwidth" for declared in site.operator.inputs)
+    return any(declared.role is Role.IN_BITWIDTH for declared in site.operator.inputs)
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:

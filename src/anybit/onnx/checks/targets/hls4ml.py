@@ -13,9 +13,11 @@ import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, error, others, warning
 from anybit.onnx.checks.shapes import free_sizes
-from anybit.onnx.checks.subject import Site, Subject
+from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
 from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.quantizers import OwnQuantizer
+from anybit.ops.domain import Role
 
 NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))
 """The operators of ours that hls4ml reads, by name."""
@@ -34,7 +36,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "hls4ml")
     yield from _layer_findings(subject)
     scaled = []
-    for site in subject.sites:
+    for site in subject.quantizers:
         if site.spelled not in NAMES:
             problem = f"hls4ml has no {site.spelled}"
             yield error(site.node, "operator", problem, "quantize to integers")
@@ -72,12 +74,12 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
         yield error(first[0], "channels-first", problem, remedy)
 
 
-def _site_findings(site: Site) -> Iterator[Finding]:
+def _site_findings(site: OwnQuantizer) -> Iterator[Finding]:
     node = site.node
     if not site.known:
         problem = "a parameter is computed at run time; hls4ml needs constants"
         yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
-    width = site.parameters.get("bitwidth")
+    width = site.parameter(Role.BITWIDTH)
     if width is not None and width.size != 1:
         problem = f"bitwidth of shape {list(width.shape)}; hls4ml takes one per tensor"
         yield error(node, "granularity", problem, "use one bit-width")
@@ -90,7 +92,8 @@ def _site_findings(site: Site) -> Iterator[Finding]:
         yield error(node, "range", problem, "train with the full range")
 
 
-def _is_fixed_point(site: Site) -> bool:
-    scale = np.unique(site.parameters.get("scale", np.ones(1)))
-    zeropt = site.parameters.get("zeropt", np.zeros(1))
-    return scale.size == 1 and bool(np.frexp(scale[0])[0] == 0.5) and not (zeropt != 0).any()
+def _is_fixed_point(site: OwnQuantizer) -> bool:
+    scale, zeropt = site.parameter(Role.SCALE), site.parameter(Role.ZERO_POINT)
+    steps = np.unique(np.ones(1) if scale is None else scale)
+    centred = zeropt is None or not (zeropt != 0).any()
+    return steps.size == 1 and bool(np.frexp(steps[0])[0] == 0.5) and centred

@@ -13,7 +13,7 @@ from anybit.onnx.qdq.plan import Options, plan
 
 def findings(subject: Subject) -> Iterator[Finding]:
     options = Options("qdq", NEWEST_OPSET)
-    for site in subject.sites:
+    for site in subject.quantizers:
         try:
             plan(site.node, site.operator, options)
         except Inexpressible as reason:

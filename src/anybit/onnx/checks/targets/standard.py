@@ -11,7 +11,7 @@ from anybit.onnx.passes.lower import expanded
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    for site in subject.sites:
+    for site in subject.quantizers:
         try:
             expanded(site.node, site.operator)
         except ModelError as refusal:

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quantizers of a graph: one description for nodes of ours and for ONNX's own two.
+
+The graph is normalised. A QuantizeLinear and the DequantizeLinear that reads its codes are one
+quantizer; so is a DequantizeLinear of stored codes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.facts import product_of
+from anybit.onnx.graph.names import described
+from anybit.onnx.operators.registry import keywords_of, operator_of
+from anybit.onnx.qdq.grids import Inexpressible
+from anybit.onnx.qdq.nodes import (
+    dtype_of,
+    integer_attribute,
+    is_dequantize,
+    is_quantize,
+    linear_of,
+)
+from anybit.onnx.qdq.trace import Trace, traced
+from anybit.ops import Input, Operator
+from anybit.ops.arrays import parameter
+from anybit.ops.domain import REAL, Role
+from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, Spacing
+
+Use: TypeAlias = Literal["weight", "bias", "input", "activation"]
+"""What a quantizer quantizes."""
+
+_LINEAR_INPUTS = (
+    Input("x", REAL, Role.DATA, optional=False),
+    Input("scale", REAL, Role.SCALE, optional=False),
+    Input("zero-point", REAL, Role.ZERO_POINT, optional=True),
+)
+_LINEAR_ATTRIBUTES = {"axis": 1, "block_size": 0}
+
+# Parameters are converted to the compute type of such an x.
+_FLOAT32 = np.zeros((), np.float32)
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """One quantizer.
+
+    Attributes:
+        node: What gives the quantized values: a node of ours, a DequantizeLinear, or a
+            QuantizeLinear whose codes are read by something else.
+        operator: What a node of ours stands for; None for ONNX's own two.
+        x: What is quantized: of a pair what its QuantizeLinear reads, or the stored codes.
+        parameters: The known parameters by the names of `inputs`, as they are stored.
+        attributes: All attributes by their Python names.
+        constant: Whether x is known before the model runs.
+        quantize: The QuantizeLinear of a pair.
+        spelled: The operator as the file spells it.
+    """
+
+    node: ir.Node
+    operator: Operator | None
+    x: ir.Value | None
+    parameters: Mapping[str, Array]
+    attributes: Mapping[str, bool | int | str]
+    constant: bool
+    quantize: ir.Node | None = None
+    spelled: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The operator, or what a pair of nodes is called."""
+        if self.operator is not None:
+            return self.operator.onnx_name
+        return "QDQ" if self.quantize is not None or self.constant else self.node.op_type
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What the inputs of the node are, x included."""
+        return _LINEAR_INPUTS if self.operator is None else self.operator.inputs
+
+    @property
+    def role(self) -> Use:
+        """What it quantizes, as far as its readers tell."""
+        if not self.constant:
+            return "input" if self.x is not None and self.x.is_graph_input() else "activation"
+        readers = self.node.outputs[0].uses()
+        products = [(product_of(reader), at) for reader, at in readers]
+        biases = [product is not None and product.bias == at for product, at in products]
+        return "bias" if biases and all(biases) else "weight"
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The parameters that are known only when the model runs."""
+        given = zip(self.inputs[1:], self.node.inputs[1:], strict=False)
+        names = (declared.name for declared, value in given if value is not None)
+        return tuple(name for name in names if name not in self.parameters)
+
+    @property
+    def known(self) -> bool:
+        """Whether every parameter is known before the model runs."""
+        return not self.computed
+
+    @property
+    def call(self) -> Call:
+        return Call(self.parameters, self.attributes)
+
+    @property
+    def before(self) -> str:
+        """The operator that computes x; empty for inputs and constants."""
+        producer = None if self.x is None else self.x.producer()
+        return "" if producer is None else producer.op_type
+
+    def parameter(self, *roles: Role) -> Array | None:
+        """The first known parameter that has one of these roles."""
+        for role in roles:
+            for declared in self.inputs[1:]:
+                if declared.role is role and declared.name in self.parameters:
+                    return self.parameters[declared.name]
+        return None
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """The values that it can give, if that can be said."""
+        try:
+            return self.checked_grid()
+        except ModelError:
+            return None
+
+    def checked_grid(self) -> Grid | None:
+        """The same.
+
+        Raises:
+            ModelError: A parameter that the operator would refuse, or that cannot be read.
+        """
+        if self.operator is None:
+            return _grid_of_codes(self.node)
+        if self.operator.grid is None:
+            return None
+        values = {}
+        for declared, value in zip(self.inputs[1:], self.node.inputs[1:], strict=False):
+            if declared.name in self.parameters:
+                values[declared.name] = self._checked(declared, self.parameters[declared.name])
+            elif value is not None and is_constant(value):
+                array_of(value)  # which says why it could not be read
+        return self.operator.grid(Call(values, self.attributes)) if self.known else None
+
+    def _checked(self, declared: Input, array: Array) -> Array:
+        """A parameter in the type that the operator computes with."""
+        try:
+            with np.errstate(all="ignore"):  # a float64 scale may overflow
+                return np.asarray(parameter(array, declared.domain, _FLOAT32, declared.name))
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{described(self.node)}: {error}") from error
+
+    def given(self, arrays: Mapping[str, Array]) -> "Quantizer":
+        """The same with parameters from a run: `arrays` are all tensors by name."""
+        values = zip(self.inputs[1:], self.node.inputs[1:], strict=False)
+        names = ((declared.name, value.name or "") for declared, value in values if value)
+        return replace(
+            self, parameters={key: arrays[name] for key, name in names if name in arrays}
+        )
+
+    def spacing(self, shape: tuple[int, ...], *, made: bool) -> Spacing | None:
+        """How far the values of a tensor of that shape lie apart: the result's, or x's.
+
+        None if the scale is unknown or does not broadcast.
+        """
+        inner = any(declared.role is Role.IN_SCALE for declared in self.inputs)
+        scales = (Role.SCALE, Role.IN_SCALE) if made or not inner else (Role.IN_SCALE,)
+        found = []
+        for roles in (scales, (Role.MANTISSA_BITWIDTH,), (Role.EXPONENT_BIAS,)):
+            array = self.parameter(*roles)
+            aligned = None if array is None else self._aligned(array.astype(np.float64), shape)
+            if aligned is not None and not _broadcasts(aligned, shape):
+                return None
+            found.append(aligned)
+        scale, mantissa_bitwidth, exponent_bias = found
+        return None if scale is None else Spacing(np.abs(scale), mantissa_bitwidth, exponent_bias)
+
+    def _aligned(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """A parameter per channel or per block of an axis, in a shape that broadcasts to x."""
+        if array.size == 1:
+            return array.reshape(())
+        axis, block = (int(self.attributes.get(name, 0)) for name in _LINEAR_ATTRIBUTES)
+        if "axis" not in self.attributes or not -len(shape) <= axis < len(shape):
+            return array
+        if block > 0 and array.ndim == len(shape):
+            repeated = np.repeat(array, block, axis)
+            return np.take(repeated, np.arange(min(shape[axis], repeated.shape[axis])), axis)
+        if array.ndim != 1:
+            return array
+        sizes = [1] * len(shape)
+        sizes[axis] = array.size
+        return array.reshape(sizes)
+
+
+@dataclass(frozen=True)
+class OwnQuantizer(Quantizer):
+    """A quantizer that is a node of ours."""
+
+    operator: Operator
+
+
+def inputs_of(node: ir.Node) -> tuple[Input, ...]:
+    """What the inputs of a quantizer are; () for other nodes."""
+    if is_quantize(node) or is_dequantize(node):
+        return _LINEAR_INPUTS
+    operator = operator_of(node)
+    return () if operator is None else operator.inputs
+
+
+def quantizer_of(node: ir.Node) -> Quantizer | None:
+    """The quantizer that a node is.
+
+    Raises:
+        ModelError: A number of inputs or an attribute that makes no sense.
+    """
+    if is_quantize(node) or is_dequantize(node):
+        return _linear_quantizer(node)
+    operator = operator_of(node)
+    if operator is None:
+        return None
+    x = node.inputs[0]
+    return OwnQuantizer(
+        node=node,
+        operator=operator,
+        x=x,
+        parameters=_parameters(node),
+        attributes=keywords_of(node, operator),
+        constant=x is not None and is_constant(x),
+        spelled=node.op_type,
+    )
+
+
+def _linear_quantizer(node: ir.Node) -> Quantizer:
+    trace = _trace(node)
+    quantize = None if trace is None else trace.source.producer()
+    if trace is not None and quantize is None:
+        x: ir.Value | None = trace.source
+    else:
+        x = next(iter((quantize or node).inputs), None)
+    attributes = {
+        name: integer_attribute(node, name, default) for name, default in _LINEAR_ATTRIBUTES.items()
+    }
+    return Quantizer(
+        node=node,
+        operator=None,
+        x=x,
+        parameters=_parameters(node),
+        attributes=attributes,
+        constant=x is not None and is_constant(x),
+        quantize=quantize,
+        spelled=node.op_type,
+    )
+
+
+def quantizers_in(model: ir.Model) -> list[Quantizer]:
+    """Each quantizer of a model once, in the order of the nodes that give the values.
+
+    Raises:
+        ModelError: As `quantizer_of`.
+    """
+    constants = set(model.graph.initializers.values())
+    found: list[Quantizer] = []
+    for node in model.graph.all_nodes():
+        if node.inputs and all(value is None or value in constants for value in node.inputs):
+            constants.update(node.outputs)
+        quantizer = quantizer_of(node)
+        if quantizer is not None and quantizer.x is not None:
+            found.append(replace(quantizer, constant=quantizer.x in constants))
+    paired = {quantizer.quantize for quantizer in found}
+    shown: set[ir.Node] = set()
+    once = []
+    for quantizer in found:
+        # Runtimes like a DequantizeLinear of its own for each reader.
+        key = quantizer.quantize or quantizer.node
+        if quantizer.node not in paired and key not in shown:
+            shown.add(key)
+            once.append(quantizer)
+    return once
+
+
+def _parameters(node: ir.Node) -> dict[str, Array]:
+    found = {}
+    for declared, value in zip(inputs_of(node)[1:], node.inputs[1:], strict=False):
+        if value is not None and is_constant(value):
+            try:
+                found[declared.name] = array_of(value)
+            except ModelError:  # it is told when the model is folded
+                continue
+    return found
+
+
+def _trace(node: ir.Node) -> Trace | None:
+    codes = node.inputs[0] if node.inputs else None
+    if codes is None or not is_dequantize(node):
+        return None
+    try:
+        return traced(codes)
+    except Inexpressible:
+        return None
+
+
+def _grid_of_codes(node: ir.Node) -> Grid | None:
+    """The grid of one of ONNX's own two, less what a Clip of the codes takes away."""
+    codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
+    try:
+        grid = linear_of(node, None if codes is None else dtype_of(codes)).grid
+    except Inexpressible:
+        return None
+    if not isinstance(grid, IntegerGrid):
+        return grid
+    # QuantizeLinear adds the zero-point after rounding.
+    coding = Coding.OTHER if grid.zeropt.any() else Coding.NEAREST
+    trace = _trace(node)
+    low, high = float(grid.lowest), float(grid.highest)
+    if trace is not None:
+        low, high = max(low, trace.lowest), min(high, trace.highest)
+    if not low <= high:
+        return None
+    return replace(grid, codes=range(int(low), int(high) + 1), coding=coding)
+
+
+def _broadcasts(array: Array, shape: tuple[int, ...]) -> bool:
+    try:
+        np.broadcast_to(array, shape)
+    except ValueError:
+        return False
+    return True

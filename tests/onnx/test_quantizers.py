@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One description of quantizers: nodes of ours, and pairs of ONNX's own two."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from small_models import DOMAIN, array, model, node
+
+from anybit.errors import ModelError
+from anybit.onnx import read
+from anybit.onnx.passes import FoldConstants, Normalize
+from anybit.onnx.quantizers import OwnQuantizer, Quantizer, quantizers_in
+from anybit.ops.domain import Role
+from anybit.ops.grids import Coding, FloatGrid, IntegerGrid
+
+
+def prepared(proto: onnx.ModelProto) -> ir.Model:
+    found = read(proto)
+    Normalize()(found)
+    FoldConstants(operators=False)(found)
+    return found
+
+
+def quantizers(proto: onnx.ModelProto) -> list[Quantizer]:
+    return quantizers_in(prepared(proto))
+
+
+def pair(dtype: Any = np.int8, zero: int = 0, *, clip: tuple[int, int] | None = None) -> Any:
+    codes = "q" if clip is None else "c"
+    nodes = [node("QuantizeLinear", "x s z", "q", name="quantize", domain="")]
+    constants = {"s": array(0.5), "z": np.array(zero, dtype)}
+    if clip is not None:
+        nodes.append(node("Clip", "q low high", "c", name="clip", domain=""))
+        constants |= {"low": np.array(clip[0], dtype), "high": np.array(clip[1], dtype)}
+    nodes.append(node("DequantizeLinear", f"{codes} s z", "y", name="dequantize", domain=""))
+    return model(nodes, constants, opsets={"": 21})
+
+
+@pytest.mark.parametrize(
+    ("proto", "codes", "coding"),
+    [
+        (pair(), range(-128, 128), Coding.NEAREST),
+        (pair(np.uint8), range(256), Coding.NEAREST),
+        (pair(zero=3), range(-128, 128), Coding.OTHER),
+        (pair(clip=(-7, 7)), range(-7, 8), Coding.NEAREST),
+        (pair(ml_dtypes.int4), range(-8, 8), Coding.NEAREST),
+    ],
+    ids=["int8", "uint8", "zero-point", "clip", "int4"],
+)
+def test_a_pair_is_one_quantizer(proto: onnx.ModelProto, codes: range, coding: Coding) -> None:
+    (found,) = quantizers(proto)
+    assert (found.kind, found.role, found.node.name) == ("QDQ", "input", "dequantize")
+    assert found.quantize is not None
+    assert found.quantize.name == "quantize"
+    assert isinstance(found.grid, IntegerGrid)
+    assert (found.grid.codes, found.grid.coding) == (codes, coding)
+    assert found.grid.scale.tolist() == 0.5
+    assert found.known
+
+
+def test_a_pair_of_floats() -> None:
+    (found,) = quantizers(pair(ml_dtypes.float8_e4m3fn))
+    assert isinstance(found.grid, FloatGrid)
+    assert (str(found.grid.format), found.grid.bits) == ("float8_e4m3fn", 8)
+
+
+def test_a_node_of_ours_is_a_quantizer() -> None:
+    proto = model([node("Quant", "x s z b", name="q")], {"s": 0.5, "z": 1, "b": 3})
+    (found,) = quantizers(proto)
+    assert isinstance(found, OwnQuantizer)
+    assert (found.kind, found.role, found.spelled) == ("IntQuant", "input", "IntQuant")
+    assert found.attributes == {"signed": True, "narrow": False, "rounding_mode": "ROUND"}
+    assert isinstance(found.grid, IntegerGrid)
+    assert found.grid.codes == range(-4, 4)
+    width = found.parameter(Role.BITWIDTH)
+    assert width is not None
+    assert width.tolist() == 3
+    assert found.parameter(Role.LIMIT) is None
+
+
+def test_roles_follow_from_readers() -> None:
+    weight = np.ones((4, 4), np.float32)
+    proto = model(
+        [
+            node("Quant", "w s z b", "wq", name="weight"),
+            node("DequantizeLinear", "c s", "bq", name="bias", domain=""),
+            node("Quant", "x s z b", "xq", name="input"),
+            node("Gemm", "xq wq bq", "g", name="gemm", domain=""),
+            node("Quant", "g s z b", "y", name="activation"),
+        ],
+        {"w": weight, "c": np.ones(4, np.int32), "s": array(0.5), "z": 0, "b": 4},
+    )
+    assert {each.node.name: each.role for each in quantizers(proto)} == {
+        name: name for name in ("weight", "bias", "input", "activation")
+    }
+
+
+def test_codes_that_each_reader_dequantizes_are_one_quantizer() -> None:
+    proto = pair()
+    proto.graph.node.append(node("DequantizeLinear", "q s z", "v", name="again", domain=""))
+    proto.graph.node.append(node("Add", "y v", "sum", domain=""))
+    proto.graph.output[0].name = "sum"
+    assert [each.node.name for each in quantizers(proto)] == ["dequantize"]
+
+
+def test_codes_that_something_else_reads() -> None:
+    proto = pair()
+    del proto.graph.node[1]
+    proto.graph.output[0].name = "q"
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
+    (found,) = quantizers(proto)
+    assert (found.kind, found.node.name) == ("QuantizeLinear", "quantize")
+
+
+def test_parameters_of_a_run() -> None:
+    proto = model(
+        [node("Quant", "x s z b", name="q")], {"z": 0, "b": 3}, inputs={"x": [2], "s": []}
+    )
+    (found,) = quantizers(proto)
+    assert (found.computed, found.grid) == (("scale",), None)
+    assert found.spacing((2,), made=True) is None
+    given = found.given({"s": array(-0.25), "z": array(0), "b": array(3)})
+    assert given.known
+    spacing = given.spacing((2,), made=True)
+    assert spacing is not None
+    assert spacing.positions(array([1, -0.5])).tolist() == [4, -2]
+
+
+def test_the_spacing_before_and_behind_a_trunc() -> None:
+    constants = {"s": 0.5, "z": 0, "i": 8, "o": 2, "b": 4}
+    proto = model([node("Trunc", "x s z i o b")], constants, opsets={DOMAIN: 2})
+    (found,) = quantizers(proto)
+    steps = []
+    for made in (False, True):
+        spacing = found.spacing((1, 4), made=made)
+        assert spacing is not None
+        steps.append(float(spacing.scale))
+    assert steps == [0.5, 2]
+
+
+def test_a_parameter_that_the_operator_refuses_has_no_grid() -> None:
+    (found,) = quantizers(model([node("Quant", "x s z b")], {"s": 1, "z": 0, "b": 2.5}))
+    assert found.grid is None
+    with pytest.raises(ModelError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
+        found.checked_grid()
+
+
+def test_blocks_and_computed_scales_have_no_grid() -> None:
+    proto = pair()
+    proto.graph.node[1].attribute.append(onnx.helper.make_attribute("block_size", 2))
+    assert [each.grid for each in quantizers(proto)] == [None]
+    proto.graph.node[1].attribute.append(onnx.helper.make_attribute("axis", "last"))
+    with pytest.raises(ModelError, match="axis must be an integer"):
+        quantizers(proto)
