@@ -82,7 +82,7 @@ def test_steps() -> None:
     )
     steps = anybit.convert(proto, to="qdq").steps
     assert set(steps) == {
-        Step("plain", "IntQuant", "QuantizeLinear int4"),
+        Step("plain", "IntQuant", "QuantizeLinear and DequantizeLinear int4"),
         Step("v", "IntQuant", "DequantizeLinear int4"),
         Step(
             *("up", "IntQuant", "standard operators", "QuantizeLinear has another way of rounding")
@@ -189,7 +189,7 @@ def test_newer_opsets_stay(form: Form) -> None:
 )
 def test_opset_limits(bitwidth: int, limit: int, action: str) -> None:
     converted = anybit.convert(quantized_input(bitwidth=bitwidth), to="qdq", opset_limit=limit)
-    assert converted.steps[0].action == f"QuantizeLinear {action}"
+    assert converted.steps[0].action == f"QuantizeLinear and DequantizeLinear {action}"
     assert converted.model.graph.opset_imports[""] <= limit
 
 
@@ -240,3 +240,28 @@ def test_unknown_types_are_refused_with_a_remedy() -> None:
     proto.graph.value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [1, 4]))
     for form in [form for form in FORMS if form is not Form.QONNX]:
         assert "Other" in kinds(anybit.convert(proto, to=form).model)
+
+
+def float_model(*nodes: str, domain: str = "") -> onnx.ModelProto:
+    body = "\n".join(nodes)
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17{domain}]>
+        graph (float[n, 4] x) => (float[n, 4] y) {{ {body} }}"""
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_convert_does_not_quantize(form: Form) -> None:
+    converted = anybit.convert(float_model("y = Relu(x)"), to=form)
+    assert not converted.steps
+    (remark,) = converted.remarks
+    assert "has no quantizers, and convert adds none" in remark
+    assert "quantize_model" in remark
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form is not Form.QONNX])
+def test_operators_of_others_are_named(form: Form) -> None:
+    proto = float_model("y = theirs.Strange(x)", domain=', "theirs": 1')
+    (step,) = anybit.convert(proto, to=form).steps
+    assert (step.operator, step.action) == ("theirs.Strange", "kept")
+    assert "its runtime must have it" in step.reason

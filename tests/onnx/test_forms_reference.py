@@ -35,7 +35,9 @@ OPSET = 19
 def beyond_int32(case: Case, action: str) -> np.ndarray:
     """Where QuantizeLinear is wrong: it casts to int32 before it saturates."""
     x = np.asarray(case.inputs[0])
-    if not action.startswith(("QuantizeLinear int", "QuantizeLinear uint")):
+    if not action.startswith(
+        ("QuantizeLinear and DequantizeLinear int", "QuantizeLinear and DequantizeLinear uint")
+    ):
         return np.zeros(x.shape, bool)
     with np.errstate(all="ignore"):
         quotient = x.astype(np.float32) / np.asarray(case.inputs[1], np.float32)

@@ -19,7 +19,7 @@ from anybit.onnx.passes.add_functions import opset_for_functions
 def lowered(proto: onnx.ModelProto) -> ir.Model:
     made = ir.from_proto(proto)
     Normalize()(made)
-    Lower([])(made)
+    Lower()(made)
     return made
 
 
@@ -136,9 +136,7 @@ def functions(attributes: list[dict[str, Any]]) -> tuple[ir.Model, dict[str, str
     Normalize()(made)
     for each in made.graph:
         each.outputs[0].dtype = ir.DataType.FLOAT
-    adding = AddFunctions([])
-    adding(made)
-    return made, adding.left
+    return made, AddFunctions()(made).left
 
 
 def test_one_set_of_attributes_needs_no_branch() -> None:

@@ -103,7 +103,7 @@ def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
         for output, question in model.asked.items():
             action = model.action(converted, output)
             if "Linear" in action:
-                found[action].append(question)
+                found[action.replace(" and DequantizeLinear", "")].append(question)
     return found
 
 

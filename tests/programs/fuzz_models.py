@@ -79,7 +79,7 @@ def actions() -> dict[str, Callable[[Path], object]]:
     """Everything that reads a model, by name."""
     import anybit
     from anybit.onnx.checks.checking import TARGETS
-    from anybit.onnx.conversion import Form
+    from anybit.onnx.forms import Form
 
     def conversion(path: Path, form: Form, **options: Any) -> None:
         anybit.convert(path, to=form, **options).save(path.with_name("result.onnx"))

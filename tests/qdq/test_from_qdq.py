@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from qdq_models import (
-    Raised,
+    Lifted,
     check,
     integer,
     only,
@@ -26,8 +26,8 @@ from anybit.onnxruntime import session
 
 
 def test_unsigned_narrow_8_bits() -> None:
-    raised = check(pair(kind="uint8", clip=(0, 254)), telling(0.5))
-    assert only(raised) == integer(0.5, 8, signed=False, narrow=True)
+    lifted = check(pair(kind="uint8", clip=(0, 254)), telling(0.5))
+    assert only(lifted) == integer(0.5, 8, signed=False, narrow=True)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_unsigned_narrow_8_bits() -> None:
     ],
 )
 def test_ranges(kind: str, clip: tuple[int, int] | None, wanted: dict[str, Any]) -> None:
-    raised = check(pair(kind=kind, clip=clip), telling(0.5))
-    assert kinds(raised.model) == ["IntQuant"]
-    assert only(raised) == wanted
+    lifted = check(pair(kind=kind, clip=clip), telling(0.5))
+    assert kinds(lifted.model) == ["IntQuant"]
+    assert only(lifted) == wanted
 
 
 @pytest.mark.parametrize(
@@ -77,39 +77,39 @@ def test_composites(
     kind: str, zeropt: int, clip: tuple[int, int] | None, nodes: list[str], bits: int, signed: bool
 ) -> None:
     for scale in (0.5, 0.3):
-        raised = check(pair(scale, zeropt, kind, clip=clip), telling(scale, 300))
-        assert kinds(raised.model) == nodes
-        assert only(raised) == integer(scale, bits, signed=signed)
-        assert raised.exact
+        lifted = check(pair(scale, zeropt, kind, clip=clip), telling(scale, 300))
+        assert kinds(lifted.model) == nodes
+        assert only(lifted) == integer(scale, bits, signed=signed)
+        assert lifted.exact
 
 
 def test_composites_per_channel_and_in_old_opsets() -> None:
     scale, zeropt = [0.3, 0.5, 2.0], [3, 128, 255]
     x = np.stack([telling(each, 300) for each in scale], axis=1)
     proto = pair(scale, zeropt, "uint8", shape=("n", 3), opset=13)
-    raised = check(proto, x)
-    assert kinds(raised.model) == ["IntQuant", "Max", "Min"]
+    lifted = check(proto, x)
+    assert kinds(lifted.model) == ["IntQuant", "Max", "Min"]
     (single, _) = runs(pair(0.3, 3, "uint8", opset=10), x=x[:, 0])
-    raised = Raised(pair(0.3, 3, "uint8", opset=10))
-    assert kinds(raised.model) == ["IntQuant", "Max", "Min"]
-    result = session(raised.model).run(None, {"x": x[:, 0]})[0]
+    lifted = Lifted(pair(0.3, 3, "uint8", opset=10))
+    assert kinds(lifted.model) == ["IntQuant", "Max", "Min"]
+    result = session(lifted.model).run(None, {"x": x[:, 0]})[0]
     np.testing.assert_array_equal(result, single)
 
 
 def test_approximate_zero_points() -> None:
-    raised = Raised(pair(0.5, 3, "uint8"), allow_approximate=True)
-    assert only(raised) == integer(0.5, 8, signed=False, zeropt=3.0)
-    (step,) = raised.steps
+    lifted = Lifted(pair(0.5, 3, "uint8"), allow_approximate=True)
+    assert only(lifted) == integer(0.5, 8, signed=False, zeropt=3.0)
+    (step,) = lifted.steps
     assert not step.exact
     assert "zero-point 3 is added before rounding" in step.reason
-    exact = Raised(pair(0.5, 128, "uint8"), allow_approximate=True)
+    exact = Lifted(pair(0.5, 128, "uint8"), allow_approximate=True)
     assert exact.exact
     assert only(exact) == integer(0.5, 8)
 
 
 def test_zero_points_of_channels() -> None:
-    raised = Raised(pair([0.5, 1], [3, 4], "uint8", shape=("n", 2)), allow_approximate=True)
-    assert only(raised)["zeropt"] == [3, 4]
+    lifted = Lifted(pair([0.5, 1], [3, 4], "uint8", shape=("n", 2)), allow_approximate=True)
+    assert only(lifted)["zeropt"] == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -124,26 +124,26 @@ def test_zero_points_of_channels() -> None:
 )
 def test_axes(attributes: dict[str, int], shape: Any, wanted: Any) -> None:
     x = np.random.default_rng(0).standard_normal([2 if n == "n" else n for n in shape])
-    raised = check(pair([1, 2, 4], [0, 0, 0], shape=shape, **attributes), x.astype(np.float32))
-    assert only(raised)["scale"] == wanted
+    lifted = check(pair([1, 2, 4], [0, 0, 0], shape=shape, **attributes), x.astype(np.float32))
+    assert only(lifted)["scale"] == wanted
 
 
 def test_one_scale_has_no_axis() -> None:
     """Whatever the attribute says, and also where x has no such axis."""
     proto = pair([0.5], [0], axis=7)
-    assert only(Raised(proto)) == integer(0.5, 8)
+    assert only(Lifted(proto)) == integer(0.5, 8)
 
 
 def test_missing_zero_points() -> None:
     nodes = [plain("QuantizeLinear", "x s", "q"), plain("DequantizeLinear", "q s")]
-    raised = check(qdq(nodes, [tensor("s", 0.5)]), telling(0.5))
-    assert only(raised) == integer(0.5, 8, signed=False)
+    lifted = check(qdq(nodes, [tensor("s", 0.5)]), telling(0.5))
+    assert only(lifted) == integer(0.5, 8, signed=False)
     nodes[0].attribute.append(helper.make_attribute("output_dtype", int(TensorProto.INT4)))
     assert only(check(qdq(nodes, [tensor("s", 0.5)]), telling(0.5))) == integer(0.5, 4)
     nodes[1].input.append("z")
     nodes[1].input[2] = "z"
     proto = qdq(nodes, [tensor("s", 0.5), tensor("z", 0, TensorProto.INT4)])
-    assert only(Raised(proto)) == integer(0.5, 4)
+    assert only(Lifted(proto)) == integer(0.5, 4)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_moves_between(between: list[onnx.NodeProto], output: tuple[int, ...]) -
         onnx.numpy_helper.from_array(extras[name], name) for name in sorted(used & set(extras))
     )
     x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
-    raised = check(proto, x)
+    lifted = check(proto, x)
     moved = [each.op_type for each in between if each.op_type != "Clip"]
-    assert kinds(raised.model) == ["IntQuant", *moved]
-    assert only(raised) == integer(0.3, 3)
+    assert kinds(lifted.model) == ["IntQuant", *moved]
+    assert only(lifted) == integer(0.3, 3)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_limits_that_are_codes_are_absorbed(kind: str, bounds: tuple[int, int], 
     for each in reversed(before):
         proto.graph.node.insert(0, each)
     proto.graph.initializer.extend([tensor("low", low), tensor("high", high)])
-    raised = check(proto, telling(scale, 300))
-    assert kinds(raised.model) == ["IntQuant"]
-    assert only(raised)["bitwidth"] == bits
+    lifted = check(proto, telling(scale, 300))
+    assert kinds(lifted.model) == ["IntQuant"]
+    assert only(lifted)["bitwidth"] == bits
 
 
 @pytest.mark.parametrize("kind", ["limit", "sign"])
@@ -218,8 +218,8 @@ def test_what_enlarges_x_stays(kind: str) -> None:
         proto.graph.node.insert(0, each)
     constants = {"low": [[[-127]]], "zero": [[[0]]], "plus": 1, "minus": -1}
     proto.graph.initializer.extend(tensor(name, value) for name, value in constants.items())
-    raised = check(proto, np.float32([-500, 0.3, 500]))
-    assert kinds(raised.model) == [*(each.op_type for each in before), "IntQuant"]
+    lifted = check(proto, np.float32([-500, 0.3, 500]))
+    assert kinds(lifted.model) == [*(each.op_type for each in before), "IntQuant"]
 
 
 def test_other_limits_stay() -> None:
@@ -228,8 +228,8 @@ def test_other_limits_stay() -> None:
         proto.graph.node[0].input[0] = "l"
         proto.graph.node.insert(0, plain("Clip", "x low high", "l"))
         proto.graph.initializer.extend([tensor("low", low), tensor("high", high)])
-        raised = check(proto, telling(0.5))
-        assert kinds(raised.model) == ["Clip", "IntQuant"]
+        lifted = check(proto, telling(0.5))
+        assert kinds(lifted.model) == ["Clip", "IntQuant"]
 
 
 def test_subgraphs() -> None:
@@ -255,14 +255,14 @@ def test_subgraphs() -> None:
     tensors = [tensor("s", 0.5), tensor("t", 2), tensor("z", 0, TensorProto.INT8)]
     proto = qdq(nodes, [*tensors, tensor("zero", 0)])
     for x in (np.float32([1, 2.3, 9]), np.float32([-1, -2.3, -9])):
-        raised = check(proto, x)
-        assert kinds(raised.model).count("IntQuant") == 2
-        assert "QuantizeLinear" not in kinds(raised.model)
+        lifted = check(proto, x)
+        assert kinds(lifted.model).count("IntQuant") == 2
+        assert "QuantizeLinear" not in kinds(lifted.model)
 
 
 def test_running_it_again_changes_nothing() -> None:
-    raised = Raised(pair(0.5, 3, "uint8"))
-    before = raised.proto.SerializeToString(deterministic=True)
-    again = Raised(ir.from_proto(raised.proto))
+    lifted = Lifted(pair(0.5, 3, "uint8"))
+    before = lifted.proto.SerializeToString(deterministic=True)
+    again = Lifted(ir.from_proto(lifted.proto))
     assert again.proto.SerializeToString(deterministic=True) == before
     assert not again.steps

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from qdq_models import (
     TYPES,
     ZERO,
-    Raised,
+    Lifted,
     check,
     dtypes,
     integer,
@@ -25,10 +25,10 @@ from small_models import kinds
 
 def test_weights_do_not_wrap() -> None:
     """-128 - 127 is no int8, and 0 - 200 no uint8."""
-    raised = check(weights([[-128, 0, 127]], TensorProto.INT8, 0.3, 127), ZERO)
-    assert only(raised) == integer(0.3, 8, zeropt=127.0)
-    raised = check(weights([[0, 200, 255]], TensorProto.UINT8, 0.3, 200), ZERO)
-    assert only(raised) == integer(0.3, 8, signed=False, zeropt=200.0)
+    lifted = check(weights([[-128, 0, 127]], TensorProto.INT8, 0.3, 127), ZERO)
+    assert only(lifted) == integer(0.3, 8, zeropt=127.0)
+    lifted = check(weights([[0, 200, 255]], TensorProto.UINT8, 0.3, 200), ZERO)
+    assert only(lifted) == integer(0.3, 8, signed=False, zeropt=200.0)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_weights_per_channel(attributes: dict[str, int], wanted: Any) -> None:
 def test_types_of_weights(kind: str) -> None:
     low = -8 if kind.startswith("i") else 0
     proto = weights([[low, 0, 7, 3]], TYPES[kind], 0.3, 2)
-    raised = check(proto, ZERO)
+    lifted = check(proto, ZERO)
     bits = int(kind.lstrip("uint"))
-    assert only(raised) == integer(0.3, bits, signed=kind.startswith("i"), zeropt=2.0)
-    assert dtypes(raised.model) == {}, "the codes are still there"
+    assert only(lifted) == integer(0.3, bits, signed=kind.startswith("i"), zeropt=2.0)
+    assert dtypes(lifted.model) == {}, "the codes are still there"
 
 
 def test_biases() -> None:
@@ -60,9 +60,9 @@ def test_biases() -> None:
 def test_a_clip_of_constants_is_their_range() -> None:
     """As Brevitas writes weights; codes beyond it are clipped."""
     proto = weights([[-3, 0, 9]], TensorProto.INT8, 0.3, 0, clip=(-4, 3))
-    raised = check(proto, ZERO)
-    assert only(raised) == integer(0.3, 3)
-    assert kinds(raised.model) == ["IntQuant", "Add"]
+    lifted = check(proto, ZERO)
+    assert only(lifted) == integer(0.3, 3)
+    assert kinds(lifted.model) == ["IntQuant", "Add"]
     odd = check(weights([[-3, 0, 9]], TensorProto.INT8, 0.3, 0, clip=(-5, 6)), ZERO)
     assert only(odd) == integer(0.3, 4)
     assert "codes -5 .. 6 only" in odd.steps[0].reason
@@ -78,7 +78,7 @@ def test_clips_of_constant_nodes() -> None:
     assert only(check(proto, ZERO)) == integer(0.3, 3)
     low = next(each for each in proto.graph.node if each.output[0] == "a")
     low.attribute[0].CopyFrom(helper.make_attribute("value", "text"))
-    assert not quantizers(Raised(proto).model)
+    assert not quantizers(Lifted(proto).model)
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_notes_are_not_trusted(text: str, bits: int) -> None:
     proto = weights([[-3, 0, 3]], TensorProto.INT8, 0.3, 0)
     for key, value in (("anybit.range", text), ("anybit.coding", "sign")):
         proto.graph.node[0].metadata_props.add(key=key, value=value)
-    raised = check(proto, ZERO)
+    lifted = check(proto, ZERO)
     if bits == 3:  # the codes are no signs
         bits = 8
-    assert only(raised) == integer(0.3, bits)
+    assert only(lifted) == integer(0.3, bits)
     del proto.graph.node[0].metadata_props[1]
-    raised = check(proto, ZERO)
+    lifted = check(proto, ZERO)
     noted = {"-4..3": (3, False), "-3..3": (3, True)}.get(text, (8, False))
-    assert only(raised) == integer(0.3, noted[0], narrow=noted[1])
+    assert only(lifted) == integer(0.3, noted[0], narrow=noted[1])
 
 
 def test_shared_tensors() -> None:
@@ -119,9 +119,9 @@ def test_shared_tensors() -> None:
     ]
     codes = tensor("w", [[-3, 5]], TensorProto.INT8)
     tensors = [codes, tensor("s", 0.5), tensor("t", 2), tensor("z", 1, TensorProto.INT8)]
-    raised = check(qdq(nodes, tensors, shape=(1,), output=(1, 2)), ZERO)
-    assert len(quantizers(raised.model)) == 3
-    floats = [name for name in raised.model.graph.initializers if name.startswith("w_values")]
+    lifted = check(qdq(nodes, tensors, shape=(1,), output=(1, 2)), ZERO)
+    assert len(quantizers(lifted.model)) == 3
+    floats = [name for name in lifted.model.graph.initializers if name.startswith("w_values")]
     assert len(floats) == 2, "equal values are stored twice"
 
 
@@ -134,12 +134,12 @@ def test_constants_that_are_quantized_when_the_model_runs() -> None:
     ]
     for values, wanted in (([[0.1, 0.7]], 8), ([[0.25, 0.7]], 9)):
         tensors = [tensor("w", values), tensor("s", 0.5), tensor("z", 3, TensorProto.UINT8)]
-        raised = check(qdq(nodes, tensors, shape=(1,), output=(1, 2)), ZERO)
-        assert only(raised)["bitwidth"] == wanted
-        assert raised.exact
+        lifted = check(qdq(nodes, tensors, shape=(1,), output=(1, 2)), ZERO)
+        assert only(lifted)["bitwidth"] == wanted
+        assert lifted.exact
 
 
 def test_blocks_stay() -> None:
     proto = weights([[1, 2, 3, 4]], TensorProto.INT4, [[0.5, 2]], [[0, 0]], axis=1, block_size=2)
-    raised = check(proto, ZERO)
-    assert [step.reason for step in raised.steps] == ["it has one scale per block"]
+    lifted = check(proto, ZERO)
+    assert [step.reason for step in lifted.steps] == ["it has one scale per block"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from qdq_models import Raised, check, pair, plain, qdq, quantizers, telling, tensor
+from qdq_models import Lifted, check, pair, plain, qdq, quantizers, telling, tensor
 from small_models import kinds
 
 from anybit.errors import ModelError
@@ -69,9 +69,9 @@ def test_kept(nodes: list[onnx.NodeProto]) -> None:
     if nodes[0].op_type == "ReduceMax":
         nodes[0].attribute.append(helper.make_attribute("keepdims", 0))
         proto = qdq(nodes, tensors, opset=13)
-    raised = Raised(proto)
-    assert quantizers(raised.model) == []
-    kept = [step for step in raised.steps if step.action == "kept"]
+    lifted = Lifted(proto)
+    assert quantizers(lifted.model) == []
+    kept = [step for step in lifted.steps if step.action == "kept"]
     assert {step.operator for step in kept} == {"QuantizeLinear", "DequantizeLinear"}
     assert all(step.reason and step.exact for step in kept)
     if nodes[0].op_type != "ReduceMax" and nodes[0].output[0] != "i":  # no kernel for int32
@@ -84,19 +84,19 @@ def test_float8_that_does_not_saturate_stays() -> None:
         plain("QuantizeLinear", "x s z", "q", saturate=0),
         plain("DequantizeLinear", "q s z"),
     ]
-    raised = Raised(qdq(nodes, [tensor("s", 1), zero]))
-    assert raised.steps[0].reason == "its codes are read by DequantizeLinear"
-    assert raised.steps[1].reason == "it does not saturate"
+    lifted = Lifted(qdq(nodes, [tensor("s", 1), zero]))
+    assert lifted.steps[0].reason == "its codes are read by DequantizeLinear"
+    assert lifted.steps[1].reason == "it does not saturate"
 
 
 def test_integers_at_the_ends_stay() -> None:
     proto = qdq([plain("DequantizeLinear", "x s z")], [tensor("s", 0.5), tensor("z", 3, 2)])
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
-    (step,) = Raised(proto).steps
+    (step,) = Lifted(proto).steps
     assert "elsewhere than a QuantizeLinear" in step.reason
     proto = qdq([plain("QuantizeLinear", "x s z")], [tensor("s", 0.5), tensor("z", 3, 2)])
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
-    (step,) = Raised(proto).steps
+    (step,) = Lifted(proto).steps
     assert "nothing in the model" in step.reason
 
 
@@ -107,17 +107,17 @@ def test_codes_with_other_readers_stay() -> None:
         plain("Cast", "q", "c", to=TensorProto.FLOAT),
         plain("Add", "c d"),
     ]
-    raised = check(qdq(nodes, [tensor("s", 0.5), tensor("z", 0, TensorProto.INT8)]), telling(0.5))
-    assert sorted(kinds(raised.model)) == ["Add", "Cast", "IntQuant", "QuantizeLinear"]
-    kept = [step for step in raised.steps if step.action == "kept"]
+    lifted = check(qdq(nodes, [tensor("s", 0.5), tensor("z", 0, TensorProto.INT8)]), telling(0.5))
+    assert sorted(kinds(lifted.model)) == ["Add", "Cast", "IntQuant", "QuantizeLinear"]
+    kept = [step for step in lifted.steps if step.action == "kept"]
     assert [step.reason for step in kept] == ["its codes are read by Cast"]
 
 
 def test_moves_of_channels_stay() -> None:
     between = [plain("Transpose", "q", "t", perm=[0, 1])]
-    raised = check(pair([1, 2], [0, 0], between=between, shape=(2, 2)), np.eye(2, dtype=np.float32))
-    assert kinds(raised.model) == ["QuantizeLinear", "Transpose", "DequantizeLinear"]
-    assert any("may move its channels" in step.reason for step in raised.steps)
+    lifted = check(pair([1, 2], [0, 0], between=between, shape=(2, 2)), np.eye(2, dtype=np.float32))
+    assert kinds(lifted.model) == ["QuantizeLinear", "Transpose", "DequantizeLinear"]
+    assert any("may move its channels" in step.reason for step in lifted.steps)
 
 
 @pytest.mark.parametrize(
@@ -140,19 +140,19 @@ def test_contradictions(attributes: Any, scale: Any, zeropt: Any, message: str) 
         plain("DequantizeLinear", "q s z", **attributes),
     ]
     with pytest.raises(ModelError, match=f"the_DequantizeLinear_y.*{message}"):
-        Raised(qdq(nodes, tensors, shape=(3, 2)))
+        Lifted(qdq(nodes, tensors, shape=(3, 2)))
 
 
 def test_types_that_contradict() -> None:
     tensors = [tensor("s", 1), tensor("z", 0, TensorProto.INT8), tensor("o", 0, TensorProto.UINT8)]
     nodes = [plain("QuantizeLinear", "x s z", "q"), plain("DequantizeLinear", "q s o")]
-    assert "type or axis of the two nodes differ" in Raised(qdq(nodes, tensors)).steps[-1].reason
+    assert "type or axis of the two nodes differ" in Lifted(qdq(nodes, tensors)).steps[-1].reason
     nodes[1].input[0] = "z"
     with pytest.raises(ModelError, match="reads int8, but its zero-point is uint8"):
-        Raised(qdq(nodes, tensors))
+        Lifted(qdq(nodes, tensors))
     nodes[1] = helper.make_node("DequantizeLinear", ["q"], ["y"], name="the_DequantizeLinear")
     with pytest.raises(ModelError, match=r"the_DequantizeLinear.*must have x, a scale"):
-        Raised(qdq(nodes, tensors))
+        Lifted(qdq(nodes, tensors))
 
 
 CODES = [TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.INT16]
@@ -192,4 +192,4 @@ def test_damaged_models(data: Any) -> None:
     kinds_ = st.sampled_from([TensorProto.FLOAT] * 4 + OTHERS)
     proto.graph.input[0].type.tensor_type.elem_type = draw(kinds_)
     with suppress(ModelError):
-        Raised(proto)
+        Lifted(proto)

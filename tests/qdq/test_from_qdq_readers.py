@@ -33,12 +33,12 @@ def test_several_readers_share_one_quantizer() -> None:
     assert kinds(check(proto, telling(0.5)).model) == ["IntQuant", "Add"]
     for name in "ab":
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]))
-    raised = check(proto, telling(0.5))
-    assert [value.name for value in raised.model.graph.outputs] == ["y", "a", "b"]
-    assert kinds(raised.model).count("IntQuant") == 1
+    lifted = check(proto, telling(0.5))
+    assert [value.name for value in lifted.model.graph.outputs] == ["y", "a", "b"]
+    assert kinds(lifted.model).count("IntQuant") == 1
     for wanted, found in zip(
         outputs(proto, {"x": telling(0.5)}),
-        session(raised.model).run(None, {"x": telling(0.5)}),
+        session(lifted.model).run(None, {"x": telling(0.5)}),
         strict=True,
     ):
         np.testing.assert_array_equal(found, wanted)
@@ -86,6 +86,6 @@ def test_types_behind_the_microsoft_domain_are_known(kind: str) -> None:
         nodes[index].domain = "com.microsoft"
     proto = qdq(nodes, [tensor("s", 0.5), tensor("z", 0, getattr(TensorProto, kind.upper()))])
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    raised = check(proto, telling(0.5))
-    assert kinds(raised.model) == ["IntQuant", "Neg", "IntQuant"]
-    assert quantizers(raised.model) == [integer(0.5, int(kind[3:]))] * 2
+    lifted = check(proto, telling(0.5))
+    assert kinds(lifted.model) == ["IntQuant", "Neg", "IntQuant"]
+    assert quantizers(lifted.model) == [integer(0.5, int(kind[3:]))] * 2

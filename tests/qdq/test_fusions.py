@@ -9,7 +9,8 @@ from forms import EVERY_LEVEL, NATIVE, checked, options
 from small_models import kinds
 
 import anybit
-from anybit.onnx.conversion import Form, convert
+from anybit.onnx.conversion import convert
+from anybit.onnx.forms import Form
 
 BEFORE = {
     "relu": "r = Relu(n)",

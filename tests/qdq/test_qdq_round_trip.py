@@ -13,7 +13,7 @@ from places import MODELS, needs_models
 from qdq_models import (
     STYLES,
     TYPES,
-    Raised,
+    Lifted,
     Written,
     check,
     integer,
@@ -42,10 +42,10 @@ def test_round_trip(scale: Any, bits: int, signed: bool, narrow: bool, style: st
     options = {"signed": int(signed), "narrow": int(narrow)}
     constants = {"s": np.float32(scale), "z": 0, "b": bits}
     proto = model([node("Quant", "x s z b", **options)], constants, inputs={"x": ["n", 3, 3]})
-    raised = Raised(Written(proto, style).proto)
-    assert kinds(raised.model) == ["IntQuant"]
-    assert only(raised) == integer(scale, bits, signed=signed, narrow=narrow)
-    assert raised.exact
+    lifted = Lifted(Written(proto, style).proto)
+    assert kinds(lifted.model) == ["IntQuant"]
+    assert only(lifted) == integer(scale, bits, signed=signed, narrow=narrow)
+    assert lifted.exact
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -66,12 +66,12 @@ def test_round_trip_of_weights(bits: int, signed: bool, narrow: bool, style: str
     assert bool(written.reasons) == no_type
     if no_type:
         return
-    raised = Raised(written.proto)
+    lifted = Lifted(written.proto)
     wanted = integer(scale, bits, signed=signed, narrow=narrow, zeropt=zeropt)
-    assert only(raised) == wanted
+    assert only(lifted) == wanted
     zero = np.zeros(1, np.float32)
     np.testing.assert_array_equal(
-        session(raised.model).run(None, {"x": zero})[0],
+        session(lifted.model).run(None, {"x": zero})[0],
         session(proto).run(None, {"x": zero})[0],
     )
 
@@ -84,11 +84,11 @@ def test_round_trip_of_signs(style: str, limit: int, constant: bool) -> None:
     x = np.float32([[-1, 0], [0.5, -0.0], [7, -7]])
     nodes = [node("BipolarQuant", "w s" if constant else "x s", "q"), node("Add", "q x", domain="")]
     proto = model(nodes, {"s": scale, **({"w": x} if constant else {})}, inputs={"x": [3, 2]})
-    raised = Raised(Written(proto, style, limit).proto)
-    assert kinds(raised.model) == ["BipolarQuant", "Add"]
-    assert only(raised)["scale"] == scale.tolist()
+    lifted = Lifted(Written(proto, style, limit).proto)
+    assert kinds(lifted.model) == ["BipolarQuant", "Add"]
+    assert only(lifted)["scale"] == scale.tolist()
     np.testing.assert_array_equal(
-        session(raised.model).run(None, {"x": x})[0], session(proto).run(None, {"x": x})[0]
+        session(lifted.model).run(None, {"x": x})[0], session(proto).run(None, {"x": x})[0]
     )
 
 
@@ -111,13 +111,13 @@ def test_round_trip_of_floats(float_format: Any, constant: bool) -> None:
         node("Add", "q x", domain=""),
     ]
     proto = model(nodes, {**given_, **({"w": x} if constant else {})}, inputs={"x": ["n", 2]})
-    raised = Raised(Written(proto).proto)
-    assert kinds(raised.model) == ["FloatQuant", "Add"]
-    found = only(raised)
+    lifted = Lifted(Written(proto).proto)
+    assert kinds(lifted.model) == ["FloatQuant", "Add"]
+    found = only(lifted)
     assert [found[name] for name in ("exponent_bitwidth", "mantissa_bitwidth")] == [e, m]
     assert [found[name] for name in ("exponent_bias", "max_val")] == [bias, largest]
     np.testing.assert_array_equal(
-        session(raised.model).run(None, {"x": x})[0], session(proto).run(None, {"x": x})[0]
+        session(lifted.model).run(None, {"x": x})[0], session(proto).run(None, {"x": x})[0]
     )
 
 
@@ -129,11 +129,11 @@ def test_a_quantizer_of_halves_comes_back() -> None:
         node("Cast", "q", domain="", to=TensorProto.FLOAT, name="out"),
     ]
     proto = model(nodes, {"s": 0.5, "z": 0, "b": 4}, inputs={"x": ["n"]})
-    raised = Raised(Written(proto).proto)
-    assert kinds(raised.model) == ["Cast", "Cast", "IntQuant", "Cast", "Cast"]
+    lifted = Lifted(Written(proto).proto)
+    assert kinds(lifted.model) == ["Cast", "Cast", "IntQuant", "Cast", "Cast"]
     x = np.float32([0.3, 0.25, 9, -7])
     wanted = anybit.int_quant(x.astype(np.float16), 0.5, 0, 4).astype(np.float32)
-    np.testing.assert_array_equal(session(raised.model).run(None, {"x": x})[0], wanted)
+    np.testing.assert_array_equal(session(lifted.model).run(None, {"x": x})[0], wanted)
 
 
 @needs_models
@@ -141,11 +141,11 @@ def test_a_quantizer_of_halves_comes_back() -> None:
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
 def test_real_models(path: Any, style: str) -> None:
     """There and back: the same quantizers and, bit for bit, the same results."""
-    raised = Raised(Written(path, style).proto)
-    assert quantizers(raised.model) == quantizers(Raised(path).model)
-    assert not {"QuantizeLinear", "DequantizeLinear", "Where"} & set(kinds(raised.model))
+    lifted = Lifted(Written(path, style).proto)
+    assert quantizers(lifted.model) == quantizers(Lifted(path).model)
+    assert not {"QuantizeLinear", "DequantizeLinear", "Where"} & set(kinds(lifted.model))
     stored = np.load(path.with_suffix(".npz"))
-    before, after = session(path), session(raised.model)
+    before, after = session(path), session(lifted.model)
     rng = np.random.default_rng(0)
     feeds = {
         each.name: stored[each.name]
@@ -187,6 +187,6 @@ def test_any_pair(data: Any) -> None:
     if kind.endswith("4"):
         with np.errstate(all="ignore"):
             x = np.where(np.abs(x / np.atleast_1d(np.float32(scale))) < 2**30, x, np.float32(0))
-    raised = check(proto, x if channels else x[:, 0])
-    assert raised.exact
-    assert "QuantizeLinear" not in kinds(raised.model)
+    lifted = check(proto, x if channels else x[:, 0])
+    assert lifted.exact
+    assert "QuantizeLinear" not in kinds(lifted.model)

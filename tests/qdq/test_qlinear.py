@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from qdq_models import Raised, check, plain, qdq, telling, tensor
+from qdq_models import Lifted, check, plain, qdq, telling, tensor
 from small_models import kinds
 
 from anybit.errors import ModelError
@@ -72,9 +72,9 @@ CONV_SHAPES = {"shape": (1, 2, 6, 6), "output": (1, 3, 4, 4)}
 def test_qlinear_operators(proto: onnx.ModelProto) -> None:
     shape = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(8).standard_normal(shape).astype(np.float32) * 20
-    raised = check(proto, x)
-    assert raised.exact
-    assert not {"QLinearConv", "QLinearMatMul", "DequantizeLinear"} & set(kinds(raised.model))
+    lifted = check(proto, x)
+    assert lifted.exact
+    assert not {"QLinearConv", "QLinearMatMul", "DequantizeLinear"} & set(kinds(lifted.model))
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,19 @@ def test_qlinear_operators_that_differ(scales: Any, codes: np.ndarray, reason: s
     shapes = {**CONV_SHAPES, "shape": (1, codes.shape[1], 6, 6)}
     proto = qlinear("QLinearConv", scales, (0, 0, 0), codes, **shapes)
     with pytest.raises(ModelError, match=rf"the_QLinearConv_r.*{reason}.*--allow-approximate"):
-        Raised(proto)
-    raised = Raised(proto, allow_approximate=True)
-    assert [step.operator for step in raised.steps if not step.exact] == ["QLinearConv"]
-    assert "Conv" in kinds(raised.model)
+        Lifted(proto)
+    lifted = Lifted(proto, allow_approximate=True)
+    assert [step.operator for step in lifted.steps if not step.exact] == ["QLinearConv"]
+    assert "Conv" in kinds(lifted.model)
 
 
 def test_qlinear_operators_with_computed_scales_stay() -> None:
     proto = qlinear("QLinearConv", (0.25, 0.5, 4), (0, 0, 0), CONV, **CONV_SHAPES)
     del proto.graph.initializer[1]
     proto.graph.node.insert(0, plain("ReduceMax", "x", "as", keepdims=0))
-    raised = Raised(proto)
-    assert "QLinearConv" in kinds(raised.model)
-    assert any("computes with integers" in step.reason for step in raised.steps)
+    lifted = Lifted(proto)
+    assert "QLinearConv" in kinds(lifted.model)
+    assert any("computes with integers" in step.reason for step in lifted.steps)
 
 
 def test_other_integer_operators_stay() -> None:
@@ -111,6 +111,6 @@ def test_other_integer_operators_stay() -> None:
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], name="dynamic"),
         plain("DequantizeLinear", "q s z"),
     ]
-    raised = check(qdq(nodes, []), telling(0.5)[:100])
-    assert [step.action for step in raised.steps] == ["kept", "kept"]
-    assert {step.node for step in raised.steps} == {"dynamic", "the_DequantizeLinear_y"}
+    lifted = check(qdq(nodes, []), telling(0.5)[:100])
+    assert [step.action for step in lifted.steps] == ["kept", "kept"]
+    assert {step.node for step in lifted.steps} == {"dynamic", "the_DequantizeLinear_y"}

@@ -92,7 +92,7 @@ def test_types(
     assert set(dtypes(written.model)) == {type_name}
     (step,) = written.steps
     assert (step.node, step.operator) == ("the_Quant", "IntQuant")
-    assert (step.action, step.exact) == (f"QuantizeLinear {type_name}", True)
+    assert (step.action, step.exact) == (f"QuantizeLinear and DequantizeLinear {type_name}", True)
 
 
 def test_few_bits_per_channel() -> None:
@@ -178,7 +178,7 @@ def test_float8(name: str) -> None:
     x = np.concatenate([every, np.nextafter(every, 9), np.nextafter(every, -9)])[:, None] * scales
     written = Written(float_model(scales, FLOATS[name]))
     assert set(dtypes(written.model)) == {name}
-    assert written.steps[0].action == f"QuantizeLinear {name}"
+    assert written.steps[0].action == f"QuantizeLinear and DequantizeLinear {name}"
     wanted = anybit.float_quant(x, scales, *FLOATS[name])
     for result in runs(checked(written.proto), x=x):
         np.testing.assert_array_equal(result, wanted)

@@ -4,7 +4,7 @@
 import numpy as np
 import onnx
 import pytest
-from qdq_models import STYLES, Raised, Written, checked, quantizers, runs, telling
+from qdq_models import STYLES, Lifted, Written, checked, quantizers, runs, telling
 from small_models import kinds, model, node
 
 import anybit
@@ -38,9 +38,9 @@ def test_chains(first: int, second: int, signed: int, style: str) -> None:
         return
     for result in runs(checked(written.proto), x=x):
         np.testing.assert_array_equal(result, wanted)
-    raised = Raised(written.proto)
-    assert kinds(raised.model) == ["IntQuant", "IntQuant"]
-    assert [each["bitwidth"] for each in quantizers(raised.model)] == [first, second]
+    lifted = Lifted(written.proto)
+    assert kinds(lifted.model) == ["IntQuant", "IntQuant"]
+    assert [each["bitwidth"] for each in quantizers(lifted.model)] == [first, second]
 
 
 def test_only_neighbours_are_kept_apart() -> None:

@@ -25,6 +25,7 @@ from anybit import formats
 from anybit.errors import ModelError
 from anybit.formats import FloatFormat
 from anybit.onnx import read
+from anybit.onnx.forms import Form
 from anybit.onnx.passes import Normalize, ToQdq
 from anybit.onnx.passes.to_qdq import needed_opset
 
@@ -118,14 +119,14 @@ def test_float8_needs_a_style_and_an_opset_with_them() -> None:
 def test_needed_opset(proto: onnx.ModelProto, style: str, limit: int, needed: int) -> None:
     result = read(proto)
     Normalize()(result)
-    assert needed_opset(result, style, limit) == needed
+    assert needed_opset(result, Form(style), limit) == needed
 
 
 def test_types_of_later_opsets_are_not_used() -> None:
     """As a caller has it that does not raise the opset."""
     result = read(int_model(bits=4))
     Normalize()(result)
-    ToQdq([], style="qdq")(result)
+    ToQdq(style=Form.QDQ)(result)
     assert set(dtypes(result)) == {"int8"}
     assert result.graph.opset_imports[""] == 13
 

@@ -24,7 +24,8 @@ from onnx import TensorProto, helper, numpy_helper
 from ort_backend import BY_NAME, as_tensor, contiguous, node, value_info
 
 import anybit.onnxruntime
-from anybit.onnx.conversion import Conversion, Form
+from anybit.onnx.conversion import Conversion
+from anybit.onnx.forms import Form
 
 Test = TypeVar("Test")
 

@@ -13,10 +13,10 @@ from small_models import DOMAIN, array, model, node
 
 from anybit.formats import FloatFormat
 from anybit.onnx import read
+from anybit.onnx.forms import Form
 from anybit.onnx.operators.registry import keywords_of, operator_of
-from anybit.onnx.passes import FoldConstants, FromQdq, InferShapes, Normalize, RaiseOpset, ToQdq
+from anybit.onnx.passes import FoldConstants, FromQdq, InferShapes, LiftOpset, Normalize, ToQdq
 from anybit.onnx.passes.to_qdq import needed_opset
-from anybit.onnx.report import Step
 from anybit.onnxruntime import session
 
 # Without and with the runtime's own rewriting.
@@ -30,33 +30,30 @@ class Written:
     """A model after `ToQdq`."""
 
     def __init__(self, proto: Any, style: str = "qdq", opset_limit: int = 25, **options: Any):
-        self.steps: list[Step] = []
         self.model = read(proto)
         Normalize()(self.model)
         FoldConstants(operators=False)(self.model)
         InferShapes()(self.model)
         approximate = options.get("allow_approximate", False)
-        opset = needed_opset(self.model, style, opset_limit, allow_approximate=approximate)
-        RaiseOpset(opset)(self.model)
-        to_qdq = ToQdq(self.steps, style=style, opset_limit=opset_limit, **options)
-        to_qdq(self.model)
+        opset = needed_opset(self.model, Form(style), opset_limit, allow_approximate=approximate)
+        LiftOpset(opset)(self.model)
+        report = ToQdq(style=Form(style), opset_limit=opset_limit, **options)(self.model)
         Normalize()(self.model)
-        self.reasons = to_qdq.reasons
+        self.steps, self.reasons = report.steps, report.left
 
     @property
     def proto(self) -> onnx.ModelProto:
         return ir.to_proto(self.model)
 
 
-class Raised:
+class Lifted:
     """A model after `FromQdq`."""
 
     def __init__(self, source: Any, **options: Any):
-        self.steps: list[Step] = []
         self.model = read(source)
         for prepared in (Normalize(), FoldConstants(operators=False), InferShapes()):
             prepared(self.model)
-        FromQdq(self.steps, **options)(self.model)
+        self.steps = FromQdq(**options)(self.model).steps
         Normalize()(self.model)
 
     @property
@@ -237,16 +234,16 @@ def pair(
     return qdq(nodes, tensors, shape=shape, output=output, opset=opset)
 
 
-def check(proto: onnx.ModelProto, x: np.ndarray, **options: Any) -> Raised:
+def check(proto: onnx.ModelProto, x: np.ndarray, **options: Any) -> Lifted:
     """Raise, and see that no value changes."""
     (wanted, _) = runs(proto, x=x)
-    raised = Raised(proto, **options)
-    np.testing.assert_array_equal(session(raised.model).run(None, {"x": x})[0], wanted)
-    return raised
+    lifted = Lifted(proto, **options)
+    np.testing.assert_array_equal(session(lifted.model).run(None, {"x": x})[0], wanted)
+    return lifted
 
 
-def only(raised: Raised) -> dict[str, Any]:
-    (found,) = quantizers(raised.model)
+def only(lifted: Lifted) -> dict[str, Any]:
+    (found,) = quantizers(lifted.model)
     return found
 
 

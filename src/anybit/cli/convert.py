@@ -14,8 +14,9 @@ from rich.table import Table
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size
 from anybit.cli._report import Json, Report, check_report, deliver
-from anybit.onnx.conversion import NEWEST_OPSET, Conversion, Form
+from anybit.onnx.conversion import NEWEST_OPSET, Conversion
 from anybit.onnx.conversion import convert as convert_model
+from anybit.onnx.forms import Form
 from anybit.onnx.report import Step
 from anybit.text import shown
 
@@ -54,14 +55,15 @@ def convert(
             model, to=to, allow_approximate=allow_approximate, opset_limit=opset_limit
         )
         conversion.save(output)
-    deliver(_record(conversion), as_json, report)
-    if as_json:
-        return
-    console.print(_table(conversion.steps))
+from anybit.cli._files import check_folder, file_size
+from anybit.cli._report import Json, Report, check_report, deliver
+from anybit.onnx.conversion import NEWEST_OPSET, Conversion
     for step in conversion.steps:
         if not step.exact:
             what = escape(shown(f"{step.node}: {step.reason}"))
             console.print(f"[yellow]approximate[/]: {what}", soft_wrap=True)
+    for remark in conversion.remarks:
+        console.print(f"[yellow]note[/]: {escape(shown(remark))}", soft_wrap=True)
     console.print(
         f"{output} written, {file_size(output)} (was {was})",
         markup=False,
@@ -91,5 +93,6 @@ def _record(conversion: Conversion) -> dict[str, object]:
     return {
         "form": conversion.form.value,
         "exact": conversion.exact,
+        "remarks": conversion.remarks,
         "steps": [dataclasses.asdict(step) for step in conversion.steps],
     }

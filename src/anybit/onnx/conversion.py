@@ -4,7 +4,6 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -13,6 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 from anybit.errors import ModelError
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.files.writer import save
+from anybit.onnx.forms import Form
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.registry import operators_in, versions_of
 from anybit.onnx.passes import (
@@ -21,16 +21,18 @@ from anybit.onnx.passes import (
     FromQdq,
     InferShapes,
     InlineFunctions,
+    LiftOpset,
     Lower,
     Normalize,
-    RaiseOpset,
     StandardLayout,
     ToQdq,
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.passes.to_qdq import needed_opset
 from anybit.onnx.preparation import apply, errors_named_after
-from anybit.onnx.report import Step
+from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
+from anybit.onnx.qdq.qlinear import is_integer_operator
+from anybit.onnx.report import Report, Step
 
 NEWEST_OPSET = 25
 """The newest opset that a conversion asks for; it brings the 2-bit types."""
@@ -39,20 +41,10 @@ NEWEST_OPSET = 25
 _STANDARD_OPSET = 13
 
 
-class Form(StrEnum):
-    """What a model can be converted to."""
-
-    QONNX = "qonnx"
-    """QONNX's operators under their canonical names; QuantizeLinear and its kin are raised."""
-    STANDARD = "standard"
-    """Standard operators only; quantized weights are computed."""
-    PORTABLE = "portable"
-    """QONNX's operators with local functions for runtimes that lack them; weights computed."""
-    QDQ = "qdq"
-    """QuantizeLinear and DequantizeLinear on the narrowest native types, weights stored in them;
-    what they cannot express exactly becomes `standard`."""
-    QCDQ = "qcdq"
-    """The same with 8-bit types and a Clip between the two."""
+_NOT_QUANTIZED = (
+    "the model has no quantizers, and convert adds none: quantize it with anybit.torch.nn "
+    "(quantize_model) and export it, or with a tool that writes QuantizeLinear"
+)
 
 
 @dataclass(frozen=True)
@@ -63,11 +55,13 @@ class Conversion:
         model: The result. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
         form: What it is now.
         steps: One per node that was changed, or that could not be.
+        remarks: What there is to know of the whole model, one line each.
     """
 
     model: ir.Model
     form: Form
     steps: tuple[Step, ...]
+    remarks: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -90,7 +84,7 @@ def convert(
 
     Values are compared as numbers: the sign of a zero may differ. Integer types have no NaN:
     where `qdq` and `qcdq` quantize a NaN, the runtime gives some code. The opset and the IR version
-    are raised as far as the result needs, and no further. The source is not changed.
+    are lifted as far as the result needs, and no further. The source is not changed.
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
@@ -110,14 +104,16 @@ def convert(
     work = _Work(source, allow_approximate, opset_limit)
     match form:
         case Form.QONNX:
-            work.raise_native()
+            work.lift_native()
         case Form.STANDARD:
             work.expand({})
         case Form.PORTABLE:
             work.add_functions()
         case Form.QDQ | Form.QCDQ:
             work.expand(work.lower_to_native(form))
-    return Conversion(work.finished(), form, tuple(work.steps))
+    if form is not Form.QONNX:
+        work.name_foreign()
+    return Conversion(work.finished(), form, tuple(work.steps), tuple(work.remarks))
 
 
 class _Work:
@@ -128,18 +124,22 @@ class _Work:
         self._allow_approximate = allow_approximate
         self._opset_limit = opset_limit
         self.steps: list[Step] = []
+        self.remarks: list[str] = []
         model = read(source)
         self._model = model.clone() if model is source else model
         self._run(InlineFunctions())
+        if not any(_is_quantizer(node) for node in self._model.graph.all_nodes()):
+            self.remarks.append(_NOT_QUANTIZED)
         self._names = _names(self._model)
         self._run(Normalize(), StandardLayout(), FoldConstants(operators=False), InferShapes())
 
-    def raise_native(self) -> None:
+    def lift_native(self) -> None:
         """QuantizeLinear and its kin become operators of ours."""
         self.steps.extend(_renamed(self._names, _names(self._model)))
-        self._run(FromQdq(self.steps, allow_approximate=self._allow_approximate), Normalize())
+        self._reported(FromQdq(allow_approximate=self._allow_approximate))
+        self._run(Normalize())
 
-    def lower_to_native(self, style: Form) -> dict[str, str]:
+    def lower_to_native(self, style: Form) -> Mapping[str, str]:
         """Quantizers become QuantizeLinear and its kin; why the others do not, by their outputs."""
         with errors_named_after(self._source):
             opset = needed_opset(
@@ -150,28 +150,36 @@ class _Work:
                 allow_approximate=self._allow_approximate,
             )
         native = ToQdq(
-            self.steps,
             style=style,
             opset_limit=self._opset_limit,
             allow_approximate=self._allow_approximate,
         )
-        # First, since raising the version loses the ranges that nodes are annotated with.
-        self._run(RaiseOpset(opset), native)
-        return native.reasons
+        # First, since lifting the version loses the ranges that nodes are annotated with.
+        self._run(LiftOpset(opset))
+        return self._reported(native).left
 
     def expand(self, reasons: Mapping[str, str]) -> None:
         """What is left of ours becomes constants and standard operators."""
         self._fold_weights()
-        self._run(RaiseOpset(_STANDARD_OPSET if operators_in(self._model) else 1))
-        self._run(Lower(self.steps, reasons), Normalize())
+        self._run(LiftOpset(_STANDARD_OPSET if operators_in(self._model) else 1))
+        self._reported(Lower(reasons))
+        self._run(Normalize())
 
     def add_functions(self) -> None:
         """Operators of ours get local functions; weights become constants."""
         self._fold_weights()
         # Once more, since the IR version follows from types that were not known the first time.
-        self._run(RaiseOpset(opset_for_functions(self._model)), Normalize())
-        functions = AddFunctions(self.steps)
-        self._run(functions, Lower(self.steps, functions.left, only=functions.left))
+        self._run(LiftOpset(opset_for_functions(self._model)), Normalize())
+        left = self._reported(AddFunctions()).left
+        self._reported(Lower(left, only=left))
+
+    def name_foreign(self) -> None:
+        """Say which operators the result asks of its runtime, besides ONNX's and ours."""
+        for node in self._model.graph.all_nodes():
+            if node.domain and not versions_of(node.domain, node.op_type):
+                operator = f"{node.domain}.{node.op_type}"
+                reason = "not an operator of ONNX or QONNX: its runtime must have it"
+                self.steps.append(Step(label_of(node), operator, "kept", reason))
 
     def finished(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
@@ -179,6 +187,13 @@ class _Work:
 
     def _run(self, *passes: InPlacePass) -> None:
         apply(self._model, self._source, *passes)
+
+    def _reported(self, each: InPlacePass) -> Report:
+        """Run a pass and keep its steps."""
+        (report,) = apply(self._model, self._source, each)
+        assert isinstance(report, Report), "passes that change quantizers give one"
+        self.steps.extend(report.steps)
+        return report
 
     def _fold_weights(self) -> None:
         quantizers = operators_in(self._model)
@@ -190,6 +205,11 @@ def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
     """The domain and the name that each quantizer goes by."""
     nodes = (node for node in model.graph.all_nodes() if versions_of(node.domain, node.op_type))
     return {node: (node.domain, node.op_type) for node in nodes}
+
+
+def _is_quantizer(node: ir.Node) -> bool:
+    ours = versions_of(node.domain, node.op_type)
+    return bool(ours) or is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
 
 
 def _renamed(

@@ -32,11 +32,12 @@ def prepare(source: Source) -> ir.Model:
 
 
 @quiet()
-def apply(model: ir.Model, source: Source, *passes: ir.passes.InPlacePass) -> None:
+def apply(
+    model: ir.Model, source: Source, *passes: ir.passes.InPlacePass
+) -> tuple[ir.passes.PassResult, ...]:
     """Run passes in turn. Errors get the name of the file that the model comes from."""
     with errors_named_after(source):
-        for each in passes:
-            each(model)
+        return tuple(each(model) for each in passes)
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from anybit.onnx.passes.from_qdq import FromQdq
 from anybit.onnx.passes.gemm_to_matmul import GemmToMatMul
 from anybit.onnx.passes.infer_shapes import InferShapes
 from anybit.onnx.passes.inline_functions import InlineFunctions
+from anybit.onnx.passes.lift_opset import LiftOpset
 from anybit.onnx.passes.lower import Lower
 from anybit.onnx.passes.move_transposes import MoveTransposes
 from anybit.onnx.passes.name_nodes import NameNodes
 from anybit.onnx.passes.normalize import Normalize
-from anybit.onnx.passes.raise_opset import RaiseOpset
 from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_qdq import ToQdq
 from anybit.onnx.passes.use_names import UseNames
@@ -33,11 +33,11 @@ __all__ = [
     "GemmToMatMul",
     "InferShapes",
     "InlineFunctions",
+    "LiftOpset",
     "Lower",
     "MoveTransposes",
     "NameNodes",
     "Normalize",
-    "RaiseOpset",
     "StandardLayout",
     "ToQdq",
     "UseNames",

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes import InPlacePass
 
 from anybit.onnx.expansion.namespace import of_value
 from anybit.onnx.expansion.traced import Traced
@@ -16,7 +16,7 @@ from anybit.onnx.graph.constants import Array, Content, content, is_constant
 from anybit.onnx.graph.names import Names, label_of
 from anybit.onnx.operators.registry import attribute_type, keywords_of, operator_of, operators_in
 from anybit.onnx.passes.lower import expanded
-from anybit.onnx.report import Step
+from anybit.onnx.report import Report, Step
 from anybit.ops import Attribute, Operator
 
 Keywords: TypeAlias = Mapping[str, bool | int | str]
@@ -37,20 +37,18 @@ class AddFunctions(InPlacePass):
 
     One function per name is all that runtimes heed, so it is made for those nodes that it can
     serve: with float32, float16 or bfloat16 inputs, and the most common number of inputs. The
-    others are left for `Lower`. The model is normalised, and types are known.
+    others are left for `Lower`, and the report says why. The model is normalised, and types are
+    known.
 
     Raises:
         ModelError: An operator refuses its constant parameters, which a function would not.
     """
 
-    def __init__(self, steps: list[Step]) -> None:
-        self._steps = steps
-        self.left: dict[str, str] = {}
-        """Why a node got no function, by the name of its output."""
-
-    def call(self, model: ir.Model) -> PassResult:
+    def call(self, model: ir.Model) -> Report:
+        steps: list[Step] = []
+        left: dict[str, str] = {}
         for nodes in _by_name(model).values():
-            served = self._served(nodes)
+            served = _served(nodes, left)
             if served:
                 operator = operator_of(served[0])
                 assert operator is not None, "chosen so"
@@ -62,29 +60,30 @@ class AddFunctions(InPlacePass):
                 imports[domain] = max(imports.get(domain, 1), operator.version)
                 for node in served:
                     _check(node, operator)
-                    self._steps.append(Step(label_of(node), operator.onnx_name, "local function"))
-        return PassResult(model, bool(model.functions))
+                    steps.append(Step(label_of(node), operator.onnx_name, "local function"))
+        return Report(model, bool(model.functions), tuple(steps), left)
 
-    def _served(self, nodes: list[ir.Node]) -> list[ir.Node]:
-        """The nodes that one function can stand for; reasons are kept for the others."""
-        counts = [len(node.inputs) for node in nodes]
-        usual = max(counts, key=counts.count)
-        served = []
-        for node in nodes:
-            operator = operator_of(node)
-            x = node.inputs[0]
-            reason = ""
-            if operator is not None and operator.result_dtype is not None:
-                reason = "the type of its result follows from an attribute"
-            elif x is None or x.dtype not in _COMPUTED_IN_FLOAT32:
-                reason = "it does not compute in float32, as a local function does"
-            elif len(node.inputs) != usual or None in node.inputs:
-                reason = "others of its name have another number of inputs"
-            if reason:
-                self.left[str(node.outputs[0].name)] = reason
-            else:
-                served.append(node)
-        return served
+
+def _served(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
+    """The nodes that one function can stand for; `left` gets the reasons of the others."""
+    counts = [len(node.inputs) for node in nodes]
+    usual = max(counts, key=counts.count)
+    served = []
+    for node in nodes:
+        operator = operator_of(node)
+        x = node.inputs[0]
+        reason = ""
+        if operator is not None and operator.result_dtype is not None:
+            reason = "the type of its result follows from an attribute"
+        elif x is None or x.dtype not in _COMPUTED_IN_FLOAT32:
+            reason = "it does not compute in float32, as a local function does"
+        elif len(node.inputs) != usual or None in node.inputs:
+            reason = "others of its name have another number of inputs"
+        if reason:
+            left[str(node.outputs[0].name)] = reason
+        else:
+            served.append(node)
+    return served
 
 
 def _check(node: ir.Node, operator: Operator) -> None:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raise QuantizeLinear and DequantizeLinear to quantizers."""
+"""Lift QuantizeLinear and DequantizeLinear to quantizers."""
 
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.lifting import Raiser
+from anybit.onnx.qdq.lifting import Lifter
 from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
-from anybit.onnx.report import Step
+from anybit.onnx.report import Report, Step
 
 
 class FromQdq(InPlacePass):
@@ -45,27 +45,22 @@ class FromQdq(InPlacePass):
             values and that is not allowed.
     """
 
-    def __init__(self, steps: list[Step], *, allow_approximate: bool = False) -> None:
-        self._steps = steps
+    def __init__(self, *, allow_approximate: bool = False) -> None:
         self._allow_approximate = allow_approximate
 
-    def call(self, model: ir.Model) -> PassResult:
+    def call(self, model: ir.Model) -> Report:
         editor = Editor(model)
-        modified = split_operators(
-            model, editor, self._steps, allow_approximate=self._allow_approximate
-        )
-        raiser = Raiser(model, editor, allow_approximate=self._allow_approximate)
+        steps = split_operators(model, editor, allow_approximate=self._allow_approximate)
+        lifter = Lifter(model, editor, allow_approximate=self._allow_approximate)
         reasons: dict[ir.Node, str] = {}
         for node in list(model.graph.all_nodes()):
             if is_dequantize(node):
                 try:
-                    self._steps.append(raiser.raised(node))
-                    modified = True
+                    steps.append(lifter.lifted(node))
                 except Inexpressible as reason:
                     reasons[node] = str(reason)
-        modified |= RemoveUnusedNodesPass()(model).modified
-        self._steps.extend(_kept(model, reasons))
-        return PassResult(model, modified)
+        modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
+        return Report(model, modified, (*steps, *_kept(model, reasons)))
 
 
 def _kept(model: ir.Model, reasons: dict[ir.Node, str]) -> list[Step]:

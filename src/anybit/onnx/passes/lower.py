@@ -4,7 +4,7 @@
 from collections.abc import Container, Mapping
 
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes import InPlacePass
 
 from anybit.errors import ModelError
 from anybit.onnx.expansion.namespace import of_value
@@ -14,7 +14,7 @@ from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described, label_of
 from anybit.onnx.operators.registry import keywords_of, operators_in
-from anybit.onnx.report import Step
+from anybit.onnx.report import Report, Step
 from anybit.ops import Operator
 
 
@@ -34,7 +34,6 @@ class Lower(InPlacePass):
 
     def __init__(
         self,
-        steps: list[Step],
         reasons: Mapping[str, str] | None = None,
         *,
         only: Container[str] | None = None,
@@ -43,11 +42,11 @@ class Lower(InPlacePass):
 
         With `only`, the nodes whose outputs have these names are replaced, and no others.
         """
-        self._steps = steps
         self._reasons = {} if reasons is None else reasons
         self._only = only
 
-    def call(self, model: ir.Model) -> PassResult:
+    def call(self, model: ir.Model) -> Report:
+        steps = []
         editor = Editor(model)
         nodes = operators_in(model)
         for node, operator in nodes:
@@ -60,8 +59,8 @@ class Lower(InPlacePass):
                 self._reasons.get(str(node.outputs[0].name), ""),
             )
             expand(editor, node, expanded(node, operator))
-            self._steps.append(step)
-        return PassResult(model, bool(nodes))
+            steps.append(step)
+        return Report(model, bool(steps), tuple(steps))
 
 
 def expanded(node: ir.Node, operator: Operator) -> Traced:

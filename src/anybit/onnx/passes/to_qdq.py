@@ -2,9 +2,10 @@
 """Write quantizers as QuantizeLinear and DequantizeLinear."""
 
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
@@ -12,7 +13,7 @@ from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Options, Plan, plan
 from anybit.onnx.qdq.writer import QdqWriter
-from anybit.onnx.report import Step
+from anybit.onnx.report import Report, Step
 from anybit.ops import Operator
 
 
@@ -38,7 +39,7 @@ class ToQdq(InPlacePass):
     defines nothing: NaN has no integer code, and where x / scale is infinite the float8 types
     saturate, while the operator gives NaN. In bipolar nodes NaN gives -scale, as it must.
 
-    Nodes that cannot be had so stay, and `reasons` tells why, by the name of their output. With
+    Nodes that cannot be had so stay, and the report says why (`left`). With
     `allow_approximate` an integral zero-point of an activation is one that QuantizeLinear adds
     after rounding, and the step says so. Opset imports and IR version are not changed: types and
     operators that the model's opset or `opset_limit` lacks are not used.
@@ -49,40 +50,36 @@ class ToQdq(InPlacePass):
 
     def __init__(
         self,
-        steps: list[Step],
         *,
-        style: str,
+        style: Form,
         opset_limit: int = 25,
         allow_approximate: bool = False,
     ) -> None:
-        self.reasons: dict[str, str] = {}
-        self._steps = steps
         self._options = Options(style, opset_limit, allow_approximate)
 
-    def call(self, model: ir.Model) -> PassResult:
-        self.reasons.clear()
+    def call(self, model: ir.Model) -> Report:
         wanted = self._options
         opset = min(wanted.opset, model.graph.opset_imports.get("", 1))
         options = Options(wanted.style, opset, wanted.allow_approximate)
         writer = QdqWriter(Editor(model))
-        modified = False
-        for node, operator in operators_in(model):
+        steps, left = [], {}
+        for node, operator, planned in _planned(model, options):
             try:
-                planned = plan(node, operator, options)
+                if isinstance(planned, Inexpressible):
+                    raise planned
                 step = _step(node, operator, planned)
                 writer.write(node, operator, planned)
             except Inexpressible as reason:
-                self.reasons[str(node.outputs[0].name)] = str(reason)
+                left[str(node.outputs[0].name)] = str(reason)
                 continue
-            self._steps.append(step)
-            modified = True
-        modified |= RemoveUnusedNodesPass()(model).modified
-        return PassResult(model, modified)
+            steps.append(step)
+        modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
+        return Report(model, modified, tuple(steps), left)
 
 
 def needed_opset(
     model: ir.Model,
-    style: str,
+    style: Form,
     opset_limit: int = 25,
     opset_otherwise: int = 1,
     *,
@@ -98,18 +95,30 @@ def needed_opset(
     """
     options = Options(style, opset_limit, allow_approximate)
     needed = 1
-    for node, operator in operators_in(model):
-        try:
-            needed = max(needed, plan(node, operator, options).opset)
-        except Inexpressible:
-            x = node.inputs[0]
-            if x is None or not is_constant(x):
-                needed = max(needed, opset_otherwise)
+    for node, _, planned in _planned(model, options):
+        x = node.inputs[0]
+        if not isinstance(planned, Inexpressible):
+            needed = max(needed, planned.opset)
+        elif x is None or not is_constant(x):
+            needed = max(needed, opset_otherwise)
     return needed
 
 
+def _planned(
+    model: ir.Model, options: Options
+) -> list[tuple[ir.Node, Operator, Plan | Inexpressible]]:
+    """How each quantizer is written, or why it stays. All are planned before one is written."""
+    found: list[tuple[ir.Node, Operator, Plan | Inexpressible]] = []
+    for node, operator in operators_in(model):
+        try:
+            found.append((node, operator, plan(node, operator, options)))
+        except Inexpressible as reason:
+            found.append((node, operator, reason))
+    return found
+
+
 def _step(node: ir.Node, operator: Operator, planned: Plan) -> Step:
-    kind = "DequantizeLinear" if planned.constant else "QuantizeLinear"
+    kind = "DequantizeLinear" if planned.constant else "QuantizeLinear and DequantizeLinear"
     return Step(
         label_of(node),
         operator.onnx_name,

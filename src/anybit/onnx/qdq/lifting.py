@@ -30,8 +30,8 @@ _FLOAT = ir.DataType.FLOAT
 _CLIP_OPSET = 11
 
 
-class Raiser:
-    """Raises nodes of one model."""
+class Lifter:
+    """Lifts nodes of one model."""
 
     def __init__(self, model: ir.Model, editor: Editor, *, allow_approximate: bool) -> None:
         self._opset = model.graph.opset_imports.get("", 1)
@@ -40,7 +40,7 @@ class Raiser:
         self._quantized: dict[object, ir.Value] = {}
         self._floats: dict[ir.Value, dict[object, ir.Value]] = {}
 
-    def raised(self, node: ir.Node) -> Step:
+    def lifted(self, node: ir.Node) -> Step:
         """Put a quantizer in the place of a DequantizeLinear.
 
         Raises:

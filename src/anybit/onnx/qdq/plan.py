@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.qdq.fusions import Fence, Neighbour, fence_for, neighbours_of
 from anybit.onnx.qdq.grids import Inexpressible
@@ -38,9 +39,9 @@ class Limit(Enum):
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller wants and allows; the style is "qdq" or "qcdq"."""
+    """What the caller wants and allows; the style is QDQ or QCDQ."""
 
-    style: str
+    style: Form
     opset: int
     allow_approximate: bool = False
 
@@ -166,7 +167,7 @@ class _Subject:
     layout: Channels
     constant: bool
     neighbours: frozenset[Neighbour]
-    style: str
+    style: Form
 
     def fence(self, native: NativeType) -> Fence:
         return fence_for(self.neighbours, native, self.layout)
@@ -176,7 +177,7 @@ def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
     """All types with what keeps the range in them, the best first."""
     grid, zeropt = of.grid, of.layout.zeropt
     if isinstance(grid, FloatGrid):
-        for native in FLOATS if of.style == "qdq" else ():
+        for native in FLOATS if of.style is Form.QDQ else ():
             if native.format == grid.format:
                 yield native, Limit.VALUES if of.fence(native) else Limit.NOWHERE
         return
@@ -197,7 +198,7 @@ def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
     whole = (native.lowest, native.highest) == (grid.lowest, grid.highest)
     # The nodes that give signs stand before.
     fence = Fence.NONE if grid.coding is Coding.SIGN else of.fence(native)
-    if of.style == "qcdq" and (of.constant or grid.coding is Coding.SIGN):
+    if of.style is Form.QCDQ and (of.constant or grid.coding is Coding.SIGN):
         return Limit.NOWHERE if whole else Limit.CODES
     if of.constant or grid.coding is Coding.SIGN:
         return Limit.NOWHERE
@@ -217,16 +218,16 @@ def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
     return Limit.VALUES if native.bits == 16 else None
 
 
-def _types(grid: IntegerGrid, style: str) -> list[NativeType]:
+def _types(grid: IntegerGrid, style: Form) -> list[NativeType]:
     """The integer types of a style; of two of one width first the one with the grid's sign."""
-    types = [each for each in INTEGERS if style == "qdq" or each.bits in (8, 32)]
+    types = [each for each in INTEGERS if style is Form.QDQ or each.bits in (8, 32)]
     return sorted(types, key=lambda each: (each.bits, each.signed != (grid.lowest < 0)))
 
 
-def _no_type(grid: Grid, layout: Channels, style: str) -> str:
+def _no_type(grid: Grid, layout: Channels, style: Form) -> str:
     if np.any(layout.zeropt != np.rint(layout.zeropt)):
         return "a zero-point is no integer"
-    holder = "no native type" if style == "qdq" else "no 8-bit type"
+    holder = "no native type" if style is Form.QDQ else "no 8-bit type"
     if not isinstance(grid, IntegerGrid):
         return f"{holder} has the values of {grid.format}"
     zeropt = " and the zero-point" if np.any(layout.zeropt) else ""

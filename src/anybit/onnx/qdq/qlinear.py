@@ -33,15 +33,13 @@ def is_integer_operator(node: ir.Node) -> bool:
     )
 
 
-def split_operators(
-    model: ir.Model, editor: Editor, steps: list[Step], *, allow_approximate: bool
-) -> bool:
-    """Take apart what has constant parameters; what differs is allowed or refused.
+def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> list[Step]:
+    """Take apart what has constant parameters, one step each; what differs is allowed or refused.
 
     Raises:
         ModelError: A node would give other values, and that is not allowed.
     """
-    count = 0
+    steps = []
     for node in list(model.graph.all_nodes()):
         parts = _parts_of(node)
         if parts is None:
@@ -57,8 +55,7 @@ def split_operators(
         name, operator = label_of(node), node.op_type
         _split(node, parts, editor)
         steps.append(Step(name, operator, parts.kind, reason, exact=not inexact))
-        count += 1
-    return count > 0
+    return steps
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.conversion import NEWEST_OPSET
+from anybit.onnx.forms import Form
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Options, plan
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    options = Options("qdq", NEWEST_OPSET)
+    options = Options(Form.QDQ, NEWEST_OPSET)
     for site in subject.quantizers:
         try:
             plan(site.node, site.operator, options)

@@ -9,11 +9,11 @@ from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.names import described
 
 # From this version on Hardmax looks at one axis. The converters rewrite Softmax and LogSoftmax,
-# which changed with it, but raise Hardmax as it is.
+# which changed with it, but lift Hardmax as it is.
 _HARDMAX_OPSET = 13
 
 
-class RaiseOpset(InPlacePass):
+class LiftOpset(InPlacePass):
     """Convert the standard operators to at least that version; newer models stay as they are.
 
     Raises:

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms that a model can have."""
+
+from enum import StrEnum
+
+
+class Form(StrEnum):
+    """What a model can be converted to."""
+
+    QONNX = "qonnx"
+    """QONNX's operators under their canonical names; QuantizeLinear and its kin are lifted."""
+    STANDARD = "standard"
+    """Standard operators only; quantized weights are computed."""
+    PORTABLE = "portable"
+    """QONNX's operators with local functions for runtimes that lack them; weights computed."""
+    QDQ = "qdq"
+    """QuantizeLinear and DequantizeLinear on the narrowest native types, weights stored in them;
+    what they cannot express exactly becomes `standard`."""
+    QCDQ = "qcdq"
+    """The same with 8-bit types and a Clip between the two."""
