@@ -55,9 +55,11 @@ def convert(
             model, to=to, allow_approximate=allow_approximate, opset_limit=opset_limit
         )
         conversion.save(output)
-from anybit.cli._files import check_folder, file_size
-from anybit.cli._report import Json, Report, check_report, deliver
-from anybit.onnx.conversion import NEWEST_OPSET, Conversion
+    deliver(_record(conversion), as_json, report)
+    if as_json:
+        return
+    if conversion.steps or not conversion.remarks:
+        console.print(_table(conversion.steps))
     for step in conversion.steps:
         if not step.exact:
             what = escape(shown(f"{step.node}: {step.reason}"))
