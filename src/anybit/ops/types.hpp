@@ -41,6 +41,11 @@ constexpr std::string_view name_of(ElementType type) {
 
 constexpr bool is_floating(ElementType type) { return type <= ElementType::bfloat16; }
 
+// Whether an operator may give results of that type: what takes another one must store it too.
+constexpr bool is_result(ElementType type) {
+  return is_floating(type) || type == ElementType::int8 || type == ElementType::uint8;
+}
+
 // NumPy's own limit; shapes beyond it are refused before anything is computed.
 inline constexpr int max_rank = 64;
 

@@ -14,6 +14,7 @@ void ElementwisePlan::Position::advance(const Position& steps, std::int64_t time
   out += steps.out * times;
   gradient += steps.gradient * times;
   table += steps.table * times;
+  entry += steps.entry * times;
   for (std::size_t i = 0; i < max_parameters; ++i) {
     parameters[i] += steps.parameters[i] * times;
     targets[i] += steps.targets[i] * times;
@@ -34,6 +35,19 @@ bool ElementwisePlan::Loop::carries_on(const Loop& inner) const {
     all = all && parameters[i] == inner.parameters[i] * inner.size &&
           targets[i] == inner.targets[i] * inner.size;
   return all;
+}
+
+bool ElementwisePlan::next(Cursor& cursor, int count, Through through, std::int64_t steps) const {
+  for (int i = count - 1; i >= 0; --i) {
+    if (through == Through::varying_loops && !loop_[i].varies()) continue;
+    cursor.at.advance(loop_[i], steps);
+    cursor.index[i] += steps;
+    if (cursor.index[i] < loop_[i].size) return true;
+    cursor.at.advance(loop_[i], -loop_[i].size);
+    cursor.index[i] = 0;
+    steps = 1;
+  }
+  return false;
 }
 
 ElementwisePlan::ElementwisePlan(const OperatorInfo& op, const void* attributes,
@@ -82,7 +96,7 @@ void ElementwisePlan::lay_out_loops(const Arrays& arrays, std::uint32_t summed) 
   const Tensor& gradient = arrays.gradient == nullptr ? x : *arrays.gradient;
   const int axis = op_.parameter_axis == nullptr ? 0 : op_.parameter_axis(attributes_, x.rank);
   // Strides of a contiguous array, built from the last dimension on.
-  Position next{size_of(x.type), size_of(out_type_), size_of(gradient.type), 0, {}, {}};
+  Position next{size_of(x.type), size_of(out_type_), size_of(gradient.type), 0, 0, {}, {}};
   for (int p = 0; p < parameter_count_; ++p) {
     next.parameters[p] = size_of(parameters_[p].type);
     next.targets[p] = static_cast<std::int64_t>(summed >> p & 1u);
@@ -95,6 +109,7 @@ void ElementwisePlan::lay_out_loops(const Arrays& arrays, std::uint32_t summed) 
     Loop loop{{step(x, dim, next.x),
                step(arrays.out, dim, next.out),
                step(gradient, dim, next.gradient),
+               0,
                0,
                {},
                {}},
@@ -116,7 +131,7 @@ void ElementwisePlan::lay_out_loops(const Arrays& arrays, std::uint32_t summed) 
     if (size != 1) loop_[loops_++] = loop;
   }
   std::reverse(loop_.begin(), loop_.begin() + loops_);
-  if (loops_ == 0) loop_[loops_++] = Loop{{next.x, next.out, next.gradient, 0, {}, {}}, 1};
+  if (loops_ == 0) loop_[loops_++] = Loop{{next.x, next.out, next.gradient, 0, 0, {}, {}}, 1};
 }
 
 void ElementwisePlan::merge_loops() {

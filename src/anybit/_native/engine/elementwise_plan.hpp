@@ -40,10 +40,11 @@ class ElementwisePlan {
   // `summed` has a bit for each parameter of which every element is told apart, equal or not.
   void lay_out(const Arrays& arrays, const Preparation& preparation, std::uint32_t summed = 0);
 
-  // How far each operand moves. The table of prepared parameters and the targets, which are the
-  // elements of the summed parameters in C order, count in elements, everything else in bytes.
+  // How far each operand moves. The table of prepared parameters, its first form without
+  // repetitions (`entry`) and the targets, which are the elements of the summed parameters in C
+  // order, count in elements, everything else in bytes.
   struct Position {
-    std::int64_t x, out, gradient, table;
+    std::int64_t x, out, gradient, table, entry;
     std::array<std::int64_t, max_parameters> parameters, targets;
     void advance(const Position& steps, std::int64_t times);
   };
@@ -61,6 +62,16 @@ class ElementwisePlan {
     alignas(64) double gathered[max_parameters][block];
     alignas(64) double prepared[max_columns * block];
   };
+
+  // A position in the outer loops, and how many steps each of them has made.
+  struct Cursor {
+    Position at{};
+    std::array<std::int64_t, max_rank> index;  // of the outer loops only
+  };
+  enum class Through : bool { all_loops, varying_loops };
+  // Moves on along the innermost of the loops [0, count), and where a loop ends to the next step of
+  // the one around it. False after the last step.
+  bool next(Cursor& cursor, int count, Through through, std::int64_t steps = 1) const;
 
   // Goes through the elements [first, last), counted in an order of the plan's own.
   // part(at, begin, end) gets elements of the row at a position. Where `by_rows` says so,
@@ -123,10 +134,8 @@ class ElementwisePlan {
 
   std::array<double, max_parameters> absent_;  // stands in for inputs that are not given
   Preparation preparation_{};
-  int innermost_ = -1;  // the innermost loop in which any parameter varies
-  // Entries that each loop moves by, and their number, before rows were widened.
-  std::array<std::int64_t, max_rank> compact_steps_;
-  std::int64_t compact_entries_ = 0;
+  int innermost_ = -1;                // the innermost loop in which any parameter varies
+  std::int64_t compact_entries_ = 0;  // the entries before rows were widened
   // A single set fits into the object itself; tables are allocated.
   alignas(64) std::array<double, max_columns> single_set_;
   std::unique_ptr<char[]> memory_;
@@ -136,31 +145,25 @@ class ElementwisePlan {
 template <class Part, class Whole>
 void ElementwisePlan::walk(std::int64_t first, std::int64_t last, bool by_rows, Part part,
                            Whole whole) const {
-  std::array<std::int64_t, max_rank> index;
-  Position at{};
+  Cursor cursor;
   std::int64_t rest = first / row_;
   for (int i = row_loop_ - 1; i >= 0; rest /= loop_[i].size, --i) {
-    index[i] = rest % loop_[i].size;
-    at.advance(loop_[i], index[i]);
+    cursor.index[i] = rest % loop_[i].size;
+    cursor.at.advance(loop_[i], cursor.index[i]);
   }
   for (std::int64_t begin = first % row_; first < last; begin = 0) {
     std::int64_t rows = 1;
     if (by_rows && begin == 0 && last - first >= row_) {
-      rows = std::min((last - first) / row_, loop_[row_loop_ - 1].size - index[row_loop_ - 1]);
-      whole(at, rows);
+      rows =
+          std::min((last - first) / row_, loop_[row_loop_ - 1].size - cursor.index[row_loop_ - 1]);
+      whole(cursor.at, rows);
       first += rows * row_;
     } else {
       const std::int64_t end = std::min(row_, begin + last - first);
-      part(at, begin, end);
+      part(cursor.at, begin, end);
       first += end - begin;
     }
-    for (int i = row_loop_ - 1; i >= 0; --i, rows = 1) {
-      at.advance(loop_[i], rows);
-      index[i] += rows;
-      if (index[i] < loop_[i].size) break;
-      at.advance(loop_[i], -loop_[i].size);
-      index[i] = 0;
-    }
+    next(cursor, row_loop_, Through::all_loops, rows);
   }
 }
 

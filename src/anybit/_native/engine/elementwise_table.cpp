@@ -53,7 +53,7 @@ void ElementwisePlan::plan_table() {
   }
   period_ = loop_[loops_ - 1].varies() ? row_ : 0;
   if (sets > limit) return;  // prepared block by block instead
-  for (int i = 0; i < loops_; ++i) compact_steps_[i] = loop_[i].table;
+  for (int i = 0; i < loops_; ++i) loop_[i].entry = loop_[i].table;
   compact_entries_ = entries_ = sets;
   table_ = allocate_table();
   fill_table();
@@ -77,34 +77,23 @@ char* ElementwisePlan::allocate_table() {
   return memory_.get() + (cache_line - address % cache_line) % cache_line;
 }
 
-// visit(at, entry, length): as many entries of the compact table, along the innermost loop in which
-// any parameter varies.
+// visit(at, length): as many entries of the compact table from at.entry on, along the innermost
+// loop in which any parameter varies.
 template <class Visit>
 void ElementwisePlan::for_each_run_of_entries(Visit visit) const {
   const std::int64_t length = innermost_ < 0 ? 1 : loop_[innermost_].size;
-  std::array<std::int64_t, max_rank> index{};
-  Position at{};
-  std::int64_t entry = 0;
-  for (int i = 0; i >= 0;) {
-    visit(at, entry, length);
-    for (i = innermost_ - 1; i >= 0; --i) {
-      if (!loop_[i].varies()) continue;
-      at.advance(loop_[i], 1);
-      entry += compact_steps_[i];
-      if (++index[i] < loop_[i].size) break;
-      at.advance(loop_[i], -loop_[i].size);
-      entry -= compact_steps_[i] * loop_[i].size;
-      index[i] = 0;
-    }
-  }
+  Cursor cursor;
+  std::fill_n(cursor.index.begin(), std::max(0, innermost_), 0);
+  do visit(cursor.at, length);
+  while (next(cursor, innermost_, Through::varying_loops));
 }
 
 void ElementwisePlan::fill_table() {
   Scratch scratch;
-  for_each_run_of_entries([&](const Position& at, std::int64_t entry, std::int64_t length) {
+  for_each_run_of_entries([&](const Position& at, std::int64_t length) {
     for (std::int64_t first = 0; first < length; first += block)
       prepare(at, innermost_, first, std::min(block, length - first),
-              table_ + (entry + first) * element_size(), plane_, scratch);
+              table_ + (at.entry + first) * element_size(), plane_, scratch);
   });
 }
 
@@ -145,7 +134,7 @@ void ElementwisePlan::repeat_table(const char* compact, std::int64_t compact_pla
   }
   table_ = allocate_table();
   const std::int64_t length = inner().size;
-  const std::int64_t step = compact_steps_[loops_ - 1];
+  const std::int64_t step = inner().entry;
   for (std::int64_t entry = 0; entry < entries_; entry += length) {
     const std::int64_t from = compact_entry(entry);
     for (int column = 0; column < preparation_.columns; ++column) {
@@ -165,7 +154,7 @@ std::int64_t ElementwisePlan::compact_entry(std::int64_t entry) const {
   for (int i = loops_ - 2; i >= 0; --i) {
     if (i < row_loop_ && !loop_[i].varies()) continue;
     const std::int64_t size = i == row_loop_ ? part : loop_[i].size;
-    from += rest % size * compact_steps_[i];
+    from += rest % size * loop_[i].entry;
     rest /= size;
   }
   return from;
@@ -177,7 +166,7 @@ void ElementwisePlan::add_entries(const double* entries, int parameter, double* 
   if (entries_ != compact_entries_) {
     compact.resize(static_cast<std::size_t>(compact_entries_), nothing);
     const std::int64_t length = inner().size;
-    const std::int64_t step = compact_steps_[loops_ - 1];
+    const std::int64_t step = inner().entry;
     for (std::int64_t entry = 0; entry < entries_; entry += length) {
       double* const target = compact.data() + compact_entry(entry);
       for (std::int64_t i = 0; i < length; ++i) target[i * step] += entries[entry + i];
@@ -185,9 +174,9 @@ void ElementwisePlan::add_entries(const double* entries, int parameter, double* 
     entries = compact.data();
   }
   const std::int64_t step = innermost_ < 0 ? 0 : loop_[innermost_].targets[parameter];
-  for_each_run_of_entries([&](const Position& at, std::int64_t entry, std::int64_t length) {
+  for_each_run_of_entries([&](const Position& at, std::int64_t length) {
     double* const target = elements + at.targets[parameter];
-    for (std::int64_t i = 0; i < length; ++i) target[i * step] += entries[entry + i];
+    for (std::int64_t i = 0; i < length; ++i) target[i * step] += entries[at.entry + i];
   });
 }
 

@@ -16,9 +16,14 @@ namespace anybit {
 class IeeeArithmetic {
  public:
 #if defined(__SSE__) || defined(_M_X64)
-  IeeeArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(all_exceptions_masked); }
+  // Reading the register is much cheaper than writing it.
+  IeeeArithmetic() : saved_(_mm_getcsr()) {
+    if ((saved_ & ~raised) != all_exceptions_masked) _mm_setcsr(all_exceptions_masked);
+  }
   // Exceptions that the call raised stay unreported: overflow and 0/0 have defined results.
-  ~IeeeArithmetic() { _mm_setcsr(saved_); }
+  ~IeeeArithmetic() {
+    if (_mm_getcsr() != saved_) _mm_setcsr(saved_);
+  }
 #elif defined(__aarch64__)
   IeeeArithmetic() {
     __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
@@ -35,6 +40,7 @@ class IeeeArithmetic {
  private:
 #if defined(__SSE__) || defined(_M_X64)
   static constexpr unsigned all_exceptions_masked = 0x1f80;
+  static constexpr unsigned raised = 0x3f;  // the bits that tell which exceptions there were
   unsigned saved_;
 #elif defined(__aarch64__)
   std::uint64_t saved_ = 0;

@@ -101,11 +101,9 @@ void load(const void* x, std::int64_t stride, std::int64_t count, void* out) {
     static_cast<T*>(out)[i] = decoded<type, T>(*reinterpret_cast<const S*>(next));
 }
 
-template <ElementType type, class T>
+template <ElementType type, class From>
 void store(const void* x, std::int64_t count, void* out, std::int64_t stride) {
   using S = Stored<type>;
-  // Integer results are stored from their own bits, floating ones from the compute type.
-  using From = std::conditional_t<is_floating(type), T, S>;
   if (stride == static_cast<std::int64_t>(sizeof(S))) {
     for (std::int64_t i = 0; i < count; ++i)
       static_cast<S*>(out)[i] = encoded<type>(static_cast<const From*>(x)[i]);
@@ -114,6 +112,14 @@ void store(const void* x, std::int64_t count, void* out, std::int64_t stride) {
   char* next = static_cast<char*>(out);
   for (std::int64_t i = 0; i < count; ++i, next += stride)
     *reinterpret_cast<S*>(next) = encoded<type>(static_cast<const From*>(x)[i]);
+}
+
+template <ElementType type, class T>
+constexpr Store store_for() {
+  // Integer results are stored from their own bits, floating ones from the compute type.
+  if constexpr (is_floating(type)) return store<type, T>;
+  else if constexpr (is_result(type)) return store<type, Stored<type>>;
+  else return nullptr;
 }
 
 template <int... type>
@@ -125,7 +131,7 @@ constexpr auto loads(std::integer_sequence<int, type...>) {
 template <int... type>
 constexpr auto stores(std::integer_sequence<int, type...>) {
   return std::array<std::array<Store, 2>, element_type_count>{
-      {{store<ElementType{type}, float>, store<ElementType{type}, double>}...}};
+      {{store_for<ElementType{type}, float>(), store_for<ElementType{type}, double>()}...}};
 }
 
 constexpr KernelSet all{kernel, loads(std::make_integer_sequence<int, element_type_count>{}),

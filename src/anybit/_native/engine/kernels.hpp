@@ -34,7 +34,8 @@ struct Rows {
 using Apply = void (*)(const Rows& rows);
 // out[i] <- x[i] converted to the compute type; x strided in bytes, out contiguous.
 using Load = void (*)(const void* x, std::int64_t stride, std::int64_t count, void* out);
-// out[i] <- x[i] converted to the element type; x contiguous, out strided in bytes.
+// out[i] <- x[i] converted to the element type; x contiguous, out strided in bytes. Null for types
+// that no result has.
 using Store = void (*)(const void* x, std::int64_t count, void* out, std::int64_t stride);
 
 // How parameters are prepared, by variant, and the number of columns that this gives.
