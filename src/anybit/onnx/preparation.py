@@ -10,7 +10,13 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read
-from anybit.onnx.passes import FoldConstants, InlineFunctions, Normalize, StandardLayout
+from anybit.onnx.passes import (
+    FoldConstants,
+    InferShapes,
+    InlineFunctions,
+    Normalize,
+    StandardLayout,
+)
 
 
 def prepare(source: Source) -> ir.Model:
@@ -26,9 +32,17 @@ def prepare(source: Source) -> ir.Model:
     model = read(source)
     if model is source:
         model = model.clone()
-    first = InlineFunctions(), Normalize(), StandardLayout()
-    apply(model, source, *first, FoldConstants(codes=True))
+    apply(model, source, InlineFunctions(), Normalize(), StandardLayout())
+    if any(_measures(node) for node in model.graph.all_nodes()):
+        apply(model, source, InferShapes())
+    apply(model, source, FoldConstants(codes=True))
     return model
+
+
+def _measures(node: ir.Node) -> bool:
+    """Whether it computes from the shape of what other nodes make."""
+    x = node.inputs[0] if node.inputs else None
+    return (node.domain, node.op_type) == ("", "Shape") and x is not None and not x.is_graph_input()
 
 
 @quiet()

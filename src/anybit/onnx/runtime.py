@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
+from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-untyped]
 
 from anybit._native import _core
 from anybit.onnx.files.message import serialize
@@ -32,6 +33,17 @@ _EXACT = {
 
 # Protobuf's limit of 2 GiB, less what the tensors' names and shapes take.
 _LARGEST_MESSAGE = 2**31 - 2**24
+
+
+FAILURES: tuple[type[Exception], ...] = (
+    RuntimeError,
+    *(
+        each
+        for each in vars(onnxruntime_pybind11_state).values()
+        if isinstance(each, type) and issubclass(each, Exception)
+    ),
+)
+"""What ONNX Runtime raises for a model that it cannot load or run: its classes have no base."""
 
 
 def library_path() -> str:
@@ -130,13 +142,18 @@ def run_session(
 def evaluate(fragment: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """What a piece of a graph computes, as every session would: all its outputs by name.
 
-    One session runs the whole piece, on one thread: pieces are small.
+    One session runs the whole piece, on one thread: pieces are small. Its inputs are declared as
+    what they are fed with; their declarations in the fragment may be stale, or missing.
 
     Raises:
         Exception: Whatever ONNX Runtime raises for the piece; see `reason`.
     """
     options = exact_session_options()
     options.intra_op_num_threads = 1
+    for value in fragment.graph.inputs:
+        array = feeds[str(value.name)]
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape(array.shape)
     return run_session(make_session(fragment, options), feeds)
 
 
@@ -149,10 +166,11 @@ def reason(error: Exception) -> str:
 
 def ort_value(array: Array) -> Any:
     """An array as the runtime takes it; it is not copied if its elements lie in order."""
+    array = np.asarray(array, order="C")  # not ascontiguousarray, which gives a number an axis
     if array.dtype.isbuiltin == 1:
-        return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     dtype = ir.DataType.from_numpy(array.dtype)
-    bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+    bits = array.view(f"u{array.dtype.itemsize}")
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
 
 

@@ -33,6 +33,24 @@ def names_of(model: ir.Model) -> Names:
     return Names(taken)
 
 
+def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
+    """Give the later of nodes of one name another; those without a name, if asked for, their kind.
+
+    Whether any name was changed. Names that are there already are not given to others.
+    """
+    nodes = list(model.graph.all_nodes())
+    unique = Names(node.name for node in nodes)
+    seen: set[str] = set()
+    modified = False
+    for node in nodes:
+        if node.name in seen or (unnamed and not node.name):
+            node.name = unique(node.name or node.op_type)
+            modified = True
+        if node.name:
+            seen.add(node.name)
+    return modified
+
+
 def label_of(node: ir.Node) -> str:
     """What a node is called: its own name, or else that of its first named output."""
     return node.name or next((value.name for value in node.outputs if value.name), "")

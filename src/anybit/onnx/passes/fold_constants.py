@@ -3,28 +3,25 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.editor import drop_if_unread
-from anybit.onnx.graph.evaluation import (
-    Arrays,
-    Shape,
-    evaluate_operator,
-    evaluate_standard,
-    result_bound,
-    result_shape,
-)
-from anybit.onnx.graph.sizes import Sizes, sizes_of
+from anybit.onnx.graph.evaluation import evaluate_operator
+from anybit.onnx.graph.extents import Shape, deciding_input, is_bounded, result_shape
+from anybit.onnx.graph.pieces import Piece, Results
+from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.graph.sizes import Sizes
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.qdq.nodes import dequantized, is_dequantize
 
 # What folding may add to a model: four times its own constants, and room for small models.
 _GROWTH = 4
 _ROOM = 2**24
+# Larger results are computed one by one, so that weights are not held twice.
+_LARGEST_PIECE = 2**22
+_MOST_ROUNDS = 16
 
 
 class FoldConstants(InPlacePass):
@@ -32,8 +29,9 @@ class FoldConstants(InPlacePass):
 
     Our operators are evaluated by their own functions, bit for bit what their kernels compute;
     the standard operators that scales, bit-widths and weights are computed with, by ONNX Runtime's
-    kernels. Sizes that are declared, or follow from declared ones elementwise, are constants too,
-    and so is what is computed from them.
+    kernels, whole pieces at a time. Sizes that follow from the inputs' are constants too, and so
+    is what is computed from them; what a file merely declares of a value inside it is not. Loops
+    and branches are never run.
     Other nodes, and whatever would make the constants more than five times as large, stay.
 
     Tensors are read one at a time, and each folded input is dropped when its last reader is.
@@ -54,10 +52,139 @@ class FoldConstants(InPlacePass):
         self._codes = codes
 
     def call(self, model: ir.Model) -> PassResult:
-        folding = _Folding(model, _ROOM + _GROWTH * _elements(model), self._operators, self._codes)
-        count = sum(folding.fold(node) for node in list(model.graph.all_nodes()))
+        folding = _Folding(model, self._operators, self._codes)
+        folding.fold(list(model.graph.all_nodes()))
         modified = RemoveUnusedNodesPass()(model).modified
-        return PassResult(model, bool(count) or modified)
+        return PassResult(model, bool(folding.count) or modified)
+
+
+class _Folding:
+    """Standard nodes gather in a piece, which one session evaluates; others are done at once.
+
+    A node of ours that reads what the piece will give waits for the next round, together with what
+    reads its result, so that few pieces are made, whatever the order of the nodes.
+    """
+
+    def __init__(self, model: ir.Model, operators: bool, codes: bool) -> None:
+        self.count = 0
+        self._model = model
+        self._budget = _ROOM + _GROWTH * _elements(model)
+        self._operators = operators
+        self._codes = codes
+        self._shapes: dict[ir.Value, Shape | None] = {}
+        self._sizes = Sizes(self._known_sizes)
+        self._piece = Piece(model)
+        self._results = Results(model)
+
+    def fold(self, nodes: Sequence[ir.Node]) -> None:
+        for _ in range(_MOST_ROUNDS):
+            nodes = self._round(nodes)
+            if not nodes:
+                return
+        for node in nodes:  # whoever nests them that deeply waits a little longer
+            self._round([node])
+
+    def _round(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+        """Fold nodes; those that must wait for what this round gives."""
+        waiting: list[ir.Node] = []
+        late: set[ir.Value] = set()
+        for node in nodes:
+            if node.graph is None or len(node.outputs) != 1 or self._fold_sizes(node):
+                continue
+            read = [value for value in _read(node) if value is not None]
+            coming = [value for value in read if value in late or value in self._piece.extents]
+            if not all(is_constant(value) or value in coming for value in read):
+                continue
+            if self._must_wait(node, coming, late):
+                waiting.append(node)
+                late.add(node.outputs[0])
+            elif operator_of(node) is None and not is_dequantize(node):
+                self._gather(node, read)
+            else:
+                self._fold_alone(node)
+        self._evaluate()
+        return waiting
+
+    def _fold_sizes(self, node: ir.Node) -> bool:
+        sizes = self._sizes.follow(node)
+        if sizes is not None:
+            self._replace(node, ir.tensor(sizes))
+            return True
+        shapes = [self._shape(value) for value in node.inputs]
+        self._shapes[node.outputs[0]] = result_shape(node, shapes)
+        return False
+
+    def _must_wait(self, node: ir.Node, coming: Sequence[ir.Value], late: set[ir.Value]) -> bool:
+        if not coming or not (is_bounded(node) or operator_of(node) or is_dequantize(node)):
+            return False
+        gathers = is_bounded(node) and deciding_input(node) not in coming
+        return not gathers or any(value in late for value in coming)
+
+    def _known_sizes(self, value: ir.Value) -> Sequence[int | None] | None:
+        shape = self._shapes.get(value)
+        return sizes_that_follow(value, self._model) if shape is None else shape
+
+    def _shape(self, value: ir.Value | None) -> Shape | None:
+        if value is None:
+            return None
+        sizes = sizes_that_follow(value, self._model)
+        if sizes is None:
+            return self._shapes.get(value)
+        known = tuple(size for size in sizes if size is not None)
+        return known if len(known) == len(sizes) else self._shapes.get(value)
+
+    def _gather(self, node: ir.Node, read: Sequence[ir.Value]) -> None:
+        """Put a standard node into the piece, if it can be folded."""
+        tensor = node.attributes.get("value") if node.op_type == "Constant" else None
+        if isinstance(tensor, ir.Attr) and isinstance(tensor.value, ir.TensorProtocol):
+            self._replace(node, tensor.as_tensor())
+            return
+        # The range that a Clip gives to codes would be lost.
+        readers = [reader for reader, _ in node.outputs[0].uses()]
+        if node.op_type == "Clip" and not self._codes and any(map(is_dequantize, readers)):
+            return
+        if not read and node.op_type != "Constant":
+            return
+        if not self._piece.takes(node, self._largest_piece()):
+            self._evaluate()
+            constant = all(value is None or is_constant(value) for value in _read(node))
+            if not constant or not self._piece.takes(node, self._budget):
+                return
+        self._piece.add(node)
+
+    def _largest_piece(self) -> int:
+        return min(_LARGEST_PIECE, self._budget)
+
+    def _fold_alone(self, node: ir.Node) -> None:
+        result = self._result(node)
+        if result is not None:
+            self._budget -= result.size
+            self._replace(node, ir.tensor(result))
+
+    def _result(self, node: ir.Node) -> Array | None:
+        operator = operator_of(node)
+        if operator is None:
+            return dequantized(node) if self._codes else None
+        # The result has the shape of the first input.
+        x = node.inputs[0]
+        if not self._operators or x is None or x.const_value is None:
+            return None
+        if x.const_value.size > self._budget:
+            return None
+        arrays = [None if value is None else array_of(value) for value in node.inputs]
+        return evaluate_operator(node, operator, arrays)
+
+    def _evaluate(self) -> None:
+        for value, array in self._piece.evaluated().items():
+            self._budget -= array.size
+            node = value.producer()
+            assert node is not None, "its result was just computed"
+            self._replace(node, ir.tensor(array))
+        self._piece = Piece(self._model)
+
+    def _replace(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
+        self._results.put(node, tensor)
+        self.count += 1
 
 
 def _elements(model: ir.Model) -> int:
@@ -68,104 +195,8 @@ def _elements(model: ir.Model) -> int:
     return sum(tensor.size for tensor in tensors if tensor is not None)
 
 
-class _Folding:
-    def __init__(self, model: ir.Model, elements_left: int, operators: bool, codes: bool) -> None:
-        self._elements_left = elements_left
-        self._operators = operators
-        self._codes = codes
-        self._shapes: dict[ir.Value, Shape | None] = {}
-        self._sizes = Sizes(self._known_sizes)
-        self._opset = model.graph.opset_imports.get("", 1)
-        self._ir_version = model.ir_version or 8
-
-    def fold(self, node: ir.Node) -> bool:
-        """Put the result in the node's place, if it can be known."""
-        if node.graph is None or len(node.outputs) != 1:
-            return False
-        # Runtimes hold inputs to their declared shapes, so those are as good as constants.
-        sizes = self._sizes.follow(node)
-        if sizes is not None:
-            _replace(node, ir.tensor(sizes))
-            return True
-        shapes = [self._shape(value) for value in node.inputs]
-        self._shapes[node.outputs[0]] = result_shape(node, shapes)
-        if not all(value is None or is_constant(value) for value in _read(node)):
-            return False
-        if node.op_type == "Constant" and node.domain == "":
-            tensor = node.attributes.get("value")
-            if isinstance(tensor, ir.Attr) and isinstance(tensor.value, ir.TensorProtocol):
-                _replace(node, tensor.as_tensor())
-                return True
-        elif not node.inputs:
-            return False
-        result = self._result(node)
-        if result is None:
-            return False
-        self._elements_left -= result.size
-        _replace(node, ir.tensor(result))
-        return True
-
-    def _known_sizes(self, value: ir.Value) -> Sequence[int | None] | None:
-        shape = self._shape(value)
-        return sizes_of(value) if shape is None else shape
-
-    def _shape(self, value: ir.Value | None) -> Shape | None:
-        if value is None or value.shape is None or not value.shape.is_static():
-            return None if value is None else self._shapes.get(value)
-        return value.shape.numpy()
-
-    def _result(self, node: ir.Node) -> Array | None:
-        operator = operator_of(node)
-        if operator is not None and not self._operators:
-            return None
-        arrays = [None if value is None else _array_of(value) for value in node.inputs]
-        if operator is not None:
-            # The result has the shape of the first input.
-            if arrays[0] is None or arrays[0].size > self._elements_left:
-                return None
-            return evaluate_operator(node, operator, arrays)
-        if is_dequantize(node):
-            return dequantized(node) if self._codes else None
-        return self._standard_result(node, arrays)
-
-    def _standard_result(self, node: ir.Node, arrays: Arrays) -> Array | None:
-        # The range that a Clip gives to codes would be lost.
-        readers = [reader for reader, _ in node.outputs[0].uses()]
-        if node.op_type == "Clip" and not self._codes and any(map(is_dequantize, readers)):
-            return None
-        bound = 1 if node.op_type == "Constant" else result_bound(node, arrays)
-        if bound is None or bound > self._elements_left:
-            return None
-        return evaluate_standard(node, arrays, self._opset, self._ir_version)
-
-
 def _read(node: ir.Node) -> Sequence[ir.Value | None]:
     """The inputs whose elements matter: of what a CastLike is like only the type does."""
     like = node.inputs[1:2] if (node.domain, node.op_type) == ("", "CastLike") else ()
     typed = any(value is not None and value.dtype is not None for value in like)
     return node.inputs[:1] if typed else node.inputs
-
-
-def _array_of(value: ir.Value) -> Array:
-    """The array of a constant; for what is only a type, one of no elements."""
-    if is_constant(value):
-        return array_of(value)
-    assert value.dtype is not None, "asked before"
-    return np.empty(0, value.dtype.numpy())
-
-
-def _replace(node: ir.Node, tensor: ir.TensorProtocol) -> None:
-    """Make the node's output an initializer of that value, and drop inputs without readers."""
-    graph, old, inputs = node.graph, node.outputs[0], [v for v in node.inputs if v is not None]
-    assert graph is not None
-    value = ir.Value(
-        name=old.name,
-        const_value=tensor,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(tensor.shape.numpy()),
-    )
-    old.replace_all_uses_with(value, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    graph.register_initializer(value)
-    for each in inputs:
-        drop_if_unread(each)

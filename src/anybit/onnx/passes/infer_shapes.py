@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Give the values of a model the types and shapes that follow from its inputs."""
 
+from contextlib import suppress
+
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import ShapeInferencePass
 
 from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.propagation import propagates_little
+from anybit.onnx.graph.shapes import declarable, merged, note
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.operators.schemas import register
 from anybit.onnx.qdq.nodes import dtype_of, is_dequantize, is_quantize
@@ -14,30 +18,38 @@ from anybit.onnx.qdq.nodes import dtype_of, is_dequantize, is_quantize
 class InferShapes(InPlacePass):
     """ONNX's own inference, with the schemas of our operators. The model is normalised.
 
-    What cannot be inferred stays as it is. Large tensors are not handed over.
+    Shapes are inferred from the inputs and the initializers alone. What a model declares for other
+    values gives way to what is inferred; it stays, as a mere declaration, where nothing is (see
+    `anybit.onnx.graph.shapes`). Large tensors are not handed over.
     """
 
     @quiet()
     def call(self, model: ir.Model) -> PassResult:
-        modified = _type_unknown(model)
-        try:
-            register()  # which onnx before 1.19 cannot do
-            while True:
-                modified |= _inferred(model)
-                if not _type_unknown(model):
-                    break
-        except Exception:  # a contradiction in the model, which whoever runs it will name
-            modified = False
-        return PassResult(model, modified)
+        with suppress(RuntimeError):  # onnx before 1.19 cannot do it
+            register()
+        values = list(declarable(model))
+        before = [(value.type, value.shape) for value in values]
+        for value in values:
+            value.shape = None
+        _type_unknown(model)
+        while True:
+            _infer(model)
+            if not _type_unknown(model):
+                break
+        for value, (_, declared) in zip(values, before, strict=True):
+            note(value, value.shape)
+            value.shape = merged(value.shape, declared)
+        after = [(value.type, value.shape) for value in values]
+        return PassResult(model, before != after)
 
 
-def _inferred(model: ir.Model) -> bool:
+def _infer(model: ir.Model) -> None:
     imports = model.graph.opset_imports
     # ONNX asks for an import of every domain; before their first version it skips the operators.
     undeclared = {node.domain for node in model.graph.all_nodes()} - imports.keys()
     imports.update(dict.fromkeys(undeclared, 0))
     try:
-        return bool(ShapeInferencePass(strict_mode=False, data_prop=True)(model).modified)
+        ShapeInferencePass(strict_mode=False, data_prop=propagates_little(model))(model)
     finally:
         for domain in undeclared:
             del imports[domain]

@@ -4,7 +4,7 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.names import Names
+from anybit.onnx.graph.names import name_nodes
 
 
 class NameNodes(InPlacePass):
@@ -15,14 +15,4 @@ class NameNodes(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        nodes = list(model.graph.all_nodes())
-        # Names that are there already are not given to others.
-        unique = Names(node.name for node in nodes)
-        seen: set[str] = set()
-        modified = False
-        for node in nodes:
-            if not node.name or node.name in seen:
-                node.name = unique(node.name or node.op_type)
-                modified = True
-            seen.add(node.name)
-        return PassResult(model, modified)
+        return PassResult(model, name_nodes(model, unnamed=True))

@@ -6,7 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import described, name_nodes
 from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
     attribute_of,
@@ -44,6 +44,7 @@ class Normalize(InPlacePass):
     * Domains in use are imported: with the version that the file declares, else with the version
       that its operators have. A file that holds two versions of one operator, and so declares
       none, gets no import: none would be true.
+    * Of nodes with one name, which ONNX Runtime refuses, the later get another.
     * Initializers are no longer inputs, which would keep them from being constants.
     * The IR version is the lowest that the types in use allow, so that the oldest runtime loads it.
 
@@ -69,6 +70,7 @@ class Normalize(InPlacePass):
             modified |= _import_domains(graph, declared)
         modified |= RemoveInitializersFromInputsPass()(model).modified
         modified |= _set_ir_version(model)
+        modified |= name_nodes(model, unnamed=False)
         return PassResult(model, modified)
 
 

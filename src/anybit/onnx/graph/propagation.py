@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether shape inference would follow long vectors through a model.
+
+It follows integers that are computed from shapes one by one. A chain of Concats, each of the one
+before and itself, is a file of 2 KB and takes any memory there is.
+"""
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.facts import Effect, effect_of
+
+# A shape has few sizes; vectors of shapes, a few more.
+_LONGEST = 2**12
+_MOST_AXES = 64
+
+
+def propagates_little(model: ir.Model) -> bool:
+    """Whether no vector of integers that inference could follow is long."""
+    lengths: dict[ir.Value, float] = {}
+    for node in model.graph.all_nodes():
+        length = _length(node, [_known(value, lengths) for value in node.inputs])
+        if length is None:
+            continue
+        if length > _LONGEST and node.op_type in ("Concat", "Gather"):
+            return False
+        lengths.update(dict.fromkeys(node.outputs, length))
+    return True
+
+
+def _known(value: ir.Value | None, lengths: dict[ir.Value, float]) -> float | None:
+    """At most so many integers are followed in a value; None if it is none that is followed."""
+    if value is None:
+        return 0
+    if value.const_value is not None:
+        integers = value.const_value.dtype in (ir.DataType.INT64, ir.DataType.INT32)
+        return value.const_value.size if integers else None
+    return lengths.get(value)
+
+
+def _length(node: ir.Node, inputs: Sequence[float | None]) -> float | None:
+    if node.domain != "":
+        return None
+    match node.op_type:
+        case "Shape" | "Size" | "Constant":
+            return _MOST_AXES
+        case "ConstantOfShape":
+            return _filled(node.inputs[0] if node.inputs else None)
+        case "Expand" | "Tile" | "Range":
+            return math.inf
+        case "Concat":
+            return None if None in inputs else sum(each or 0 for each in inputs)
+        case "Gather":
+            return None if None in inputs[:2] or len(inputs) < 2 else inputs[1]
+    if effect_of(node) not in (Effect.MOVE, Effect.ELEMENTWISE) or not inputs or inputs[0] is None:
+        return None
+    return max(each or 0 for each in inputs)
+
+
+def _filled(shape: ir.Value | None) -> float:
+    if shape is None or not is_constant(shape) or array_of(shape).size > _MOST_AXES:
+        return math.inf
+    return math.prod(float(size) for size in array_of(shape).ravel())

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes that follow from a model's inputs and constants, told from those that it merely declares.
+
+A file may declare for a value inside it, or for an output, what was true before somebody edited
+the file. Runtimes hold nobody to that, so nothing may be computed from it.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import is_constant
+
+Sizes: TypeAlias = tuple[int | None, ...]
+
+_FOLLOWS = "anybit.follows"
+
+
+def declarable(model: ir.Model) -> Iterator[ir.Value]:
+    """The values whose declared shapes nobody is held to: all but inputs and initializers."""
+    for graph in model.graphs():
+        if graph is not model.graph:
+            yield from graph.inputs
+        for node in graph:
+            yield from node.outputs
+
+
+def note(value: ir.Value, shape: ir.Shape | None) -> None:
+    """Keep what follows for a value; None if nothing does."""
+    if shape is None:
+        value.meta.pop(_FOLLOWS, None)
+    else:
+        value.meta[_FOLLOWS] = shape.copy()
+
+
+def noted(value: ir.Value) -> ir.Shape | None:
+    """The shape that was seen to follow, unless the value has lost its shape since."""
+    shape = value.meta.get(_FOLLOWS)
+    return shape if isinstance(shape, ir.Shape) and value.shape is not None else None
+
+
+def sizes_that_follow(value: ir.Value, model: ir.Model) -> Sizes | None:
+    """The sizes that a value is certain to have; None for those that are free or not known."""
+    shape = noted(value)
+    if is_constant(value) and value.const_value is not None:
+        shape = ir.Shape(value.const_value.shape.numpy())
+    elif value.is_graph_input() and value.graph is model.graph:
+        shape = value.shape  # runtimes hold inputs to it
+    return None if shape is None else tuple(_size(each) for each in shape)
+
+
+def _size(size: int | ir.SymbolicDim) -> int | None:
+    return size if isinstance(size, int) else None
+
+
+def merged(follows: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+    """What follows, and what is declared where nothing does."""
+    if follows is None or declared is None or len(follows) != len(declared):
+        return declared if follows is None else follows
+    return ir.Shape([_merged_size(*pair) for pair in zip(follows, declared, strict=True)])
+
+
+def _merged_size(
+    follows: int | ir.SymbolicDim, declared: int | ir.SymbolicDim
+) -> int | ir.SymbolicDim:
+    if isinstance(follows, int) or (isinstance(declared, int) and _is_free(follows)):
+        return follows
+    named = isinstance(declared, int) or declared.value is not None
+    return declared if named else follows
+
+
+def _is_free(size: int | ir.SymbolicDim) -> bool:
+    """Whether it is a size that the model names; inference calls those that it does not know so."""
+    return isinstance(size, ir.SymbolicDim) and not str(size.value or "unk__").startswith("unk__")
+
+
+def contradicts(follows: ir.Shape, declared: ir.Shape) -> bool:
+    """Whether a declared shape claims another size, or one where the model leaves it free."""
+    if len(follows) != len(declared):
+        return True
+    return any(
+        isinstance(claimed, int)
+        and (known != claimed if isinstance(known, int) else _is_free(known))
+        for known, claimed in zip(follows, declared, strict=True)
+    )
