@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.checks import arithmetic, parameters, schemas, spelling
+from anybit.onnx.checks import arithmetic, declared, parameters, schemas, spelling
 from anybit.onnx.checks.finding import Finding, error, name_of
 from anybit.onnx.checks.subject import Subject, subject_of
 from anybit.onnx.checks.targets import TARGETS
@@ -34,6 +34,7 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
       scales that are not positive and finite, shapes that do not broadcast.
     * What they take but few mean: see the remarks of each operator.
     * What the checker of `onnx` refuses.
+    * Shapes that a value is declared with, and does not have.
     * Sums that float32 does not compute exactly.
     * What the target cannot take, if one is given: one of `TARGETS`.
 
@@ -80,6 +81,7 @@ def _prepared(model: ir.Model) -> Iterator[Finding]:
 def _of_target(subject: Subject, target: str | None) -> Iterator[Finding]:
     wanted = TARGETS[target] if target is not None else None
     yield from spelling.findings(subject, wanted.names if wanted is not None else ())
+    yield from declared.findings(subject)
     yield from parameters.findings(subject)
     yield from schemas.findings(subject)
     if wanted is not None:

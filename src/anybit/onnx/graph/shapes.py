@@ -76,11 +76,16 @@ def _is_free(size: int | ir.SymbolicDim) -> bool:
 
 
 def contradicts(follows: ir.Shape, declared: ir.Shape) -> bool:
-    """Whether a declared shape claims another size, or one where the model leaves it free."""
+    """Whether a declared shape cannot be true."""
     if len(follows) != len(declared):
         return True
-    return any(
-        isinstance(claimed, int)
-        and (known != claimed if isinstance(known, int) else _is_free(known))
-        for known, claimed in zip(follows, declared, strict=True)
-    )
+    pairs = zip(follows, declared, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+
+
+def claims_more(follows: ir.Shape, declared: ir.Shape) -> bool:
+    """Whether a declared shape fixes a size that the model leaves free."""
+    if len(follows) != len(declared):
+        return False
+    pairs = zip(follows, declared, strict=True)
+    return any(_is_free(size) and isinstance(claimed, int) for size, claimed in pairs)

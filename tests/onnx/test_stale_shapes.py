@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes that a file declares for values inside it are not taken for facts."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import parser
+from onnx.reference import ReferenceEvaluator
+
+import anybit
+from anybit.onnx import read, reference_ops
+from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.passes import InferShapes
+
+X = np.ones((5, 3), np.float32)
+
+# Somebody freed the batch of x, and nothing else: a, or u, still has the old one.
+STALE = """<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
+g (float[n, 3] x) => ({output} y)
+<float s = {{0.5}}, float z = {{0}}, float b = {{8}}, int64 zero = {{0}} {declared}>
+{{
+  a = Relu(x)
+  u = Transpose<perm = [0, 1]>(a)
+  sizes = Shape{attributes}(u)
+  rows = Gather(sizes, zero)
+  factor = Cast<to = 1>(rows)
+  t = Mul(a, factor)
+  y = qonnx.custom_op.general.IntQuant(t, s, z, b)
+}}"""
+CASES = [", float[1, 3] a", ", float[1, 3] u", ", float[1, 3] a, float[1, 3] u"]
+
+
+def stale(declared: str, output: str = "float[n, 3]", attributes: str = "") -> onnx.ModelProto:
+    text = STALE.format(declared=declared, output=output, attributes=attributes)
+    return parser.parse_model(text)
+
+
+def reference(proto: onnx.ModelProto) -> np.ndarray:
+    return ReferenceEvaluator(proto, new_ops=reference_ops()).run(None, {"x": X})[0]
+
+
+@pytest.mark.parametrize("attributes", ["", "<start = 0, end = 1>"])
+@pytest.mark.parametrize("declared", CASES)
+def test_results_are_those_of_the_evaluator(declared: str, attributes: str) -> None:
+    proto = stale(declared, attributes=attributes)
+    wanted = reference(proto)
+    assert wanted[0, 0] == 5
+    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], wanted)
+    cleaned = ir.to_proto(anybit.clean(proto))
+    np.testing.assert_array_equal(reference(cleaned), wanted)
+    for form in ("qonnx", "standard", "portable", "qdq"):
+        converted = anybit.convert(proto, to=form).model
+        np.testing.assert_array_equal(anybit.load(converted).run(X)["y"], wanted)
+
+
+@pytest.mark.parametrize("declared", CASES)
+def test_what_is_written_is_what_follows(declared: str) -> None:
+    proto = ir.to_proto(anybit.clean(stale(declared)))
+    for value in proto.graph.value_info:
+        sizes = value.type.tensor_type.shape.dim
+        assert not (value.name in "au" and sizes[0].dim_value == 1)
+
+
+def codes(proto: onnx.ModelProto) -> list[tuple[str, str]]:
+    return [(each.code, each.severity) for each in anybit.check(proto)]
+
+
+def test_check_reports_contradictions() -> None:
+    assert ("stale-shape", "warning") in codes(stale(CASES[0]))
+    assert ("stale-shape", "error") in codes(stale(", float[n, 4] a"))
+    assert ("stale-shape", "error") in codes(stale(", float[n, 3, 1] a"))
+    assert ("stale-shape", "warning") in codes(stale("", "float[1, 3]"))
+    found = [each for each in anybit.check(stale(CASES[2])) if each.code == "stale-shape"]
+    assert len(found) == 1
+    assert "'a' is declared with the shape [1, 3]" in found[0].problem
+    assert "[n, 3]" in found[0].problem
+
+
+@pytest.mark.parametrize("declared", ["", ", float[n, 3] a", ", float[rows, 3] u"])
+def test_check_is_content_with_what_follows(declared: str) -> None:
+    assert all(code != "stale-shape" for code, _ in codes(stale(declared)))
+
+
+def test_what_does_not_follow_stays_declared() -> None:
+    """A shape behind an operator that nobody knows is kept, and nothing is computed from it."""
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    g (float[n, 3] x) => (int64[2] y) <float[4, 3] a> { a = com.microsoft.Mystery(x) y = Shape(a) }
+    """)
+    model = read(proto)
+    InferShapes()(model)
+    a = model.graph[0].outputs[0]
+    assert a.shape == ir.Shape([4, 3])
+    assert sizes_that_follow(a, model) is None
+    cleaned = anybit.clean(proto)
+    assert [node.op_type for node in cleaned.graph] == ["Mystery", "Shape"]
+
+
+def test_bodies_of_loops_are_not_believed() -> None:
+    """What a body declares of its inputs is as true as what is declared elsewhere."""
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[n, 3] x) => (float[n, 3] y) <int64 two = {2}, int64 zero = {0}> {
+      y = Loop(two, , x) <body = b (int64 i, bool go, float[1, 3] p) => (bool on, float[m, 3] r) {
+        on = Identity(go)
+        sizes = Shape(p)
+        rows = Gather(sizes, zero)
+        factor = Cast<to = 1>(rows)
+        r = Mul(p, factor)
+      }>
+    }""")
+    assert anybit.load(proto).run(X)["y"][0, 0] == 25
+
+
+def test_sizes_that_are_known_are_constants() -> None:
+    """Behind a Transpose, where they follow and nobody declares them."""
+    proto: Any = stale("")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
+    kinds = [node.op_type for node in anybit.clean(proto).graph]
+    assert kinds == ["Relu", "Mul", "IntQuant"]
+    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], reference(proto))
