@@ -38,7 +38,7 @@ def test_scales_are_computed_by_pytorch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [18, 25])
-@pytest.mark.parametrize("name", ["folded_0", "c_folded_0", "val_0", "int_quant", "x"])
+@pytest.mark.parametrize("name", ["folded", "c_folded", "c_folded_1", "val_0", "int_quant", "x"])
 def test_names_of_the_module_are_its_own(name: str, opset: int) -> None:
     class Named(torch.nn.Module):
         def __init__(self) -> None:

@@ -48,6 +48,8 @@ _OPERATORS = {
 }
 _EFFECTS = {name: effect for effect, names in _OPERATORS.items() for name in names.split()}
 
+_FIRST_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
+
 # From this version on the runtime decides whether a Dropout drops anything, not an attribute.
 _DROPOUT_OPSET = 7
 
@@ -96,6 +98,14 @@ def product_of(node: ir.Node) -> Product | None:
             return Product(weight=1, bias=2, channel_axis=1)
         case _:
             return Product(weight=1, bias=2, channel_axis=0)
+
+
+def zero_inputs_of(node: ir.Node) -> tuple[int, ...]:
+    """The inputs that count as zeros where they are left out: a bias, the first states."""
+    product = product_of(node)
+    if product is not None:
+        return () if product.bias is None else (product.bias,)
+    return () if node.domain else _FIRST_STATES.get(node.op_type, ())
 
 
 def _drops_nothing(node: ir.Node, opset: int) -> bool:

@@ -6,7 +6,10 @@ from anybit.onnx.passes.batch_norm_to_affine import BatchNormToAffine
 from anybit.onnx.passes.change_batch import ChangeBatch
 from anybit.onnx.passes.channels_last import ChannelsLast
 from anybit.onnx.passes.drop_identities import DropIdentities
+from anybit.onnx.passes.drop_metadata import DropMetadata
+from anybit.onnx.passes.drop_zeros import DropZeros
 from anybit.onnx.passes.extract_conv_bias import ExtractConvBias
+from anybit.onnx.passes.fix_reshapes import FixReshapes
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.from_qdq import FromQdq
 from anybit.onnx.passes.gemm_to_matmul import GemmToMatMul
@@ -16,7 +19,11 @@ from anybit.onnx.passes.lift_opset import LiftOpset
 from anybit.onnx.passes.lower import Lower
 from anybit.onnx.passes.move_transposes import MoveTransposes
 from anybit.onnx.passes.name_nodes import NameNodes
+from anybit.onnx.passes.name_sizes import NameSizes
 from anybit.onnx.passes.normalize import Normalize
+from anybit.onnx.passes.raise_opset import RaiseOpset
+from anybit.onnx.passes.separate_names import SeparateNames
+from anybit.onnx.passes.simplify import Simplify
 from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_qdq import ToQdq
 from anybit.onnx.passes.use_names import UseNames
@@ -27,7 +34,10 @@ __all__ = [
     "ChangeBatch",
     "ChannelsLast",
     "DropIdentities",
+    "DropMetadata",
+    "DropZeros",
     "ExtractConvBias",
+    "FixReshapes",
     "FoldConstants",
     "FromQdq",
     "GemmToMatMul",
@@ -37,7 +47,11 @@ __all__ = [
     "Lower",
     "MoveTransposes",
     "NameNodes",
+    "NameSizes",
     "Normalize",
+    "RaiseOpset",
+    "SeparateNames",
+    "Simplify",
     "StandardLayout",
     "ToQdq",
     "UseNames",

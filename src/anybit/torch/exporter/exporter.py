@@ -3,17 +3,33 @@
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnx_ir.passes import InPlacePass
+from onnx_ir.passes.common import OutputFixPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
 from anybit.onnx import read, save
 from anybit.onnx.checks.checking import Finding, check
 from anybit.onnx.files.quiet import quiet
+from anybit.onnx.passes import (
+    DropMetadata,
+    DropZeros,
+    FixReshapes,
+    FoldConstants,
+    InferShapes,
+    InlineFunctions,
+    NameNodes,
+    NameSizes,
+    Normalize,
+    SeparateNames,
+    Simplify,
+)
+from anybit.onnx.preparation import apply
 from anybit.torch.exporter.capture import (
     Shapes,
     batch_shapes,
@@ -25,12 +41,11 @@ from anybit.torch.exporter.capture import (
     unwrapped,
 )
 from anybit.torch.exporter.fold import fold_constants
-from anybit.torch.exporter.graph import tidy
-from anybit.torch.exporter.names import name as names_of_values
-from anybit.torch.exporter.names import names_of_outputs
+from anybit.torch.exporter.names import NameAfterModules, names_of_outputs
 from anybit.torch.exporter.options import export_options
+from anybit.torch.exporter.refuse import RefuseUnknown, RefuseVersions
 from anybit.torch.exporter.report import Exported
-from anybit.torch.exporter.verify import verified
+from anybit.torch.exporter.verify import number_calls, verified
 
 # What PyTorch's own translations are written for; others are converted to and from.
 _OPSET = 18
@@ -96,11 +111,13 @@ def export(
             shapes = batch_shapes(bound)
         program = capture(module, bound, shapes)
         fold_constants(program)
-        translated = _translated(module, program, opset)
-    inputs = [str(value.name) for value in translated.graph.inputs]
-    model = tidy(translated, names_of_sizes(bound, shapes))
-    names = list(input_names or inputs)
-    _name(model, module, names, output_names or names_of_outputs(outputs, names))
+        model = _translated(module, program, opset)
+    number_calls(model)
+    inputs = list(input_names or [str(value.name) for value in model.graph.inputs])
+    named_outputs = list(output_names or names_of_outputs(outputs, inputs))
+    _check_names(model, inputs, named_outputs)
+    sizes = names_of_sizes(bound, shapes)
+    apply(model, model, *_passes(sizes, module.state_dict(), inputs, named_outputs))
     findings = _checked(model, module)
     difference = verified(model, program, bound, outputs) if verify else None
     if path is None:
@@ -147,24 +164,37 @@ def _version() -> str:
     return str(anybit.__version__)
 
 
-def _name(
-    model: ir.Model,
-    module: torch.nn.Module,
-    input_names: Sequence[str],
-    output_names: Sequence[str],
-) -> None:
-    """Names of inputs and outputs as they are asked for, and of everything else."""
-    inputs, outputs = model.graph.inputs, model.graph.outputs
-    names = [*input_names, *output_names]
-    if (len(input_names), len(output_names)) != (len(inputs), len(outputs)):
+def _passes(
+    sizes: list[dict[int, str]], stored: Iterable[str], inputs: list[str], outputs: list[str]
+) -> list[InPlacePass]:
+    """From what PyTorch's exporter writes to the model that is wanted."""
+    return [
+        RefuseVersions(),
+        SeparateNames(),
+        NameSizes(sizes),
+        OutputFixPass(),  # an output of its own for each, be it an input or twice the same
+        InlineFunctions(),
+        Normalize(),
+        DropZeros(),
+        Simplify(FoldConstants(operators=False), FixReshapes()),
+        RefuseUnknown(),
+        RemoveUnusedOpsetsPass(),
+        DropMetadata(),
+        NameAfterModules(set(stored), inputs, outputs),
+        NameNodes(),
+        Normalize(),
+        InferShapes(),
+    ]
+
+
+def _check_names(model: ir.Model, inputs: list[str], outputs: list[str]) -> None:
+    wanted, names = (len(model.graph.inputs), len(model.graph.outputs)), [*inputs, *outputs]
+    if (len(inputs), len(outputs)) != wanted:
         raise ModelError(
-            f"the model has {len(inputs)} inputs and {len(outputs)} outputs, got the names {names}"
+            f"the model has {wanted[0]} inputs and {wanted[1]} outputs, got the names {names}"
         )
     if len(set(names)) != len(names):
         raise ModelError(f"names of inputs and outputs must differ, got {names}")
-    names_of_values(model, set(module.state_dict()) - set(names), names)
-    for value, name in zip((*inputs, *outputs), names, strict=True):
-        value.name = name
 
 
 def _checked(model: ir.Model, module: torch.nn.Module) -> tuple[Finding, ...]:

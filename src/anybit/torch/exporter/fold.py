@@ -4,22 +4,19 @@
 Another runtime's exp, pow or sum can differ in the last bit; scales must not.
 """
 
-import itertools
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.export import graph_signature
 from torch.utils import _pytree
 
+from anybit.onnx.graph.names import Names
 from anybit.ops import OPERATORS
 from anybit.torch.exporter.options import overload_of
 
 # Constants larger than this are stored only if something as large was stored before.
 _ROOM = 2**24
-# Of the nodes of constants, as `torch.export` calls them.
-_PREFIX = "c_"
 
 _INPUTS = {overload_of(each): [declared.name for declared in each.inputs] for each in OPERATORS}
 
@@ -36,7 +33,7 @@ def fold_constants(program: torch.export.ExportedProgram) -> None:
     waiting = [node for node in graph.nodes if node not in known]
     reached = set(waiting)
     folded: dict[torch.fx.Node, torch.fx.Node] = {}
-    names = _free_names(program)
+    unique = _names(program)
     while waiting:
         node = waiting.pop()
         for value in list(node.all_input_nodes):
@@ -48,7 +45,7 @@ def fold_constants(program: torch.export.ExportedProgram) -> None:
                     waiting.append(value)
                 continue
             if value not in folded:
-                folded[value] = _store(program, next(names), value, known[value])
+                folded[value] = _store(program, unique("folded"), value, known[value])
             node.replace_input_with(value, folded[value])
     graph.eliminate_dead_code()
     program.graph_module.recompile()
@@ -123,11 +120,14 @@ def _is_parameter(node: torch.fx.Node, value: torch.fx.Node) -> bool:
     return x is not value
 
 
-def _free_names(program: torch.export.ExportedProgram) -> Iterator[str]:
-    """Names for new constants. Those of a module's own tensors would stand for other values."""
-    taken = {*program.constants, *program.state_dict, *(node.name for node in program.graph.nodes)}
-    names = (f"folded_{number}" for number in itertools.count())
-    return (name for name in names if taken.isdisjoint({name, _PREFIX + name}))
+def _names(program: torch.export.ExportedProgram) -> Names:
+    """Names for new constants. Those of a module's own tensors would stand for other values.
+
+    PyTorch's exporter calls the node of a constant `c_` and its name: that must be free, too.
+    """
+    nodes = (node.name for node in program.graph.nodes)
+    taken = [*program.constants, *program.state_dict, *nodes]
+    return Names([*taken, *(name.removeprefix("c_") for name in taken)])
 
 
 def _store(
@@ -141,7 +141,7 @@ def _store(
     placeholders = [each for each in graph.nodes if each.op == "placeholder"]
     after = placeholders[place] if place < len(placeholders) else _behind(placeholders, graph)
     with graph.inserting_before(after):
-        stored = graph.placeholder(_PREFIX + name)
+        stored = graph.placeholder(f"c_{name}")
     stored.meta["val"] = node.meta["val"]
     argument = graph_signature.TensorArgument(stored.name)
     kind = graph_signature.InputKind.CONSTANT_TENSOR

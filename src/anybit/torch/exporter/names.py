@@ -7,41 +7,52 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import torch
+from onnx_ir.passes import InPlacePass, PassResult
 from torch.utils import _pytree
 
 from anybit.onnx.graph.names import Names
 from anybit.onnx.operators.registry import operator_of
 
 
-def name(model: ir.Model, stored: Collection[str], outputs: Collection[str]) -> None:
-    """Name nodes, what they give, and constants.
+class NameAfterModules(InPlacePass):
+    """Nodes, what they give, and constants are called after the parts of the module.
 
-    A node is called after the part of the module that computes it and its operator, "conv1.Conv";
-    so is what it gives. Constants of the state dict, `stored`, keep their names; others are called
-    after the first parameter that they are, "conv1.weight_quantizer.scale".
+    A node is called after the part that computes it and its operator, "conv1.Conv"; so is what it
+    gives. Constants of the state dict keep their names; others are called after the first parameter
+    that they are, "conv1.weight_quantizer.scale".
     """
-    constants = model.graph.initializers.values()
-    kept = [value for value in constants if value.name in stored]
-    taken = {value.name for value in (*kept, *model.graph.inputs)} | set(outputs)
-    unique = Names(taken)
-    renamed: dict[ir.Value, str] = {}
-    opset = model.graph.opset_imports[""]
-    for node in model.graph:
-        node.name = unique(_joined(_path(node), node.op_type))
-        results = [value for value in node.outputs if value.name]
-        for index, result in enumerate(results):
-            if not result.is_graph_output():
-                renamed[result] = node.name if index == 0 else unique(f"{node.name}_{index}")
-        for index, value in enumerate(node.inputs):
-            if value is None or not value.is_initializer() or value.is_graph_output():
-                continue
-            if value.name not in stored and value not in renamed:
-                renamed[value] = unique(_joined(_path(node), _role(node, index, opset)))
-    # In two steps: a new name may be an old one of another value.
-    for number, value in enumerate(renamed):
-        value.name = f"renamed {number}"
-    for value, wish in renamed.items():
-        value.name = wish
+
+    def __init__(
+        self, stored: Collection[str], inputs: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        """`stored` are the names of the state dict; inputs and outputs get the names given."""
+        self._given = (*inputs, *outputs)
+        self._stored = set(stored) - set(self._given)
+
+    def call(self, model: ir.Model) -> PassResult:
+        graph = model.graph
+        kept = {value.name for value in graph.initializers.values() if value.name in self._stored}
+        unique = Names(kept | set(self._given) | {value.name for value in graph.inputs})
+        renamed: dict[ir.Value, str] = {}
+        opset = graph.opset_imports[""]
+        for node in graph:
+            node.name = unique(_joined(_path(node), node.op_type))
+            results = [value for value in node.outputs if value.name]
+            for index, result in enumerate(results):
+                if not result.is_graph_output():
+                    renamed[result] = node.name if index == 0 else unique(f"{node.name}_{index}")
+            for index, value in enumerate(node.inputs):
+                if value is None or not value.is_initializer() or value.is_graph_output():
+                    continue
+                if value.name not in self._stored and value not in renamed:
+                    renamed[value] = unique(_joined(_path(node), _role(node, index, opset)))
+        renamed |= zip((*graph.inputs, *graph.outputs), self._given, strict=True)
+        # In two steps: a new name may be an old one of another value.
+        for number, value in enumerate(renamed):
+            value.name = f"renamed {number}"
+        for value, wish in renamed.items():
+            value.name = wish
+        return PassResult(model, True)
 
 
 def names_of_outputs(outputs: Any, inputs: Collection[str]) -> list[str]:

@@ -2,6 +2,7 @@
 """The exported model beside the module."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,19 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch.utils import _pytree
 
 from anybit.comparison import Difference, diff
+from anybit.onnx.operators.registry import operator_of
 from anybit.torch.exporter.fold import is_call
-from anybit.torch.exporter.graph import calls
+
+_CALL = "anybit.torch.call"
+
+
+def number_calls(model: ir.Model) -> None:
+    """Note in the nodes of our operators which call of the program they are.
+
+    The model is as it was translated; passes may take some of them out.
+    """
+    for number, node in enumerate(_calls(model)):
+        node.meta[_CALL] = number
 
 
 def verified(
@@ -31,9 +43,13 @@ def verified(
     gave = _arrays(outputs)
     wanted = {_name(value): y for value, y in zip(model.graph.outputs, gave, strict=True)}
     seen = _recorded(program, bound)
-    for number, node in calls(model).items():
-        wanted.setdefault(_name(node.outputs[0]), seen[number])
+    for node in _calls(model):
+        wanted.setdefault(_name(node.outputs[0]), seen[node.meta[_CALL]])
     return diff(model, wanted, feeds)
+
+
+def _calls(model: ir.Model) -> Iterator[ir.Node]:
+    return (node for node in model.graph if operator_of(node) is not None)
 
 
 def _name(value: ir.Value) -> str:

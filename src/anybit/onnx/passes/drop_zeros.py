@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take out zeros that are computed for nothing."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.facts import Effect, effect_of, zero_inputs_of
+
+
+class DropZeros(InPlacePass):
+    """No bias and no first state of a recurrent layer is computed that is all zeros.
+
+    Exporters write such zeros, in the shape that they need, for layers that have none. Stored
+    tensors stay, be they zeros. The sign of a zero may differ: -0 + 0 is 0.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        modified = False
+        for node in model.graph.all_nodes():
+            for index in zero_inputs_of(node):
+                if index < len(node.inputs) and _is_computed_zero(node.inputs[index]):
+                    node.replace_input_with(index, None)
+                    modified = True
+            kept = [index for index, value in enumerate(node.inputs, 1) if value is not None]
+            node.resize_inputs(max(kept, default=0))
+        return PassResult(model, modified)
+
+
+def _is_computed_zero(value: ir.Value | None) -> bool:
+    """Whether nodes make the value of zeros, by moving, repeating and casting them."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type == "Constant":
+        return False
+    while node is not None and _makes_zeros_of_zeros(node):
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
+    if node is not None:
+        return node.op_type in ("Constant", "ConstantOfShape") and _is_zero(node)
+    return value is not None and is_constant(value) and _all_zero(value)
+
+
+def _makes_zeros_of_zeros(node: ir.Node) -> bool:
+    moves = effect_of(node) is Effect.MOVE or node.op_type in ("Cast", "CastLike")
+    return not node.domain and moves and bool(node.inputs)
+
+
+def _is_zero(node: ir.Node) -> bool:
+    """Whether what a Constant or a ConstantOfShape gives is zeros."""
+    given = node.attributes.get("value")
+    if given is None:
+        return node.op_type == "ConstantOfShape" and not node.domain
+    tensor = given.value
+    return isinstance(tensor, ir.TensorProtocol) and not node.domain and _zeros(tensor.numpy())
+
+
+def _all_zero(value: ir.Value) -> bool:
+    return value.const_value is not None and value.const_value.size == 1 and _zeros(array_of(value))
+
+
+def _zeros(array: np.ndarray) -> bool:
+    return not np.any(array) and not np.any(np.signbit(array))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reshapes whose computed target has one free size get a constant one."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from small_models import kinds, model, node
+
+from anybit.model import load
+from anybit.onnx import read
+from anybit.onnx.passes import DropIdentities, FixReshapes, FoldConstants, InferShapes, Simplify
+
+
+def standard(kind: str, inputs: str, outputs: str, **options: Any) -> onnx.NodeProto:
+    return node(kind, inputs, outputs, domain="", name=f"{kind} {outputs}", **options)
+
+
+def reshaped(parts: str, **options: Any) -> onnx.ModelProto:
+    """x of shape [batch, 3, 4], reshaped to what is joined."""
+    nodes = [
+        standard("Shape", "x", "batch", start=0, end=1),
+        standard("Shape", "x", "rows", start=1, end=2),
+        standard("Mul", "batch rows", "both"),
+        standard("Concat", parts, "target", axis=0),
+        standard("Reshape", "x target", "y", **options),
+    ]
+    constants = {
+        "four": np.array([4], np.int64),
+        "twelve": np.array([12], np.int64),
+        "zero": np.array([0], np.int64),
+    }
+    used = {name: array for name, array in constants.items() if name in parts.split()}
+    return model(nodes, used, inputs={"x": ["batch", 3, 4]}, opsets={"": 18})
+
+
+@pytest.mark.parametrize(
+    ("parts", "target"),
+    [
+        ("batch twelve", [-1, 12]),
+        ("batch rows four", [-1, 3, 4]),
+        ("both four", [-1, 4]),
+        ("four both", [4, -1]),
+    ],
+)
+@pytest.mark.parametrize("allowzero", [0, 1])
+def test_one_free_size(parts: str, target: list[int], allowzero: int) -> None:
+    proto = reshaped(parts, allowzero=allowzero)
+    result = read(proto).clone()
+    simplify = Simplify(FoldConstants(), FixReshapes())
+    assert simplify(result).modified
+    assert kinds(result) == ["Reshape"]
+    assert result.graph[0].inputs[1].const_value.numpy().tolist() == target
+    assert not simplify(result).modified
+    for batch in (1, 5):
+        x = np.arange(batch * 12, dtype=np.float32).reshape(batch, 3, 4)
+        np.testing.assert_array_equal(load(result).run(x)["y"], load(proto).run(x)["y"])
+
+
+@pytest.mark.parametrize("parts", ["batch zero four", "batch both four"])
+def test_others_stay(parts: str) -> None:
+    """A 0 takes the size from x; with two free sizes one could be any."""
+    result = read(reshaped(parts)).clone()
+    InferShapes()(result)
+    assert not FixReshapes()(result).modified
+    DropIdentities()(result)
+    assert kinds(result)[-1] == "Reshape"
+    assert result.graph[-1].inputs[1].name == "target"
