@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.targets import TARGETS
@@ -15,7 +15,6 @@ from anybit.onnx.passes import (
     BatchNormToAffine,
     ChangeBatch,
     ChannelsLast,
-    DropIdentities,
     ExtractConvBias,
     FoldConstants,
     GemmToMatMul,
@@ -24,6 +23,7 @@ from anybit.onnx.passes import (
     MoveTransposes,
     NameNodes,
     Normalize,
+    Simplify,
     StandardLayout,
     UseNames,
 )
@@ -37,9 +37,6 @@ _STEPS: Mapping[str, _Steps] = {
     "hls4ml": (*_FOR_HARDWARE, ChannelsLast, MoveTransposes),
 }
 """What the model is made of for each compiler, besides names and a fixed batch."""
-
-# Each round folds what the shapes of the last one made constant; models need one or two.
-_MOST_ROUNDS = 8
 
 
 def clean(
@@ -83,11 +80,10 @@ def clean(
         batch = 1
     if batch is not None:
         apply(model, source, ChangeBatch(batch))
-    fold = FoldConstants(operators=not (keep_quantizers or names))
-    _fold(model, source, fold)
+    simplify = Simplify(FoldConstants(operators=not (keep_quantizers or names)))
+    apply(model, source, simplify)
     if steps:
-        apply(model, source, *(step() for step in steps))
-        _fold(model, source, fold)
+        apply(model, source, *(step() for step in steps), simplify)
     apply(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
     if names:
         apply(model, source, UseNames(names))
@@ -105,15 +101,6 @@ def _sort_constants(graph: ir.Graph) -> None:
     constants.clear()
     for value in (*wanted, *kept):
         graph.register_initializer(value)
-
-
-def _fold(model: ir.Model, source: Source, fold: FoldConstants) -> None:
-    for _ in range(_MOST_ROUNDS):
-        apply(model, source, InferShapes())
-        before = len(model.graph.initializers), model.graph.num_nodes()
-        apply(model, source, fold, DropIdentities(), RemoveUnusedNodesPass())
-        if before == (len(model.graph.initializers), model.graph.num_nodes()):
-            break
 
 
 def _has_free_batch(model: ir.Model) -> bool:

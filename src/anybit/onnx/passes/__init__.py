@@ -21,7 +21,6 @@ from anybit.onnx.passes.move_transposes import MoveTransposes
 from anybit.onnx.passes.name_nodes import NameNodes
 from anybit.onnx.passes.name_sizes import NameSizes
 from anybit.onnx.passes.normalize import Normalize
-from anybit.onnx.passes.raise_opset import RaiseOpset
 from anybit.onnx.passes.separate_names import SeparateNames
 from anybit.onnx.passes.simplify import Simplify
 from anybit.onnx.passes.standard_layout import StandardLayout
@@ -49,7 +48,6 @@ __all__ = [
     "NameNodes",
     "NameSizes",
     "Normalize",
-    "RaiseOpset",
     "SeparateNames",
     "Simplify",
     "StandardLayout",
