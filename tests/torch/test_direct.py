@@ -7,6 +7,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from cases import Case, assert_same_bits, every_case
 from torch._subclasses.fake_tensor import FakeTensorMode
