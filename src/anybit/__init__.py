@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from anybit.onnx.checks.checking import check
     from anybit.onnx.cleaning import clean
     from anybit.onnx.conversion import convert
+    from anybit.onnx.summary import info
 
 __all__ = [
     "Model",
@@ -33,6 +34,7 @@ __all__ = [
     "dynamic_quantize",
     "float_quant",
     "formats",
+    "info",
     "int_quant",
     "load",
     "num_threads",
@@ -49,6 +51,7 @@ _LAZY = {
     "clean": "anybit.onnx.cleaning",
     "convert": "anybit.onnx.conversion",
     "diff": "anybit.comparison",
+    "info": "anybit.onnx.summary",
     "load": "anybit.model",
 }
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anybit import info
 from anybit.model import load
-from anybit.onnx.summary import summarize
 
 torch = pytest.importorskip("torch", reason="Brevitas and PyTorch make these models")
 with warnings.catch_warnings():
@@ -123,4 +123,4 @@ def test_exported(make, shape, operators, dynamo: bool, tmp_path: Path) -> None:
         pytest.skip(f"Brevitas cannot export this: {type(error).__name__}")
     result = load(path).run(x.numpy())
     np.testing.assert_allclose(next(iter(result.values())), wanted, rtol=0, atol=1e-6)
-    assert {each.operator for each in summarize(path).quantizers} == operators
+    assert {each.operator for each in info(path).quantizers} == operators

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import anybit
-from anybit.onnx.summary import summarize
+from anybit import info
 
 torch = pytest.importorskip("torch", reason="PyTorch makes these models")
 
@@ -114,7 +114,7 @@ def test_layer(kind: str, tmp_path: Path) -> None:
     assert not found.findings
     nodes = {node.op_type: node for node in found.model.graph}
     assert operator in nodes
-    roles = {each.role for each in summarize(path).quantizers}
+    roles = {each.role for each in info(path).quantizers}
     assert roles >= {"weight", "input"}
     weight = next(n for n in found.model.graph if n.name == "weight_quantizer.IntQuant")
     assert [value.name for value in weight.inputs] == [

@@ -2,21 +2,30 @@
 """`anybit info`: what a model holds."""
 
 import dataclasses
+from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from anybit.cli._console import stdout
-from anybit.cli._files import readable
+from anybit.cli._files import file_size, readable
 from anybit.cli._report import Json, Report, check_report, deliver
-from anybit.onnx.summary import Parameter, Quantizer, Summary, summarize
-from anybit.text import shown
+from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.summary import ParameterSummary, QuantizerSummary, Summary
+from anybit.onnx.summary import info as summary_of
+from anybit.text import counted, shown
 
-_LONGEST_NAME = 16
+_MOST_WEIGHTS = 12
+_NAMES = ("node", "tensor")
+_NARROWEST_NAME = 14
+# What is left out first where a terminal has no room for all of it.
+_SPARED = ("codes", "per", "operator", "shape")
 
 
 def info(
@@ -24,63 +33,112 @@ def info(
     as_json: Json = False,
     report: Report = None,
 ) -> None:
-    """Show a model's quantizers, opsets, domains and sizes. The model is not run."""
+    """Show a model's quantizers, operators, weights, opsets and sizes. The model is not run."""
     check_report(report)
-    summary = summarize(model)
+    summary = summary_of(model)
     deliver({"file": str(model), **dataclasses.asdict(summary)}, as_json, report)
     if as_json:
         return
     console = stdout()
     console.print(_header(model, summary))
     if not summary.quantizers:
-        console.print("No quantizers.")
+        console.print(_without_quantizers(summary), markup=False, soft_wrap=True)
         return
-    console.print(_quantizers(summary.quantizers))
-    folded = sum(each.constant for each in summary.quantizers)
-    console.print(
-        f"Nodes that need the operator library when the model runs: "
-        f"{len(summary.quantizers) - folded}; folded when it is loaded (*): {folded}."
-    )
+    console.print(_quantizers(summary.quantizers, console))
+    console.print(_what_runs(summary.quantizers))
 
 
 def _header(model: Path, summary: Summary) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    size = f"{readable(model.stat().st_size)}, constants {readable(summary.constant_bytes)}"
     opsets = ", ".join(f"{name or 'ai.onnx'} {version}" for name, version in summary.opsets.items())
     domains = ", ".join(f"{count} {name or 'ai.onnx'}" for name, count in summary.domains.items())
+    weights = f"{summary.parameters:,} in {counted(len(summary.weights), 'tensor')}"
+    operators = (f"{count} {_short(name)}" for name, count in summary.operators.items())
     rows = {
-        "file": f"{model} ({size})",
+        "file": f"{model} ({file_size(model)}, constants {readable(summary.constant_bytes)})",
         "made by": summary.producer or "unknown",
         "format": f"IR {summary.ir_version}; opsets {opsets or 'not declared'}",
         "nodes": f"{summary.nodes}: {domains}",
-        "inputs": ", ".join(f"{name} {kind}" for name, kind in summary.inputs.items()),
-        "outputs": ", ".join(f"{name} {kind}" for name, kind in summary.outputs.items()),
+        "operators": ", ".join(operators),
+        "parameters": weights,
+        "inputs": ", ".join(f"{name}: {kind}" for name, kind in summary.inputs.items()),
+        "outputs": ", ".join(f"{name}: {kind}" for name, kind in summary.outputs.items()),
     }
     if summary.unknown_operators:
         rows["unknown"] = f"{', '.join(summary.unknown_operators)}: this model cannot be run"
-    for name, text in rows.items():
-        table.add_row(name, escape(shown(text)))
+    for name, content in rows.items():
+        table.add_row(name, escape(shown(content)))
     return table
 
 
-def _quantizers(quantizers: tuple[Quantizer, ...]) -> Table:
-    """One row per quantizer. What all of them have in common stands below the table."""
+def _short(operator: str) -> str:
+    """Without the domain of ours."""
+    domain, _, name = operator.rpartition("::")
+    return name if versions_of(domain, name) else operator
+
+
+def _without_quantizers(summary: Summary) -> str:
+    weights = [f"{name}: {kind}" for name, kind in summary.weights.items()]
+    lines = [f"  {shown(each)}" for each in weights[:_MOST_WEIGHTS]]
+    if len(weights) > _MOST_WEIGHTS:
+        lines.append(f"  and {len(weights) - _MOST_WEIGHTS} more (--json lists all)")
+    return "\n".join(["No quantizers." + " The weights:" * bool(weights), *lines])
+
+
+def _what_runs(quantizers: tuple[QuantizerSummary, ...]) -> str:
+    folded = sum(each.constant for each in quantizers)
+    needed = sum(not each.constant and bool(each.version) for each in quantizers)
+    return (
+        f"Nodes that need the operator library when the model runs: {needed}; "
+        f"folded when it is loaded (*): {folded}."
+    )
+
+
+def _quantizers(quantizers: tuple[QuantizerSummary, ...], console: Console) -> Table:
+    """One row per quantizer, with whole names where there is room for them."""
     rows = [_row(each) for each in quantizers]
+    if _width(console, rows) <= console.width:
+        return _table(rows)
+    notes = []
+    for heading in _NAMES:
+        beginning = _beginning(row[heading] for row in rows)
+        if beginning:
+            notes.append(f"each {heading} begins with {beginning}")
+            rows = [row | {heading: row[heading].removeprefix(beginning)} for row in rows]
+    spared: list[str] = []
+    while len(spared) < len(_SPARED) and _width(console, rows, _NARROWEST_NAME) > console.width:
+        spared.append(_SPARED[len(spared)])
+        rows = [{name: row[name] for name in row if name not in spared} for row in rows]
+    if spared:
+        notes.append(f"no room here for {', '.join(spared)}: --json has all")
+    return _table(rows, notes)
+
+
+def _width(console: Console, rows: list[dict[str, str]], longest_name: int | None = None) -> int:
+    """How wide the table is if nothing of it is broken but names of more characters."""
+    cut = [row | {name: row[name][:longest_name] for name in _NAMES} for row in rows]
+    return console.measure(_table(cut), options=console.options.update(width=10**6)).maximum
+
+
+def _table(rows: list[dict[str, str]], notes: Iterable[str] = ()) -> Table:
+    """What all rows have in common stands below the table."""
     values = {
         heading: {row[heading] for row in rows} - {""}
-        for heading in ("range", "zero-point", "rounding")
+        for heading in ("codes", "zero-point", "rounding")
+        if heading in rows[0]
     }
     common = {heading: "".join(texts) for heading, texts in values.items() if len(texts) < 2}
-    alike = [f"{name} {text}" for name, text in common.items() if text]
-    caption = f"in common: {', '.join(alike)}" if alike else None
+    alike = [f"{name} {content}" for name, content in common.items() if content]
+    captions = [*([f"in common: {', '.join(alike)}"] if alike else []), *notes]
+    caption = "\n".join(escape(shown(each)) for each in captions) or None
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     headings = [heading for heading in rows[0] if heading not in common]
     for heading in headings:
-        # Where the terminal is narrow, names and words go over several lines, numbers do not.
-        if heading in ("node", "tensor", "range"):
-            table.add_column(heading, overflow="fold", min_width=8)
+        # Where the terminal is narrow, names go over several lines, numbers and words do not.
+        if heading in _NAMES:
+            table.add_column(heading, overflow="fold", min_width=_NARROWEST_NAME)
         else:
             table.add_column(heading, no_wrap=True)
     for row in rows:
@@ -88,35 +146,34 @@ def _quantizers(quantizers: tuple[Quantizer, ...]) -> Table:
     return table
 
 
-def _row(quantizer: Quantizer) -> dict[str, str]:
-    attributes, parameters = quantizer.attributes, quantizer.parameters
-    words = []
-    if "signed" in attributes:
-        words.append("signed" if attributes["signed"] else "unsigned")
-    if attributes.get("narrow"):
-        words.append("narrow")
-    scale = parameters.get("scale") or parameters.get("scales")
-    zero = parameters.get("zeropt") or parameters.get("zps")
+def _row(quantizer: QuantizerSummary) -> dict[str, str]:
+    scale = quantizer.scale
     return {
-        "node": _short(quantizer.node),
-        "operator": quantizer.operator,
+        "node": quantizer.node,
+        "operator": f"{quantizer.operator} {quantizer.type}".strip(),
         "quantizes": quantizer.role + "*" * quantizer.constant,
-        "tensor": _short(quantizer.tensor),
+        "tensor": quantizer.tensor,
+        "shape": quantizer.shape,
         "bits": quantizer.bits,
         "scale": _values(scale),
         "per": scale.granularity.removeprefix("per-") if scale is not None else "",
-        "range": " ".join(words),
-        "zero-point": _values(zero),
-        "rounding": str(attributes.get("rounding_mode", "")),
+        "codes": quantizer.codes,
+        "zero-point": _values(quantizer.zero_point),
+        "rounding": str(quantizer.attributes.get("rounding_mode", "")),
     }
 
 
-def _short(name: str) -> str:
-    """A long name without its middle: both ends tell names apart."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[:6]}..{name[8 - _LONGEST_NAME :]}"
+def _beginning(names: Iterable[str]) -> str:
+    """With what all of several names begin, up to a separator and never all of a name."""
+    names = sorted(names)
+    pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
+    common = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    while common and (common[-1].isalnum() or common in names):
+        common = common[:-1]
+    return common
 
 
-def _values(parameter: Parameter | None) -> str:
+def _values(parameter: ParameterSummary | None) -> str:
     if parameter is None or parameter.smallest is None or parameter.largest is None:
         return ""
     if parameter.smallest == parameter.largest:
