@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums that float32 holds, and those that it does not."""
 
+import numpy as np
 import onnx
 import pytest
 from faulty_models import codes, convolution, product
@@ -56,3 +57,41 @@ def test_means_that_round() -> None:
 
     assert check(mean(4)) == ()
     assert codes(check(mean(3))) == {"mean-rounds"}
+
+
+def invalid() -> dict[str, onnx.ModelProto]:
+    """Nodes that make no sense, each in its own way, behind quantizers that do."""
+    made = {
+        "rank of Conv": convolution("Conv", [6]),
+        "group": convolution("ConvTranspose", [4, 6, 3, 3], group=3),
+        "no group": convolution("ConvTranspose", [4, 6, 3, 3], group=0),
+        "rank of Gemm": convolution("Gemm", [3, 4, 5]),
+        "scalar": convolution("MatMul", []),
+        "empty": convolution("MatMul", [0, 3]),
+        "type of transB": convolution("Gemm", [3, 4], transB=0.5),
+        "type of alpha": convolution("Gemm", [3, 4], alpha=2),
+        "kernel": convolution("AveragePool", [3, 4], kernel_shape=0.5),
+        "a mean of nothing": convolution("AveragePool", [3, 4], kernel_shape=[0, 0]),
+    }
+    strange = {
+        "bias of text": np.array(["a", "b"], object),
+        "bias that is infinite": np.array([np.inf, 0], np.float32),
+        "bias that is none": np.array([np.nan, 0], np.float32),
+        "bias without elements": np.zeros(0, np.float32),
+    }
+    for name, bias in strange.items():
+        proto = product(bias=1.5)
+        proto.graph.initializer.remove(next(t for t in proto.graph.initializer if t.name == "bias"))
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(bias, "bias"))
+        made[name] = proto
+    turned = product()
+    turned.graph.node.insert(2, node("Transpose", "w", "t", domain="", name="t", perm=[1, 1]))
+    turned.graph.node[3].input[1] = "t"
+    return made | {"order": turned, "scale": product(scale=1e-38), "large": product(scale=1e36)}
+
+
+@pytest.mark.parametrize("name", invalid())
+def test_invalid_nodes_are_not_counted(name: str) -> None:
+    """Nothing is caught around the analysis: whatever it does not expect would end the test."""
+    found = check(invalid()[name])
+    assert "unusable" not in codes(found)

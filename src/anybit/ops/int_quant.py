@@ -24,8 +24,8 @@ def codes_of(bitwidth: int, signed: bool, narrow: bool) -> range:
 
 def _grid(call: Call) -> Grid | None:
     bitwidth = single(call.parameters["bitwidth"])
-    # Wider ones have bounds that float32 rounds, and no native type.
-    if bitwidth is None or bitwidth > 32:
+    # Wider ones have bounds that float32 rounds, and no native type; others are refused.
+    if bitwidth is None or not 1 <= bitwidth <= 32 or bitwidth != int(bitwidth):
         return None
     attributes = call.attributes
     codes = codes_of(bitwidth, bool(attributes["signed"]), bool(attributes["narrow"]))

@@ -7,8 +7,15 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.checks import arithmetic, declared, parameters, schemas, spelling
-from anybit.onnx.checks.finding import Finding, error, name_of
+from anybit.onnx.checks import (
+    arithmetic,
+    connections,
+    declared,
+    parameters,
+    schemas,
+    spelling,
+)
+from anybit.onnx.checks.finding import Finding, error, grouped, name_of
 from anybit.onnx.checks.subject import Subject, subject_of
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.checks.usable import made_usable
@@ -37,8 +44,10 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     * Shapes that a value is declared with, and does not have.
     * Sums that float32 does not compute exactly.
     * What the target cannot take, if one is given: one of `TARGETS`.
+    * Inputs that no output needs, and outputs that depend on no input.
 
-    Errors come first, then warnings, each kind in the order of the list.
+    Errors come first, then warnings, each kind in the order of the list. What is wrong in one way
+    in several nodes is one finding, which names them all.
 
     Args:
         source: As for `anybit.onnx.read`.
@@ -57,7 +66,7 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     found += _of_target(subject, target)
     spelled = {name_of(node): node.op_type for node in file.graph.all_nodes()}
     found = [replace(each, operator=spelled.get(each.node, each.operator)) for each in found]
-    return tuple(sorted(dict.fromkeys(found), key=lambda each: each.severity))
+    return tuple(sorted(grouped(found), key=lambda each: each.severity))
 
 
 def _prepared(model: ir.Model) -> Iterator[Finding]:
@@ -86,4 +95,5 @@ def _of_target(subject: Subject, target: str | None) -> Iterator[Finding]:
     yield from schemas.findings(subject)
     if wanted is not None:
         yield from wanted.rules(subject)
+    yield from connections.findings(subject)
     yield from arithmetic.findings(subject)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One line of what a check says."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import onnx_ir as ir
@@ -19,10 +21,12 @@ class Finding:
     Attributes:
         severity: "error" for what fails or cannot be meant, "warning" for what may be meant.
         node: The node's name, or that of its output; empty where the whole model is concerned.
+            Of several nodes with one problem it is the first.
         operator: The node's operator, as the file spells it.
         problem: What is wrong, with the value.
         remedy: What to do about it.
         code: A short name of the problem that stays the same from version to version.
+        nodes: All nodes with that problem, `node` first.
     """
 
     severity: Severity
@@ -31,14 +35,23 @@ class Finding:
     problem: str
     remedy: str
     code: str
+    nodes: tuple[str, ...] = ()
 
 
 def error(node: ir.Node | None, code: str, problem: str, remedy: str) -> Finding:
-    return Finding("error", name_of(node), operator_name(node), problem, remedy, code)
+    return _finding("error", node, code, problem, remedy)
 
 
 def warning(node: ir.Node | None, code: str, problem: str, remedy: str) -> Finding:
-    return Finding("warning", name_of(node), operator_name(node), problem, remedy, code)
+    return _finding("warning", node, code, problem, remedy)
+
+
+def _finding(
+    severity: Severity, node: ir.Node | None, code: str, problem: str, remedy: str
+) -> Finding:
+    name = name_of(node)
+    nodes = (name,) if name else ()
+    return Finding(severity, name, operator_name(node), problem, remedy, code, nodes)
 
 
 def name_of(node: ir.Node | None) -> str:
@@ -49,7 +62,22 @@ def operator_name(node: ir.Node | None) -> str:
     return "" if node is None else node.op_type
 
 
-def others(nodes: Sequence[ir.Node]) -> str:
-    """What to add to a problem that the first of these nodes stands for."""
-    count = len(nodes) - 1
-    return f" (and so in {count} more node{'s' * (count > 1)})" if count else ""
+def grouped(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for all of one kind: those whose problems differ in names and numbers only."""
+    kinds: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
+    for each in dict.fromkeys(findings):
+        kinds[each.severity, each.code, _VALUES.sub("", each.problem)].append(each)
+    return [_together(alike) for alike in kinds.values()]
+
+
+# What is quoted, lists, and numbers.
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\[\]]*\]|[-+]?\d[\d.]*(?:e[-+]?\d+)?")
+
+
+def _together(alike: Sequence[Finding]) -> Finding:
+    first, more = alike[0], len(alike) - 1
+    if not more:
+        return first
+    nodes = tuple(dict.fromkeys(name for each in alike for name in each.nodes))
+    what = f"in {more} more node{'s' * (more > 1)}" if first.node else f"{more} more"
+    return replace(first, problem=f"{first.problem} (and so {what})", nodes=nodes)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The header of a file, and spellings that only some tools understand."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import onnx
 import onnx_ir as ir
 
-from anybit.onnx.checks.finding import Finding, error, others, warning
+from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.operators.known import unknown_operators
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
@@ -54,15 +53,10 @@ def _imports(file: ir.Model) -> Iterator[Finding]:
 
 
 def _spellings(file: ir.Model, names: set[str]) -> Iterator[Finding]:
-    """Each spelling once, with the first node that uses it."""
-    found: dict[tuple[str, str], list[ir.Node]] = defaultdict(list)
     for node in file.graph.all_nodes():
-        if not _is_ours(node):
-            continue
-        for code, problem in _legacy(node, names):
-            found[code, problem].append(node)
-    for (code, problem), nodes in found.items():
-        yield warning(nodes[0], code, problem + others(nodes), f"{_CLEAN}, or leave it")
+        if _is_ours(node):
+            for code, problem in _legacy(node, names):
+                yield warning(node, code, problem, f"{_CLEAN}, or leave it")
     inputs = [value for value in file.graph.inputs if value.is_initializer()]
     if inputs:
         problem = (
@@ -104,14 +98,15 @@ def _names(file: ir.Model) -> Iterator[Finding]:
 def _unknown(file: ir.Model) -> Iterator[Finding]:
     for name in unknown_operators(file):
         domain, _, kind = name.partition("::")
-        nodes = [
+        nodes: list[ir.Node | None] = [
             node
             for node in file.graph.all_nodes()
             if (node.domain or "ai.onnx", node.op_type) == (domain, kind)
         ]
-        problem = f"the operator {name} is not known{others(nodes)}"
+        problem = f"the operator {name} is not known"
         remedy = "convert it to standard operators, or register its library with the runtime"
-        yield error(nodes[0] if nodes else None, "unknown-operator", problem, remedy)
+        for node in nodes or [None]:  # it may stand in a local function only
+            yield error(node, "unknown-operator", problem, remedy)
 
 
 def _is_ours(node: ir.Node) -> bool:

@@ -10,6 +10,8 @@ from enum import Enum, auto
 
 import onnx_ir as ir
 
+from anybit.onnx.graph.attributes import attribute_of
+
 
 class Effect(Enum):
     """What an element of the result is.
@@ -92,7 +94,7 @@ def product_of(node: ir.Node) -> Product | None:
         case "MatMul":
             return Product(weight=1, bias=None, channel_axis=-1)
         case "Gemm":
-            transposed = node.attributes.get_int("transB", 0)
+            transposed = attribute_of(node, "transB", 0)
             return Product(weight=1, bias=2, channel_axis=0 if transposed else 1)
         case "ConvTranspose":
             return Product(weight=1, bias=2, channel_axis=1)

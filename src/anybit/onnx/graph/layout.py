@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from anybit.onnx.graph.attributes import attribute_of
+
 CHANNELS_LAST = "qonnx.custom_op.channels_last"
 """The domain of `Conv`, `MaxPool` and `BatchNormalization` with channels last."""
 
@@ -46,9 +48,9 @@ def order_of(node: ir.Node) -> Order | None:
     """The order of a Transpose; None for other nodes, and where nothing tells it."""
     if (node.domain, node.op_type) != ("", "Transpose") or len(node.inputs) != 1:
         return None
-    order, x = node.attributes.get("perm"), node.inputs[0]
-    if order is not None:
-        return None if order.is_ref() else tuple(order.as_ints())
+    order, x = attribute_of(node, "perm", ()), node.inputs[0]
+    if order:
+        return order if sorted(order) == list(range(len(order))) else None
     if x is None or x.shape is None:
         return None
     return tuple(reversed(range(len(x.shape))))

@@ -5,6 +5,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.evaluation import evaluate_standard
@@ -44,7 +45,7 @@ def _parameters(node: ir.Node) -> list[Array] | None:
     """Scale, bias, mean and variance; None for other nodes, and where one is not known."""
     if (node.domain, node.op_type) != ("", "BatchNormalization") or len(node.outputs) != 1:
         return None
-    if node.attributes.get_int("training_mode", 0) or len(node.inputs) != 5:
+    if attribute_of(node, "training_mode", 0) or len(node.inputs) != 5:
         return None
     x = node.inputs[0]
     if x is None or x.shape is None or len(x.shape) < 2:
@@ -60,7 +61,7 @@ def _parameters(node: ir.Node) -> list[Array] | None:
 def _affine(
     node: ir.Node, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> tuple[Array, Array]:
-    epsilon = np.float32(node.attributes.get_float("epsilon", _EPSILON))
+    epsilon = np.float32(attribute_of(node, "epsilon", _EPSILON))
     with np.errstate(all="ignore"):
         factor = np.float32(1) / np.sqrt(variance + epsilon) * scale
         return factor, bias - mean * factor

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.layout import (
     CHANNELS_LAST,
     CHANNELS_LAST_OPERATORS,
@@ -56,18 +57,18 @@ def _can_change(node: ir.Node) -> bool:
     if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
         return False
     if node.op_type == "BatchNormalization":
-        return not node.attributes.get_int("training_mode", 0)
-    dilated = set(node.attributes.get_ints("dilations") or [1]) != {1}
-    if dilated and node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
+        return not attribute_of(node, "training_mode", 0)
+    dilated = any(each != 1 for each in attribute_of(node, "dilations", ()))
+    if dilated and attribute_of(node, "auto_pad", "NOTSET").startswith("SAME"):
         return False  # which runtimes do not compute
     known = _kernel(node) is not None and all(isinstance(size, int) for size in x.shape[2:])
-    return known and not node.attributes.get_int("storage_order", 0)
+    return known and not attribute_of(node, "storage_order", 0)
 
 
 def _kernel(node: ir.Node) -> Sequence[int] | None:
-    kernel = node.attributes.get_ints("kernel_shape")
-    if kernel is not None or node.op_type != "Conv":
-        return kernel
+    kernel = attribute_of(node, "kernel_shape", ())
+    if kernel or node.op_type != "Conv":
+        return kernel or None
     weight = node.inputs[1]
     if weight is None or weight.shape is None or not weight.shape.is_static():
         return None
@@ -77,18 +78,18 @@ def _kernel(node: ir.Node) -> Sequence[int] | None:
 def _write_out(node: ir.Node) -> None:
     attributes = node.attributes
     if node.op_type == "BatchNormalization":
-        attributes.add(ir.AttrFloat32("epsilon", attributes.get_float("epsilon", 1e-5)))
-        attributes.add(ir.AttrFloat32("momentum", attributes.get_float("momentum", 0.9)))
+        attributes.add(ir.AttrFloat32("epsilon", attribute_of(node, "epsilon", 1e-5)))
+        attributes.add(ir.AttrFloat32("momentum", attribute_of(node, "momentum", 0.9)))
         return
     kernel, x = _kernel(node), node.inputs[0]
     assert kernel is not None, "asked before"
     assert x is not None, "asked before"
     assert x.shape is not None, "asked before"
     ones = [1] * len(kernel)
-    strides = attributes.get_ints("strides") or ones
-    dilations = attributes.get_ints("dilations") or ones
-    pads = attributes.get_ints("pads") or [0, 0] * len(kernel)
-    mode = attributes.get_string("auto_pad", "NOTSET")
+    strides = attribute_of(node, "strides", ()) or ones
+    dilations = attribute_of(node, "dilations", ()) or ones
+    pads = attribute_of(node, "pads", ()) or [0, 0] * len(kernel)
+    mode = attribute_of(node, "auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         sizes = [int(size) for size in x.shape[2:]]  # type: ignore[arg-type]
         pads = _same_pads(sizes, kernel, strides, upper=mode == "SAME_UPPER")
@@ -98,7 +99,7 @@ def _write_out(node: ir.Node) -> None:
     for name, numbers in written.items():
         attributes.add(ir.AttrInt64s(name, numbers))
     if node.op_type == "Conv":
-        attributes.add(ir.AttrInt64("group", attributes.get_int("group", 1)))
+        attributes.add(ir.AttrInt64("group", attribute_of(node, "group", 1)))
 
 
 def _same_pads(

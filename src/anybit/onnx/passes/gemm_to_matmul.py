@@ -5,6 +5,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.reorder import changed, drop_unread, in_order, is_known, take_names
 
@@ -33,14 +34,12 @@ class GemmToMatMul(InPlacePass):
 
 
 def _can_be_split(node: ir.Node) -> bool:
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        return False
     factors = np.abs([_factor(node, "alpha"), _factor(node, "beta")])
     return bool((np.frexp(factors)[0] == 0.5).all()) and None not in node.inputs[:2]
 
 
 def _factor(node: ir.Node, name: str) -> float:
-    return float(node.attributes.get_float(name, 1.0))
+    return attribute_of(node, name, 1.0)
 
 
 def _split(node: ir.Node, editor: Editor) -> None:
@@ -67,7 +66,7 @@ def _split(node: ir.Node, editor: Editor) -> None:
 def _factor_of(node: ir.Node, index: int, editor: Editor) -> ir.Value:
     x = node.inputs[index]
     assert x is not None, "asked before"
-    if not node.attributes.get_int(_TRANSPOSED[index], 0):
+    if not attribute_of(node, _TRANSPOSED[index], 0):
         return x
     if is_known(x):
         return changed(x, in_order((1, 0)), editor, node)

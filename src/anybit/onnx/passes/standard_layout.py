@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.layout import (
     CHANNELS_LAST,
     is_channels_last,
@@ -67,9 +68,9 @@ def _make_standard(node: ir.Node, unique: Callable[[str], str]) -> None:
 
 
 def _rank(node: ir.Node) -> int:
-    kernel = node.attributes.get("kernel_shape")
-    if kernel is not None and not kernel.is_ref():
-        return len(kernel.as_ints()) + 2
+    kernel = attribute_of(node, "kernel_shape", ())
+    if kernel:
+        return len(kernel) + 2
     for value in (*node.inputs[: len(laid_out_inputs(node))], *node.outputs[:1]):
         if value is not None and value.shape is not None:
             return len(value.shape)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.checks.finding import Finding, error, others, warning
+from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.constants import Array
@@ -29,7 +29,6 @@ _READERS = {"Add", "Conv", "ConvTranspose", "Div", "Gather", "Gemm", "MatMul", "
 
 def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "FINN")
-    renamed = []
     for site in subject.quantizers:
         known = NAMES.intersection((site.operator.onnx_name, *site.operator.onnx_aliases))
         if not known:
@@ -38,13 +37,9 @@ def findings(subject: Subject) -> Iterator[Finding]:
             yield error(site.node, "operator", problem, remedy)
             continue
         if site.spelled not in NAMES:
-            renamed.append((site, min(known)))
+            problem = f"FINN looks for {min(known)} and passes over {site.spelled}"
+            yield error(site.node, "name", problem, "run anybit clean --target finn")
         yield from _site_findings(site)
-    if renamed:
-        site, name = renamed[0]
-        nodes = [each.node for each, _ in renamed]
-        problem = f"FINN looks for {name} and passes over {site.spelled}{others(nodes)}"
-        yield error(site.node, "name", problem, "run anybit clean --target finn")
 
 
 def _site_findings(site: OwnQuantizer) -> Iterator[Finding]:

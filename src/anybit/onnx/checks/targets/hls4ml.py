@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.checks.finding import Finding, error, others, warning
+from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
@@ -35,7 +35,6 @@ _LAYERS = {
 def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "hls4ml")
     yield from _layer_findings(subject)
-    scaled = []
     for site in subject.quantizers:
         if site.spelled not in NAMES:
             problem = f"hls4ml has no {site.spelled}"
@@ -43,15 +42,12 @@ def findings(subject: Subject) -> Iterator[Finding]:
             continue
         yield from _site_findings(site)
         if site.known and not _is_fixed_point(site):
-            scaled.append(site.node)
-    if scaled:
-        problem = "no fixed-point type has this scale and zero-point, so that hls4ml multiplies"
-        remedy = "train with one power-of-two scale per tensor and zero-point 0"
-        yield warning(scaled[0], "scale", problem + others(scaled), remedy)
+            problem = "no fixed-point type has this scale and zero-point, so that hls4ml multiplies"
+            remedy = "train with one power-of-two scale per tensor and zero-point 0"
+            yield warning(site.node, "scale", problem, remedy)
 
 
 def _layer_findings(subject: Subject) -> Iterator[Finding]:
-    first: list[ir.Node] = []
     for node in subject.model.graph:
         if versions_of(node.domain, node.op_type):
             continue
@@ -64,14 +60,15 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
         elif node.op_type in _IN_CHANNELS_LAST and CHANNELS_LAST not in node.meta:
             shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
             if node.op_type != "BatchNormalization" or (shape is not None and len(shape) > 2):
-                first.append(node)
-    if first:
-        problem = f"hls4ml reads {first[0].op_type} with channels last{others(first)}"
-        names = {node.op_type for node in first} - CHANNELS_LAST_OPERATORS
-        remedy = "run anybit clean --target hls4ml"
-        if names:
-            remedy += f"; no tool writes {', '.join(names)} so: use another kind of pooling"
-        yield error(first[0], "channels-first", problem, remedy)
+                yield _channels_first(node)
+
+
+def _channels_first(node: ir.Node) -> Finding:
+    remedy = "run anybit clean --target hls4ml"
+    if node.op_type not in CHANNELS_LAST_OPERATORS:
+        remedy = "use another kind of pooling: QONNX has none of this kind with channels last"
+    problem = f"hls4ml reads {node.op_type} with channels last"
+    return error(node, "channels-first", problem, remedy)
 
 
 def _site_findings(site: OwnQuantizer) -> Iterator[Finding]:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs that no output needs, and outputs that are the same for every input."""
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+from anybit.onnx.checks.finding import Finding, warning
+from anybit.onnx.checks.subject import Subject
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    graph = subject.file.graph
+    inputs = [value for value in graph.inputs if not value.is_initializer()]
+    needed = _needed(graph)
+    for value in inputs:
+        if value not in needed:
+            problem = f"the input {value.name!r} is read by no node that an output needs"
+            remedy = "leave it out, or look for the node that should read it"
+            yield warning(None, "unread-input", problem, remedy)
+    if not inputs:
+        return
+    # Constants have been computed here, so that what only asks for a fixed shape is one.
+    graph = subject.model.graph
+    varying = _varying(graph)
+    for value in graph.outputs:
+        if value not in varying:
+            problem = f"the output {value.name!r} depends on no input: it is always the same"
+            remedy = (
+                "look for the node that should read the input; the exporter took it for constant"
+            )
+            yield warning(value.producer(), "constant-output", problem, remedy)
+
+
+def _needed(graph: ir.Graph) -> set[ir.Value]:
+    """What outputs follow from."""
+    found: set[ir.Value] = set()
+    waiting = list(graph.outputs)
+    while waiting:
+        value = waiting.pop()
+        if value in found:
+            continue
+        found.add(value)
+        producer = value.producer()
+        if producer is not None and producer.graph is graph:
+            waiting += _read_by(producer)
+    return found
+
+
+def _varying(graph: ir.Graph) -> set[ir.Value]:
+    """What follows from an input."""
+    found = {value for value in graph.inputs if not value.is_initializer()}
+    for node in graph:
+        if any(value in found for value in _read_by(node)):
+            found.update(node.outputs)
+    return found
+
+
+def _read_by(node: ir.Node) -> Iterator[ir.Value]:
+    """What a node reads, branches and bodies in it included."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield from (value for value in each.inputs if value is not None)
+        for graph in _graphs_in(each):
+            yield from graph.outputs
+            waiting += graph
+
+
+def _graphs_in(node: ir.Node) -> Iterable[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from attribute.as_graphs()

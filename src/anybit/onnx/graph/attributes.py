@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes of standard operators, from files that may hold anything."""
+
+from typing import TypeVar
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.names import described
+
+Value = TypeVar("Value", int, float, str, tuple[int, ...])
+
+_TYPES = {
+    int: ir.AttributeType.INT,
+    float: ir.AttributeType.FLOAT,
+    str: ir.AttributeType.STRING,
+    tuple: ir.AttributeType.INTS,
+}
+
+
+def attribute_of(node: ir.Node, name: str, default: Value) -> Value:
+    """The attribute, or its default, which has the type that it must have.
+
+    Raises:
+        ModelError: It has another type, or is a parameter of a local function.
+    """
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    wanted = _TYPES[type(default)]
+    if attribute.is_ref() or attribute.type is not wanted:
+        found = "a reference" if attribute.is_ref() else attribute.type.name
+        raise ModelError(f"{described(node)}: {name} must be {wanted.name}, got {found}")
+    value: Value = tuple(attribute.value) if isinstance(default, tuple) else attribute.value
+    return value

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs that nothing needs, outputs that nothing changes, and what is said once for many nodes."""
+
+import numpy as np
+import onnx
+import pytest
+from faulty_models import codes
+from onnx import helper
+from small_models import DOMAIN, model, node
+
+from anybit.onnx.checks.checking import check
+
+TWO = {"x": [1, 4], "z": [1, 4]}
+ONE = {"one": np.ones((1, 4), np.float32)}
+
+
+def branch(name: str, source: str) -> onnx.GraphProto:
+    nodes = [helper.make_node("Identity", [source], [name], name=name)]
+    result = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+    return helper.make_graph(nodes, name, [], [result])
+
+
+def conditional(then: str, other: str) -> onnx.NodeProto:
+    branches = {"then_branch": branch("t", then), "else_branch": branch("e", other)}
+    return helper.make_node("If", ["yes"], ["y"], name="if", **branches)
+
+
+@pytest.mark.parametrize(
+    ("proto", "code", "words"),
+    [
+        (model([node("Relu", "x", domain="")], inputs=TWO), "unread-input", "'z'"),
+        (model([node("Relu", "x", domain=""), node("Neg", "z", "dead", domain="")], inputs=TWO),
+         "unread-input", "'z' is read by no node that an output needs"),
+        (model([node("Relu", "x", domain=""), node("Neg", "one", "c", domain="")], ONE,
+               outputs=["y", "c"]), "constant-output", "'c' depends on no input"),
+        (model([node("Relu", "x", domain=""), node("Shape", "x", "s", domain="")],
+               outputs=["y"]), None, ""),
+        (model([conditional("x", "z")], {"yes": np.array(True)}, inputs=TWO), None, ""),
+        (model([conditional("x", "x")], {"yes": np.array(True)}, inputs=TWO), "unread-input", "z"),
+        (model([node("Relu", "one", domain="")], ONE, inputs={}), None, ""),
+        (model([node("Relu", "one", domain="")], ONE), "constant-output", "'y'"),
+    ],
+)  # fmt: skip
+def test_connections(proto: onnx.ModelProto, code: str | None, words: str) -> None:
+    found = [each for each in check(proto) if each.code in ("unread-input", "constant-output")]
+    assert bool(found) == (code is not None), found
+    if code:
+        assert any(each.code == code and words in each.problem for each in found)
+
+
+def test_a_fixed_shape_is_the_same_for_every_input() -> None:
+    nodes = [
+        node("Shape", "x", "s", domain=""),
+        node("Cast", "s", "c", domain="", to=onnx.TensorProto.FLOAT),
+        node("Relu", "x", domain=""),
+    ]
+    proto = model(nodes, outputs=["y", "c"])
+    assert [each.code for each in check(proto)] == ["constant-output"]
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    assert check(proto) == ()
+
+
+def test_findings_of_one_kind_are_one() -> None:
+    nodes = [
+        node("Quant", f"x{index or ''} s{index} zero four", f"x{index + 1}", name=f"q{index}",
+             rounding_mode="floor")
+        for index in range(3)
+    ]  # fmt: skip
+    constants = {"s0": 0, "s1": -1, "s2": -2.5, "zero": 0, "four": 4}
+    found = check(model(nodes, constants, outputs=["x3"]), "finn")
+    kinds = [(each.code, each.problem.partition(" (and so")[0]) for each in found]
+    assert len(set(kinds)) == len(kinds)
+    by_code = {each.code: each for each in found if "mirrors" not in each.problem}
+    mirrored = next(each for each in found if "mirrors" in each.problem)
+    assert (
+        mirrored.problem
+        == "scale must be > 0, got -1, which mirrors the codes (and so in 1 more node)"
+    )
+    assert (mirrored.node, mirrored.nodes) == ("q1", ("q1", "q2"))
+    assert by_code["rounding-mode-spelling"].nodes == ("q0", "q1", "q2")
+    assert by_code["rounding-mode"].nodes == ("q0", "q1", "q2")
+    assert by_code["scale-not-positive"].nodes == ("q0",)
+
+
+def float_product(max_val: float, exponent: int, mantissa: int, bias: int) -> onnx.ModelProto:
+    nodes = [
+        node("FloatQuant", "x s e m b v", "a", name="qa"),
+        node("FloatQuant", "w s e m b v", "c", name="qw"),
+        node("MatMul", "a c", domain="", name="sum"),
+    ]
+    constants = {"s": 1, "e": exponent, "m": mantissa, "b": bias, "v": max_val}
+    constants["w"] = np.full((64, 2), max_val, np.float32)
+    return model(nodes, constants, inputs={"x": [1, 64]}, opsets={DOMAIN: 2})
+
+
+@pytest.mark.parametrize("form", [(448, 4, 3, 7), (57344, 5, 2, 15)])
+def test_sums_of_float8_are_not_counted_in_bits(form: tuple[float, int, int, int]) -> None:
+    found = [each for each in check(float_product(*form)) if each.node == "sum"]
+    assert [each.code for each in found] == ["float-sums"]
+    assert "exact in float32" in found[0].problem
+    assert "bits" not in found[0].remedy.replace("every bit", "")
+
+
+def test_sums_of_float4_that_float32_holds() -> None:
+    assert "float-sums" not in codes(check(float_product(6, 2, 1, 1)))
