@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C++ folders include one another in one direction, as Python packages import."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "src" / "anybit"
+# What each folder may include besides itself.
+ALLOWED = {
+    "ops": set(),
+    "_native/isa": {"ops"},
+    "_native/threads": {"ops"},
+    "_native/engine": {"ops", "_native/isa", "_native/threads"},
+    "_native/ort": {"ops", "_native/engine", "_native/threads"},
+    "_native/xla": {"ops", "_native/engine", "_native/threads"},
+    "_native/python": {"ops", "_native/isa", "_native/engine", "_native/threads", "_native/xla"},
+}
+
+
+def included_folders(folder: str) -> dict[str, set[str]]:
+    """The folders that a file includes, by the name of the file."""
+    found = {}
+    for file in (SOURCES / folder).glob("*.[ch]pp"):
+        paths = [Path(path) for path in re.findall(r'#include "(.+)"', file.read_text())]
+        for path in paths:
+            assert (SOURCES / path if len(path.parts) > 1 else file.parent / path).is_file()
+        found[file.name] = {path.parent.as_posix() for path in paths if len(path.parts) > 1}
+    return found
+
+
+def test_every_folder_has_its_place() -> None:
+    folders = {
+        file.parent.relative_to(SOURCES).as_posix()
+        for pattern in ("*.cpp", "*.hpp")
+        for file in SOURCES.rglob(pattern)
+    }
+    assert folders == set(ALLOWED)
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_folders_include_what_lies_below_them(folder: str) -> None:
+    files = included_folders(folder)
+    assert files
+    beyond = {name: used - ALLOWED[folder] for name, used in files.items()}
+    assert {name: used for name, used in beyond.items() if used} == {}
