@@ -34,7 +34,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "Cast": {"to": 11},
 }
 TWO = """
-    Add And CastLike Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow Sub
+    Add And CastLike Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or PRelu Pow Sub
 """
 LOGICAL = ("And", "Not", "Or", "Where")
 
