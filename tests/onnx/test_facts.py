@@ -34,7 +34,8 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "Cast": {"to": 11},
 }
 TWO = """
-    Add And CastLike Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or PRelu Pow Sub
+    Add And CastLike Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or
+    PRelu Pow Sub
 """
 LOGICAL = ("And", "Not", "Or", "Where")
 
