@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizers of any width that compute the same bits everywhere."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+try:
+    from anybit._native._core import num_threads, set_num_threads
+except ImportError as error:
+    # A wrong ANYBIT_ISA, say. The command gives one line for it, and this is the first of its code.
+    if sys.argv[0].endswith(("/anybit", "\\anybit.exe")) or sys.orig_argv[1:3] == ["-m", "anybit"]:
+        print("error:", error, file=sys.stderr)
+        sys.exit(2)
+    raise
 from anybit import formats
-from anybit._native._core import num_threads, set_num_threads
 from anybit.ops import RoundingMode
 from anybit.ops.bipolar_quant import bipolar_quant
 from anybit.ops.dynamic_quantize import dynamic_quantize

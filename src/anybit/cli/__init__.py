@@ -75,7 +75,9 @@ def _message(error: Exception) -> str | None:
         context = getattr(error, "ctx", None)
         command = "anybit" if context is None else context.command_path
         # It is empty where the help has been shown for want of a command.
-        return usage() and f"{usage()} (see {command} --help)"
+        # Newer versions of typer let a word of their validation through.
+        message = usage().replace("Value error, ", "")
+        return message and f"{message} (see {command} --help)"
     if isinstance(error, OSError):
         return problem(error)
     if isinstance(error, MemoryError):
