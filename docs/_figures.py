@@ -10,7 +10,8 @@ import numpy as np
 from _svg import Line, Panel, Points, drawing
 
 from anybit import formats
-from anybit.ops import Operator, RoundingMode, int_quant
+from anybit.ops import Operator, RoundingMode
+from anybit.ops.int_quant import int_quant
 
 # Where an operator jumps is found to within this part of the picture's width.
 _SAMPLES = 1024

@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
-from anybit.ops import OPERATORS, Attribute, Operator, RoundingMode, int_quant
+from anybit.ops import OPERATORS, Attribute, Operator, RoundingMode
 from anybit.ops.documentation import Documentation
+from anybit.ops.int_quant import int_quant
 
 
 def _paragraphs(text: str) -> str:

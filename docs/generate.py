@@ -4,8 +4,8 @@
     python docs/generate.py            writes
     python docs/generate.py --check    lists what differs, and exits with 1 if anything does
 
-Generated are the operators' pages and pictures, and what stands between markers of the form
-`<!-- NAME:begin -->` and `<!-- NAME:end -->` in hand-written files.
+Generated are the operators' pages and pictures, stub files for editors, and what stands between
+markers of the form `<!-- NAME:begin -->` and `<!-- NAME:end -->` in hand-written files.
 """
 
 import difflib
@@ -16,6 +16,7 @@ from pathlib import Path
 from _conversions import conversion_figures
 from _figures import operator_figure, rounding_figure
 from _pages import operator_page, operator_table, rounding_modes, rounding_table
+from _stubs import stubs
 from _support import support_table
 
 from anybit.ops import OPERATORS
@@ -26,7 +27,7 @@ DOCS = ROOT / "docs"
 
 def generated() -> dict[Path, str]:
     """The text of every file that is generated or holds generated parts."""
-    files = {DOCS / "images" / "rounding_modes.svg": rounding_figure()}
+    files = {DOCS / "images" / "rounding_modes.svg": rounding_figure(), **stubs()}
     for operator in OPERATORS:
         files[DOCS / "operators" / f"{operator.name}.md"] = operator_page(operator)
         files[DOCS / "images" / f"{operator.name}.svg"] = operator_figure(operator)

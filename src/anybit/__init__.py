@@ -22,18 +22,24 @@ from anybit.ops.trunc import trunc
 from anybit.ops.trunc_v1 import trunc_v1
 
 if TYPE_CHECKING:
-    from anybit.comparison import diff
+    from anybit.comparison import Difference, diff
     from anybit.errors import ModelError
     from anybit.model import Model, load
-    from anybit.onnx.checks.checking import check
-    from anybit.onnx.cleaning import clean
-    from anybit.onnx.conversion import convert
-    from anybit.onnx.summary import info
+    from anybit.onnx import save
+    from anybit.onnx.checks.checking import Finding, check
+    from anybit.onnx.cleaning import Cleaned, clean
+    from anybit.onnx.conversion import Conversion, convert
+    from anybit.onnx.summary import Summary, info
 
 __all__ = [
+    "Cleaned",
+    "Conversion",
+    "Difference",
+    "Finding",
     "Model",
     "ModelError",
     "RoundingMode",
+    "Summary",
     "bipolar_quant",
     "check",
     "clean",
@@ -46,6 +52,7 @@ __all__ = [
     "int_quant",
     "load",
     "num_threads",
+    "save",
     "set_num_threads",
     "trunc",
     "trunc_v1",
@@ -53,14 +60,20 @@ __all__ = [
 
 # Models need onnx and onnxruntime, which take a second to import; arrays need neither.
 _LAZY = {
+    "Cleaned": "anybit.onnx.cleaning",
+    "Conversion": "anybit.onnx.conversion",
+    "Difference": "anybit.comparison",
+    "Finding": "anybit.onnx.checks.checking",
     "Model": "anybit.model",
     "ModelError": "anybit.errors",
+    "Summary": "anybit.onnx.summary",
     "check": "anybit.onnx.checks.checking",
     "clean": "anybit.onnx.cleaning",
     "convert": "anybit.onnx.conversion",
     "diff": "anybit.comparison",
     "info": "anybit.onnx.summary",
     "load": "anybit.model",
+    "save": "anybit.onnx",
 }
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile and broken arguments and arrays: one line on stderr, exit code 2, no file."""
 
+import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +89,27 @@ def test_a_closed_pipe(shell: Shell, tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     assert process.communicate()[1] == b""
+
+
+@pytest.mark.parametrize("variable", ["ANYBIT_ISA", "ANYBIT_NUM_THREADS"])
+@pytest.mark.parametrize("command", [["-m", "anybit"], ["{bin}/anybit"]])
+def test_a_wrong_environment_is_one_line(variable: str, command: list[str]) -> None:
+    """It is found when the package is imported, before any code of the command runs."""
+    folder = Path(sys.executable).parent
+    words = [word.format(bin=folder) for word in command]
+    if "-m" not in words and not Path(words[0]).exists():
+        pytest.skip("the command is not installed beside Python")
+    done = subprocess.run(
+        [sys.executable, *words, "--version"],
+        env={**os.environ, variable: "nonsense"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(rf"error: .*{variable}.*'nonsense'\n", done.stderr)
+
+
+def test_words_of_validators_do_not_leak(shell: Shell) -> None:
+    error = shell.fails("convert", "model.onnx", "--to", "nonsense", "-o", "out.onnx")
+    assert "Value error" not in error
+    assert "'nonsense' is not one of 'qonnx'" in error

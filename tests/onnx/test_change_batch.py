@@ -7,13 +7,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cleaned import assert_array_bits, shapes
+from cleaned import assert_array_bits, clean, shapes
 from places import EXAMPLE
 from small_models import array, model, node, quantized_input
 
 from anybit.errors import ModelError
 from anybit.model import load
-from anybit.onnx.cleaning import clean
 
 
 def reshaped(target: Any, shape: list[int | str], **options: Any) -> onnx.ModelProto:

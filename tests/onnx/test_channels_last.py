@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cleaned import assert_array_bits
+from cleaned import assert_array_bits, clean
 from passes import after, assert_bits, random
 from small_models import kinds, model, node
 
@@ -16,7 +16,6 @@ import anybit
 from anybit.errors import ModelError
 from anybit.model import load
 from anybit.onnx.checks.checking import check
-from anybit.onnx.cleaning import clean
 from anybit.onnx.passes import ChannelsLast, MoveTransposes, StandardLayout
 
 LAST = "qonnx.custom_op.channels_last"

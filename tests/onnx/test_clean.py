@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cleaned import assert_array_bits, shapes
+from cleaned import assert_array_bits, clean, shapes
 from onnx import helper
 from places import MODELS, needs_models
 from shell import Shell
@@ -17,7 +17,6 @@ import anybit
 from anybit.errors import ModelError
 from anybit.model import load
 from anybit.onnx.checks.checking import check
-from anybit.onnx.cleaning import clean
 from anybit.onnx.files.writer import save
 
 X = np.array([[0.3, -0.8, 1.2, 99]], np.float32)

@@ -103,3 +103,27 @@ def test_errors_name_the_file_that_was_asked_for(
     with pytest.raises(OSError, match="No space left") as caught:
         save(model(), tmp_path / "m.onnx")
     assert caught.value.filename == str(tmp_path / "m.onnx")
+
+
+def test_results_are_saved_and_are_sources(tmp_path: Path) -> None:
+    """What is made from a model can be saved, and used wherever a model is taken; it stays."""
+    path = tmp_path / "m.onnx"
+    cleaned = anybit.clean(small_models.quantized_input())
+    before = ir.to_proto(cleaned.model).SerializeToString()
+    converted = anybit.convert(cleaned, to="qdq")
+    wanted = anybit.load(small_models.quantized_input()).run(X)["y"]
+    for result in (cleaned, converted, anybit.clean(converted)):
+        result.save(path)
+        for source in (result, path):
+            np.testing.assert_array_equal(anybit.load(source).run(X)["y"], wanted)
+            assert anybit.diff(source, small_models.quantized_input(), X)["y"].differing == 0
+            assert anybit.info(source).nodes == result.model.graph.num_nodes()
+            assert not any(each.severity == "error" for each in anybit.check(source))
+    assert ir.to_proto(cleaned.model).SerializeToString() == before
+
+
+def test_whatever_is_a_model_can_be_saved(tmp_path: Path) -> None:
+    proto = small_models.quantized_input()
+    for kind in (proto, ir.from_proto(proto), anybit.clean(proto)):
+        anybit.save(kind, tmp_path / "m.onnx")
+        assert anybit.load(tmp_path / "m.onnx").run(X)["y"].shape == (1, 4)

@@ -49,7 +49,7 @@ def test_results_are_those_of_the_evaluator(declared: str, attributes: str) -> N
     wanted = reference(proto)
     assert wanted[0, 0] == 5
     np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], wanted)
-    cleaned = ir.to_proto(anybit.clean(proto))
+    cleaned = ir.to_proto(anybit.clean(proto).model)
     np.testing.assert_array_equal(reference(cleaned), wanted)
     for form in ("qonnx", "standard", "portable", "qdq"):
         converted = anybit.convert(proto, to=form).model
@@ -58,7 +58,7 @@ def test_results_are_those_of_the_evaluator(declared: str, attributes: str) -> N
 
 @pytest.mark.parametrize("declared", CASES)
 def test_what_is_written_is_what_follows(declared: str) -> None:
-    proto = ir.to_proto(anybit.clean(stale(declared)))
+    proto = ir.to_proto(anybit.clean(stale(declared)).model)
     for value in proto.graph.value_info:
         sizes = value.type.tensor_type.shape.dim
         assert not (value.name in "au" and sizes[0].dim_value == 1)
@@ -94,7 +94,7 @@ def test_what_does_not_follow_stays_declared() -> None:
     a = model.graph[0].outputs[0]
     assert a.shape == ir.Shape([4, 3])
     assert sizes_that_follow(a, model) is None
-    cleaned = anybit.clean(proto)
+    cleaned = anybit.clean(proto).model
     assert [node.op_type for node in cleaned.graph] == ["Mystery", "Shape"]
 
 
@@ -117,6 +117,6 @@ def test_sizes_that_are_known_are_constants() -> None:
     """Behind a Transpose, where they follow and nobody declares them."""
     proto: Any = stale("")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
-    kinds = [node.op_type for node in anybit.clean(proto).graph]
+    kinds = [node.op_type for node in anybit.clean(proto).model.graph]
     assert kinds == ["Relu", "Mul", "IntQuant"]
     np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], reference(proto))

@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests look at in a cleaned model."""
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
+
+import anybit
+from anybit.onnx import Source
+
+
+def clean(source: Source, **options: Any) -> ir.Model:
+    """The model that `anybit.clean` gives."""
+    return anybit.clean(source, **options).model
 
 
 def shapes(cleaned: ir.Model) -> list[str]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cleaned import clean
 
 from anybit.model import load
-from anybit.onnx.cleaning import clean
 
 torch = pytest.importorskip("torch")
 from anybit.torch import export, quantize_model  # noqa: E402

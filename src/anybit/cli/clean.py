@@ -12,7 +12,6 @@ from anybit.errors import ModelError
 from anybit.onnx import read
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.cleaning import clean as clean_model
-from anybit.onnx.files.writer import save
 from anybit.text import counted
 
 _TARGETS = "|".join(name for name, each in TARGETS.items() if each.names)
@@ -50,8 +49,8 @@ def clean(
             keep_quantizers=keep_quantizers,
             target=target,
         )
-        save(cleaned, output)
-    after = sum(1 for _ in cleaned.graph.all_nodes())
+        cleaned.save(output)
+    after = sum(1 for _ in cleaned.model.graph.all_nodes())
     nodes = f"{counted(after, 'node')} (was {before})"
     stdout().print(
         f"{output} written: {nodes}, {file_size(output)} (was {size})",

@@ -2,6 +2,7 @@
 """A model as one would like to get it: one spelling, no leftovers, all shapes."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -10,7 +11,8 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.targets import TARGETS
-from anybit.onnx.files.reader import Source, read
+from anybit.onnx.files.reader import Source, read_copy
+from anybit.onnx.files.writer import Result
 from anybit.onnx.passes import (
     BatchNormToAffine,
     ChangeBatch,
@@ -39,13 +41,20 @@ _STEPS: Mapping[str, _Steps] = {
 """What the model is made of for each compiler, besides names and a fixed batch."""
 
 
+@dataclass(frozen=True)
+class Cleaned(Result):
+    """The result of `clean`: a model, which can be saved and used as a source."""
+
+    model: ir.Model
+
+
 def clean(
     source: Source,
     *,
     batch: int | str | None = None,
     keep_quantizers: bool = False,
     target: str | None = None,
-) -> ir.Model:
+) -> Cleaned:
     """The model with the same values, and nothing in it that does not help to compute them.
 
     * Operators under one name, with all attributes; no local functions; the lowest IR version.
@@ -70,9 +79,7 @@ def clean(
             cannot be changed; or there is no such target.
     """
     names, steps = _names_of(target), _STEPS.get(target or "", ())
-    model = read(source)
-    if model is source:
-        model = model.clone()
+    model = read_copy(source)
     apply(model, source, InlineFunctions(), Normalize())
     if StandardLayout()(model).modified and ChannelsLast not in steps:
         apply(model, source, InferShapes(), MoveTransposes())
@@ -88,7 +95,7 @@ def clean(
     if names:
         apply(model, source, UseNames(names))
         _sort_constants(model.graph)
-    return model
+    return Cleaned(model)
 
 
 def _sort_constants(graph: ir.Graph) -> None:

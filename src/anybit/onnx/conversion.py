@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert models between QONNX and standard ONNX."""
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,8 +9,8 @@ from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
-from anybit.onnx.files.reader import Source, read
-from anybit.onnx.files.writer import save
+from anybit.onnx.files.reader import Source, read_copy
+from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.registry import operators_in, versions_of
@@ -48,7 +47,7 @@ _NOT_QUANTIZED = (
 
 
 @dataclass(frozen=True)
-class Conversion:
+class Conversion(Result):
     """A converted model, and what was done to each quantizer on the way.
 
     Attributes:
@@ -67,10 +66,6 @@ class Conversion:
     def exact(self) -> bool:
         """Whether no step changes a value."""
         return all(step.exact for step in self.steps)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model, as `anybit.onnx.save` does."""
-        save(self.model, path)
 
 
 def convert(
@@ -125,8 +120,7 @@ class _Work:
         self._opset_limit = opset_limit
         self.steps: list[Step] = []
         self.remarks: list[str] = []
-        model = read(source)
-        self._model = model.clone() if model is source else model
+        self._model = read_copy(source)
         self._run(InlineFunctions())
         if not any(_is_quantizer(node) for node in self._model.graph.all_nodes()):
             self.remarks.append(_NOT_QUANTIZED)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
-from anybit.onnx.files.reader import Source, read
+from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.passes import (
     FoldConstants,
     InferShapes,
@@ -29,9 +29,7 @@ def prepare(source: Source) -> ir.Model:
     Raises:
         ModelError: As `read`, `InlineFunctions`, `Normalize` and `FoldConstants`.
     """
-    model = read(source)
-    if model is source:
-        model = model.clone()
+    model = read_copy(source)
     apply(model, source, InlineFunctions(), Normalize(), StandardLayout())
     if any(_measures(node) for node in model.graph.all_nodes()):
         apply(model, source, InferShapes())

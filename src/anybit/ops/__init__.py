@@ -3,25 +3,19 @@
 
 from typing import Any
 
+from anybit.ops import bipolar_quant, dynamic_quantize, float_quant, int_quant, trunc, trunc_v1
 from anybit.ops.attribute import Attribute
-from anybit.ops.bipolar_quant import bipolar_quant
-from anybit.ops.dynamic_quantize import dynamic_quantize
-from anybit.ops.float_quant import float_quant
-from anybit.ops.int_quant import int_quant
 from anybit.ops.operator import Input, Operator
 from anybit.ops.rounding import RoundingMode
-from anybit.ops.trunc import trunc
-from anybit.ops.trunc_v1 import trunc_v1
 
 _FUNCTIONS: tuple[Any, ...] = (
-    int_quant,
-    float_quant,
-    trunc,
-    trunc_v1,
-    bipolar_quant,
-    dynamic_quantize,
+    int_quant.int_quant,
+    float_quant.float_quant,
+    trunc.trunc,
+    trunc_v1.trunc_v1,
+    bipolar_quant.bipolar_quant,
+    dynamic_quantize.dynamic_quantize,
 )
 OPERATORS: tuple[Operator, ...] = tuple(function.operator for function in _FUNCTIONS)
 
 __all__ = ["OPERATORS", "Attribute", "Input", "Operator", "RoundingMode"]
-__all__ += [declared.name for declared in OPERATORS]

@@ -46,6 +46,10 @@ else:
         return getattr(exporter, name)
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 globals().update({each.name: getattr(operators, each.name) for each in OPERATORS})
 
 __all__ = [*_EXPORT, "nn", "quantize_model", *(operator.name for operator in OPERATORS)]

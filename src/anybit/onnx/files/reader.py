@@ -21,9 +21,12 @@ from anybit.onnx.files.checks import (
     check_versions,
 )
 from anybit.onnx.files.quiet import quiet
+from anybit.onnx.files.writer import Result
 from anybit.text import problem
 
-Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Result
+"""Where a model is: a path, the bytes of a file, a model of either package, or a result that holds
+one."""
 
 # Protobuf's own limit for one message.
 _LARGEST_PROTO = 2**31 - 1
@@ -35,13 +38,16 @@ def read(source: Source) -> ir.Model:
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto`, or an `onnx_ir.Model`, which is
-            returned as it is. External data stay on disk until they are used; they need a path.
+            returned as it is; so is that of a result of `clean`, `convert` or `export`. External
+            data stay on disk until they are used; they need a path.
 
     Raises:
         ModelError: Not a readable ONNX file; external data that are missing, too short or outside
             the model's folder; tensors whose shape and data disagree; shapes beyond any memory;
             attributes without a value; values that nothing produces; cycles.
     """
+    if isinstance(source, Result):
+        return source.model
     if isinstance(source, ir.Model):
         return source
     folder, where = None, "the model"
@@ -68,6 +74,12 @@ def read(source: Source) -> ir.Model:
     _check_values(model, where)
     _free_sizes(model)
     return model
+
+
+def read_copy(source: Source) -> ir.Model:
+    """The same, to be changed: a model that belongs to the caller is copied."""
+    model = read(source)
+    return model.clone() if isinstance(source, ir.Model | Result) else model
 
 
 def _contents(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
@@ -18,8 +19,22 @@ from anybit.onnx.graph.constants import in_memory
 _LARGEST_SINGLE_FILE = 2**28
 
 
+class Result:
+    """A model that was made. It can be saved, and is a source for whatever takes a model.
+
+    Attributes:
+        model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
+    """
+
+    model: ir.Model
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model, as `anybit.save` does."""
+        save(self.model, path)
+
+
 @quiet()
-def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
+def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str]) -> None:
     """Write a model; tensors of more than 256 MiB in all go to `<name>.data` beside it.
 
     The file appears under its name when it is complete: whatever goes wrong, an existing file
@@ -31,6 +46,10 @@ def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
             cannot hold.
         OSError: The file cannot be written.
     """
+    if isinstance(model, Result):
+        model = model.model
+    elif isinstance(model, onnx.ModelProto):
+        model = ir.from_proto(model)
     target = Path(path)
     if not target.name or target.is_dir() or not target.parent.is_dir():
         raise ModelError(f"{target} must be a file name in a folder that exists")

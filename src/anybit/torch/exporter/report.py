@@ -8,11 +8,12 @@ import onnx_ir as ir
 
 from anybit.comparison import Difference, TensorDifference
 from anybit.onnx.checks.checking import Finding
+from anybit.onnx.files.writer import Result
 from anybit.onnx.operators.registry import operators_in
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Result):
     """The result of `anybit.torch.export`.
 
     Attributes:
