@@ -16,7 +16,7 @@ from anybit.errors import ModelError
 _MOST_ELEMENTS = 2**40
 
 # Runtimes put the bodies of local functions in the place of their calls.
-_MOST_NODES = 10**5
+_MOST_NODES = 2**15
 
 FREE_SIZE = -1
 """How some exporters write a size that is not fixed; runtimes and the checker take it so."""

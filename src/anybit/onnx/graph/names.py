@@ -13,6 +13,10 @@ class Names:
         self._taken = set(taken)
         self._counts: dict[str, int] = {}
 
+    def take(self, name: str | None) -> None:
+        """Give that name to nobody."""
+        self._taken.add(name)
+
     def __call__(self, wish: str) -> str:
         chosen, count = wish, self._counts.get(wish, 0)
         while chosen in self._taken:

@@ -1,32 +1,195 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the bodies of local functions in the place of their calls."""
 
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
-from onnx_ir.passes.common import InlinePass
 
 from anybit.errors import ModelError
+from anybit.onnx.graph.names import Names, described
 from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.passes.lift_opset import LiftOpset
+
+Functions: TypeAlias = dict[ir.OperatorIdentifier, ir.Function]
 
 
 class InlineFunctions(InPlacePass):
     """Inline all local functions but those with an operator's name.
 
     With the bodies, the constants in them can be folded and the operators in them converted.
-    Functions of our names only stand in for the operator: `Normalize` drops them.
+    Functions of our names only stand in for the operator: `Normalize` drops them. Where functions
+    and model are written for different versions of the standard operators, all are brought to the
+    newest of these.
 
     Raises:
-        ModelError: A function cannot be inlined.
+        ModelError: A function cannot be inlined, or not be brought to another version.
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        ours = {
-            key: model.functions.pop(key) for key in list(model.functions) if versions_of(*key[:2])
+        functions = {
+            key: each for key, each in model.functions.items() if not versions_of(*key[:2])
         }
-        try:
-            modified = InlinePass()(model).modified
-        except Exception as error:  # onnx_ir has no class for what is wrong with a function
-            raise ModelError(f"a local function cannot be inlined: {error}") from error
-        finally:
-            model.functions.update(ours)
-        return PassResult(model, modified)
+        if not functions:
+            return PassResult(model, False)
+        _lift_to(model, functions)
+        _inline_calls(model.graph, functions)
+        _import_domains(model, functions)
+        for key in functions:
+            del model.functions[key]
+        return PassResult(model, True)
+
+
+def _inline_calls(main: ir.Graph, functions: Functions) -> None:
+    """From the outside in, so that every attribute has its value when a body is copied. Calls in a
+    circle are refused when a file is read."""
+    graphs = [main, *main.subgraphs()]
+    unique = Names(value.name for graph in graphs for value in _values(graph))
+    for graph in graphs:
+        for node in graph:
+            unique.take(node.name)
+    waiting = list(main.all_nodes())
+    while waiting:
+        node = waiting.pop()
+        function = functions.get(node.op_identifier())
+        if function is not None:
+            waiting += _inlined(node, function, unique, main.opset_imports.get("", 0))
+
+
+def _inlined(call: ir.Node, function: ir.Function, unique: Names, opset: int) -> list[ir.Node]:
+    """Put the body in the place of the call; all nodes of the body."""
+    target = call.graph
+    assert target is not None, "calls in a graph only"
+    body = _body(call, function, opset)
+    for graph in (body, *body.subgraphs()):
+        for value in _values(graph):
+            value.name = unique(value.name or "value")
+        for node in graph:
+            node.name = unique(node.name) if node.name else node.name
+            node.metadata_props.update({**call.metadata_props, **node.metadata_props})
+    given = dict(zip(body.inputs, _given(call, body), strict=True))
+    results = [given.get(value, value) for value in body.outputs]
+    body.outputs.clear()
+    for declared, passed in given.items():
+        for reader, index in list(declared.uses()):
+            reader.replace_input_with(index, passed)
+    everything, nodes = list(body.all_nodes()), list(body)
+    body.remove(nodes)
+    target.insert_before(call, nodes)
+    _hand_over(call, results, {value for node in nodes for value in node.outputs})
+    target.remove(call, safe=True)
+    return everything
+
+
+def _body(call: ir.Node, function: ir.Function, opset: int) -> ir.Graph:
+    """A copy of a function's graph, with the values of attributes in it, in the model's version."""
+    body = function.graph.clone()
+    if len(call.inputs) > len(body.inputs) or len(call.outputs) > len(body.outputs):
+        raise ModelError(
+            f"{described(call)}: the local function takes {len(body.inputs)} inputs and gives "
+            f"{len(body.outputs)} outputs; export the model again"
+        )
+    for node in body.all_nodes():
+        _resolve_attributes(node, call, function)
+    for declared, value in zip(body.inputs, _given(call, body), strict=True):
+        if value is not None:
+            declared.type, declared.shape = value.type, value.shape
+    return _lifted(body, opset)
+
+
+def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.Value]) -> None:
+    """Let readers of the call read the results, under the names that they know."""
+    assert call.graph is not None, "calls in a graph only"
+    for old, result in zip(call.outputs, results, strict=False):
+        if result is None:
+            raise ModelError(
+                f"{described(call)} lacks the input that its local function hands on; export the "
+                "model again"
+            )
+        if result not in made:  # an input that is handed on, or a result that has a name already
+            node = ir.node("Identity", [result])
+            call.graph.insert_before(call, node)
+            result = node.outputs[0]
+        made.discard(result)
+        _stand_in(result, old)
+
+
+def _given(call: ir.Node, body: ir.Graph) -> list[ir.Value | None]:
+    return [*call.inputs, *[None] * (len(body.inputs) - len(call.inputs))]
+
+
+def _stand_in(result: ir.Value, old: ir.Value) -> None:
+    name = old.name
+    result.type = old.type if old.type is not None else result.type
+    result.shape = old.shape if old.shape is not None else result.shape
+    old.replace_all_uses_with(result, replace_graph_outputs=True)
+    old.name = None
+    result.name = name
+
+
+def _resolve_attributes(node: ir.Node, call: ir.Node, function: ir.Function) -> None:
+    """Put values in the place of a function's parameters; those that nobody gives go."""
+    for name, attribute in list(node.attributes.items()):
+        if not attribute.is_ref():
+            continue
+        wanted = attribute.ref_attr_name or ""
+        given = call.attributes.get(wanted) or function.attributes.get(wanted)
+        del node.attributes[name]
+        if given is not None and given.value is not None:
+            node.attributes.add(ir.Attr(name, given.type, given.value))
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _lift_to(model: ir.Model, functions: Functions) -> None:
+    """Bring the model to the newest version of the standard operators that a function has."""
+    versions = [each.graph.opset_imports.get("", 0) for each in functions.values()]
+    if "" not in model.graph.opset_imports and max(versions):
+        model.graph.opset_imports[""] = max(versions)
+    model.graph = _lifted(model.graph, max(versions))
+
+
+def _lifted(graph: ir.Graph, opset: int) -> ir.Graph:
+    present = graph.opset_imports.get("", 0)
+    if not 0 < present < opset:
+        return graph
+    standard = {node.op_type for node in graph.all_nodes() if node.domain == ""}
+    if all(_is_same(kind, present, opset) for kind in standard):
+        graph.opset_imports[""] = opset
+        return graph
+    alone = ir.Model(graph, ir_version=8)
+    LiftOpset(opset)(alone)
+    return alone.graph
+
+
+def _is_same(kind: str, first: int, second: int) -> bool:
+    """Whether an operator did not change between two versions."""
+    if not (onnx.defs.has(kind, first) and onnx.defs.has(kind, second)):
+        return False
+    schemas = [onnx.defs.get_schema(kind, each) for each in (first, second)]
+    return bool(schemas[0].since_version == schemas[1].since_version)
+
+
+def _import_domains(model: ir.Model, functions: Functions) -> None:
+    """Import what the bodies need. A domain of ours in two versions is not imported, as in any
+    file that holds both: nodes tell theirs by their inputs."""
+    imports, used = model.graph.opset_imports, {node.domain for node in model.graph.all_nodes()}
+    for function in functions.values():
+        for domain, version in function.graph.opset_imports.items():
+            if domain not in used - {""} or imports.setdefault(domain, version) == version:
+                continue
+            if not any(versions_of(domain, node.op_type) for node in model.graph.all_nodes()):
+                raise ModelError(
+                    f"the model imports {domain!r} version {imports[domain]}, its local function "
+                    f"{function.name!r} version {version}; export it with one of them"
+                )
+            imports[domain] = 0
+    for domain in [each for each, version in imports.items() if version == 0]:
+        del imports[domain]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies of local functions stand in the place of their calls, and compute what they did."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, parser
+from onnx.reference import ReferenceEvaluator
+
+import anybit
+from anybit.errors import ModelError
+from anybit.onnx import prepare, read, reference_ops
+from anybit.onnx.passes import InlineFunctions
+
+X = np.array([[-1.5, 0.25, 2, 3]], np.float32)
+
+MODEL = """<ir_version: 8, opset_import: ["": {model}, "mine": 1 {ours}]>
+g (float[1, 4] x) => (float[1, 4] y) <float s = {{0.5}}> {{
+  a = mine.Block<width = 3>(x, s)
+  b = mine.Block<width = 5>(a, s)
+  y = mine.Either(b, a)
+}}
+<domain: "mine", opset_import: ["": {function}, "qonnx.custom_op.general": 1]>
+Block <width> (value, scale) => (b)
+{{
+  zero = Constant<value = float {{0}}>()
+  bits = Constant<value_int: int = @width>()
+  wide = Cast<to = 1>(bits)
+  b = qonnx.custom_op.general.Quant<signed = 1>(value, scale, zero, wide)
+}}
+<domain: "mine", opset_import: ["": {function}, "mine": 1]>
+Either (value, other) => (b)
+{{
+  zero = Constant<value = float {{0}}>()
+  sum = ReduceSum<keepdims = 0>(other)
+  go = Greater(sum, zero)
+  q = mine.Block<width = 2>(value, sum)
+  b = If(go) <
+    then_branch = g1 () => (t) {{ t = mine.Block<width = 4>(value, sum) }},
+    else_branch = g2 () => (e) {{ e = Neg(q) }}
+  >
+}}"""
+
+
+def functions(model: int, function: int, ours: str = "") -> onnx.ModelProto:
+    return parser.parse_model(MODEL.format(model=model, function=function, ours=ours))
+
+
+def wanted() -> np.ndarray:
+    a = anybit.int_quant(X, 0.5, 0, 3)
+    b = anybit.int_quant(a, 0.5, 0, 5)
+    assert a.sum() > 0
+    return anybit.int_quant(b, a.sum(), 0, 4)
+
+
+def test_attributes_names_and_branches() -> None:
+    proto = functions(17, 17)
+    model = read(proto)
+    InlineFunctions()(model)
+    assert not model.functions
+    assert {node.domain for node in model.graph.all_nodes()} == {"", "qonnx.custom_op.general"}
+    names = [value.name for node in model.graph.all_nodes() for value in node.outputs]
+    assert len(set(names)) == len(names)
+    assert {"a", "b", "y"} <= set(names)
+    plain = ir.to_proto(model)
+    onnx.checker.check_model(plain)
+    found = ReferenceEvaluator(plain, new_ops=reference_ops()).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(found, wanted())
+    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], wanted())
+
+
+@pytest.mark.parametrize(
+    ("model", "function"), [(17, 13), (13, 17), (17, 18), (18, 17), (21, 13), (13, 21)]
+)
+def test_versions_that_differ(model: int, function: int) -> None:
+    proto = functions(model, function, ', "qonnx.custom_op.general": 1')
+    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], wanted())
+    for form in ("qonnx", "standard"):
+        converted = anybit.convert(proto, to=form).model
+        assert converted.graph.opset_imports[""] >= max(model, function)
+        np.testing.assert_array_equal(anybit.load(converted).run(X)["y"], wanted())
+    assert all(each.severity != "error" for each in anybit.check(proto))
+
+
+def test_a_version_that_means_something_else_is_not_inlined() -> None:
+    """Hardmax looked at all axes behind its own before opset 13."""
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 13, "mine": 1]>
+    g (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = mine.Top(x) }
+    <domain: "mine", opset_import: ["": 11]>
+    Top (a) => (b) { b = Hardmax<axis = 1>(a) }""")
+    with pytest.raises(ModelError, match="Hardmax"):
+        anybit.load(proto)
+
+
+def test_results_that_are_inputs() -> None:
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "mine": 1]>
+    g (float[2] x) => (float[2] y, float[2] z, float[2] w) { y, z, w = mine.Copy(x) }
+    <domain: "mine", opset_import: ["": 17]>
+    Copy (a) => (a, b, b) { b = Neg(a) }""")
+    result = anybit.load(proto).run(np.array([1, -2], np.float32))
+    assert {name: list(array) for name, array in result.items()} == {
+        "y": [1, -2],
+        "z": [-1, 2],
+        "w": [-1, 2],
+    }
+
+
+def test_inputs_and_attributes_that_are_left_out() -> None:
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "mine": 1]>
+    g (float[3] x) => (float[3] y) { y = mine.Limit(x) }
+    <domain: "mine", opset_import: ["": 17]>
+    Limit <slope> (a, low) => (b) {
+      c = Clip(a, low)
+      b = LeakyRelu<alpha: float = @slope>(c)
+    }""")
+    result = anybit.load(proto).run(np.array([-100, 0, 5], np.float32))["y"]
+    np.testing.assert_array_equal(result, [-1, 0, 5])
+
+
+def test_too_many_inputs() -> None:
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "mine": 1]>
+    g (float[3] x) => (float[3] y) { y = mine.One(x, x) }
+    <domain: "mine", opset_import: ["": 17]>
+    One (a) => (b) { b = Neg(a) }""")
+    with pytest.raises(ModelError, match=r"node 'y' \(One\): .* takes 1 inputs"):
+        anybit.load(proto)
+
+
+def doubling(levels: int) -> onnx.ModelProto:
+    """Functions that each call the one before twice."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("m", 1)]
+    bodies = [[helper.make_node("Neg", ["a"], ["b"])]]
+    for level in range(levels):
+        first = helper.make_node(f"f{level}", ["a"], ["t"], domain="m")
+        bodies.append([first, helper.make_node(f"f{level}", ["t"], ["b"], domain="m")])
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
+    call = helper.make_node(f"f{levels}", ["x"], ["y"], domain="m")
+    return helper.make_model(
+        helper.make_graph([call], "g", [x], [y]),
+        opset_imports=imports,
+        ir_version=8,
+        functions=[
+            helper.make_function("m", f"f{level}", ["a"], ["b"], nodes, imports)
+            for level, nodes in enumerate(bodies)
+        ],
+    )
+
+
+def test_many_calls() -> None:
+    assert len(prepare(doubling(10)).graph) == 1024
+
+
+def test_too_many_calls() -> None:
+    with pytest.raises(ModelError, match="expand to 65536 nodes, too many"):
+        anybit.load(doubling(16))
