@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from anybit.torch import nn  # noqa: E402  after the check for torch
+from anybit.torch import nn, quantize_model  # noqa: E402  after the check for torch
 
 functional = torch.nn.functional
 
@@ -151,3 +151,29 @@ def test_gradient_checkpoints() -> None:
         functional.cross_entropy(result, classes).backward()
         gradients.append([value.grad for value in model.parameters()])
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_activation_checkpointing_counts_a_batch_once(use_reentrant: bool) -> None:
+    """The pass that backward repeats has the scale of the first one, and the same gradients."""
+    from torch.utils.checkpoint import checkpoint
+
+    def trained(repeat: bool) -> tuple[Any, list[Any]]:
+        torch.manual_seed(0)
+        model = quantize_model(
+            torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)),
+            {"weight": "int4", "activation": "int8 ema"},
+        )
+        gradients = []
+        for step in range(3):
+            x = torch.randn(8, 4, requires_grad=True) * (step + 1)
+            y = checkpoint(model, x, use_reentrant=use_reentrant) if repeat else model(x)
+            model.zero_grad()
+            y.square().sum().backward()
+            gradients.append([each.grad.clone() for each in model.parameters()])
+        return [each.input_quantizer.scale.value for each in (model[0], model[2])], gradients
+
+    (wanted, wanted_gradients), (got, gradients) = trained(False), trained(True)
+    assert all(torch.equal(one, other) for one, other in zip(wanted, got, strict=True))
+    for one, other in zip(wanted_gradients, gradients, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

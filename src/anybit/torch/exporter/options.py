@@ -73,7 +73,4 @@ def _is_integer(dtype: ir.DataType | None) -> bool:
 
 
 def _stored(attribute: Attribute, value: bool | int | str) -> int | str:
-    if not isinstance(value, str):
-        return int(value)
-    is_mode = attribute.default in RoundingMode.__members__
-    return RoundingMode.parse(value).value if is_mode else value
+    return attribute.stored(RoundingMode.parse(value).value if attribute.is_mode else value)

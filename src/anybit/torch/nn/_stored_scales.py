@@ -188,8 +188,9 @@ class EmaScale(StoredScale):
     """An exponential moving average of the scale of "absmax", updated in training mode.
 
     value = momentum * value + (1 - momentum) * new, before it is used; the first x sets it. In
-    eval mode it stays. It is a buffer, without a gradient: DistributedDataParallel copies that of
-    rank 0 to all ranks before each step, so that what other ranks have seen is not in it.
+    eval mode it stays, and so it does where activation checkpointing computes a forward pass again.
+    It is a buffer, without a gradient: DistributedDataParallel copies that of rank 0 to all ranks
+    before each step, so that what other ranks have seen is not in it.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class EmaScale(StoredScale):
     def measured(self, x: torch.Tensor) -> torch.Tensor:
         if self.training and self.can_start(x):
             self.initialize(x)
-        elif self.training and x.numel():
+        elif self.training and x.numel() and not _repeating():
             value = self.known()
             self.set(value.lerp(self._covering(x).to(value.dtype), 1 - self.momentum))
         return self.known()
@@ -211,3 +212,9 @@ class EmaScale(StoredScale):
 
     def _covering(self, x: torch.Tensor) -> torch.Tensor:
         return self.reach.covering(finite(x), self.layout.reduced(x))
+
+
+def _repeating() -> bool:
+    """Whether a backward pass runs this forward pass once more: its batch has been counted."""
+    # Compilers cannot follow the question; what they repeat has no effects.
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
