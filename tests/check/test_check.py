@@ -61,7 +61,7 @@ REMARKS = {
     "saturation": (minifloat(saturation=0), "no-saturation", "saturation=0 does not change"),
     "subnormals": (minifloat(has_subnormal=0), "no-subnormals", "has_subnormal=0"),
     "max_val 500": (minifloat(500), "limit-not-reached", "max_val 500 is above 480"),
-    "max_val 450": (minifloat(450), "limit-off-grid", "max_val 450 is no value of"),
+    "max_val 450": (minifloat(450), "limit-off-grid", "max_val 450 is not a value of"),
     "ratio 3": (requantizer(out_scale=3), "scale-ratio", "3, no power of two"),
     "zero-point of trunc": (requantizer(zeropt=2), "zero-point-fraction", "is 0.5, no integer"),
     "zero-point of old trunc": (

@@ -69,7 +69,7 @@ class _Names:
 def _wanted(operator: Operator, moving: list[bool]) -> list[str]:
     """The inputs by which the result is differentiated. TypeError for one that has no derivative.
 
-    A result of integers has none at all, which is no error: it ends the way back.
+    A result of integers has none at all, which is not an error: no cotangent goes further back.
     """
     names = [item.name for item, moves in zip(operator.inputs, moving, strict=False) if moves]
     if not operator.differentiable:

@@ -20,7 +20,7 @@ def _axes(x: Any) -> frozenset[str]:
 def all_alike(arrays: list[Any]) -> list[Any]:
     """The arrays, each varying along all axes that any of them varies along.
 
-    What arrives from behind for an array that did not vary is summed along those axes.
+    The cotangent of an array that did not vary is summed along those axes.
     """
     union = frozenset().union(*map(_axes, arrays))
     return [_along(x, tuple(sorted(union - _axes(x)))) for x in arrays]

@@ -36,7 +36,7 @@ def namespace(x: Any) -> Any:
 
 
 def _dtype_name(x: Any) -> str:
-    # float16 and bfloat16 are no part of the array API; libraries agree on the names only.
+    # float16 and bfloat16 are not part of the array API; libraries agree on the names only.
     return str(x.dtype).rpartition(".")[2]
 
 
@@ -106,7 +106,7 @@ def delivered(result: Any, x: Any, out: Any) -> Any:
 def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
     """One parameter as an array beside x: the compute type, or integers where they are asked for.
 
-    Raises TypeError for what is no real number and ValueError for values outside the domain.
+    Raises TypeError for what is not a real number and ValueError for values outside the domain.
     """
     xp = namespace(x)
     values = checked(value, domain, name)

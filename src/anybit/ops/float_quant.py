@@ -93,7 +93,7 @@ def _limit_remarks(call: Call) -> Iterator[Remark]:
     if off_grid:
         yield Remark(
             "limit-off-grid",
-            f"max_val {off_grid[0]:g} is no value of {full}, but results are clipped to it",
+            f"max_val {off_grid[0]:g} is not a value of {full}, but results are clipped to it",
             "set max_val to a value of the format",
         )
 
@@ -180,8 +180,8 @@ def float_quant(
         sign of a zero and of a negative underflow is kept.
 
     Raises:
-        ValueError: A width or bias that is no integer in its range, a NaN or negative max_val, an
-            unknown rounding mode, a parameter that does not broadcast to x, an `out` of another
+        ValueError: A width or bias that is not an integer in its range, a NaN or negative max_val,
+            an unknown rounding mode, a parameter that does not broadcast to x, an `out` of another
             shape or dtype.
         TypeError: An x or a parameter of a dtype that is not real.
 

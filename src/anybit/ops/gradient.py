@@ -36,17 +36,17 @@ def carried_back(
 ) -> dict[str, Any]:
     """For each wanted input the gradient of the loss, in the input's shape and dtype.
 
-    `gradient` is that of the loss with respect to the result. Where a partial derivative is 0
-    the product is, whatever arrives. Products are summed over what broadcasting repeated, in the
-    compute type.
+    `gradient` is the upstream gradient, of the loss with respect to the result. Where a partial
+    derivative is 0 the product is, whatever the upstream gradient. Products are summed over what
+    broadcasting repeated, in the compute type.
     """
     found = {}
     with np.errstate(all="ignore"):
         for name in wanted:
             value, partial = inputs[name], partials[name]
             xp = namespace(partial)
-            arriving = cast(gradient, partial.dtype)
-            product = xp.where(partial == 0, xp.zeros_like(arriving), arriving * partial)
+            upstream = cast(gradient, partial.dtype)
+            product = xp.where(partial == 0, xp.zeros_like(upstream), upstream * partial)
             found[name] = cast(_summed_to(product, tuple(value.shape)), value.dtype)
     return found
 

@@ -31,7 +31,7 @@ class Coding(StrEnum):
     SIGN = "sign"
     """+1 for x >= 0, -1 elsewhere, NaN included."""
     OTHER = "other"
-    """In a way of its own; the codes of known results can still be told."""
+    """In a way of its own; the codes of known results can still be found."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class IntegerGrid:
         """(code - zeropt) * scale, as DequantizeLinear computes it in float32.
 
         The difference is taken in integers that hold it: in the codes' own type it would wrap.
-        Zero-points that are no such integers are subtracted in float32.
+        Zero-points that are not such integers are subtracted in float32.
         """
         wide = codes.astype(np.int64 if codes.dtype.itemsize > 2 else np.int32)
         zeropt = self.zeropt

@@ -80,7 +80,7 @@ def zeropt_remarks(zeropt: Any, codes: range) -> Iterator[Remark]:
     if fractions.size:
         yield Remark(
             "zero-point-fraction",
-            f"zero-point {fractions[0]:g} is no integer",
+            f"zero-point {fractions[0]:g} is not an integer",
             "round it: integer hardware and types cannot hold it",
         )
     outside = values[(values < codes[0]) | (values > codes[-1])]
@@ -172,7 +172,7 @@ def int_quant(
         unsigned saturates at 33554432.
 
     Raises:
-        ValueError: A width that is no integer >= 1, an unknown rounding mode, a parameter that
+        ValueError: A width that is not an integer >= 1, an unknown rounding mode, a parameter that
             does not broadcast to x, an `out` of another shape or dtype.
         TypeError: An x or a parameter of a dtype that is not real.
 

@@ -54,7 +54,7 @@ class Operator:
     `result_dtype` names the result's dtype, given the attributes; without it the result has x's.
     `place` shapes a parameter so that it broadcasts to x, or refuses it, by looking at shapes only.
 
-    `grid` tells which values a call can give and `from_grid` which call gives those of a grid;
+    `grid` says which values a call can give and `from_grid` which call gives those of a grid;
     None stands for an operator or a call of which that cannot be said. `remarks` says what is
     legal in a call but seldom meant.
     """

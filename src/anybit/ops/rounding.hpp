@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seven rounding modes for one element. A zero result carries the operand's sign; NaN and
-// infinities pass. All of it is straight-line code that vectorises.
+// infinities pass. All of it is straight-line code that vectorizes.
 #pragma once
 
 #include <cctype>

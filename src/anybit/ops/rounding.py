@@ -31,7 +31,7 @@ class RoundingMode(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> "RoundingMode":
-        """The mode of that name. ValueError if there is none, TypeError if it is no string."""
+        """The mode of that name. ValueError if there is none, TypeError if it is not a string."""
         if not isinstance(name, str):
             raise TypeError(f"rounding_mode must be a string, got {name!r}")
         try:

@@ -77,7 +77,7 @@ def trunc_v1(
         An array of x's shape and dtype. NaN stays NaN; infinities pass.
 
     Raises:
-        ValueError: A width that is no integer >= 1, an unknown rounding mode, a parameter that
+        ValueError: A width that is not an integer >= 1, an unknown rounding mode, a parameter that
             does not broadcast to x, an `out` of another shape or dtype.
         TypeError: An x or a parameter of a dtype that is not real.
 

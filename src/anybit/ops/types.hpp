@@ -126,7 +126,7 @@ class Error : public std::runtime_error {
   Kind kind;
 };
 
-// Text of a stranger as an error message shows it: in quotes, with unprintable bytes spelled out.
+// Untrusted text as an error message shows it: in quotes, with unprintable bytes escaped.
 inline std::string quoted(std::string_view text) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string result = "'";

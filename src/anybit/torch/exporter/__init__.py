@@ -2,7 +2,7 @@
 """Modules of PyTorch as ONNX files.
 
 export           a file, or a model, with quantizers and standard operators only
-Exported         what `export` tells about it
+Exported         the result: the model, and how it compares with the module
 export_options   what `torch.onnx.export` needs to know of the operators
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an export tells."""
+"""The report of an export."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +37,7 @@ class Exported(Result):
 
     @property
     def steps(self) -> float | None:
-        """The most quantisation steps by which a quantized tensor differs; 0 if none does.
+        """The most quantization steps by which a quantized tensor differs; 0 if none does.
 
         None if nothing was compared.
         """

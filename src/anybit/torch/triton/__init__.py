@@ -86,12 +86,12 @@ def backward_plan(
     """The kernel for such inputs; they have been checked."""
     layouts = layouts_of((*inputs, gradient))
     varying = (0, len(inputs))
-    *traced, arriving = (
+    *traced, upstream = (
         _recorded(layout, place, place in varying) for place, layout in enumerate(layouts)
     )
     names = [declared.name for declared in operator.inputs[: len(inputs)]]
     found = carried_back(
-        arriving,
+        upstream,
         dict(zip(names, traced, strict=True)),
         operator.partials(*traced, **attributes),
         wanted,
