@@ -14,17 +14,27 @@ from rich.table import Table
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size
 from anybit.cli._report import Json, Report, check_report, deliver
-from anybit.onnx.conversion import NEWEST_OPSET, Conversion
+from anybit.onnx.conversion import Conversion
 from anybit.onnx.conversion import convert as convert_model
 from anybit.onnx.forms import Form
 from anybit.onnx.report import Step
+from anybit.onnx.runtimes import NEWEST_OPSET
 from anybit.text import shown
 
 
 def convert(
     model: Annotated[Path, typer.Argument(help="The .onnx file.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The result.")],
-    to: Annotated[Form, typer.Option("--to", help="The form of the result.")],
+    to: Annotated[Form | None, typer.Option("--to", help="The form of the result.")] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="RUNTIME",
+            help="What the result is for: onnxruntime, onnxruntime=1.20, web, openvino or any; "
+            "it picks the form and the opset.",
+        ),
+    ] = None,
     allow_approximate: Annotated[
         bool,
         typer.Option(
@@ -52,7 +62,11 @@ def convert(
     was = file_size(model) if model.exists() else ""
     with working("Converting", model):
         conversion = convert_model(
-            model, to=to, allow_approximate=allow_approximate, opset_limit=opset_limit
+            model,
+            to=to,
+            runtime=runtime,
+            allow_approximate=allow_approximate,
+            opset_limit=opset_limit,
         )
         conversion.save(output)
     deliver(_record(conversion), as_json, report)

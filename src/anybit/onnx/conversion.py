@@ -2,7 +2,7 @@
 """Convert models between QONNX and standard ONNX."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -32,9 +32,8 @@ from anybit.onnx.preparation import apply, errors_named_after
 from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.report import Report, Step
-
-NEWEST_OPSET = 25
-"""The newest opset that a conversion asks for; it brings the 2-bit types."""
+from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
+from anybit.onnx.trial import tried
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
 _STANDARD_OPSET = 13
@@ -71,7 +70,8 @@ class Conversion(Result):
 def convert(
     source: Source,
     *,
-    to: str,
+    to: str | None = None,
+    runtime: str | None = None,
     allow_approximate: bool = False,
     opset_limit: int = NEWEST_OPSET,
 ) -> Conversion:
@@ -81,9 +81,17 @@ def convert(
     where `qdq` and `qcdq` quantize a NaN, the runtime gives some code. The opset and the IR version
     are lifted as far as the result needs, and no further. The source is not changed.
 
+    What becomes `qdq` or `qcdq` is tried in the installed ONNX Runtime as everybody loads it, with
+    default options. Where that does not load, or changes values, a Min stands behind each
+    DequantizeLinear if that helps; the last of the remarks says what the model needs. Large models,
+    and those that may run for long, are not tried.
+
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        to: The form: qonnx, standard, portable, qdq or qcdq; see `Form`.
+        to: The form: qonnx, standard, portable, qdq or qcdq; see `Form`. May be left out where
+            the runtime is given, which has a form that it takes best.
+        runtime: What the result is for: "onnxruntime", "onnxruntime=1.20" or another version,
+            "web", "openvino", or "any", for which nothing is tried. It limits the opset.
         allow_approximate: Convert also what has no exact counterpart; `steps` says what changes.
         opset_limit: The newest opset to use: 21 does without 2-bit types, 20 without 4- and 16-bit
             ones.
@@ -92,11 +100,46 @@ def convert(
         ModelError: The model cannot be read, or a node cannot be converted without changing a
             value; the message says which and what to do.
     """
+    if to is None and runtime is None:
+        raise ModelError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")
+    wanted = runtime_named("onnxruntime" if runtime is None else runtime)
     try:
-        form = Form(to)
+        form = wanted.form if to is None else Form(to)
     except ValueError:
         raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
-    work = _Work(source, allow_approximate, opset_limit)
+    options = _Options(allow_approximate, min(opset_limit, wanted.opset_limit))
+    converted = _converted(source, form, options)
+    native = any(is_dequantize(node) for node in converted.model.graph.all_nodes())
+    if form not in (Form.QDQ, Form.QCDQ) or not native or not wanted.tried:
+        return converted
+    return _tried(source, converted, options)
+
+
+def _tried(source: Source, converted: Conversion, options: "_Options") -> Conversion:
+    """The conversion, or one with fences if ONNX Runtime keeps the values of that alone."""
+    trial = tried(converted.model)
+    if trial is None:
+        return converted
+    remark = trial.remark(converted.model.graph.opset_imports.get("", 1))
+    if trial.problem:
+        fenced = _converted(source, converted.form, replace(options, fenced=True))
+        second = tried(fenced.model)
+        if second is not None and not second.problem:
+            converted = fenced
+            remark = second.remark(fenced.model.graph.opset_imports.get("", 1))
+            remark += f"; without a Min behind each DequantizeLinear it {trial.problem}"
+    return replace(converted, remarks=(*converted.remarks, remark))
+
+
+@dataclass(frozen=True)
+class _Options:
+    allow_approximate: bool
+    opset_limit: int
+    fenced: bool = False
+
+
+def _converted(source: Source, form: Form, options: _Options) -> Conversion:
+    work = _Work(source, options)
     match form:
         case Form.QONNX:
             work.lift_native()
@@ -114,10 +157,9 @@ def convert(
 class _Work:
     """A model on its way: normalised, its small constants folded, its types known."""
 
-    def __init__(self, source: Source, allow_approximate: bool, opset_limit: int) -> None:
+    def __init__(self, source: Source, options: _Options) -> None:
         self._source = source
-        self._allow_approximate = allow_approximate
-        self._opset_limit = opset_limit
+        self._options = options
         self.steps: list[Step] = []
         self.remarks: list[str] = []
         self._model = read_copy(source)
@@ -130,7 +172,7 @@ class _Work:
     def lift_native(self) -> None:
         """QuantizeLinear and its kin become operators of ours."""
         self.steps.extend(_renamed(self._names, _names(self._model)))
-        self._reported(FromQdq(allow_approximate=self._allow_approximate))
+        self._reported(FromQdq(allow_approximate=self._options.allow_approximate))
         self._run(Normalize())
 
     def lower_to_native(self, style: Form) -> Mapping[str, str]:
@@ -139,14 +181,15 @@ class _Work:
             opset = needed_opset(
                 self._model,
                 style,
-                self._opset_limit,
+                self._options.opset_limit,
                 _STANDARD_OPSET,
-                allow_approximate=self._allow_approximate,
+                allow_approximate=self._options.allow_approximate,
             )
         native = ToQdq(
             style=style,
-            opset_limit=self._opset_limit,
-            allow_approximate=self._allow_approximate,
+            opset_limit=self._options.opset_limit,
+            allow_approximate=self._options.allow_approximate,
+            fenced=self._options.fenced,
         )
         # First, since lifting the version loses the ranges that nodes are annotated with.
         self._run(LiftOpset(opset))

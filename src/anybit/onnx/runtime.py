@@ -121,6 +121,28 @@ def make_session(
     )
 
 
+def plain_session(
+    model: ir.Model,
+    entries: Mapping[str, str],
+    level: onnxruntime.GraphOptimizationLevel,
+) -> onnxruntime.InferenceSession:
+    """A session as those make it who do not know this package: no operators, no exact options.
+
+    Raises:
+        ModelError: The model is more than one message can hold.
+        Exception: Whatever ONNX Runtime raises for the model; see `reason`.
+    """
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.log_severity_level = 4
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    message, _ = _embedded(*serialize(model))
+    return onnxruntime.InferenceSession(
+        message, options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
+
+
 def run_session(
     session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]
 ) -> dict[str, Array]:

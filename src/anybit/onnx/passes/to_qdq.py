@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write quantizers as QuantizeLinear and DequantizeLinear."""
 
+from dataclasses import replace
+
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -39,10 +41,12 @@ class ToQdq(InPlacePass):
     defines nothing: NaN has no integer code, and where x / scale is infinite the float8 types
     saturate, while the operator gives NaN. In bipolar nodes NaN gives -scale, as it must.
 
-    Nodes that cannot be had so stay, and the report says why (`left`). With
-    `allow_approximate` an integral zero-point of an activation is one that QuantizeLinear adds
-    after rounding, and the step says so. Opset imports and IR version are not changed: types and
-    operators that the model's opset or `opset_limit` lacks are not used.
+    Nodes that cannot be had so stay, and the report says why (`left`). With `allow_approximate`
+    an integral zero-point of an activation is one that QuantizeLinear adds after rounding, and
+    the step says so. With `fenced` a Min stands behind each DequantizeLinear, which changes
+    nothing, but keeps runtimes from making integer operators of what is behind it. Opset
+    imports and IR version are not changed: types and operators that the model's opset or
+    `opset_limit` lacks are not used.
 
     Raises:
         ModelError: An operator refuses its constant inputs, or a tensor cannot be read.
@@ -54,13 +58,14 @@ class ToQdq(InPlacePass):
         style: Form,
         opset_limit: int = 25,
         allow_approximate: bool = False,
+        fenced: bool = False,
     ) -> None:
-        self._options = Options(style, opset_limit, allow_approximate)
+        self._options = Options(style, opset_limit, allow_approximate, fenced)
 
     def call(self, model: ir.Model) -> Report:
         wanted = self._options
         opset = min(wanted.opset, model.graph.opset_imports.get("", 1))
-        options = Options(wanted.style, opset, wanted.allow_approximate)
+        options = replace(wanted, opset=opset)
         writer = QdqWriter(Editor(model))
         steps, left = [], {}
         for node, operator, planned in _planned(model, options):

@@ -62,8 +62,23 @@ class Lifter:
         else:
             quantized, quantizer = self._activation(node, linear, trace.source, lowest, highest)
             note = difference = quantizer.difference
+        self._drop_fence(node, linear)
         action = self._place(node, trace, quantized)
         return Step(name, operator, action, note, exact=not difference)
+
+    def _drop_fence(self, node: ir.Node, linear: Linear) -> None:
+        """Take out a Min right behind the node that no value of its type reaches."""
+        result = node.outputs[0]
+        uses = list(result.uses())
+        fence = uses[0].node if len(uses) == 1 and not result.is_graph_output() else None
+        if fence is None or (fence.domain, fence.op_type) != ("", "Min") or len(fence.inputs) != 2:
+            return
+        bound = next((each for each in fence.inputs if each is not result), None)
+        if bound is None or not is_constant(bound) or fence.graph is not node.graph:
+            return
+        array = array_of(bound)
+        if array.shape == () and array >= linear.type.largest(linear.layout):
+            self._editor.replace(fence, result)
 
     def _place(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
         """The moves, now of values, and the name of what they begin with."""

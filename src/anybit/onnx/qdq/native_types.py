@@ -3,9 +3,11 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from anybit.formats import FloatFormat, float8_e4m3fn, float8_e5m2
+from anybit.ops.grids import Channels
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,13 @@ class NativeType:
     def codes(self) -> range:
         """All codes of an integer type."""
         return range(self.lowest, self.highest + 1)
+
+    def largest(self, channels: Channels) -> np.float32:
+        """No value of these codes is greater, whatever the channel."""
+        highest = self.highest if self.format is None else self.format.largest
+        with np.errstate(all="ignore"):  # infinite where float32 ends
+            values = (np.float32(highest) - channels.zeropt) * channels.scale
+        return np.float32(values.max())
 
     def holds(self, lowest: int, highest: int) -> bool:
         """Whether an integer type has all codes from lowest to highest."""

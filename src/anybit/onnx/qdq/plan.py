@@ -44,6 +44,9 @@ class Options:
     style: Form
     opset: int
     allow_approximate: bool = False
+    fenced: bool = False
+    """A Min behind each DequantizeLinear that changes nothing, but keeps runtimes from making
+    integer operators of what stands behind it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Plan:
     constant: bool
     limit: Limit
     approximation: str = ""
+    fenced: bool = False
 
     @property
     def sign(self) -> bool:
@@ -111,7 +115,7 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
 
     neighbours = frozenset() if constant else neighbours_of(node)
     plans = [
-        Plan(grid, layout, native, dtype, constant, limit, approximation)
+        Plan(grid, layout, native, dtype, constant, limit, approximation, options.fenced)
         for native, limit in _candidates(
             _Subject(grid, layout, constant, neighbours, options.style)
         )

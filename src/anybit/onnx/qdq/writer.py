@@ -139,6 +139,9 @@ class QdqWriter:
             attributes=_axis(layout.axis, codes if codes.shape is not None else node.outputs[0]),
             metadata=metadata,
         )
+        if plan.fenced:
+            bound = self._parameter(node, "largest", np.asarray(plan.type.largest(layout)))
+            result = self._insert(node, "Min", [result, bound], "fenced", _FLOAT)
         if plan.dtype == _FLOAT:
             return result
         return self._insert(

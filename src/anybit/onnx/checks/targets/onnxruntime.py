@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime with the operator library, given the file as it is.
 
-Measured with ONNX Runtime 1.17 to 1.31.
+Measured with ONNX Runtime 1.17 to 1.31. A file of standard operators alone that has QuantizeLinear
+or DequantizeLinear is loaded and run by the installed version, with its default options.
 """
 
 from collections.abc import Iterator
+
+import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.spelling import NEWEST_IR_VERSION, NEWEST_OPSET
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
+from anybit.onnx.trial import tried
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
@@ -32,3 +37,18 @@ def findings(subject: Subject) -> Iterator[Finding]:
         if x is None or x.shape is None or len(x.shape) == 0:
             problem = "the runtime cannot tell the type of the result, since the rank is unknown"
             yield warning(node, "type-not-declared", problem, "run anybit clean, which declares it")
+    yield from _default_options(subject)
+
+
+def _default_options(subject: Subject) -> Iterator[Finding]:
+    """What the runtime's own integer operators change."""
+    if not any(is_quantize(node) or is_dequantize(node) for node in subject.file.graph.all_nodes()):
+        return
+    trial = tried(subject.file, subject.model)
+    if trial is None or not trial.problem:
+        return
+    problem = f"with default options ONNX Runtime {onnxruntime.__version__} {trial.problem}"
+    remedy = f"give the session {trial.setting}" if trial.setting else "use another form"
+    if trial.setting:
+        remedy += ", or run anybit convert --for onnxruntime"
+    yield warning(None, "default-options", problem, remedy)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.conversion import NEWEST_OPSET
 from anybit.onnx.forms import Form
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Options, plan
+from anybit.onnx.runtimes import NEWEST_OPSET
 
 
 def findings(subject: Subject) -> Iterator[Finding]:

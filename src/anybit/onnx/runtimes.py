@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtimes that a model can be converted for: the form they take, and up to which opset."""
+
+import re
+from dataclasses import dataclass
+
+from anybit.errors import ModelError
+from anybit.onnx.forms import Form
+
+NEWEST_OPSET = 25
+"""The newest opset that a conversion asks for; it brings the 2-bit types."""
+
+# From which version of ONNX Runtime on a model of an opset loads: as measured, so with gaps.
+_ONNX_RUNTIME = (((1, 17), 20), ((1, 20), 21), ((1, 23), 23), ((1, 26), NEWEST_OPSET))
+
+# Forms as measured (OpenVINO 2026.4), or those that ask for least (ONNX Runtime's web build).
+_OTHERS = {"web": (Form.QCDQ, 20), "openvino": (Form.QDQ, 24), "any": (Form.QDQ, NEWEST_OPSET)}
+
+NAMES = "onnxruntime, onnxruntime=1.20 (or another version), web, openvino or any"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a conversion heeds of the runtime it is for.
+
+    Attributes:
+        form: The form that the runtime takes best.
+        opset_limit: The newest opset that it loads.
+        tried: Whether the installed ONNX Runtime is asked what it makes of the result.
+    """
+
+    form: Form
+    opset_limit: int
+    tried: bool
+
+
+def runtime_named(name: str) -> Runtime:
+    """The runtime of a name.
+
+    Raises:
+        ModelError: There is none of that name, or it is older than what is supported.
+    """
+    if name in _OTHERS:
+        return Runtime(*_OTHERS[name], tried=False)
+    if name == "onnxruntime":
+        return Runtime(Form.QDQ, NEWEST_OPSET, tried=True)
+    version = re.fullmatch(r"onnxruntime=(\d+)\.(\d+)(\.\d+)?", name)
+    if version is None:
+        raise ModelError(f"the runtime must be {NAMES}, got {name!r}")
+    wanted = int(version[1]), int(version[2])
+    opsets = [opset for known, opset in _ONNX_RUNTIME if known <= wanted]
+    if not opsets:
+        raise ModelError(f"the runtime must be onnxruntime=1.17 or newer, got {name!r}")
+    return Runtime(Form.QDQ, opsets[-1], tried=True)
+
+
+def oldest_onnxruntime(opset: int) -> str:
+    """The oldest version of ONNX Runtime that loads models of an opset, of those measured."""
+    newest = _ONNX_RUNTIME[-1][0]
+    version = next((known for known, newest in _ONNX_RUNTIME if opset <= newest), newest)
+    return ".".join(map(str, version))

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What plain ONNX Runtime makes of a model: default options, no operators of ours.
+
+It replaces QuantizeLinear, DequantizeLinear and what stands between by integer operators. Some it
+cannot run, so that the session fails; others round differently.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime  # type: ignore[import-untyped]
+
+from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.runtime import evaluate, plain_session, run_session
+from anybit.onnx.runtimes import oldest_onnxruntime
+
+# More is not tried: it would take long, or memory that the model itself does not ask for.
+_MOST_BYTES = 2**28
+_MOST_ELEMENTS = 2**26
+_ENDLESS = {"Loop", "Scan"}
+# The sizes of their results may be numbers in the file.
+_GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsample"}
+
+# A share of the largest result: sums in another order stay below, a quantization step above.
+_SAME = 1e-5
+_MAGNITUDES = (0.3, 3.0, 30.0)
+
+_DISABLE = "session.disable_quant_qdq"
+_NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+_ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+# What a session can be given, the least first.
+_SETTINGS: tuple[tuple[str, dict[str, str], onnxruntime.GraphOptimizationLevel], ...] = (
+    ("", {}, _ALL),
+    (f"{_DISABLE} = 1", {_DISABLE: "1"}, _ALL),
+    (f"{_DISABLE} = 1 and no graph optimization", {_DISABLE: "1"}, _NONE),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of it.
+
+    Attributes:
+        problem: What plain ONNX Runtime does wrong; empty if nothing.
+        setting: What a session must be given, so that it does not; empty if nothing helps.
+    """
+
+    problem: str = ""
+    setting: str = ""
+
+    def remark(self, opset: int) -> str:
+        """What a model of that opset needs, in one line."""
+        needs = f"needs ONNX Runtime {oldest_onnxruntime(opset)} or newer"
+        tried = f"ONNX Runtime {onnxruntime.__version__}"
+        if not self.problem:
+            return f"{needs}; default options keep its values (tried with {tried})"
+        asked = f" with {self.setting}" if self.setting else ""
+        return f"{needs}{asked}: with default options {tried} {self.problem}"
+
+
+@quiet()
+def tried(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
+    """Load a model as it is, run it on numbers of several magnitudes, and compare.
+
+    None where it is not tried: it is large, may run for long, needs other operators, or does not
+    run on made-up inputs, whose free sizes are 1. `typed` is the same model with the shapes that
+    follow from its inputs, where the model itself does not declare them.
+    """
+    if not _is_harmless(model if typed is None else typed):
+        return None
+    feeds = [_feeds(model, magnitude) for magnitude in _MAGNITUDES]
+    if None in feeds:
+        return None
+    known = [each for each in feeds if each is not None]
+    try:
+        wanted = [evaluate(model, each) for each in known]
+    except Exception:  # the runtime's errors share no base; what it refuses, it says at run time
+        return None
+    problem = ""
+    for setting, entries, level in _SETTINGS:
+        found = _problem(model, known, wanted, entries, level)
+        if not found:
+            return Trial(problem, setting)
+        problem = problem or found
+    return Trial(problem)
+
+
+def _problem(
+    model: ir.Model,
+    feeds: list[dict[str, Array]],
+    wanted: list[dict[str, Array]],
+    entries: Mapping[str, str],
+    level: onnxruntime.GraphOptimizationLevel,
+) -> str:
+    try:
+        session = plain_session(model, entries, level)
+    except Exception:  # as above
+        return "does not load it"
+    worst = 0.0
+    for given, expected in zip(feeds, wanted, strict=True):
+        try:
+            actual = run_session(session, given)
+        except Exception:  # as above
+            return "loads, but does not run it"
+        differences = (_difference(actual[name], expected[name]) for name in expected)
+        worst = max(worst, *differences, 0.0)
+    return f"changes its outputs by up to {worst:.2g} of the largest" if worst > _SAME else ""
+
+
+def _difference(actual: Array, expected: Array) -> float:
+    """The largest one, as a share of the largest number expected."""
+    if actual.shape != expected.shape:
+        return np.inf
+    if actual.dtype.kind == "b" or actual.size == 0:
+        return float(not np.array_equal(actual, expected))
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    usual = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~usual], b[~usual], equal_nan=True):
+        return np.inf
+    if not usual.any():
+        return 0.0
+    largest = float(np.abs(b[usual]).max())
+    return float(np.abs(a - b)[usual].max()) / (largest or 1.0)
+
+
+def _is_harmless(model: ir.Model) -> bool:
+    constants = (value.const_value for value in model.graph.initializers.values())
+    if sum(tensor.nbytes for tensor in constants if tensor is not None) > _MOST_BYTES:
+        return False
+    for node in model.graph.all_nodes():
+        if node.domain or node.op_type in _ENDLESS:
+            return False
+        if node.op_type in _GROWING and any(_elements(each) is None for each in node.outputs):
+            return False
+        if any((_elements(each) or 0) > _MOST_ELEMENTS for each in node.outputs):
+            return False
+    return True
+
+
+def _elements(value: ir.Value) -> int | None:
+    """How many elements it has with free sizes of 1; None if its rank is not known."""
+    if value.shape is None:
+        return None
+    count = 1
+    for size in value.shape:
+        count *= size if isinstance(size, int) else 1
+    return count
+
+
+def _feeds(model: ir.Model, magnitude: float) -> dict[str, Array] | None:
+    numbers = np.random.default_rng(0)
+    feeds = {}
+    for value in model.graph.inputs:
+        if value.name in model.graph.initializers:
+            continue
+        if value.dtype is None or value.shape is None or (_elements(value) or 0) > _MOST_ELEMENTS:
+            return None
+        shape = [size if isinstance(size, int) and size >= 0 else 1 for size in value.shape]
+        array = magnitude * numbers.standard_normal(shape)
+        if value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+            array = np.zeros(shape)
+        try:
+            feeds[str(value.name)] = np.asarray(array).astype(value.dtype.numpy())
+        except (TypeError, ValueError):  # strings
+            return None
+    return feeds

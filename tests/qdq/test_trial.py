@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converted models in ONNX Runtime as everybody loads it: with default options."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from places import MODELS, needs_models
+from small_models import kinds
+
+import anybit
+from anybit.errors import ModelError
+from anybit.onnx.conversion import Conversion, convert
+from anybit.onnx.forms import Form
+from anybit.onnx.trial import Trial, tried
+
+NETWORKS = (
+    "TFC_1W1A",
+    "TFC_2W2A",
+    "cnv_1w1a",
+    "kwsmlp_w3a3",
+    "mobilenet_w4a4",
+    "qkeras_jettagging",
+)
+
+# A product whose integer operator rounds ties in another way, and one of 2-bit weights.
+PRODUCT = """<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
+graph (float[n, 4] x) => (float[n, 4] y) <float s = {0.5}, float t = {0.3}, float z = {0},
+    float b = {%d}, float[4, 4] w = {1, -1, 1, 0, 0, 1, -1, 1, 1, 0, 1, 1, -1, 1, 0, 1}> {
+    a = qonnx.custom_op.general.IntQuant(x, s, z, b)
+    v = qonnx.custom_op.general.IntQuant(w, s, z, b)
+    m = MatMul(a, v)
+    y = qonnx.custom_op.general.IntQuant(m, t, z, b)
+}"""
+
+
+def plain(converted: Conversion, x: np.ndarray) -> np.ndarray:
+    file = ir.to_proto(converted.model).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    loaded = onnxruntime.InferenceSession(file, options)
+    return loaded.run(None, {loaded.get_inputs()[0].name: x})[0]
+
+
+def product(bits: int) -> onnx.ModelProto:
+    return onnx.parser.parse_model(PRODUCT % bits)
+
+
+def test_what_default_options_do_not_load_gets_fences() -> None:
+    """2-bit weights before a MatMul."""
+    bare = convert(product(2), to="qdq", runtime="any")
+    assert not bare.remarks
+    assert tried(bare.model) == Trial("does not load it", "session.disable_quant_qdq = 1")
+    with pytest.raises(Exception, match=r"."):
+        plain(bare, np.ones((1, 4), np.float32))
+    converted = convert(product(2), to="qdq")
+    x = np.float32(np.random.default_rng(0).normal(0, 2, (50, 4)))
+    np.testing.assert_array_equal(plain(converted, x), anybit.load(product(2)).run(x)["y"])
+    (remark,) = converted.remarks
+    assert remark.startswith("needs ONNX Runtime 1.26 or newer; default options keep its values")
+    assert remark.endswith("without a Min behind each DequantizeLinear it does not load it")
+
+
+def test_fences_are_gone_on_the_way_back() -> None:
+    converted = convert(product(2), to="qdq")
+    assert "Min" in kinds(converted.model)
+    back = convert(converted.model, to="qonnx")
+    assert kinds(back.model) == ["IntQuant", "IntQuant", "MatMul", "IntQuant"]
+
+
+def test_a_limit_behind_a_pair_stays() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    graph (float[n] x) => (float[n] y) <float s = {0.5}, int8 z = {0}, float limit = {63}> {
+        q = QuantizeLinear(x, s, z)
+        d = DequantizeLinear(q, s, z)
+        y = Min(d, limit)
+    }"""
+    low = onnx.parser.parse_model(text)
+    assert kinds(convert(low, to="qonnx").model) == ["IntQuant", "Min"]
+    same = onnx.parser.parse_model(text.replace("63", "63.5"))
+    assert kinds(convert(same, to="qonnx").model) == ["IntQuant"]
+
+
+@needs_models
+@pytest.mark.parametrize("form", [Form.QDQ, Form.QCDQ])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name: str, form: Form) -> None:
+    path = MODELS / f"{name}.onnx"
+    converted = convert(path, to=form)
+    x = np.load(path.with_suffix(".npz"))["x"][:1]
+    (wanted,) = anybit.load(path).run(x).values()
+    # Sums of floats in another order; a quantization step is 1e-2.
+    np.testing.assert_allclose(plain(converted, x), wanted, rtol=0, atol=1e-5)
+    assert "default options keep its values" in converted.remarks[-1]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "form", "opset"),
+    [
+        ("onnxruntime", Form.QDQ, 25),
+        ("onnxruntime=1.30.2", Form.QDQ, 25),
+        ("onnxruntime=1.22", Form.QDQ, 17),
+        ("onnxruntime=1.17", Form.QDQ, 17),
+        ("openvino", Form.QDQ, 17),
+        ("web", Form.QCDQ, 17),
+        ("any", Form.QDQ, 25),
+    ],
+)
+def test_runtimes(runtime: str, form: Form, opset: int) -> None:
+    converted = convert(product(2), runtime=runtime)
+    assert converted.form is form
+    assert converted.model.graph.opset_imports[""] == (
+        21 if opset == 17 and form is Form.QDQ and "1.17" not in runtime else opset
+    )
+    assert convert(product(2), to="standard", runtime=runtime).form is Form.STANDARD
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "onnxruntime=1.16", "onnxruntime=new", ""])
+def test_other_runtimes(name: str) -> None:
+    with pytest.raises(ModelError, match=r"the runtime must be onnxruntime.*got"):
+        convert(product(2), runtime=name)
+
+
+def test_neither_form_nor_runtime() -> None:
+    with pytest.raises(ModelError, match=r"to must be one of .*or name the runtime"):
+        convert(product(2))
+
+
+def test_what_may_run_for_long_is_not_tried() -> None:
+    loop = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        graph (float[n] x) => (float[n] y) <int64 most = {9223372036854775807}, bool yes = {1},
+            float s = {0.5}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)
+            d = DequantizeLinear(q, s, z)
+            y = Loop(most, yes, d) <body = b (int64 i, bool c, float[n] v) => (bool e, float[n] w) {
+                e = Identity(c)
+                w = Neg(v)
+            }>
+        }"""
+    )
+    assert tried(ir.from_proto(loop)) is None
+    assert not convert(loop, to="qdq").remarks
+
+
+def test_check_says_what_default_options_do() -> None:
+    bare = convert(product(2), runtime="any").model
+    (found,) = [
+        each for each in anybit.check(bare, "onnxruntime") if each.code == "default-options"
+    ]
+    assert "does not load it" in found.problem
+    assert "session.disable_quant_qdq = 1" in found.remedy
+    fenced = convert(product(2), to="qdq").model
+    assert "default-options" not in {each.code for each in anybit.check(fenced, "onnxruntime")}
