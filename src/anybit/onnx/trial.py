@@ -14,7 +14,7 @@ import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.runtime import evaluate, plain_session, run_session
+from anybit.onnx.runtime import make_session, plain_session, run_session
 from anybit.onnx.runtimes import oldest_onnxruntime
 
 # More is not tried: it would take long, or memory that the model itself does not ask for.
@@ -76,7 +76,8 @@ def tried(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
         return None
     known = [each for each in feeds if each is not None]
     try:
-        wanted = [evaluate(model, each) for each in known]
+        exact = make_session(model)
+        wanted = [run_session(exact, each) for each in known]
     except Exception:  # the runtime's errors share no base; what it refuses, it says at run time
         return None
     problem = ""
