@@ -43,13 +43,9 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     * What the checker of `onnx` refuses.
     * Shapes that a value is declared with, and does not have.
     * Sums that float32 does not compute exactly.
-<<<<<<< HEAD
-    * What the target cannot take, if one is given: one of `TARGETS`.
     * Inputs that no output needs, and outputs that depend on no input.
-=======
     * What the target cannot take, if one is given: one of `TARGETS`. For "onnxruntime" a model that
       holds QuantizeLinear is loaded and run there, if it is small.
->>>>>>> a4f1517 (A trial changes nothing of its model; the page of check names what it finds)
 
     Errors come first, then warnings, each kind in the order of the list. What is wrong in one way
     in several nodes is one finding, which names them all.
