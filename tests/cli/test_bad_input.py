@@ -25,10 +25,10 @@ ABSURD = b"\x93NUMPY\x01\x00\x76\x00" + HEADER.ljust(117) + b"\n"
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.npy", b"", "no .npy or .npz"),
-        ("a.npy", b"\x93NUMPY\x01\x00", "no .npy or .npz"),
-        ("a.npz", b"PK\3\4", "no .npy or .npz"),
-        ("a.npy", pickle.dumps(Exploding()), "no .npy or .npz"),
+        ("a.npy", b"", "not an .npy or .npz"),
+        ("a.npy", b"\x93NUMPY\x01\x00", "not an .npy or .npz"),
+        ("a.npz", b"PK\3\4", "not an .npy or .npz"),
+        ("a.npy", pickle.dumps(Exploding()), "not an .npy or .npz"),
         (
             "a.npy",
             ABSURD,

@@ -30,7 +30,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
             with loaded:
                 return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{path} is no .npy or .npz file of numbers: {error}") from error
+        raise ModelError(f"{path} is not an .npy or .npz file of numbers: {error}") from error
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -41,7 +41,7 @@ class TakesInputs(Protocol):
 def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array]:
     """The arrays that the options name, by input.
 
-    Names in a file that are no inputs are passed over, so that one .npz may hold inputs and
+    Names in a file that are not inputs are passed over, so that one .npz may hold inputs and
     expected outputs. A model with one input takes `x`, an .npy, or the only array of an .npz.
 
     Raises:

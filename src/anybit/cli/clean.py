@@ -34,7 +34,7 @@ def clean(
         ),
     ] = None,
 ) -> None:
-    """Normalise a model, fold constants, drop what is not used, infer shapes.
+    """Normalize a model, fold constants, drop what is not used, infer shapes.
 
     The results are bit for bit the same, and cleaning twice gives the same file.
     """
@@ -63,7 +63,7 @@ def clean(
 def _rows(text: str) -> int | str:
     if text == "dynamic":
         return text
-    # Longer ones are no sizes, and Python refuses to read the longest.
+    # Longer ones are not sizes, and Python refuses to read the longest.
     if not text.isdecimal() or len(text) > 18:
         raise ModelError(f'--batch must be an integer >= 1 or "dynamic", got {text!r}')
     return int(text)

@@ -61,7 +61,7 @@ def diff(
             name (`x` for a single input), those are taken.
         runners: What runs a and b: names in `RUNNERS`; `anybit` for both if they are not given,
             or `anybit` and `onnxruntime` for one model. The second is not used for recorded ones.
-        steps: Elements that differ by up to so many quantisation steps count as equal. A tensor
+        steps: Elements that differ by up to this many quantization steps count as equal. A tensor
             whose step is not known then only counts as different if it differs although what it
             is computed from is equal, or if that is different itself.
         atol: Elements that differ by no more than this count as equal.
@@ -70,7 +70,7 @@ def diff(
     Raises:
         ModelError: A model that cannot be read or run, inputs that do not fit, an unknown or
             missing runner, or no tensor that could be compared.
-        ValueError: `steps` or `atol` that is no number >= 0.
+        ValueError: `steps` or `atol` that is not a number >= 0.
 
     >>> import onnx
     >>> model = onnx.parser.parse_model(

@@ -63,7 +63,7 @@ class TensorDifference:
             than that of the noisiest tensor that this one is computed from.
         ulps: The largest number of floats between the two values, plus 1, in their own type; for
             integers the plain difference. None if the types differ, or only NaN meets numbers.
-        steps: The largest difference in quantisation steps; None if the step is not known.
+        steps: The largest difference in quantization steps; None if the step is not known.
         step_of: Whose step that is: "itself" if a quantizer made the tensor, else the name of a
             quantizer that reads it.
         nans: Elements that are NaN on one side only.

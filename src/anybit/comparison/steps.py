@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large one quantisation step of a tensor is: that of its quantizer, or of its next reader."""
+"""How large one quantization step of a tensor is: that of its quantizer, or of its next reader."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Step(Spacing):
 
 
 def step_of(value: ir.Value, arrays: Arrays) -> Step | None:
-    """The step of a tensor of a normalised graph, given what the graph's tensors hold.
+    """The step of a tensor of a normalized graph, given what the graph's tensors hold.
 
     None if no quantizer makes or reads it, or if the scale is unknown or does not broadcast.
     """

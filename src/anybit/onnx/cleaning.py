@@ -2,7 +2,7 @@
 """A model as one would like to get it: one spelling, no leftovers, all shapes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -45,7 +45,7 @@ _STEPS: Mapping[str, _Steps] = {
 class Cleaned(Result):
     """The result of `clean`: a model, which can be saved and used as a source."""
 
-    model: ir.Model
+    model: ir.Model = field(repr=False)
 
 
 def clean(

@@ -2,7 +2,7 @@
 """Convert models between QONNX and standard ONNX."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -56,7 +56,7 @@ class Conversion(Result):
         remarks: What there is to know of the whole model, one line each.
     """
 
-    model: ir.Model
+    model: ir.Model = field(repr=False)
     form: Form
     steps: tuple[Step, ...]
     remarks: tuple[str, ...] = ()

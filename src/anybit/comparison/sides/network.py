@@ -24,7 +24,7 @@ class Network:
 
     Attributes:
         label: The file, as messages name it.
-        model: The normalised model. It is not to be changed.
+        model: The normalized model. It is not to be changed.
         inputs: What it takes.
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can run a model: each runner gives every tensor that the nodes of the main graph make.
 
-A runner takes a normalised model, which it does not change, and the inputs by name. Tensors that
+A runner takes a normalized model, which it does not change, and the inputs by name. Tensors that
 it does not have, because it merged nodes, are missing from what it gives; so are those that are
 no tensors of numbers.
 """
@@ -42,7 +42,7 @@ def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 
 
 def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
-    """Every node as it stands: no optimisation, nothing folded."""
+    """Every node as it stands: no optimization, nothing folded."""
     return run_session(make_session(_exposed(model)), feeds)
 
 
