@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from small_models import DOMAIN, array, model, node
 
+import anybit
 from anybit.errors import ModelError
 from anybit.onnx import read
 from anybit.onnx.passes import FoldConstants, Normalize
@@ -80,6 +81,28 @@ def test_a_node_of_ours_is_a_quantizer() -> None:
     assert width is not None
     assert width.tolist() == 3
     assert found.parameter(Role.LIMIT) is None
+
+
+@pytest.mark.parametrize(
+    ("quantize", "constants", "codes"),
+    [
+        ("BipolarQuant", {"s": 0.5}, range(-1, 2, 2)),
+        ("Quant", {"s": 0.5, "z": 0, "b": 3}, range(-4, 4)),
+    ],
+)
+def test_stored_codes_of_fewer_values_than_their_type(
+    quantize: str, constants: dict[str, Any], codes: range
+) -> None:
+    nodes = [
+        node(quantize, f"w {' '.join(constants)}", "q"),
+        node("MatMul", "x q", domain=""),
+    ]
+    weight = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
+    proto = model(nodes, {"w": weight, **constants})
+    (found,) = quantizers(ir.to_proto(anybit.convert(proto, to="qdq").model))
+    assert (found.kind, found.constant, found.role) == ("QDQ", True, "weight")
+    assert isinstance(found.grid, IntegerGrid)
+    assert found.grid.codes == codes
 
 
 def test_roles_follow_from_readers() -> None:

@@ -18,19 +18,16 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.facts import product_of
 from anybit.onnx.graph.names import described
 from anybit.onnx.operators.registry import keywords_of, operator_of
-from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.nodes import (
-    dtype_of,
     integer_attribute,
     is_dequantize,
     is_quantize,
-    linear_of,
 )
-from anybit.onnx.qdq.trace import Trace, traced
+from anybit.onnx.qdq.pairs import grid_of_codes, trace_of
 from anybit.ops import Input, Operator
 from anybit.ops.arrays import parameter
 from anybit.ops.domain import REAL, Role
-from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, Spacing
+from anybit.ops.grids import Call, Grid, Spacing
 
 Use: TypeAlias = Literal["weight", "bias", "input", "activation"]
 """What a quantizer quantizes."""
@@ -138,7 +135,7 @@ class Quantizer:
             ModelError: A parameter that the operator would refuse, or that cannot be read.
         """
         if self.operator is None:
-            return _grid_of_codes(self.node)
+            return grid_of_codes(self.node)
         if self.operator.grid is None:
             return None
         values = {}
@@ -175,10 +172,12 @@ class Quantizer:
         found = []
         for roles in (scales, (Role.MANTISSA_BITWIDTH,), (Role.EXPONENT_BIAS,)):
             array = self.parameter(*roles)
-            aligned = None if array is None else self._aligned(array.astype(np.float64), shape)
-            if aligned is not None and not _broadcasts(aligned, shape):
-                return None
-            found.append(aligned)
+            found.append(None if array is None else self._aligned(array.astype(np.float64), shape))
+        try:
+            for each in found:
+                np.broadcast_to(0 if each is None else each, shape)
+        except ValueError:
+            return None
         scale, mantissa_bitwidth, exponent_bias = found
         return None if scale is None else Spacing(np.abs(scale), mantissa_bitwidth, exponent_bias)
 
@@ -238,7 +237,7 @@ def quantizer_of(node: ir.Node) -> Quantizer | None:
 
 
 def _linear_quantizer(node: ir.Node) -> Quantizer:
-    trace = _trace(node)
+    trace = trace_of(node)
     quantize = None if trace is None else trace.source.producer()
     if trace is not None and quantize is None:
         x: ir.Value | None = trace.source
@@ -294,41 +293,3 @@ def _parameters(node: ir.Node) -> dict[str, Array]:
             except ModelError:  # it is told when the model is folded
                 continue
     return found
-
-
-def _trace(node: ir.Node) -> Trace | None:
-    codes = node.inputs[0] if node.inputs else None
-    if codes is None or not is_dequantize(node):
-        return None
-    try:
-        return traced(codes)
-    except Inexpressible:
-        return None
-
-
-def _grid_of_codes(node: ir.Node) -> Grid | None:
-    """The grid of one of ONNX's own two, less what a Clip of the codes takes away."""
-    codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
-    try:
-        grid = linear_of(node, None if codes is None else dtype_of(codes)).grid
-    except Inexpressible:
-        return None
-    if not isinstance(grid, IntegerGrid):
-        return grid
-    # QuantizeLinear adds the zero-point after rounding.
-    coding = Coding.OTHER if grid.zeropt.any() else Coding.NEAREST
-    trace = _trace(node)
-    low, high = float(grid.lowest), float(grid.highest)
-    if trace is not None:
-        low, high = max(low, trace.lowest), min(high, trace.highest)
-    if not low <= high:
-        return None
-    return replace(grid, codes=range(int(low), int(high) + 1), coding=coding)
-
-
-def _broadcasts(array: Array, shape: tuple[int, ...]) -> bool:
-    try:
-        np.broadcast_to(array, shape)
-    except ValueError:
-        return False
-    return True

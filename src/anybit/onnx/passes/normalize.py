@@ -10,6 +10,7 @@ from anybit.onnx.graph.names import described, name_nodes
 from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
     attribute_of,
+    keywords_of,
     operator_of,
     versions_of,
 )
@@ -116,9 +117,8 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
 def _type_result(node: ir.Node, operator: Operator) -> bool:
     if operator.result_dtype is None:
         return False
-    attributes = {item.name: node.attributes[item.onnx_name].value for item in operator.attributes}
     try:
-        dtype = ir.DataType[operator.result_dtype(attributes).upper()]
+        dtype = ir.DataType[operator.result_dtype(keywords_of(node, operator)).upper()]
     except ValueError as error:
         raise ModelError(f"{described(node)}: {error}") from None
     result = node.outputs[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """QuantizeLinear and DequantizeLinear: their types, what grids they can hold, and both ways there.
 
-    native_types, nodes                     what the two nodes are made of
+    native_types, nodes, metadata           what the two nodes are made of
     grids, fusions, plan, writer            from the grid of an operator to nodes
     trace, before_quantize, lift_codes, lifting, qlinear    from nodes to the grid of an operator
 

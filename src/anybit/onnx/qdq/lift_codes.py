@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which quantizer gives the values of a QuantizeLinear and a DequantizeLinear."""
 
-import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, containing, match
+from anybit.onnx.qdq.metadata import noted
 from anybit.onnx.qdq.native_types import NativeType
 from anybit.onnx.qdq.nodes import Linear
-from anybit.onnx.qdq.writer import CODING_KEY, RANGE_KEY
 from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
 
 _NONE = np.zeros((), np.float32)
-_RANGE = re.compile(r"(-?\d{1,10})\.\.(-?\d{1,10})")
 
 
 @dataclass(frozen=True)
@@ -119,26 +117,8 @@ def _grids(
         return [(whole, "")]
     if span is not None:
         whole = replace(whole, codes=range(span[0], span[1] + 1))
-    noted = _noted(whole, codes, metadata)
-    return [*([(noted, "")] if noted is not None else []), (whole, "")]
-
-
-def _noted(whole: IntegerGrid, codes: Array, metadata: dict[str, str]) -> IntegerGrid | None:
-    """The grid that the metadata name, unless the codes or the type contradict them."""
-    text = _RANGE.fullmatch(metadata.get(RANGE_KEY, ""))
-    if text is None:
-        return None
-    lowest, highest = int(text[1]), int(text[2])
-    if not whole.lowest <= lowest <= highest <= whole.highest:
-        return None
-    plain = codes.astype(np.int64) if codes.size else np.zeros(1, np.int64) + lowest
-    if plain.min() < lowest or plain.max() > highest:
-        return None
-    if metadata.get(CODING_KEY) == Coding.SIGN:
-        if np.any(whole.zeropt) or not np.all(np.abs(plain) == 1):
-            return None
-        return IntegerGrid(whole.scale, whole.zeropt, range(-1, 2, 2), Coding.SIGN)
-    return IntegerGrid(whole.scale, whole.zeropt, range(lowest, highest + 1))
+    narrower = noted(whole, codes, metadata)
+    return [*([(narrower, "")] if narrower is not None else []), (whole, "")]
 
 
 def clipped(codes: Array, span: tuple[int, int], native: NativeType) -> Array:

@@ -10,15 +10,10 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.evaluation import evaluate_operator
 from anybit.onnx.qdq.grids import Inexpressible
+from anybit.onnx.qdq.metadata import CODING_KEY, RANGE_KEY
 from anybit.onnx.qdq.plan import Limit, Plan
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, FloatGrid, IntegerGrid
-
-RANGE_KEY = "anybit.range"
-"""Metadata of a DequantizeLinear: "lowest..highest", where codes of a constant use less than
-their type, and no Clip says so."""
-CODING_KEY = "anybit.coding"
-"""Metadata of a DequantizeLinear: how x became codes, where not by rounding to nearest."""
 
 _FLOAT = ir.DataType.FLOAT
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values a QuantizeLinear and the DequantizeLinear behind it can give together."""
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.qdq.grids import Inexpressible
+from anybit.onnx.qdq.metadata import noted
+from anybit.onnx.qdq.nodes import dtype_of, is_dequantize, linear_of
+from anybit.onnx.qdq.trace import Trace, traced
+from anybit.ops.grids import Coding, Grid, IntegerGrid
+
+
+def trace_of(node: ir.Node) -> Trace | None:
+    """Where the codes that a DequantizeLinear reads come from, if that can be said."""
+    codes = node.inputs[0] if node.inputs else None
+    if codes is None or not is_dequantize(node):
+        return None
+    try:
+        return traced(codes)
+    except Inexpressible:
+        return None
+
+
+def grid_of_codes(node: ir.Node) -> Grid | None:
+    """The grid of one of ONNX's own two, less what a Clip of the codes or the metadata exclude."""
+    codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
+    try:
+        grid = linear_of(node, None if codes is None else dtype_of(codes)).grid
+    except Inexpressible:
+        return None
+    if not isinstance(grid, IntegerGrid):
+        return grid
+    # QuantizeLinear adds the zero-point after rounding.
+    coding = Coding.OTHER if grid.zeropt.any() else Coding.NEAREST
+    trace = trace_of(node)
+    low, high = float(grid.lowest), float(grid.highest)
+    if trace is not None:
+        low, high = max(low, trace.lowest), min(high, trace.highest)
+    if not low <= high:
+        return None
+    clipped = replace(grid, codes=range(int(low), int(high) + 1), coding=coding)
+    if codes is None or not is_constant(codes):
+        return clipped
+    return noted(clipped, array_of(codes), node.metadata_props) or clipped

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantizer in words and numbers, for people and for files."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit import text
+from anybit.errors import ModelError
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.qdq.native_types import native_type
+from anybit.onnx.quantizers import Quantizer
+from anybit.ops.domain import Role
+from anybit.ops.grids import Coding, FloatGrid, Grid
+
+
+@dataclass(frozen=True)
+class ParameterSummary:
+    """A parameter of a quantizer.
+
+    Attributes:
+        granularity: "per-tensor", "per-channel", "per-element" or "computed".
+        axis: That of the channels, counted from the end (-1 is the last).
+        smallest, largest: None where the values are computed when the model runs.
+    """
+
+    granularity: str
+    axis: int | None
+    smallest: float | None
+    largest: float | None
+
+
+@dataclass(frozen=True)
+class QuantizerSummary:
+    """One quantizer.
+
+    Attributes:
+        node: The node that gives the quantized values: its name, or that of its output.
+        operator: Its operator; "QDQ" for a QuantizeLinear and the DequantizeLinear behind it, and
+            for a DequantizeLinear of stored codes.
+        version: That of the operator; 0 for QDQ.
+        tensor: What it quantizes: the stored tensor where nodes only move its elements.
+        shape: That of the tensor: "[64, 3, 7, 7]".
+        role: "weight", "bias", "input" or "activation".
+        constant: Whether it is folded when the model is loaded.
+        bits: The width of its codes, "2..8" where channels differ, "?" where it is computed.
+        codes: Which codes there are: "-8..7", "-1, 1", "float8_e4m3fn to 448"; empty if unknown.
+        type: The type of the codes of a QDQ; empty for others.
+        scale, zero_point: None where there is none.
+        parameters: All of them by their names in the operator.
+        attributes: All of them by their Python names.
+    """
+
+    node: str
+    operator: str
+    version: int
+    tensor: str
+    shape: str
+    role: str
+    constant: bool
+    bits: str
+    codes: str
+    type: str
+    scale: ParameterSummary | None
+    zero_point: ParameterSummary | None
+    parameters: dict[str, ParameterSummary]
+    attributes: dict[str, bool | int | str]
+
+
+def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> QuantizerSummary:
+    """`origins` are name and shape of tensors that other nodes only moved, by the moved one."""
+    x, operator = quantizer.x, quantizer.operator
+    assert x is not None, "listed for what they quantize"
+    tensor, shape = origins.get(str(x.name), (str(x.name), text.sizes(shape_of(x))))
+    parameters = {
+        declared.name: _parameter(str(value.name), quantizer.parameters.get(declared.name))
+        for declared, value in zip(quantizer.inputs[1:], quantizer.node.inputs[1:], strict=False)
+        if value is not None
+    }
+    by_role = {
+        each.role: parameters[each.name] for each in quantizer.inputs if each.name in parameters
+    }
+    codes = None if operator is not None else _type_of_codes(quantizer)
+    return QuantizerSummary(
+        node=label_of(quantizer.node),
+        operator=quantizer.kind,
+        version=0 if operator is None else operator.version,
+        tensor=tensor,
+        shape=shape,
+        role=quantizer.role,
+        constant=quantizer.constant and quantizer.known,
+        bits=_bits(quantizer, by_role, codes),
+        codes=_codes(quantizer.grid),
+        type="" if codes is None else _named(codes),
+        scale=by_role.get(Role.SCALE),
+        zero_point=by_role.get(Role.ZERO_POINT),
+        parameters=parameters,
+        attributes=dict(quantizer.attributes),
+    )
+
+
+def _parameter(name: str, array: np.ndarray | None) -> ParameterSummary:
+    if array is None:
+        return ParameterSummary("computed", None, None, None)
+    if native_type(ir.DataType.from_numpy(array.dtype)) is None and array.dtype.kind not in "fiub":
+        raise ModelError(f"{name!r} must hold numbers to quantize with, got {array.dtype}")
+    array = array.astype(np.float64)
+    varying = [axis - array.ndim for axis, size in enumerate(array.shape) if size != 1]
+    granularity = ("per-tensor", "per-channel")[len(varying)] if len(varying) < 2 else "per-element"
+    smallest, largest = (float(array.min()), float(array.max())) if array.size else (None, None)
+    axis = varying[0] if len(varying) == 1 else None
+    return ParameterSummary(granularity, axis, smallest, largest)
+
+
+def _type_of_codes(quantizer: Quantizer) -> ir.DataType | None:
+    """The type of the codes of one of ONNX's own two."""
+    node = quantizer.quantize or quantizer.node
+    given = node.inputs[2] if len(node.inputs) > 2 else None
+    values = [*([given] if given is not None else []), quantizer.node.inputs[0]]
+    if quantizer.kind != "QDQ":
+        values += node.outputs
+    for value in values[:1] if given is not None else values:
+        dtype = None if value is None else (value.const_value or value).dtype
+        if native_type(dtype) is not None:
+            return dtype
+    return None
+
+
+def _bits(
+    quantizer: Quantizer, parameters: dict[Role, ParameterSummary], codes: ir.DataType | None
+) -> str:
+    if quantizer.grid is not None:
+        return str(quantizer.grid.bits)
+    if codes is not None:
+        return str(codes.bitwidth)
+    if Role.BITWIDTH in parameters:
+        return _range(parameters[Role.BITWIDTH])
+    if Role.EXPONENT_BITWIDTH in parameters:
+        parts = (parameters[each] for each in (Role.EXPONENT_BITWIDTH, Role.MANTISSA_BITWIDTH))
+        return " ".join(f"{letter}{_range(part)}" for letter, part in zip("em", parts, strict=True))
+    if quantizer.operator is not None and quantizer.operator.result_dtype is not None:
+        name = quantizer.operator.result_dtype(quantizer.attributes)
+        return str(8 * np.dtype(name).itemsize)
+    return "?"
+
+
+def _range(parameter: ParameterSummary) -> str:
+    if parameter.smallest is None or parameter.largest is None:
+        return "?"
+    if parameter.smallest == parameter.largest:
+        return f"{parameter.smallest:g}"
+    return f"{parameter.smallest:g}..{parameter.largest:g}"
+
+
+def _codes(grid: Grid | None) -> str:
+    if grid is None:
+        return ""
+    if isinstance(grid, FloatGrid):
+        return f"{grid.format} to {grid.format.largest:g}"
+    if grid.coding is Coding.SIGN:
+        return ", ".join(map(str, grid.codes))
+    return f"{grid.lowest}..{grid.highest}"
+
+
+def shape_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
+    """The sizes, as far as they are known."""
+    if value.const_value is not None:
+        return tuple(value.const_value.shape.numpy())
+    if value.shape is None:
+        return None
+    return tuple(size if isinstance(size, int) else size.value for size in value.shape)
+
+
+def typed(value: ir.Value) -> str:
+    """Type and shape: "float32[1, 3, height, ?]"."""
+    dtype = value.dtype if value.const_value is None else value.const_value.dtype
+    return text.typed("?" if dtype is None else _named(dtype), shape_of(value))
+
+
+def _named(dtype: ir.DataType) -> str:
+    """A type as NumPy calls it."""
+    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return "string" if dtype is ir.DataType.STRING else "?"
+    return str(dtype.numpy())
