@@ -173,6 +173,45 @@ graph (float[1, 2, 4, 4] x, float[1, 4] v) => (float[1, 3, 2, 2] y, float[1, 3] 
 }"""
 
 
+_STALE = """
+graph (float[N, 3] x) => (float[1, 3] y)
+<float s = {0.5}, float z = {0}, float b = {8}, int64 zero = {0}>
+{
+  a = Relu(x)
+  t = Transpose<perm = [0, 1]>(a)
+  sizes = Shape(t)
+  rows = Gather(sizes, zero)
+  factor = Cast<to=1>(rows)
+  m = Mul(t, factor)
+  y = qonnx.custom_op.general.IntQuant(m, s, z, b)
+}"""
+
+_OTHER_VERSION = """
+graph (float[1, 4] x) => (float[1, 4] y)
+<float s = {0.5}>
+{
+  h = mine.Block<width=3.0>(x, s)
+  y = mine.Block<width=5.0>(h, s)
+}
+<domain: "mine", opset_import: ["": 13, "qonnx.custom_op.general": 1]>
+Block <width> (a, scale) => (b)
+{
+  zero = Constant<value = float {0}>()
+  bits = Constant<value_float: float = @width>()
+  c = qonnx.custom_op.general.Quant<signed=1>(a, scale, zero, bits)
+  b = ReduceMax<axes=[0], keepdims=1>(c)
+}"""
+
+
+def _stale() -> onnx.ModelProto:
+    """A model that declares other shapes inside than those that follow from its input."""
+    proto = _model(_STALE, 17, _QONNX)
+    for name in "at":
+        declared = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3])
+        proto.graph.value_info.append(declared)
+    return proto
+
+
 def _model(text: str, opset: int, *imports: str, ir: int = 8) -> onnx.ModelProto:
     """A model from its text. What is declared and not produced becomes a random initializer."""
     known = ", ".join([f'"": {opset}', *imports])
@@ -218,5 +257,7 @@ def seeds() -> list[tuple[onnx.ModelProto, bytes]]:
         _model(_FUNCTIONS, 15, _QONNX, '"mine": 1'),
         _model(_QDQ, 21, ir=10),
         _model(_INTEGERS, 21, ir=10),
+        _stale(),
+        _model(_OTHER_VERSION, 18, _QONNX, '"mine": 1'),
     ]
     return [*((model, b"") for model in models), _external()]

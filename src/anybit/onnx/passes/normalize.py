@@ -64,6 +64,7 @@ class Normalize(InPlacePass):
             for node in graph.all_nodes():
                 operator = operator_of(node)
                 if operator is not None:
+                    _check_outputs(node)
                     _check_version(node, operator, declared)
                     modified |= _rename(node, operator)
                     modified |= _spell_out(node, operator)
@@ -80,6 +81,13 @@ def _drop_functions(model: ir.Model) -> bool:
     for key in ours:
         del model.functions[key]
     return bool(ours)
+
+
+def _check_outputs(node: ir.Node) -> None:
+    if len(node.outputs) != 1:
+        raise ModelError(
+            f"{described(node)} must have 1 output, got {len(node.outputs)}; export the model again"
+        )
 
 
 def _check_version(node: ir.Node, operator: Operator, imports: dict[str, int]) -> None:

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that ask for much get an answer: in bounded time and memory, and from every command."""
+
+import fuzz_bombs
+import pytest
+from bombs import BOMBS, CHAINS
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_bombs(kind: str) -> None:
+    assert fuzz_bombs.fault(kind) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CHAINS)
+def test_long_chains(kind: str) -> None:
+    assert fuzz_bombs.fault(kind) == ""
+
+
+def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz_bombs, "fault", lambda kind: f"{kind}: did not end")
+    monkeypatch.setattr("sys.argv", ["fuzz_bombs.py", "nested"])
+    with pytest.raises(SystemExit, match="True"):
+        fuzz_bombs.main()
+    assert "ended with 1: KeyError" in _unpatched("no such bomb")
+
+
+_unpatched = fuzz_bombs.fault

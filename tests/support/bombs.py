@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small files that ask for much: memory, time, or an end that never comes.
+
+Each is made by a function of the number of its nodes. `BOMBS` are not meant well; `CHAINS` are, and
+merely long.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OURS = "qonnx.custom_op.general"
+_FLOAT = TensorProto.FLOAT
+
+Arrays = dict[str, np.ndarray]
+
+
+def _value(name: str, kind: int = _FLOAT, shape: Sequence[int] = (1, 4)) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    output: str,
+    given: Arrays | None = None,
+    functions: Sequence[onnx.FunctionProto] = (),
+    inputs: Sequence[onnx.ValueInfoProto] = (),
+) -> onnx.ModelProto:
+    tensors = [numpy_helper.from_array(np.asarray(a), name) for name, a in (given or {}).items()]
+    graph = helper.make_graph(nodes, "g", [_value("x"), *inputs], [_value(output)], tensors)
+    imports = {"": 17, OURS: 1, "mine": 1}
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in imports.items()],
+        ir_version=8,
+        functions=list(functions),
+    )
+
+
+def _used(nodes: list[onnx.NodeProto], vector: str, given: Arrays) -> onnx.ModelProto:
+    """A model whose result depends on the length of a vector."""
+    nodes = [
+        *nodes,
+        helper.make_node("Shape", [vector], ["sizes"]),
+        helper.make_node("Cast", ["sizes"], ["floats"], to=_FLOAT),
+        helper.make_node("ReduceSum", ["floats"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["x", "sum"], ["y"]),
+    ]
+    return _model(nodes, "y", given)
+
+
+def _of_shape(shape: str, result: str, value: int) -> onnx.NodeProto:
+    tensor = numpy_helper.from_array(np.array([value], np.int64))
+    return helper.make_node("ConstantOfShape", [shape], [result], value=tensor)
+
+
+def shapes_of_shapes(count: int) -> onnx.ModelProto:
+    """Each array says how many axes the next has."""
+    nodes = [_of_shape(f"v{at}", f"v{at + 1}", 64) for at in range(count)]
+    return _used(nodes, f"v{count}", {"v0": np.array([4])})
+
+
+def expanded(count: int) -> onnx.ModelProto:
+    """Vectors of 2^27 elements, one after the other."""
+    nodes = []
+    for at in range(count):
+        nodes.append(helper.make_node("Expand", ["one", "many"], [f"e{at}"]))
+        nodes.append(_of_shape(f"e{at}", f"c{at}", 1))
+    nodes.append(helper.make_node("Concat", [f"e{at}" for at in range(count)], ["all"], axis=0))
+    return _used(nodes, "all", {"one": np.array([1]), "many": np.array([2**27])})
+
+
+def doubled(count: int) -> onnx.ModelProto:
+    """Each vector is the one before, twice."""
+    nodes = [
+        helper.make_node("Concat", [f"v{at}", f"v{at}"], [f"v{at + 1}"], axis=0)
+        for at in range(count)
+    ]
+    return _used(nodes, f"v{count}", {"v0": np.array([1])})
+
+
+def doubled_shapes(count: int) -> onnx.ModelProto:
+    """The same with sizes of the input, which inference follows."""
+    nodes = [helper.make_node("Shape", ["x"], ["v0"])]
+    nodes += [
+        helper.make_node("Concat", [f"v{at}", f"v{at}"], [f"v{at + 1}"], axis=0)
+        for at in range(count)
+    ]
+    return _used(nodes, f"v{count}", {})
+
+
+def gathered(count: int) -> onnx.ModelProto:
+    """A few elements, gathered millions of times."""
+    nodes = [_of_shape("many", "zeros", 0)]
+    nodes += [
+        helper.make_node("Gather", [f"v{at}", "zeros"], [f"v{at + 1}"], axis=0)
+        for at in range(count)
+    ]
+    return _used(nodes, f"v{count}", {"v0": np.array([1]), "many": np.array([2**26])})
+
+
+def endless(count: int) -> onnx.ModelProto:
+    """Loops over constants without an end."""
+    nodes = []
+    for at in range(count):
+        body = helper.make_graph(
+            [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Neg", ["p"], ["r"])],
+            "body",
+            [
+                _value("i", TensorProto.INT64, []),
+                _value("go", TensorProto.BOOL, []),
+                _value("p", shape=[1]),
+            ],
+            [_value("on", TensorProto.BOOL, []), _value("r", shape=[1])],
+        )
+        nodes.append(helper.make_node("Loop", ["", "go_on", f"v{at}"], [f"v{at + 1}"], body=body))
+    nodes.append(helper.make_node("Mul", ["x", f"v{count}"], ["y"]))
+    return _model(nodes, "y", {"go_on": np.array(True), "v0": np.ones(1, np.float32)})
+
+
+def nested(count: int) -> onnx.ModelProto:
+    """Branches inside branches."""
+    inner = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["b0"])], "inner", [], [_value("b0")]
+    )
+    for at in range(1, count + 1):
+        other = helper.make_graph(
+            [helper.make_node("Neg", ["x"], [f"o{at}"])], "other", [], [_value(f"o{at}")]
+        )
+        node = helper.make_node("If", ["c"], [f"b{at}"], then_branch=inner, else_branch=other)
+        inner = helper.make_graph([node], "inner", [], [_value(f"b{at}")])
+    return _model(list(inner.node), f"b{count}", inputs=[_value("c", TensorProto.BOOL, [])])
+
+
+def calls(count: int) -> onnx.ModelProto:
+    """Functions that each call the one before twice."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    bodies = [[helper.make_node("Neg", ["a"], ["b"])]]
+    for at in range(count):
+        first = helper.make_node(f"f{at}", ["a"], ["t"], domain="mine")
+        bodies.append([first, helper.make_node(f"f{at}", ["t"], ["b"], domain="mine")])
+    functions = [
+        helper.make_function("mine", f"f{at}", ["a"], ["b"], nodes, imports)
+        for at, nodes in enumerate(bodies)
+    ]
+    call = helper.make_node(f"f{count}", ["x"], ["y"], domain="mine")
+    return _model([call], "y", functions=functions)
+
+
+_PARAMETERS = {"s": np.float32(0.5), "z": np.float32(0), "b": np.float32(4)}
+
+
+def standard(count: int) -> onnx.ModelProto:
+    nodes = [helper.make_node("Neg", [f"v{at}"], [f"v{at + 1}"]) for at in range(count)]
+    nodes[0].input[0] = "x"
+    return _model(nodes, f"v{count}")
+
+
+def identities(count: int) -> onnx.ModelProto:
+    nodes = [helper.make_node("Identity", [f"v{at}"], [f"v{at + 1}"]) for at in range(count)]
+    nodes[0].input[0] = "x"
+    return _model(nodes, f"v{count}")
+
+
+def constants(count: int) -> onnx.ModelProto:
+    nodes = [helper.make_node("Neg", [f"v{at}"], [f"v{at + 1}"]) for at in range(count)]
+    nodes.append(helper.make_node("Add", ["x", f"v{count}"], ["y"]))
+    return _model(nodes, "y", {"v0": np.ones((1, 4), np.float32)})
+
+
+def quantizers(count: int) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("IntQuant", [f"v{at}", *_PARAMETERS], [f"v{at + 1}"], domain=OURS)
+        for at in range(count)
+    ]
+    nodes[0].input[0] = "x"
+    return _model(nodes, f"v{count}", dict(_PARAMETERS))
+
+
+def native(count: int) -> onnx.ModelProto:
+    nodes = []
+    for at in range(count // 2):
+        nodes.append(helper.make_node("QuantizeLinear", [f"v{at}", "s", "n"], [f"q{at}"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"q{at}", "s", "n"], [f"v{at + 1}"]))
+    nodes[0].input[0] = "x"
+    return _model(nodes, f"v{count // 2}", {"s": np.float32(0.5), "n": np.int8(0)})
+
+
+def moved_codes(count: int) -> onnx.ModelProto:
+    """One quantizer, its codes moved again and again, and read after every move."""
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "n"], ["q0"])]
+    for at in range(count // 3):
+        nodes.append(helper.make_node("Transpose", [f"q{at}"], [f"q{at + 1}"], perm=[0, 1]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"q{at + 1}", "s", "n"], [f"d{at}"]))
+        nodes.append(helper.make_node("Add", [f"v{at}", f"d{at}"], [f"v{at + 1}"]))
+    nodes[3].input[0] = "x"
+    return _model(nodes, f"v{count // 3}", {"s": np.float32(0.5), "n": np.int8(0)})
+
+
+def weights(count: int) -> onnx.ModelProto:
+    nodes, given = [], dict(_PARAMETERS)
+    for at in range(count // 4):
+        given[f"w{at}"] = np.eye(4, dtype=np.float32) + at
+        quantized = [f"w{at}", f"s{at}", "z", "b"]
+        nodes += [
+            helper.make_node("Mul", ["s", "s"], [f"s{at}"]),
+            helper.make_node("IntQuant", quantized, [f"q{at}"], domain=OURS),
+            helper.make_node("Transpose", [f"q{at}"], [f"t{at}"]),
+            helper.make_node("MatMul", [f"v{at}", f"t{at}"], [f"v{at + 1}"]),
+        ]
+    nodes[3].input[0] = "x"
+    return _model(nodes, f"v{count // 4}", given)
+
+
+BOMBS: dict[str, tuple[Callable[[int], onnx.ModelProto], int]] = {
+    "shapes of shapes": (shapes_of_shapes, 6),
+    "expanded": (expanded, 10),
+    "doubled": (doubled, 50),
+    "doubled shapes": (doubled_shapes, 50),
+    "gathered": (gathered, 4),
+    "endless": (endless, 5),
+    "nested": (nested, 25),
+    "calls": (calls, 20),
+}
+CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
+    each.__name__: each
+    for each in (
+        *(standard, identities, constants, quantizers, native, moved_codes),
+        weights,
+    )
+}
