@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit run` and `anybit info`, in this process and as the installed program."""
 
+import io
 import json
 import os
 import re
@@ -12,10 +13,12 @@ import numpy as np
 import onnx
 import pytest
 from places import MODELS, needs_models
+from rich.console import Console
 from shell import Shell, Y
 from small_models import DOMAIN, model, node, quantized_input, quantized_weight
 
 import anybit
+from anybit.cli import _console
 
 
 @pytest.mark.parametrize("given", ["x.npy", "both.npz", "x=x.npy"])
@@ -332,3 +335,27 @@ def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
 
 def test_version(shell: Shell) -> None:
     assert shell("--version") == (0, f"anybit {anybit.__version__}\n", "")
+
+
+def test_progress_is_shown_in_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, and only of what takes a while."""
+    seen = io.StringIO()
+    terminal = Console(file=seen, force_terminal=True, width=80)
+    monkeypatch.setattr(_console, "Console", lambda **_: terminal)
+    with _console.percentage("Comparing") as advance:
+        advance(0.5)
+    assert "%" not in seen.getvalue()
+    monkeypatch.setattr(_console, "_SECONDS_BEFORE_PROGRESS", -1.0)
+    with _console.percentage("Comparing") as advance:
+        advance(0.5)
+    assert "50%" in seen.getvalue()
+
+
+def test_numbers_have_no_colours_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    console = _console.stdout()
+    assert console.is_terminal
+    with console.capture() as captured:
+        console.print("1 run, 2.5 ms (*)")
+    assert captured.get() == "1 run, 2.5 ms (*)\n"
