@@ -74,6 +74,7 @@ struct Arguments {
   nb::handle out{};
   nb::handle wanted{};  // of the backward function, whose first argument is the gradient
   nb::handle gradient{};
+  const dlpack::Exchange* exchange = nullptr;  // of the library whose tensors the arrays are
   typename Op::Attributes attributes;
 
   explicit Arguments(const Call& call, bool backward = false) : backward_(backward) {
@@ -96,6 +97,10 @@ struct Arguments {
   void take(std::string_view key, nb::handle value) {
     if (key == "out") {
       out = value.is_none() ? nb::handle() : value;
+      return;
+    }
+    if (key == "exchange" && PyCapsule_CheckExact(value.ptr())) {
+      exchange = &dlpack::exchange_of(value);
       return;
     }
     if (backward_ && key == "wanted") {
@@ -121,8 +126,17 @@ struct Arguments {
   bool backward_;
 };
 
+// Borrows an array, or what becomes one.
+inline void take_array(Operand& operand, nb::handle given, std::string_view name,
+                       const dlpack::Exchange* exchange) {
+  if (exchange != nullptr) return operand.borrow(given, name, *exchange);
+  operand.borrow(is_ndarray(given) ? nb::borrow(given) : called(NumPy::get().asarray, given), name,
+                 false);
+}
+
 // Borrows the array to write to, or makes one in x's memory order.
-inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type) {
+inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type,
+                     const dlpack::Exchange* exchange) {
   const NumPy& numpy = NumPy::get();
   if (!given.is_valid()) {
     const bool same = type == x.tensor().type;
@@ -130,9 +144,11 @@ inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementTy
                            : called(numpy.empty_like, x.object(), python_text(name_of(type))),
                       "out", true);
   }
-  if (!PyObject_TypeCheck(given.ptr(), reinterpret_cast<PyTypeObject*>(numpy.ndarray.ptr())))
-    throw Error(Error::Kind::type, "out must be a NumPy array, got " + repr_of(given.type()));
-  out.borrow(nb::borrow(given), "out", true);
+  const bool array =
+      PyObject_TypeCheck(given.ptr(), reinterpret_cast<PyTypeObject*>(numpy.ndarray.ptr()));
+  if (exchange != nullptr) out.borrow(given, "out", *exchange);
+  else if (array) out.borrow(nb::borrow(given), "out", true);
+  else throw Error(Error::Kind::type, "out must be a NumPy array, got " + repr_of(given.type()));
   const Tensor& wanted = x.tensor();
   const Tensor& got = out.tensor();
   if (!got.given || got.type != type || got.rank != wanted.rank ||
@@ -148,12 +164,12 @@ inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementTy
 template <class Op>
 ElementType read_inputs(const Arguments<Op>& arguments, const OperatorInfo& op,
                         std::array<Operand, Op::inputs.size()>& operands) {
-  const nb::handle given = arguments.inputs[0];
-  operands[0].borrow(is_ndarray(given) ? nb::borrow(given) : called(NumPy::get().asarray, given),
-                     op.inputs[0].name, false);
+  const dlpack::Exchange* const exchange = arguments.exchange;
+  take_array(operands[0], arguments.inputs[0], op.inputs[0].name, exchange);
   const ElementType type = result_type(op, &arguments.attributes, operands[0].tensor().type);
   for (std::size_t i = 1; i < operands.size(); ++i)
-    if (arguments.inputs[i].is_valid()) operands[i].read(arguments.inputs[i], op.inputs[i].name);
+    if (arguments.inputs[i].is_valid())
+      operands[i].read(arguments.inputs[i], op.inputs[i].name, exchange);
   return type;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "exchange.hpp"
 #include "interpreter.hpp"
 
 namespace anybit {
@@ -79,8 +80,9 @@ class Operand {
   Operand& operator=(const Operand&) = delete;
   ~Operand() { release(); }
 
-  // Reads a parameter: a number, a list or anything NumPy takes for an array of real numbers.
-  void read(nb::handle object, std::string_view name) {
+  // Reads a parameter: a number, a list or anything NumPy takes for an array of real numbers; or a
+  // tensor of the library that `exchange` belongs to.
+  void read(nb::handle object, std::string_view name, const dlpack::Exchange* exchange) {
     tensor_ = {};
     tensor_.given = true;
     if (PyFloat_CheckExact(object.ptr())) {
@@ -98,6 +100,7 @@ class Operand {
       }
       return literal(ElementType::float64);
     }
+    if (exchange != nullptr) return borrow(object, name, *exchange);
     if (is_ndarray(object)) return borrow(nb::borrow(object), name, false);
     const bool list = PyList_Check(object.ptr()) || PyTuple_Check(object.ptr());
     borrow(called(NumPy::get().asarray, object), name, false);
@@ -136,6 +139,13 @@ class Operand {
     tensor_ = {view_.buf, *type, view_.ndim, shape(), strides(), true, false};
   }
 
+  // Borrows a tensor of another library.
+  void borrow(nb::handle object, std::string_view name, const dlpack::Exchange& exchange) {
+    release();
+    tensor_ = tensor_memory_.borrow(object, exchange, name);
+    owner_ = nb::borrow(object);
+  }
+
   const Tensor& tensor() const { return tensor_; }
   const nb::object& object() const { return owner_; }
 
@@ -147,13 +157,11 @@ class Operand {
   }
 
   bool is_same_memory(const Operand& other) const {
-    if (view_.buf != other.view_.buf || view_.ndim != other.view_.ndim ||
-        tensor_.type != other.tensor_.type)
-      return false;
-    for (int i = 0; i < view_.ndim; ++i)
-      if (view_.shape[i] != other.view_.shape[i] || view_.strides[i] != other.view_.strides[i])
-        return false;
-    return true;
+    const Tensor& own = tensor_;
+    const Tensor& others = other.tensor_;
+    return own.data == others.data && own.type == others.type && own.rank == others.rank &&
+           std::equal(own.shape, own.shape + own.rank, others.shape) &&
+           std::equal(own.strides, own.strides + own.rank, others.strides);
   }
 
  private:
@@ -204,12 +212,12 @@ class Operand {
   const std::int64_t* strides() const { return reinterpret_cast<std::int64_t*>(view_.strides); }
 
   std::pair<const char*, const char*> extent() const {
-    if (!held_) return {nullptr, nullptr};
-    const char* first = static_cast<const char*>(view_.buf);
-    const char* last = first + view_.itemsize;
-    for (int i = 0; i < view_.ndim; ++i) {
-      if (view_.shape[i] == 0) return {nullptr, nullptr};
-      const Py_ssize_t reach = (view_.shape[i] - 1) * view_.strides[i];
+    if (!owner_.is_valid()) return {nullptr, nullptr};
+    const char* first = static_cast<const char*>(tensor_.data);
+    const char* last = first + size_of(tensor_.type);
+    for (int i = 0; i < tensor_.rank; ++i) {
+      if (tensor_.shape[i] == 0) return {nullptr, nullptr};
+      const std::int64_t reach = (tensor_.shape[i] - 1) * tensor_.strides[i];
       (reach < 0 ? first : last) += reach;
     }
     return {first, last};
@@ -219,6 +227,7 @@ class Operand {
   Py_buffer view_{};
   nb::object owner_;
   bool held_ = false;
+  dlpack::Borrowed tensor_memory_;
   union {
     double real;
     long long whole;

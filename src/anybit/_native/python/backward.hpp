@@ -40,14 +40,14 @@ std::vector<std::size_t> wanted_inputs(const Arguments<Op>& arguments) {
 }
 
 // Makes the array for a parameter's gradient: of its shape, and of its type if that is floating.
+// It is one of NumPy's, be the parameter another library's.
 inline void make_gradient(Operand& gradient, const Operand& parameter, ElementType computed) {
   const NumPy& numpy = NumPy::get();
   const bool number = !parameter.object().is_valid();
   const nb::object shape = number ? object_from([] { return PyTuple_New(0); })
                                   : attribute_of(parameter.object(), "shape");
   const bool floating = !parameter.tensor().literal && is_floating(parameter.tensor().type);
-  const nb::object type =
-      floating ? attribute_of(parameter.object(), "dtype") : python_text(name_of(computed));
+  const nb::object type = python_text(name_of(floating ? parameter.tensor().type : computed));
   gradient.borrow(called(numpy.empty, shape, type), "gradient", true);
 }
 
@@ -61,7 +61,6 @@ struct BackwardOperands {
 
 template <class Op>
 nb::object call_backward(const Call& call) {
-  const NumPy& numpy = NumPy::get();
   const Arguments<Op> arguments(call, true);
   const auto wanted = wanted_inputs(arguments);
   const OperatorInfo& op = operator_info<Op, Operators>();
@@ -70,14 +69,13 @@ nb::object call_backward(const Call& call) {
   const Operand& x = all.inputs[0];
   const nb::handle arriving = arguments.gradient;
   if (!arriving.is_valid()) fail(Op::name, "misses the argument 'gradient'");
-  all.arriving.borrow(is_ndarray(arriving) ? nb::borrow(arriving) : called(numpy.asarray, arriving),
-                      "gradient", false);
+  take_array(all.arriving, arriving, "gradient", arguments.exchange);
 
   typename Backward::Gradients gradients;
   const ElementType computed =
       type == ElementType::float64 ? ElementType::float64 : ElementType::float32;
   for (const std::size_t place : wanted) {
-    if (place == 0) take_out(all.gradients[0], arguments.out, x, type);
+    if (place == 0) take_out(all.gradients[0], arguments.out, x, type, arguments.exchange);
     else make_gradient(all.gradients[place], all.inputs[place], computed);
     (place == 0 ? gradients.of_x : gradients.of_inputs[place]) = all.gradients[place].tensor();
   }

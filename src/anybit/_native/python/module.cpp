@@ -22,7 +22,7 @@ nb::object call(const Call& call) {
   std::array<Operand, Op::inputs.size()> operands;
   const ElementType type = read_inputs(arguments, op, operands);
   Operand out;
-  take_out(out, arguments.out, operands[0], type);
+  take_out(out, arguments.out, operands[0], type, arguments.exchange);
   if (arguments.out.is_valid())
     for (std::size_t i = 0; i < operands.size(); ++i)
       keep_readable(operands[i], out, op.inputs[i].name, i == 0);

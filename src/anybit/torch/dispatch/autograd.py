@@ -7,18 +7,16 @@ gradients go through `torch.autograd.Function`. Both say the same.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch.autograd import forward_ad
 
 from anybit.ops import Operator
-from anybit.torch.dispatch.parameters import NUMBERS, as_tensors
+from anybit.torch.dispatch.parameters import as_tensors, joined
 
 Call = Callable[..., Any]
-# Stands for a tensor that autograd keeps.
-_TENSOR = object()
 
 
 def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
@@ -66,7 +64,7 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
         ctx.attributes = keyword_only_inputs or {}
 
     def differentiate(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        return _gradients(operator, backward, ctx, gradient, ctx.saved_tensors)
+        return _gradients(operator, backward, ctx, gradient)
 
     def refuse(ctx: Any, *gradients: Any) -> NoReturn:
         del ctx, gradients
@@ -79,11 +77,12 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
 
 
 def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tuple[Call, Call]:
-    """The operator for eager calls that need gradients, call(attributes, *inputs).
+    """The operator for eager calls that need gradients, of (call, *tensors): see `apart`.
 
     The second function is its derivative, of (ctx, gradient) with what `keep` has put into ctx.
     """
     second = _backward_function(operator, backward)
+    names = [declared.name for declared in operator.inputs]
 
     def differentiate(gradient: torch.Tensor, *inputs: Any, **keywords: Any) -> Any:
         if torch.is_grad_enabled():
@@ -91,15 +90,19 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tup
         return backward(gradient, *inputs, **keywords)
 
     def carry_back(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        tensors = as_tensors(operator, kept(ctx, ctx.saved_tensors))
-        return None, *_gradients(operator, differentiate, ctx, gradient, tensors, 1)
+        attributes, _, places = ctx.call
+        inputs = as_tensors(operator, joined(ctx.call, ctx.saved_tensors))
+        needs = ctx.needs_input_grad[1:]
+        wanted = [names[place] for place, need in zip(places, needs, strict=True) if need]
+        found = iter(differentiate(gradient, *inputs, wanted=wanted, **attributes))
+        return None, *[next(found) if need else None for need in needs]
 
     class Forward(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(attributes: dict[str, Any], *inputs: Any) -> Any:
-            return overload(*as_tensors(operator, inputs), **attributes)
+        def forward(call: Any, *tensors: Any) -> Any:
+            return overload(*as_tensors(operator, joined(call, tensors)), **call[0])
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -113,17 +116,10 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tup
     return Forward.apply, carry_back
 
 
-def keep(ctx: Any, attributes: dict[str, Any], *inputs: Any) -> None:
+def keep(ctx: Any, call: Any, *tensors: torch.Tensor) -> None:
     """Keep a call for its derivative: the tensors that it was given, and no others."""
-    ctx.attributes = attributes
-    ctx.numbers = [value if type(value) in NUMBERS else _TENSOR for value in inputs]
-    ctx.save_for_backward(*[value for value in inputs if type(value) not in NUMBERS])
-
-
-def kept(ctx: Any, saved: Iterable[torch.Tensor]) -> list[Any]:
-    """The inputs of the call again, given `ctx.saved_tensors`."""
-    tensors = iter(saved)
-    return [next(tensors) if value is _TENSOR else value for value in ctx.numbers]
+    ctx.call = call
+    ctx.save_for_backward(*tensors)
 
 
 def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd.Function]:
@@ -146,18 +142,12 @@ def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd
 
 
 def _gradients(
-    operator: Operator,
-    backward: Call,
-    ctx: Any,
-    gradient: torch.Tensor,
-    inputs: Sequence[Any],
-    first: int = 0,
+    operator: Operator, backward: Call, ctx: Any, gradient: torch.Tensor
 ) -> tuple[Any, ...]:
     """For each input its gradient, or None where none is needed."""
     names = [declared.name for declared in operator.inputs]
-    needs = ctx.needs_input_grad[first:]
-    wanted = [name for name, need in zip(names, needs, strict=False) if need]
-    found = backward(gradient, *inputs, wanted=wanted, **ctx.attributes)
+    wanted = [name for name, need in zip(names, ctx.needs_input_grad, strict=False) if need]
+    found = backward(gradient, *ctx.saved_tensors, wanted=wanted, **ctx.attributes)
     by_name = dict(zip(wanted, found, strict=True))
     return tuple(by_name.get(name) for name in names)
 

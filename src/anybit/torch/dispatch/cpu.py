@@ -18,7 +18,7 @@ from anybit.torch.results import empty_result
 Array: TypeAlias = npt.NDArray[Any]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Fewer elements are never split over threads.
-_SHARED = 4096
+SHARED = 4096
 
 
 def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
@@ -45,7 +45,7 @@ def out_kernel(operator: Operator) -> Callable[..., None]:
             check_out(operator, inputs[0], out, attributes)
             raise
         check_out(operator, inputs[0], out, attributes)
-        _run(native, out.numel(), *arrays[:-1], out=arrays[-1], **attributes)
+        run(native, out.numel(), *arrays[:-1], out=arrays[-1], **attributes)
         # Autograd refuses to go back through what was overwritten, and knows it from here only.
         torch.autograd.graph.increment_version(out)
 
@@ -85,13 +85,13 @@ def native_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, A
     def call(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> torch.Tensor:
         x = inputs[0]
         result = empty_result(operator, x, attributes)
-        _run(native, x.numel(), *map(_view, inputs), out=_view(result), **attributes)
+        run(native, x.numel(), *map(_view, inputs), out=_view(result), **attributes)
         return result
 
     return call
 
 
-def native_gradients(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     """The gradients that are wanted, in that order, of inputs that are differentiated natively."""
     native = getattr(_core, f"{operator.name}_backward")
     x_name = operator.inputs[0].name
@@ -99,20 +99,27 @@ def native_gradients(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     def gradients(
         gradient: torch.Tensor,
         inputs: Sequence[Any],
-        wanted: list[str],
+        wanted: Sequence[str],
         attributes: Mapping[str, Any],
-    ) -> list[torch.Tensor]:
+    ) -> Sequence[torch.Tensor]:
         # The gradient of x goes into a tensor of PyTorch's, whose strides are known when tracing.
         x_gradient = torch.empty_like(inputs[0]) if x_name in wanted else None
         arrays = map(_view, (gradient, *inputs))
         out = _view(x_gradient)
-        found = _run(native, gradient.numel(), *arrays, wanted=wanted, out=out, **attributes)
-        return [
-            _tensor(array) if x_gradient is None or name != x_name else x_gradient
-            for name, array in zip(wanted, found, strict=True)
-        ]
+        found = run(native, gradient.numel(), *arrays, wanted=wanted, out=out, **attributes)
+        return as_gradients(found, wanted, x_name, x_gradient)
 
     return gradients
+
+
+def as_gradients(
+    arrays: Sequence[Array], wanted: Sequence[str], x_name: str, x_gradient: torch.Tensor | None
+) -> list[torch.Tensor]:
+    """The kernel's arrays as tensors, but x's as the tensor that it is."""
+    return [
+        _tensor(array) if x_gradient is None or name != x_name else x_gradient
+        for name, array in zip(wanted, arrays, strict=True)
+    ]
 
 
 def _view(value: Any) -> Any:
@@ -134,9 +141,9 @@ def _tensor(array: Array) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _run(native: Callable[..., Any], size: int, *arguments: Any, **keywords: Any) -> Any:
+def run(native: Callable[..., Any], size: int, *arguments: Any, **keywords: Any) -> Any:
     """The kernel on no more threads than PyTorch may use in this thread."""
-    if size < _SHARED:
+    if size < SHARED:
         return native(*arguments, **keywords)
     previous = _core.limit_threads(torch.get_num_threads())
     try:

@@ -8,23 +8,27 @@ dense CPU tensors, nothing is done here.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import empty_like
 from torch.autograd import forward_ad
 
 from anybit._native import _core
 from anybit.ops import Operator
-from anybit.torch.dispatch.autograd import keep, kept
-from anybit.torch.dispatch.cpu import native_gradients, native_result
-from anybit.torch.dispatch.parameters import NUMBERS
+from anybit.torch.dispatch.autograd import keep
+from anybit.torch.dispatch.cpu import SHARED, as_gradients, native_gradients, native_result, run
+from anybit.torch.dispatch.parameters import Call, apart, joined
+from anybit.torch.results import empty_result
 
-Attributes = dict[str, Any]
+Attributes = Mapping[str, Any]
 # The result, or None for a call that is the dispatcher's.
 Direct = Callable[[Sequence[Any], Attributes], torch.Tensor | None]
 CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
 
+# DLPack's functions in C, which PyTorch has since 2.10; None before.
+_EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _keys_of = torch._C._dispatch_keys
 _keys_of_thread = torch._C._dispatch_tls_local_include_set
@@ -43,25 +47,22 @@ def _other_keys() -> int:
 _OTHERS = _other_keys()
 
 
-def is_direct() -> bool:
-    """Whether nothing in this thread watches, records, transforms or replaces calls."""
+def are_direct(*tensors: Any) -> bool:
+    """Whether these are dense CPU tensors that nothing watches, records, transforms or replaces."""
+    keys = _keys_of_thread().raw_repr()
+    for tensor in tensors:
+        if type(tensor) not in _TENSORS:
+            return False
+        keys |= _keys_of(tensor).raw_repr()
     return not (
-        _keys_of_thread().raw_repr() & _OTHERS
-        or _function_modes()
-        or _is_profiled()
-        or forward_ad._current_level >= 0
+        keys & _OTHERS or _function_modes() or _is_profiled() or forward_ad._current_level >= 0
     )
-
-
-def is_plain(value: Any) -> bool:
-    """Whether it is a dense CPU tensor that no class, view or transformation makes another one."""
-    return type(value) in _TENSORS and not _keys_of(value).raw_repr() & _OTHERS
 
 
 def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
     """The operator for plain calls. `carry_back` is its derivative for all that are not."""
-    call = native_result(operator)
-    apply = carry_back and _differentiable(operator, call, carry_back)
+    result = _result(operator)
+    apply = carry_back and _differentiable(operator, result, carry_back)
     fixed = [
         place
         for place, declared in enumerate(operator.inputs)
@@ -69,64 +70,108 @@ def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
     ]
 
     def direct(inputs: Sequence[Any], attributes: Attributes) -> torch.Tensor | None:
-        if not is_direct() or type(inputs[0]) in NUMBERS:
+        call, tensors = apart(inputs, attributes)
+        if not are_direct(*tensors):
             return None
         needs = False
-        for value in inputs:
-            if type(value) in NUMBERS:
-                continue
-            if not is_plain(value):
-                return None
-            needs = needs or value.requires_grad
+        for tensor in tensors:
+            needs = needs or tensor.requires_grad
         try:
             if not needs or not torch.is_grad_enabled():
-                return call(inputs, attributes)
+                return result(inputs, attributes)
             # What has no gradient and requires one is refused there.
-            if apply is None or any(_requires_gradient(inputs[place]) for place in fixed):
+            if apply is None or (fixed and _any_requires_gradient(inputs, fixed)):
                 return None
-            return apply(attributes, *inputs)
+            return apply(call, *tensors)
         except (TypeError, ValueError):
             return None  # so that there is one wording of what is refused
 
     return direct
 
 
-def _requires_gradient(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
+def _any_requires_gradient(inputs: Sequence[Any], places: Sequence[int]) -> bool:
+    return any(
+        isinstance(inputs[place], torch.Tensor) and inputs[place].requires_grad for place in places
+    )
+
+
+def _result(operator: Operator) -> Callable[[Sequence[Any], Attributes], torch.Tensor]:
+    if _EXCHANGE is None:
+        return native_result(operator)
+    native = getattr(_core, operator.name)
+    has_dtype_of_x = operator.result_dtype is None
+
+    def call(inputs: Sequence[Any], attributes: Attributes) -> torch.Tensor:
+        x = inputs[0]
+        result = empty_like(x) if has_dtype_of_x else empty_result(operator, x, attributes)
+        if x.numel() < SHARED:
+            native(*inputs, out=result, exchange=_EXCHANGE, **attributes)
+        else:
+            run(native, x.numel(), *inputs, out=result, exchange=_EXCHANGE, **attributes)
+        return result
+
+    return call
+
+
+def _gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
+    if _EXCHANGE is None:
+        return native_gradients(operator)
+    native = getattr(_core, f"{operator.name}_backward")
+    x_name = operator.inputs[0].name
+    only_x = [x_name]
+
+    def call(
+        gradient: torch.Tensor, inputs: Sequence[Any], wanted: list[str], attributes: Attributes
+    ) -> Sequence[torch.Tensor]:
+        x = inputs[0]
+        keywords = {"wanted": wanted, "exchange": _EXCHANGE, **attributes}
+        out = None
+        if x_name in wanted:
+            keywords["out"] = out = empty_like(x)
+        if x.numel() < SHARED:
+            found = native(gradient, *inputs, **keywords)
+        else:
+            found = run(native, x.numel(), gradient, *inputs, **keywords)
+        return [out] if wanted == only_x else as_gradients(found, wanted, x_name, out)
+
+    return call
 
 
 def _differentiable(
     operator: Operator,
-    call: Callable[[Sequence[Any], Attributes], torch.Tensor],
+    result: Callable[[Sequence[Any], Attributes], torch.Tensor],
     carry_back: CarryBack,
 ) -> Callable[..., Any]:
-    gradients = native_gradients(operator)
+    gradients = _gradients(operator)
     names = [declared.name for declared in operator.inputs]
     native = frozenset(_core.descriptions[operator.name]["differentiable"])
 
     @functools.cache
-    def asked(needs: tuple[bool, ...]) -> tuple[list[str], bool]:
-        """The inputs that need a gradient, and whether all of them have a native one."""
-        wanted = [name for name, need in zip(names, needs[1:], strict=True) if need]
-        return wanted, native.issuperset(wanted)
+    def asked(places: tuple[int, ...], needs: tuple[bool, ...]) -> tuple[list[str], bool, bool]:
+        """The inputs that need a gradient; whether these are all tensors; whether natively."""
+        wanted = [names[place] for place, need in zip(places, needs[1:], strict=True) if need]
+        return wanted, len(wanted) == len(places), native.issuperset(wanted)
 
     class Direct(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, attributes: Attributes, *inputs: Any) -> torch.Tensor:
-            keep(ctx, attributes, *inputs)
-            return call(inputs, attributes)
+        def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> torch.Tensor:
+            keep(ctx, call, *tensors)
+            return result(joined(call, tensors), call[0])
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-            needs = ctx.needs_input_grad
-            wanted, is_native = asked(needs)
-            if not is_native or torch.is_grad_enabled() or not is_direct():
-                return carry_back(ctx, gradient)
             saved = ctx.saved_tensors
-            if not all(map(is_plain, (gradient, *saved))):
+            if torch.is_grad_enabled() or not are_direct(gradient, *saved):
                 return carry_back(ctx, gradient)
-            found = iter(gradients(gradient, kept(ctx, saved), wanted, ctx.attributes))
-            return tuple([next(found) if need else None for need in needs])
+            call, needs = ctx.call, ctx.needs_input_grad
+            wanted, is_all, is_native = asked(call[2], needs)
+            if not is_native:
+                return carry_back(ctx, gradient)
+            found = gradients(gradient, joined(call, saved), wanted, call[0])
+            if is_all:
+                return None, *found
+            rest = iter(found)
+            return tuple([next(rest) if need else None for need in needs])
 
     # Function.apply looks for functorch first, which has no say here.
     apply: Callable[..., Any] = super(torch.autograd.Function, Direct).apply

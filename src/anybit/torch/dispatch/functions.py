@@ -17,7 +17,7 @@ from anybit.torch.dispatch.autograd import (
 )
 from anybit.torch.dispatch.direct import direct_call
 from anybit.torch.dispatch.library import define, define_out
-from anybit.torch.dispatch.parameters import NUMBERS, as_tensors
+from anybit.torch.dispatch.parameters import NUMBERS, apart, as_tensors
 
 
 def function_of(operator: Operator) -> Callable[..., Any]:
@@ -35,10 +35,10 @@ def function_of(operator: Operator) -> Callable[..., Any]:
 
     @functools.wraps(operator.function)
     def function(*arguments: Any, out: torch.Tensor | None = None, **keywords: Any) -> Any:
-        if len(arguments) != count or not keywords.keys() <= defaults.keys():
+        if len(arguments) != count or (keywords and not keywords.keys() <= defaults.keys()):
             arguments, keywords = _sorted(operator, arguments, keywords)
         x = arguments[0]
-        attributes = {
+        attributes = keywords and {
             name: value if type(value) is kinds[name] else reads[name](value)
             for name, value in keywords.items()
         }
@@ -61,11 +61,12 @@ def function_of(operator: Operator) -> Callable[..., Any]:
         refuse_gradients(operator, parameters)
         # Compilers and torch.export know the derivatives of the operators themselves.
         if differentiable and not torch.compiler.is_compiling():
-            inputs = (
+            inputs = [
                 given if type(given) in NUMBERS else tensor
                 for given, tensor in zip(arguments, (x, *parameters), strict=True)
-            )
-            result = differentiable(attributes, *inputs)
+            ]
+            call, tensors = apart(inputs, attributes)
+            result = differentiable(call, *tensors)
         else:
             result = overload(x, *parameters, **attributes)
         return result if out is None else _copied(operator, result, x, out, attributes)

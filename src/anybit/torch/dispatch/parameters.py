@@ -7,9 +7,9 @@ checked in Python.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ _ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
 _EXACT = 2**53
 # Wider integers mean the same wherever integers are asked for; the conversion must not wrap.
 _WIDEST = 2**62
+# The attributes, the parameters with None for those that are tensors, and the places of tensors
+# among the inputs.
+Call: TypeAlias = tuple[Mapping[str, Any], list[Any], tuple[int, ...]]
 # Inputs of these types are the same for all kernels, be they tensors or not.
 NUMBERS = frozenset({float, int, bool, NoneType})
 
@@ -33,6 +36,29 @@ def as_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor |
     x = inputs[0]
     parameters = zip(inputs[1:], operator.inputs[1:], strict=True)
     return [x, *(as_parameter(value, declared, x) for value, declared in parameters)]
+
+
+def apart(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Call, list[torch.Tensor]]:
+    """A call without its tensors, and these. The first input is a tensor."""
+    x, *parameters = inputs
+    tensors = [x]
+    places: tuple[int, ...] = (0,)
+    for place, value in enumerate(parameters):
+        if type(value) not in NUMBERS:
+            tensors.append(value)
+            parameters[place] = None
+            places += (place + 1,)
+    return (attributes, parameters, places), tensors
+
+
+def joined(call: Call, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """The inputs of the call again."""
+    _, parameters, places = call
+    inputs = [tensors[0], *parameters]
+    if len(places) > 1:
+        for place, tensor in zip(places, tensors, strict=True):
+            inputs[place] = tensor
+    return inputs
 
 
 def as_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor | None:
