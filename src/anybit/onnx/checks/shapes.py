@@ -3,15 +3,17 @@
 
 from collections.abc import Iterator
 
+from anybit import text
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.quantizer_summary import shape_of
 
 
 def free_sizes(subject: Subject, target: str) -> Iterator[Finding]:
     """Inputs whose sizes are not all fixed."""
     for value in subject.model.graph.inputs:
         if value.shape is None or not value.shape.is_static():
-            shape = "unknown" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"
+            shape = text.sizes(shape_of(value))
             problem = f"input {value.name!r} has the shape {shape}; {target} needs fixed sizes"
             sizes = () if value.shape is None else value.shape[1:]
             batch_alone = value.shape is not None and all(isinstance(each, int) for each in sizes)
