@@ -24,6 +24,8 @@ COLUMN = os.environ.get("ANYBIT_FORMS_COLUMN", "newest")
 FILES = FOLDER / "rows.json"
 ROWS: dict[str, list[str]] = json.loads(FILES.read_text()) if FILES.is_file() else {}
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
+BETWEEN_LEVELS = ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED")
+"""Rewrites take place at some of them; fusible rows run on all."""
 LIBRARY = {"qonnx": (True,), "portable": (False, True)}
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="ANYBIT_FORMS names no folder of converted files")
@@ -76,7 +78,7 @@ def wrong(path: Path, level: str, library: bool) -> list[str]:
 def test_row(row: str, verdicts: dict[str, str]) -> None:
     found: dict[str, list[str]] = {"refused": [], "differs": []}
     for stem in ROWS[row]:
-        for level in LEVELS:
+        for level in (*LEVELS, *BETWEEN_LEVELS * ("fusible" in row)):
             for library in LIBRARY.get(row.partition(":")[0], (False,)):
                 try:
                     found["differs"] += wrong(FOLDER / f"{stem}.onnx", level, library)

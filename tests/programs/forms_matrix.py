@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from cases import OPERATORS
 from forms import NATIVE, Form, Kind, Merged, Question, batches, questions
+from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between
 from native_cases import native_cases
 from places import MODELS
 
@@ -31,6 +32,8 @@ EXACT_NETWORKS = ("TFC_1W1A", "TFC_2W2A", "qkeras_jettagging")
 """Their sums do not depend on the order, so that no version of the runtime can change them."""
 LIMITS = (24, 20)
 """Newest opsets without 2-bit, and without 4- and 16-bit types."""
+FUSIBLE = ("Dropout", "all")
+"""Which of the nodes that do nothing stand between: one, and several."""
 SAMPLE = 5
 """Of the cases that become standard operators, one in so many: the nodes are what all have had
 for years."""
@@ -76,6 +79,8 @@ def write(folder: Path) -> None:
         _native_rows(files, form)
     for limit in LIMITS:
         _limited_row(files, limit)
+    for limit in (25, *LIMITS):
+        _fusible_row(files, limit)
     _network_rows(files)
     (folder / "rows.json").write_text(json.dumps(files.rows, indent=1))
 
@@ -111,6 +116,15 @@ def _limited_row(files: Files, limit: int) -> None:
     for model in batches(Kind.ACTIVATION, questions("int_quant", SAMPLE)):
         converted = convert(model.proto, to="qdq", opset_limit=limit)
         files.add_cases(f"qdq: int_quant with opset_limit={limit}", model, converted)
+
+
+def _fusible_row(files: Files, limit: int) -> None:
+    """Quantizers that some version's optimizer would join with what stands before them."""
+    for before, middle, quantizer in product(BEFORE.values(), FUSIBLE, QUANTIZERS.values()):
+        proto = between(before, BETWEEN[middle], quantizer)
+        converted = convert(proto, to="qdq", opset_limit=limit)
+        expected = anybit.load(proto).run(X)
+        files.add(f"qdq: fusible with opset_limit={limit}", converted, {"x": X}, expected)
 
 
 def _network_rows(files: Files) -> None:

@@ -153,3 +153,14 @@ def test_check_says_what_default_options_do() -> None:
     assert "session.disable_quant_qdq = 1" in found.remedy
     fenced = convert(product(2), to="qdq").model
     assert "default-options" not in {each.code for each in anybit.check(fenced, "onnxruntime")}
+
+
+def test_infinite_results_are_compared() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
+    graph (float[n, 4] x) => (float[n, 4] y)
+        <float s = {3e38}, float z = {0}, float b = {8}, float most = {3e38}> {
+        w = Mul(x, most)
+        y = qonnx.custom_op.general.IntQuant(w, s, z, b)
+    }"""
+    converted = convert(onnx.parser.parse_model(text), to="qdq")
+    assert "default options keep its values" in converted.remarks[-1]

@@ -124,7 +124,8 @@ def _difference(actual: Array, expected: Array) -> float:
     if not usual.any():
         return 0.0
     largest = float(np.abs(b[usual]).max())
-    return float(np.abs(a - b)[usual].max()) / (largest or 1.0)
+    with np.errstate(over="ignore"):
+        return float(np.abs(a[usual] - b[usual]).max()) / (largest or 1.0)
 
 
 def _is_harmless(model: ir.Model) -> bool:
@@ -160,7 +161,7 @@ def _feeds(model: ir.Model, magnitude: float) -> dict[str, Array] | None:
         if value.dtype is None or value.shape is None or (_elements(value) or 0) > _MOST_ELEMENTS:
             return None
         shape = [size if isinstance(size, int) and size >= 0 else 1 for size in value.shape]
-        array = magnitude * numbers.standard_normal(shape)
+        array: Array = magnitude * numbers.standard_normal(shape)
         if value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
             array = np.zeros(shape)
         try:
