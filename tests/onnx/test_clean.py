@@ -200,7 +200,11 @@ def test_command(shell: Shell) -> None:
     assert load("free.onnx").inputs[0].shape == ("batch", 4)
     assert shell("clean", "free.onnx", "--batch", "2", "-o", "free.onnx")[0] == 0
     assert load("free.onnx").inputs[0].shape == (2, 4)
-    assert shell("clean", "model.onnx", "--target", "finn", "-o", "finn.onnx")[0] == 0
+    code, out, _ = shell("clean", "model.onnx", "--target", "finn", "-o", "finn.onnx")
+    assert code == 0
+    assert out.splitlines()[1] == (
+        "It takes x: float32[1, 4]. anybit check finn.onnx --target finn: nothing wrong."
+    )
     assert onnx.load("finn.onnx").graph.node[0].op_type == "Quant"
     assert not list(Path().glob(".*"))
 

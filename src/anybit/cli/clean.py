@@ -9,10 +9,12 @@ import typer
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size
 from anybit.errors import ModelError
+from anybit.inputs import declared_inputs
 from anybit.onnx import read
+from anybit.onnx.checks.checking import check as check_model
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.cleaning import clean as clean_model
-from anybit.text import counted
+from anybit.text import counted, shown
 
 _TARGETS = "|".join(name for name, each in TARGETS.items() if each.names)
 
@@ -30,7 +32,9 @@ def clean(
     target: Annotated[
         str | None,
         typer.Option(
-            metavar=_TARGETS, help="Keep quantizers, under the names that this compiler looks for."
+            metavar=_TARGETS,
+            help="Write what this compiler reads: quantizers kept, under its names, a fixed batch, "
+            "no Gemm, no bias in convolutions, channels last for hls4ml.",
         ),
     ] = None,
 ) -> None:
@@ -52,12 +56,16 @@ def clean(
         cleaned.save(output)
     after = sum(1 for _ in cleaned.model.graph.all_nodes())
     nodes = f"{counted(after, 'node')} (was {before})"
-    stdout().print(
-        f"{output} written: {nodes}, {file_size(output)} (was {size})",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    _say(f"{output} written: {nodes}, {file_size(output)} (was {size})")
+    if target is not None:
+        takes = ", ".join(map(str, declared_inputs(cleaned.model.graph, str(output))))
+        left = len(check_model(output, target))
+        found = counted(left, "finding") if left else "nothing wrong"
+        _say(f"It takes {takes}. anybit check {output} --target {target}: {found}.")
+
+
+def _say(line: str) -> None:
+    stdout().print(shown(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _rows(text: str) -> int | str:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From PyTorch to the compilers for hardware: one line each, nothing left to say, equal bits."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from anybit.model import load
+from anybit.onnx.checks.checking import check
+from anybit.onnx.cleaning import clean
+
+torch = pytest.importorskip("torch")
+from anybit.torch import export, quantize_model  # noqa: E402
+
+WANTED = {
+    "weight": "int4 narrow power-of-two",
+    "activation": "int4 power-of-two",
+    "bias": "int16 accumulator",
+}
+
+
+def convolutional() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        *(torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU()),
+        *(torch.nn.MaxPool2d(2), torch.nn.Conv2d(8, 4, 3, padding=1), torch.nn.ReLU()),
+        *(torch.nn.Flatten(), torch.nn.Linear(36, 10)),
+    )
+
+
+def dense() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        *(torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh()),
+        *(torch.nn.Linear(8, 8, bias=False), torch.nn.Tanh(), torch.nn.Linear(8, 4)),
+    )
+
+
+@pytest.mark.parametrize("target", ["finn", "hls4ml"])
+@pytest.mark.parametrize(
+    ("make", "shape"), [(convolutional, (3, 8, 8)), (dense, (16,))], ids=["convolutional", "dense"]
+)
+def test_from_a_module_to_the_compiler(
+    make: type[torch.nn.Module], shape: tuple[int, ...], target: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    network = quantize_model(make(), WANTED)
+    x = torch.randn(8, *shape)
+    network(x)
+    path = tmp_path / "network.onnx"
+    export(network, x, path, verify=False)
+    cleaned = ir.to_proto(clean(path, target=target))
+    assert [each for each in check(cleaned, target) if each.severity == "error"] == []
+    one, last = x[:1].numpy(), cleaned.graph.input[0].type.tensor_type.shape.dim
+    given = one if last[-1].dim_value == shape[-1] else np.moveaxis(one, 1, -1)
+    (wanted,), (got,) = (load(each).run(rows).values()
+                         for each, rows in ((path, one), (cleaned, given)))  # fmt: skip
+    assert (got.shape, got.tobytes()) == (wanted.shape, wanted.tobytes())
+    assert {each.op_type for each in cleaned.graph.node} <= {
+        *("Quant", "IntQuant", "MatMul", "Add", "Mul", "Conv", "Relu", "MaxPool", "Tanh"),
+        *("Transpose", "Reshape"),
+    }
