@@ -56,7 +56,8 @@ def test_free_batches(proto: onnx.ModelProto, after: str) -> None:
     [
         (reshaped([2, 3], [1, 2, 3]), r"'reshape' .*reshapes to \[2, 3\], which fixes the batch"),
         (reshaped([-1], [1, 2, 3]), r"'reshape' .*\[-1\]"),
-        (model([node("ReduceSum", "x", domain="", keepdims=0)]), "output 'y' has the shape"),
+        (model([node("ReduceSum", "x", domain="", keepdims=0)]), "computes with all rows together"),
+        (model([node("Size", "x", domain="")]), "output 'y' has the shape"),
         (model([node("Add", "x c", domain="")], {"c": array(np.ones((2, 4), np.float32))},
                inputs={"x": [2, 4]}), "output 'y'"),
         (model([node("MultiThreshold", "x")]), "output 'y' has the shape unknown"),
@@ -119,3 +120,56 @@ def test_a_free_batch_that_becomes_fixed_computes_what_it_did() -> None:
     fixed = clean(proto, batch=3)
     assert shapes(fixed) == ["[3,2,3]", "[9,2]"]
     assert_array_bits(load(ir.to_proto(fixed)).run(x)["y"], load(proto).run(x)["y"])
+
+
+def one(kind: str, shape: list[int], inputs: str = "x", **options: Any) -> onnx.ModelProto:
+    constants = {"axes": np.array([0]), "none": np.zeros(0, np.int64), "w": np.ones((4, 2))}
+    constants = {name: each for name, each in constants.items() if name in inputs.split()}
+    constants = {name: each.astype(np.float32) if name == "w" else each
+                 for name, each in constants.items()}  # fmt: skip
+    nodes = [
+        node(kind, inputs, "a", domain="", name="mixes", **options),
+        node("Add", "x a", domain="", name="add"),
+    ]
+    return model(nodes, constants, inputs={"x": shape}, opsets={"": 18})
+
+
+@pytest.mark.parametrize(
+    ("proto", "mixed"),
+    [
+        (one("Softmax", [2, 4], axis=0), True),
+        (one("Softmax", [2, 4], axis=1), False),
+        (one("Softmax", [2, 4]), False),
+        (one("LogSoftmax", [2, 4], axis=-2), True),
+        (one("ReduceMean", [2, 4], "x axes"), True),
+        (one("ReduceMean", [2, 4]), True),
+        (one("ReduceMax", [2, 4], noop_with_empty_axes=1), False),
+        (one("CumSum", [2, 4], "x axes"), True),
+        (one("LpNormalization", [2, 4], axis=0), True),
+        (one("LpNormalization", [2, 4]), False),
+    ],
+)
+def test_rows_that_are_mixed(proto: onnx.ModelProto, mixed: bool) -> None:
+    if mixed:
+        with pytest.raises(ModelError, match=r"node 'mixes' .* computes with all rows together"):
+            clean(proto, batch=3)
+        return
+    x = np.arange(24, dtype=np.float32).reshape(6, 4)
+    three = load(ir.to_proto(clean(proto, batch=3)))
+    assert_array_bits(three.run(x)["y"], load(proto).run(x)["y"])
+
+
+def test_products_over_rows_and_recurrence_along_them() -> None:
+    nodes = [
+        node("Transpose", "x", "t", domain="", name="t"),
+        node("MatMul", "t x", "m", domain="", name="mixes"),
+        node("MatMul", "x m", domain="", name="last"),
+    ]
+    with pytest.raises(ModelError, match="node 'mixes'"):
+        clean(model(nodes, inputs={"x": [2, 4]}), batch="dynamic")
+    weights = {"w": np.ones((1, 16, 3), np.float32), "r": np.ones((1, 16, 4), np.float32)}
+    recurrent = node("LSTM", "x w r", "a", domain="", name="mixes", hidden_size=4)
+    proto = model([recurrent, node("Squeeze", "a axes", domain="")],
+                  weights | {"axes": np.array([1])}, inputs={"x": [5, 2, 3]})  # fmt: skip
+    with pytest.raises(ModelError, match="node 'mixes'"):
+        clean(proto, batch="dynamic")

@@ -12,6 +12,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import Names, described, names_of
+from anybit.onnx.graph.rows import mixes_rows
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
 
@@ -131,6 +132,13 @@ def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim
     ):
         _forget_shapes(model)
         InferShapes()(model)
+    opset = model.graph.opset_imports.get("", 1)
+    for node in model.graph.all_nodes():
+        if mixes_rows(node, free, opset):
+            raise ModelError(
+                f"{described(node)} computes with all rows together, so that another batch gives "
+                "each row another result; export the model with that batch"
+            )
     for value in outputs:
         _check_follows(value, free, wanted)
     return free

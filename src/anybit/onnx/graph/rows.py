@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the rows of a batch stay apart: which standard operators mix what lies along an axis."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.facts import product_of
+
+_FIRST = """
+    AveragePool BatchNormalization GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization
+    InstanceNormalization LRN LpPool MaxPool Conv ConvTranspose DepthToSpace SpaceToDepth
+"""
+_REDUCTIONS = """
+    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare
+"""
+# Softmax flattened what lies behind its axis before.
+_SOFTMAX_OPSET = 13
+
+
+def mixes_rows(node: ir.Node, size: ir.SymbolicDim, opset: int) -> bool:
+    """Whether the node is known to compute one row from several.
+
+    Rows lie along the axis whose size is `size`, which stands nowhere else. Operators that are not
+    known are taken to keep rows apart; whether the result still has that many is for its shape.
+
+    Raises:
+        ModelError: An attribute has another type than it must have.
+    """
+    if node.domain != "":
+        return False
+    if product_of(node) is not None and node.op_type in ("MatMul", "Gemm"):
+        return _sums_over(node, size)
+    at, rank = _place(node.inputs[0] if node.inputs else None, size)
+    rule = _RULES.get(node.op_type)
+    return at is not None and rule is not None and rule(node, at, rank, opset)
+
+
+def _place(value: ir.Value | None, size: ir.SymbolicDim) -> tuple[int | None, int]:
+    if value is None or value.shape is None:
+        return None, 0
+    sizes = list(value.shape)
+    return (sizes.index(size) if size in sizes else None), len(sizes)
+
+
+def _sums_over(node: ir.Node, size: ir.SymbolicDim) -> bool:
+    places = [_place(value, size) for value in node.inputs[:2]]
+    summed = [-1, -2]
+    if node.op_type == "Gemm":
+        summed = [0 if attribute_of(node, "transA", 0) else 1]
+        summed += [1 if attribute_of(node, "transB", 0) else 0]
+    return any(
+        at is not None and at == (axis if axis >= 0 else max(axis + rank, 0))
+        for (at, rank), axis in zip(places, summed, strict=False)
+    )
+
+
+def _not_first(node: ir.Node, at: int, rank: int, opset: int) -> bool:
+    return at != 0
+
+
+def _along(default: int) -> Callable[[ir.Node, int, int, int], bool]:
+    def rule(node: ir.Node, at: int, rank: int, opset: int) -> bool:
+        return at == attribute_of(node, "axis", default) % rank
+
+    return rule
+
+
+def _softmax(node: ir.Node, at: int, rank: int, opset: int) -> bool:
+    axis = attribute_of(node, "axis", -1 if opset >= _SOFTMAX_OPSET else 1) % rank
+    return at == axis if opset >= _SOFTMAX_OPSET else at >= axis
+
+
+def _from(node: ir.Node, at: int, rank: int, opset: int) -> bool:
+    return at >= attribute_of(node, "axis", -1) % rank
+
+
+def _reduced(node: ir.Node, at: int, rank: int, opset: int) -> bool:
+    axes = attribute_of(node, "axes", ())
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None:
+        if not is_constant(given):
+            return True
+        axes = tuple(np.ravel(array_of(given)).tolist())
+    if not axes:
+        return not attribute_of(node, "noop_with_empty_axes", 0)
+    return at in [axis % rank for axis in axes]
+
+
+def _scanned(node: ir.Node, at: int, rank: int, opset: int) -> bool:
+    axis = node.inputs[1] if len(node.inputs) > 1 else None
+    if axis is None or not is_constant(axis):
+        return True
+    return at == int(array_of(axis).ravel()[0]) % rank
+
+
+def _recurrent(node: ir.Node, at: int, rank: int, opset: int) -> bool:
+    return at != (0 if attribute_of(node, "layout", 0) else 1)
+
+
+_RULES: dict[str, Callable[[ir.Node, int, int, int], bool]] = {
+    **dict.fromkeys(_FIRST.split(), _not_first),
+    **dict.fromkeys(_REDUCTIONS.split(), _reduced),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _from),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(("Concat", "ArgMax", "ArgMin", "Gather"), _along(0)),
+    **dict.fromkeys(("LpNormalization", "TopK"), _along(-1)),
+    "CumSum": _scanned,
+}
