@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from cleaned import clean
 
 from anybit.model import load
 from anybit.onnx.checks.checking import check
-from anybit.onnx.cleaning import clean
 
 torch = pytest.importorskip("torch")
 from anybit.torch import export, quantize_model  # noqa: E402
