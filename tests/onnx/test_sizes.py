@@ -7,13 +7,21 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import helper
 from small_models import kinds, model, node
 
 from anybit.onnx import read
-from anybit.onnx.graph.sizes import Sizes, sizes_of
+from anybit.onnx.graph.sizes import Sizes
 from anybit.onnx.passes import FoldConstants, Normalize
 
 INT64 = onnx.TensorProto.INT64
+
+
+def sizes_of(value: ir.Value) -> list[int | None] | None:
+    """The sizes that a value is declared to have."""
+    if value.shape is None:
+        return None
+    return [size if isinstance(size, int) else None for size in value.shape]
 
 
 def integers(*values: int) -> np.ndarray:
@@ -154,15 +162,20 @@ def test_weights_cut_by_a_size_are_constant() -> None:
     assert part.tobytes() == weight[5:15].tobytes()
 
 
-def test_a_constant_cast_like_an_input_is_constant() -> None:
-    """Only the type of that input matters."""
+@pytest.mark.parametrize("like", ["x", "a"])
+def test_a_constant_cast_like_a_value_is_constant(like: str) -> None:
+    """Only the type of that value matters."""
     nodes = [
-        standard("CastLike", "number x", "like"),
+        standard("Abs", "x", "a"),
+        standard("CastLike", f"number {like}", "like"),
         standard("Expand", "like shape", "bias"),
         standard("Add", "x bias", "y"),
     ]
     constants = {"number": np.array(2, np.int64), "shape": integers(4)}
-    result = folded(nodes, constants, opsets={"": 18})
+    proto = model(nodes, constants, opsets={"": 18})
+    proto.graph.value_info.append(helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, None))
+    result = read(proto).clone()
+    FoldConstants()(result)
     assert kinds(result) == ["Add"]
     bias = result.graph.initializers["bias"].const_value.numpy()
     assert bias.dtype == np.float32

@@ -86,16 +86,26 @@ def _evaluated(
     for node in fragment.graph:
         node.name = None  # the runtime refuses two of one name
     feeds = {}
+    needed = {each for node in nodes for each in elements_read(node)}
     for value in {each for node in nodes for each in node.inputs if each is not None}:
         if value in known or is_constant(value) or value.producer() is None:
             feeds[str(value.name)] = known[value] if value in known else _array(value)
         elif value.producer() not in inside:
-            return None
+            if value in needed:
+                return None
+            feeds[str(value.name)] = _array(value)
     try:
         arrays = evaluate(fragment, feeds) if results else {}
     except FAILURES:
         return None
     return {results[name]: array for name, array in arrays.items()}
+
+
+def elements_read(node: ir.Node) -> Sequence[ir.Value | None]:
+    """The inputs whose elements matter: of what a CastLike is like only the type does."""
+    like = node.inputs[1:2] if (node.domain, node.op_type) == ("", "CastLike") else ()
+    typed = any(value is not None and value.dtype is not None for value in like)
+    return node.inputs[:1] if typed else node.inputs
 
 
 def _array(value: ir.Value) -> Array:

@@ -137,13 +137,6 @@ class Sizes:
         return np.asarray(np.frompyfunc(_COMBINED[node.op_type], 2, 1)(first, second), object)
 
 
-def sizes_of(value: ir.Value) -> tuple[int | None, ...] | None:
-    """The sizes that a value is declared or inferred to have; None for those that are free."""
-    if value.shape is None:
-        return None
-    return tuple(size if isinstance(size, int) else None for size in value.shape)
-
-
 def _integer(node: ir.Node, name: str, default: int) -> int | None:
     """An attribute; None if it is not an integer, which whoever runs the model will say."""
     given = node.attributes.get(name)

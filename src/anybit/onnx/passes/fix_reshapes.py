@@ -6,7 +6,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.names import Names, names_of
-from anybit.onnx.graph.sizes import Sizes, sizes_of
+from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.graph.sizes import Sizes
 
 
 class FixReshapes(InPlacePass):
@@ -16,7 +17,8 @@ class FixReshapes(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        sizes, unique = Sizes(sizes_of), names_of(model)
+        sizes = Sizes(lambda value: sizes_that_follow(value, model))
+        unique = names_of(model)
         modified = False
         for node in list(model.graph.all_nodes()):
             sizes.follow(node)

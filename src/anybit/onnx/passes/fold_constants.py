@@ -10,7 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.evaluation import evaluate_operator
 from anybit.onnx.graph.extents import Shape, deciding_input, is_bounded, result_shape
-from anybit.onnx.graph.pieces import Piece, Results
+from anybit.onnx.graph.pieces import Piece, Results, elements_read
 from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.graph.sizes import Sizes
 from anybit.onnx.operators.registry import operator_of
@@ -91,7 +91,7 @@ class _Folding:
         for node in nodes:
             if node.graph is None or len(node.outputs) != 1 or self._fold_sizes(node):
                 continue
-            read = [value for value in _read(node) if value is not None]
+            read = [value for value in elements_read(node) if value is not None]
             coming = [value for value in read if value in late or value in self._piece.extents]
             if not all(is_constant(value) or value in coming for value in read):
                 continue
@@ -147,7 +147,7 @@ class _Folding:
             return
         if not self._piece.takes(node, self._largest_piece()):
             self._evaluate()
-            constant = all(value is None or is_constant(value) for value in _read(node))
+            constant = all(value is None or is_constant(value) for value in elements_read(node))
             if not constant or not self._piece.takes(node, self._budget):
                 return
         self._piece.add(node)
@@ -193,10 +193,3 @@ def _elements(model: ir.Model) -> int:
         value.const_value for graph in model.graphs() for value in graph.initializers.values()
     )
     return sum(tensor.size for tensor in tensors if tensor is not None)
-
-
-def _read(node: ir.Node) -> Sequence[ir.Value | None]:
-    """The inputs whose elements matter: of what a CastLike is like only the type does."""
-    like = node.inputs[1:2] if (node.domain, node.op_type) == ("", "CastLike") else ()
-    typed = any(value is not None and value.dtype is not None for value in like)
-    return node.inputs[:1] if typed else node.inputs
