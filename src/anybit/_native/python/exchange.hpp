@@ -97,8 +97,13 @@ class Borrowed {
                   std::string(name) + " must be a dense tensor of real numbers on the CPU");
     for (int axis = 0; axis < view.rank; ++axis)
       strides_[axis] = view.strides[axis] * size_of(*type);
-    return {static_cast<std::byte*>(view.data) + view.byte_offset, *type, view.rank, view.shape,
-            strides_.data(), true, false};
+    return {static_cast<std::byte*>(view.data) + view.byte_offset,
+            *type,
+            view.rank,
+            view.shape,
+            strides_.data(),
+            true,
+            false};
   }
 
  private:
