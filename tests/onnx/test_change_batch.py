@@ -71,6 +71,27 @@ def test_batches_that_cannot_change(proto: onnx.ModelProto, message: str) -> Non
         clean(proto, batch="dynamic")
 
 
+@pytest.mark.parametrize(("target", "fits"), [([5, 2, 6], True), ([5, 2, -1], True),
+                                              ([5, -1, 6], True), ([5, 4, 3], False),
+                                              ([2, 5, 6], False)])  # fmt: skip
+def test_a_batch_behind_another_axis(target: list[int], fits: bool) -> None:
+    """As in what recurrent layers give: steps, rows, features."""
+    nodes = [
+        node("Transpose", "x", "t", domain="", name="t", perm=[1, 0, 2, 3]),
+        node("Reshape", "t target", "r", domain="", name="reshape"),
+        node("Transpose", "r", domain="", name="back", perm=[1, 0, 2]),
+    ]
+    proto = model(nodes, {"target": np.array(target)}, inputs={"x": [2, 5, 3, 2]})
+    if not fits:
+        with pytest.raises(ModelError, match="'reshape'"):
+            clean(proto, batch=3)
+        return
+    x = np.arange(180, dtype=np.float32).reshape(6, 5, 3, 2)
+    for batch in (3, "dynamic"):
+        changed = load(clean(proto, batch=batch))
+        assert_array_bits(changed.run(x)["y"], load(proto).run(x)["y"])
+
+
 @pytest.mark.parametrize("batch", [0, -1, 2.5, "many"])
 def test_what_is_no_batch(batch: Any) -> None:
     with pytest.raises(ModelError, match="batch must be an integer >= 1"):

@@ -115,6 +115,7 @@ def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim
     """Free the batch, and give its size's name. `wanted` is what errors say."""
     before = _folded(model)
     rows = {value.name: _rows(value) for value in _values(before)}
+    results = {value.name: value.shape for value in _values(before)}
     targets = _targets(before)
     outputs = [each for each in model.graph.outputs if rows.get(each.name) in (old, None)]
     # A free size that no other shape has shows in every shape which axes are the batch.
@@ -127,7 +128,7 @@ def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim
     InferShapes()(model)
     unique = names_of(model)
     while sum(
-        _freed(node, free, rows.get(node.outputs[0].name) == old, targets, unique)
+        _freed(node, free, old, results.get(node.outputs[0].name), targets, unique)
         for node in _reshapes(model)
     ):
         _forget_shapes(model)
@@ -211,28 +212,39 @@ def _targets(model: ir.Model) -> dict[str | None, Array]:
 def _freed(
     node: ir.Node,
     batch: ir.SymbolicDim,
-    follows: bool,
+    old: int,
+    result: ir.Shape | None,
     targets: dict[str | None, Array],
     unique: Names,
 ) -> bool:
-    """Whether the Reshape fixed the batch and no longer does. It could if its rows `follow` it.
+    """Whether the Reshape fixed the batch and no longer does.
 
-    Where input and output have the batch first, their rows are equally long, and 0, which copies
-    the size of the input, means the same as the number.
+    Where the batch is the same axis of input and result, and as many elements lie before it, its
+    rows are the same ones, and 0, which copies the size of the input, means the same as the number.
     """
     x, sizes = node.inputs[0], targets.get(node.outputs[0].name)
     if x is None or x.shape is None or sizes is None or batch not in list(x.shape):
         return False
+    axis = list(x.shape).index(batch)
     free_of_zeros = "allowzero" not in node.attributes or (sizes != 0).all()
-    if not follows or list(x.shape).index(batch) != 0 or not free_of_zeros:
+    if not free_of_zeros or not _keeps_axis(x.shape, result, axis, old):
         raise ModelError(
             f"{described(node)} reshapes to {sizes.tolist()}, which fixes the batch together with "
             "other axes; export the model with another batch size"
         )
     del targets[node.outputs[0].name]
     node.attributes.pop("allowzero", None)
-    _give_target(node, np.concatenate([[0], sizes[1:]]), unique)
+    _give_target(node, np.concatenate([sizes[:axis], [0], sizes[axis + 1 :]]), unique)
     return True
+
+
+def _keeps_axis(x: ir.Shape, result: ir.Shape | None, axis: int, old: int) -> bool:
+    if result is None or len(result) <= axis or result[axis] != old:
+        return False
+    before = ir.Shape(x[:axis]), ir.Shape(result[:axis])
+    if not all(shape.is_static() for shape in before):
+        return False
+    return math.prod(before[0].numpy()) == math.prod(before[1].numpy())
 
 
 def _give_target(node: ir.Node, sizes: Array, unique: Names) -> None:
