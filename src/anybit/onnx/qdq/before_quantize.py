@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.qdq.nodes import Linear, dtype_of
+from anybit.onnx.qdq.nodes import Scaling, dtype_of
 from anybit.ops.grids import channels_of
 
 # Up to here RN(RN(n * scale) / scale) is nearer to n than to any other integer.
@@ -23,7 +23,7 @@ class Limited:
     highest: Array
 
 
-def limits_before(x: ir.Value, linear: Linear) -> Limited | None:
+def limits_before(x: ir.Value, scaling: Scaling) -> Limited | None:
     """The limits of a Max and a Min, or a Clip, if they are exactly codes times scale."""
     lowest, highest = np.full((), -np.inf), np.full((), np.inf)
     found = False
@@ -35,8 +35,8 @@ def limits_before(x: ir.Value, linear: Linear) -> Limited | None:
         if bounds is None:
             break
         before, low, high = bounds
-        low_codes = _codes(low, linear, before, -np.inf)
-        high_codes = _codes(high, linear, before, np.inf)
+        low_codes = _codes(low, scaling, before, -np.inf)
+        high_codes = _codes(high, scaling, before, np.inf)
         if low_codes is None or high_codes is None or before.dtype != ir.DataType.FLOAT:
             break
         lowest, highest = np.maximum(lowest, low_codes), np.minimum(highest, high_codes)
@@ -67,14 +67,14 @@ def _bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None
     return None
 
 
-def _codes(bound: Array | None, linear: Linear, x: ir.Value, absent: float) -> Array | None:
+def _codes(bound: Array | None, scaling: Scaling, x: ir.Value, absent: float) -> Array | None:
     """The codes, less the zero-point, that a bound stands for; None if it stands for none."""
     if bound is None:
         return np.asarray(absent)
     if bound.dtype != np.float32 or not _fits(bound, x):
         return None
-    layout = channels_of(linear.scale, bound)
-    if layout is None or layout.axis != linear.layout.axis:
+    layout = channels_of(scaling.scale, bound)
+    if layout is None or layout.axis != scaling.layout.axis:
         return None
     with np.errstate(all="ignore"):
         codes = np.rint(layout.zeropt / layout.scale)
@@ -92,19 +92,19 @@ def _fits(array: Array, x: ir.Value) -> bool:
     return all(size in (1, whole) for size, whole in zip(array.shape, sizes, strict=True))
 
 
-def sign_source(quantize: ir.Node, linear: Linear) -> ir.Value | None:
+def sign_source(quantize: ir.Node, scaling: Scaling) -> ir.Value | None:
     """x, if the node quantizes Where(x >= 0, a, b) and a and b have the codes 1 and -1."""
     where = _producer(quantize, 0, "Where", 3)
     compare = _producer(where, 0, "GreaterOrEqual", 2) if where is not None else None
-    if where is None or compare is None or not linear.type.holds(-1, 1):
+    if where is None or compare is None or not scaling.type.holds(-1, 1):
         return None
     x, zero = compare.inputs
-    if x is None or dtype_of(x) != ir.DataType.FLOAT or np.any(linear.layout.zeropt):
+    if x is None or dtype_of(x) != ir.DataType.FLOAT or np.any(scaling.layout.zeropt):
         return None
     plus, minus = (_single(where.inputs[index], x) for index in (1, 2))
-    if linear.layout.axis is not None or _single(zero, x) != 0:
+    if scaling.layout.axis is not None or _single(zero, x) != 0:
         return None
-    scale = float(linear.layout.scale)
+    scale = float(scaling.layout.scale)
     return x if (plus, minus) == (scale, -scale) else None
 
 

@@ -9,7 +9,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, containing, match
 from anybit.onnx.qdq.metadata import noted
 from anybit.onnx.qdq.native_types import NativeType
-from anybit.onnx.qdq.nodes import Linear
+from anybit.onnx.qdq.nodes import Scaling
 from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
 
 _NONE = np.zeros((), np.float32)
@@ -32,7 +32,7 @@ def computed(found: Match, x: Array) -> Array:
     )
 
 
-def exact(linear: Linear, lowest: Array, highest: Array) -> Quantizer | None:
+def exact(scaling: Scaling, lowest: Array, highest: Array) -> Quantizer | None:
     """The quantizer for codes lowest .. highest, if that is the range of an operator.
 
     The codes are given less the zero-point, one or one per channel. ONNX adds the zero-point after
@@ -41,17 +41,17 @@ def exact(linear: Linear, lowest: Array, highest: Array) -> Quantizer | None:
     bottom, top = int(lowest.min()), int(highest.max())
     if np.any(lowest != bottom) or np.any(highest != top):
         return None
-    found = match(IntegerGrid(linear.scale, _NONE, range(bottom, top + 1)))
+    found = match(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
     return Quantizer(found) if found is not None else None
 
 
-def with_zeropt(linear: Linear, lowest: Array, highest: Array) -> Quantizer | None:
+def with_zeropt(scaling: Scaling, lowest: Array, highest: Array) -> Quantizer | None:
     """The quantizer with that zero-point, which differs where x is at a tie or next to it."""
-    zeropt = linear.layout.zeropt
+    zeropt = scaling.layout.zeropt
     bottom, top = int((lowest + zeropt).min()), int((highest + zeropt).max())
     if not np.any(zeropt) or np.any(lowest + zeropt != bottom) or np.any(highest + zeropt != top):
         return None
-    found = match(IntegerGrid(linear.scale, linear.zeropt, range(bottom, top + 1)))
+    found = match(IntegerGrid(scaling.scale, scaling.zeropt, range(bottom, top + 1)))
     if found is None:
         return None
     first = zeropt.flat[np.flatnonzero(zeropt)[0]]
@@ -62,34 +62,34 @@ def with_zeropt(linear: Linear, lowest: Array, highest: Array) -> Quantizer | No
     )
 
 
-def composed(linear: Linear, lowest: Array, highest: Array) -> Quantizer:
+def composed(scaling: Scaling, lowest: Array, highest: Array) -> Quantizer:
     """The smallest quantizer that has the codes, clipped to their values.
 
     Raises:
         Inexpressible: There is none.
     """
     bottom, top = int(lowest.min()), int(highest.max())
-    found = containing(IntegerGrid(linear.scale, _NONE, range(bottom, top + 1)))
+    found = containing(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
     if found is None:
         raise Inexpressible(f"no operator has the codes {bottom} .. {top}")
     with np.errstate(all="ignore"):  # infinite where float32 ends
         low, high = (
-            np.asarray(linear.layout.broadcast(codes.astype(np.float32)) * linear.scale)
+            np.asarray(scaling.layout.broadcast(codes.astype(np.float32)) * scaling.scale)
             for codes in (lowest, highest)
         )
     return Quantizer(found, (low, high))
 
 
-def float_activation(linear: Linear) -> Quantizer:
-    assert linear.type.format is not None, "asked for float types only"
-    found = match(FloatGrid(linear.scale, linear.type.format))
+def float_activation(scaling: Scaling) -> Quantizer:
+    assert scaling.type.format is not None, "asked for float types only"
+    found = match(FloatGrid(scaling.scale, scaling.type.format))
     if found is None:
-        raise Inexpressible(f"no operator has the values of {linear.type.name}")
+        raise Inexpressible(f"no operator has the values of {scaling.type.name}")
     return Quantizer(found)
 
 
 def constant(
-    linear: Linear, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
+    scaling: Scaling, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
 ) -> tuple[Match, Array, str]:
     """The quantizer for a constant, its values, and a word on a range that no quantizer has.
 
@@ -98,8 +98,8 @@ def constant(
     Raises:
         Inexpressible: No operator gives these values from themselves.
     """
-    values = linear.grid.decode(codes)
-    for grid, note in _grids(linear, codes, span, metadata):
+    values = scaling.grid.decode(codes)
+    for grid, note in _grids(scaling, codes, span, metadata):
         found = match(grid)
         if found is None and isinstance(grid, IntegerGrid) and grid.coding is Coding.NEAREST:
             found = containing(grid)
@@ -110,9 +110,9 @@ def constant(
 
 
 def _grids(
-    linear: Linear, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
+    scaling: Scaling, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
 ) -> list[tuple[Grid, str]]:
-    whole = linear.grid
+    whole = scaling.grid
     if not isinstance(whole, IntegerGrid):
         return [(whole, "")]
     if span is not None:

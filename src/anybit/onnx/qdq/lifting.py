@@ -19,7 +19,7 @@ from anybit.onnx.qdq.lift_codes import (
     float_activation,
     with_zeropt,
 )
-from anybit.onnx.qdq.nodes import Linear, dtype_of, integer_attribute, linear_of
+from anybit.onnx.qdq.nodes import Scaling, dtype_of, integer_attribute, scaling_of
 from anybit.onnx.qdq.trace import Trace, traced
 from anybit.onnx.report import Step
 from anybit.ops.grids import Coding, IntegerGrid
@@ -48,25 +48,25 @@ class Lifter:
             ModelError: It contradicts itself.
         """
         codes = node.inputs[0] if node.inputs else None
-        linear = linear_of(node, dtype_of(codes) if codes is not None else None)
+        scaling = scaling_of(node, dtype_of(codes) if codes is not None else None)
         assert codes is not None, "checked with the parameters"
         trace = traced(codes)
-        if trace.moves and linear.layout.axis is not None:
+        if trace.moves and scaling.layout.axis is not None:
             kinds = ", ".join(move.op_type for move in trace.moves)
             raise Inexpressible(f"{kinds} before it may move its channels")
         lowest, highest = trace.lowest, trace.highest
         name, operator = label_of(node), node.op_type
         if is_constant(trace.source):
-            quantized, note = self._constant(node, linear, trace.source, lowest, highest)
+            quantized, note = self._constant(node, scaling, trace.source, lowest, highest)
             difference = ""
         else:
-            quantized, quantizer = self._activation(node, linear, trace.source, lowest, highest)
+            quantized, quantizer = self._activation(node, scaling, trace.source, lowest, highest)
             note = difference = quantizer.difference
-        self._drop_fence(node, linear)
+        self._drop_fence(node, scaling)
         action = self._place(node, trace, quantized)
         return Step(name, operator, action, note, exact=not difference)
 
-    def _drop_fence(self, node: ir.Node, linear: Linear) -> None:
+    def _drop_fence(self, node: ir.Node, scaling: Scaling) -> None:
         """Take out a Min right behind the node that no value of its type reaches."""
         result = node.outputs[0]
         uses = list(result.uses())
@@ -77,7 +77,7 @@ class Lifter:
         if bound is None or not is_constant(bound) or fence.graph is not node.graph:
             return
         array = array_of(bound)
-        if array.shape == () and array >= linear.type.largest(linear.layout):
+        if array.shape == () and array >= scaling.type.largest(scaling.layout):
             self._editor.replace(fence, result)
 
     def _place(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
@@ -103,14 +103,14 @@ class Lifter:
         return action
 
     def _constant(
-        self, node: ir.Node, linear: Linear, source: ir.Value, lowest: float, highest: float
+        self, node: ir.Node, scaling: Scaling, source: ir.Value, lowest: float, highest: float
     ) -> tuple[ir.Value, str]:
         codes, span = array_of(source), None
-        if linear.type.format is None:
-            span = _span(linear, lowest, highest)
-            codes = clipped(codes, span, linear.type)
-        found, values, note = constant(linear, codes, span, dict(node.metadata_props))
-        key = (linear.scale.shape, linear.scale.tobytes(), linear.zeropt.tobytes(), span)
+        if scaling.type.format is None:
+            span = _span(scaling, lowest, highest)
+            codes = clipped(codes, span, scaling.type)
+        found, values, note = constant(scaling, codes, span, dict(node.metadata_props))
+        key = (scaling.scale.shape, scaling.scale.tobytes(), scaling.zeropt.tobytes(), span)
         known = self._floats.setdefault(source, {})
         if key not in known:
             known[key] = self._editor.constant(f"{source.name}_values", ir.tensor(values))
@@ -120,11 +120,11 @@ class Lifter:
         return result, note
 
     def _activation(
-        self, node: ir.Node, linear: Linear, source: ir.Value, lowest: float, highest: float
+        self, node: ir.Node, scaling: Scaling, source: ir.Value, lowest: float, highest: float
     ) -> tuple[ir.Value, Quantizer]:
         quantize = source.producer()
         assert quantize is not None, "traced to one"
-        x, quantizer = self._chosen(quantize, linear, lowest, highest)
+        x, quantizer = self._chosen(quantize, scaling, lowest, highest)
         call = quantizer.found.call
         key = (
             quantize,
@@ -139,37 +139,37 @@ class Lifter:
         return self._quantized[key], quantizer
 
     def _chosen(
-        self, quantize: ir.Node, linear: Linear, lowest: float, highest: float
+        self, quantize: ir.Node, scaling: Scaling, lowest: float, highest: float
     ) -> tuple[ir.Value, Quantizer]:
         """What is quantized, and how."""
-        first = linear_of(quantize)
+        first = scaling_of(quantize)
         x = sign_source(quantize, first)
-        if x is not None and lowest <= -1 and highest >= 1 and first.type == linear.type:
-            if np.any(linear.zeropt):
+        if x is not None and lowest <= -1 and highest >= 1 and first.type == scaling.type:
+            if np.any(scaling.zeropt):
                 raise Inexpressible("the zero-points of the two nodes differ")
-            found = match(IntegerGrid(linear.scale, linear.zeropt, range(-1, 2, 2), Coding.SIGN))
+            found = match(IntegerGrid(scaling.scale, scaling.zeropt, range(-1, 2, 2), Coding.SIGN))
             if found is not None:
                 return x, Quantizer(found)
-        if not first.same_as(linear):
+        if not first.same_as(scaling):
             raise Inexpressible("scale, zero-point, type or axis of the two nodes differ")
         x = quantize.inputs[0]
         assert x is not None, "checked with the parameters"
         if dtype_of(x) != _FLOAT:
             named = getattr(dtype_of(x), "name", "unknown").lower()
             raise Inexpressible(f"x is {named}, not float32")
-        if linear.type.format is not None:
+        if scaling.type.format is not None:
             if integer_attribute(quantize, "saturate", 1) != 1:
                 raise Inexpressible("it does not saturate")
-            return x, float_activation(linear)
-        return self._integer(x, linear, lowest, highest)
+            return x, float_activation(scaling)
+        return self._integer(x, scaling, lowest, highest)
 
     def _integer(
-        self, x: ir.Value, linear: Linear, lowest: float, highest: float
+        self, x: ir.Value, scaling: Scaling, lowest: float, highest: float
     ) -> tuple[ir.Value, Quantizer]:
-        zeropt = linear.layout.zeropt.astype(np.float64)
-        low, high = _span(linear, lowest, highest)
+        zeropt = scaling.layout.zeropt.astype(np.float64)
+        low, high = _span(scaling, lowest, highest)
         starts = [Limited(x, low - zeropt, high - zeropt)]
-        limited = limits_before(x, linear)
+        limited = limits_before(x, scaling)
         if limited is not None:
             both = (
                 np.maximum(starts[0].lowest, limited.lowest),
@@ -178,18 +178,18 @@ class Lifter:
             if np.all(both[0] <= both[1]):
                 starts.insert(0, Limited(limited.x, *both))
         for start in starts:
-            quantizer = exact(linear, start.lowest, start.highest)
+            quantizer = exact(scaling, start.lowest, start.highest)
             if quantizer is not None:
                 return start.x, quantizer
         for start in starts:
-            quantizer = with_zeropt(linear, start.lowest, start.highest)
+            quantizer = with_zeropt(scaling, start.lowest, start.highest)
             if quantizer is None:
                 continue
-            if is_constant(start.x) and _agree(start, linear, quantizer.found):
+            if is_constant(start.x) and _agree(start, scaling, quantizer.found):
                 return start.x, Quantizer(quantizer.found)
             if self._allow_approximate:
                 return start.x, quantizer
-        return x, composed(linear, starts[-1].lowest, starts[-1].highest)
+        return x, composed(scaling, starts[-1].lowest, starts[-1].highest)
 
     def _written(self, quantize: ir.Node, x: ir.Value, quantizer: Quantizer, name: str) -> ir.Value:
         result = self._operator(quantize, quantizer.found, x, name, like=x)
@@ -230,19 +230,19 @@ class Lifter:
         )
 
 
-def _agree(start: Limited, linear: Linear, found: Match) -> bool:
+def _agree(start: Limited, scaling: Scaling, found: Match) -> bool:
     """Whether a constant is nowhere near a tie, so that the zero-point does not matter."""
-    values, broadcast = array_of(start.x), linear.layout.broadcast
+    values, broadcast = array_of(start.x), scaling.layout.broadcast
     with np.errstate(all="ignore"):
-        codes = np.rint(values / linear.scale)
+        codes = np.rint(values / scaling.scale)
         codes = np.clip(codes, broadcast(start.lowest), broadcast(start.highest))
-        wanted = codes.astype(np.float32) * linear.scale
+        wanted = codes.astype(np.float32) * scaling.scale
     return bool(np.array_equal(computed(found, values), wanted))
 
 
-def _span(linear: Linear, lowest: float, highest: float) -> tuple[int, int]:
+def _span(scaling: Scaling, lowest: float, highest: float) -> tuple[int, int]:
     """The codes that a Clip leaves of those of the type."""
-    low, high = max(lowest, linear.type.lowest), min(highest, linear.type.highest)
+    low, high = max(lowest, scaling.type.lowest), min(highest, scaling.type.highest)
     if low > high:
         raise Inexpressible("its Clip leaves no code")
     return int(low), int(high)

@@ -28,13 +28,13 @@ def is_dequantize(node: ir.Node | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Linear:
+class Scaling:
     """What one of the two nodes computes with: its type, scale and zero-point."""
 
     type: NativeType
     layout: Channels
 
-    def same_as(self, other: "Linear") -> bool:
+    def same_as(self, other: "Scaling") -> bool:
         """Whether one undoes the other: compared are values, not names."""
         return (
             self.type == other.type
@@ -64,7 +64,7 @@ class Linear:
         return IntegerGrid(self.scale, self.zeropt, self.type.codes)
 
 
-def linear_of(node: ir.Node, codes: ir.DataType | None = None) -> Linear:
+def scaling_of(node: ir.Node, codes: ir.DataType | None = None) -> Scaling:
     """The parameters of a node; `codes` is the type of what a DequantizeLinear reads.
 
     Raises:
@@ -89,7 +89,7 @@ def linear_of(node: ir.Node, codes: ir.DataType | None = None) -> Linear:
         zeropt = _constant(node, 2, "zero-point").astype(np.float32)
     if (native.format is not None or native.wide) and np.any(zeropt != 0):
         raise Inexpressible(f"{native.name} codes have a zero-point")
-    return Linear(native, _layout(node, scale, zeropt))
+    return Scaling(native, _layout(node, scale, zeropt))
 
 
 def dequantized(node: ir.Node) -> Array | None:
@@ -102,10 +102,10 @@ def dequantized(node: ir.Node) -> Array | None:
     if codes is None:
         return None
     try:
-        linear = linear_of(node, dtype_of(codes))
+        scaling = scaling_of(node, dtype_of(codes))
     except Inexpressible:
         return None
-    return linear.grid.decode(array_of(codes))
+    return scaling.grid.decode(array_of(codes))
 
 
 def integer_attribute(node: ir.Node, name: str, default: int) -> int:

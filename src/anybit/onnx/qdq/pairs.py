@@ -8,7 +8,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.metadata import noted
-from anybit.onnx.qdq.nodes import dtype_of, is_dequantize, linear_of
+from anybit.onnx.qdq.nodes import dtype_of, is_dequantize, scaling_of
 from anybit.onnx.qdq.trace import Trace, traced
 from anybit.ops.grids import Coding, Grid, IntegerGrid
 
@@ -28,7 +28,7 @@ def grid_of_codes(node: ir.Node) -> Grid | None:
     """The grid of one of ONNX's own two, less what a Clip of the codes or the metadata exclude."""
     codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
     try:
-        grid = linear_of(node, None if codes is None else dtype_of(codes)).grid
+        grid = scaling_of(node, None if codes is None else dtype_of(codes)).grid
     except Inexpressible:
         return None
     if not isinstance(grid, IntegerGrid):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take QLinearConv and QLinearMatMul apart into nodes of floats between linear ones."""
+"""Take QLinearConv and QLinearMatMul apart into nodes of floats between scaling ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _LARGEST_SUM = 2**24
 
 
 def is_integer_operator(node: ir.Node) -> bool:
-    """Whether a node computes with codes, other than the two linear ones."""
+    """Whether a node computes with codes, other than the two scaling ones."""
     if node.domain == "com.microsoft":
         return node.op_type.startswith(("QLinear", "QGemm", "QAttention", "DynamicQuantize"))
     return not node.domain and (
