@@ -69,3 +69,28 @@ def test_opset_limit(shell: Shell) -> None:
 def test_errors(shell: Shell, arguments: list[str], told: str) -> None:
     assert told in shell.fails("convert", *arguments)
     assert not Path("out.onnx").exists()
+
+
+def test_what_the_result_is_for(shell: Shell) -> None:
+    convert = ["convert", "model.onnx", "-o", "out.onnx"]
+    code, out, err = shell(*convert, "--for", "onnxruntime=1.17", "--report", "steps.json")
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert "needs ONNX Runtime 1.17 or newer; default options keep its values" in line
+    report = json.loads(Path("steps.json").read_text())
+    assert (report["form"], len(report["remarks"])) == ("qdq", 1)
+    assert onnx.load("out.onnx").opset_import[0].version <= 20
+    assert shell(*convert, "--for", "web")[0] == 0
+    code, _, err = shell(*convert, "--for", "tpu")
+    assert code != 0
+    assert "the runtime must be onnxruntime" in err
+    assert shell(*convert)[0] != 0
+
+
+def test_a_model_without_quantizers_is_told(shell: Shell) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> graph (float[n] x) => (float[n] y) {y = Abs(x)}'
+    onnx.save(onnx.parser.parse_model(text), "model.onnx")
+    code, out, _ = shell("convert", "model.onnx", "--to", "qdq", "-o", "out.onnx")
+    assert code == 0
+    assert "note: the model has no quantizers, and convert adds none" in out
+    assert "no quantizer in it had to be changed" not in out
