@@ -194,3 +194,27 @@ def test_products_over_rows_and_recurrence_along_them() -> None:
                   weights | {"axes": np.array([1])}, inputs={"x": [5, 2, 3]})  # fmt: skip
     with pytest.raises(ModelError, match="node 'mixes'"):
         clean(proto, batch="dynamic")
+
+
+@pytest.mark.parametrize("state", [0, 1])
+def test_states_that_are_stored_for_one_batch(state: float) -> None:
+    constants = {
+        "w": np.linspace(-1, 1, 48, dtype=np.float32).reshape(1, 16, 3),
+        "r": np.linspace(1, -1, 64, dtype=np.float32).reshape(1, 16, 4),
+        "h": np.full((1, 2, 4), state, np.float32),
+        "axes": np.array([1]),
+    }
+    nodes = [
+        node("Transpose", "x", "t", domain="", name="t", perm=[1, 0, 2]),
+        onnx.helper.make_node("LSTM", ["t", "w", "r", "", "", "h", "h"], ["a"], "l", hidden_size=4),
+        node("Squeeze", "a axes", "s", domain="", name="s"),
+        node("Transpose", "s", domain="", name="back", perm=[1, 0, 2]),
+    ]
+    proto = model(nodes, constants, inputs={"x": [2, 5, 3]})
+    if state:
+        with pytest.raises(ModelError, match=r"'l' .* reads 'h', which is stored for the rows"):
+            clean(proto, batch=3)
+        return
+    x = np.linspace(-1, 1, 90, dtype=np.float32).reshape(6, 5, 3)
+    for batch in (3, "dynamic"):
+        assert_array_bits(load(clean(proto, batch=batch)).run(x)["y"], load(proto).run(x)["y"])

@@ -11,6 +11,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import Names, described, names_of
 from anybit.onnx.graph.rows import mixes_rows
 from anybit.onnx.passes.fold_constants import FoldConstants
@@ -135,6 +136,7 @@ def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim
         InferShapes()(model)
     opset = model.graph.opset_imports.get("", 1)
     for node in model.graph.all_nodes():
+        _free_states(node, free)
         if mixes_rows(node, free, opset):
             raise ModelError(
                 f"{described(node)} computes with all rows together, so that another batch gives "
@@ -207,6 +209,25 @@ def _targets(model: ir.Model) -> dict[str | None, Array]:
         for node in _reshapes(model)
         if node.inputs[1] is not None and is_constant(node.inputs[1])
     }
+
+
+def _free_states(node: ir.Node, batch: ir.SymbolicDim) -> None:
+    """Leave out states of a recurrent layer that are stored for so many rows, if they are 0."""
+    if node.domain != "" or node.op_type not in ("LSTM", "GRU", "RNN"):
+        return
+    x = node.inputs[0]
+    if x is None or x.shape is None or batch not in list(x.shape):
+        return
+    for index, value in enumerate(node.inputs[4:7], 4):  # lengths, and two states
+        if value is None or not is_constant(value):
+            continue
+        if index == 4 or array_of(value).any():
+            raise ModelError(
+                f"{described(node)} reads {value.name!r}, which is stored for the rows of one "
+                "batch; export the model with that batch"
+            )
+        node.replace_input_with(index, None)
+        drop_if_unread(value)
 
 
 def _freed(
