@@ -13,7 +13,7 @@ from small_models import model, node
 
 import anybit
 from anybit.onnx import prepare, read
-from anybit.onnx.graph import pieces
+from anybit.onnx.folding import pieces
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.runtime import FAILURES, evaluate, register
 

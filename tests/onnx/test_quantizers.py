@@ -14,7 +14,7 @@ import anybit
 from anybit.errors import ModelError
 from anybit.onnx import read
 from anybit.onnx.passes import FoldConstants, Normalize
-from anybit.onnx.quantizers import OwnQuantizer, Quantizer, quantizers_in
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizers_in
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, FloatGrid, IntegerGrid
 

@@ -18,7 +18,7 @@ from anybit.onnx import read
 from anybit.onnx.conversion import Conversion, convert
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.passes import FoldConstants, Normalize
-from anybit.onnx.quantizers import Quantizer, quantizers_in
+from anybit.onnx.quantizers.quantizer import Quantizer, quantizers_in
 from anybit.ops.grids import FloatGrid, Grid
 
 # The same graphs each time: new ones belong in a search for faults, not between a change and main.

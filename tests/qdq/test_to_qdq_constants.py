@@ -25,8 +25,8 @@ from small_models import kinds, model, node
 
 import anybit
 from anybit.onnx import read
+from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.evaluation import evaluate_operator
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnxruntime import session

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from anybit.comparison.arrays import Array, is_float
 from anybit.onnx.graph.names import label_of
-from anybit.onnx.quantizers import Quantizer, quantizer_of
+from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
 from anybit.ops.grids import Spacing
 
 Arrays: TypeAlias = Mapping[str, Array]

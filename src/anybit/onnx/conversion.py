@@ -29,8 +29,8 @@ from anybit.onnx.passes import (
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.passes.to_qdq import needed_opset
 from anybit.onnx.preparation import apply, errors_named_after
-from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
 from anybit.onnx.qdq.qlinear import is_integer_operator
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
 from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
 from anybit.onnx.trial import tried

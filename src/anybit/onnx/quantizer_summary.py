@@ -9,8 +9,8 @@ import onnx_ir as ir
 from anybit import text
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import label_of
-from anybit.onnx.qdq.native_types import native_type
-from anybit.onnx.quantizers import Quantizer
+from anybit.onnx.quantizers.native_types import native_type
+from anybit.onnx.quantizers.quantizer import Quantizer
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, FloatGrid, Grid
 

@@ -21,7 +21,7 @@ from anybit.onnx.quantizer_summary import (
     summary_of,
     typed,
 )
-from anybit.onnx.quantizers import Quantizer, quantizers_in
+from anybit.onnx.quantizers.quantizer import Quantizer, quantizers_in
 
 __all__ = ["ParameterSummary", "QuantizerSummary", "Summary", "info"]
 

@@ -11,7 +11,7 @@ from anybit.comparison.report.wording import value
 from anybit.comparison.results import TensorDifference
 from anybit.comparison.steps import Arrays
 from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.quantizers import inputs_of
+from anybit.onnx.quantizers.quantizer import inputs_of
 from anybit.text import counted, shown
 
 _LONGEST_VALUE = 40

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.quantizers import OwnQuantizer
+from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops import Input
 from anybit.ops.domain import Role
 

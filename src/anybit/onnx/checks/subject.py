@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from anybit.onnx.quantizers import OwnQuantizer, quantizer_of
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
 
 
 @dataclass(frozen=True)

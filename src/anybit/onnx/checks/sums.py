@@ -13,11 +13,11 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.evaluation import evaluate_operator
 from anybit.onnx.graph.facts import Effect, Product, effect_of, product_of
-from anybit.onnx.quantizers import OwnQuantizer
+from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.grids import Grid, IntegerGrid
 
 EXACT = 2.0**24

@@ -5,10 +5,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from anybit.onnx.folding.evaluation import evaluate_standard
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.evaluation import evaluate_standard
 
 # Before, attributes said what is normalized.
 _OPSET = 9

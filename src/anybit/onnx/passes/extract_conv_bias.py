@@ -5,7 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.reorder import changed, drop_unread, in_shape, is_known, take_names
+from anybit.onnx.passes._reorder import changed, drop_unread, in_shape, is_known, take_names
 
 
 class ExtractConvBias(InPlacePass):

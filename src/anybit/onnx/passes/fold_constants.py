@@ -7,14 +7,14 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from anybit.onnx.folding.evaluation import evaluate_operator
+from anybit.onnx.folding.extents import Shape, deciding_input, is_bounded, result_shape
+from anybit.onnx.folding.pieces import Piece, Results, elements_read
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.evaluation import evaluate_operator
-from anybit.onnx.graph.extents import Shape, deciding_input, is_bounded, result_shape
-from anybit.onnx.graph.pieces import Piece, Results, elements_read
 from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.graph.sizes import Sizes
 from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.qdq.nodes import dequantized, is_dequantize
+from anybit.onnx.quantizers.nodes import dequantized, is_dequantize
 
 # What folding may add to a model: four times its own constants, and room for small models.
 _GROWTH = 4

@@ -7,10 +7,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
-from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.lifting import Lifter
-from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
 
 

@@ -7,7 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.reorder import changed, drop_unread, in_order, is_known, take_names
+from anybit.onnx.passes._reorder import changed, drop_unread, in_order, is_known, take_names
 
 _TRANSPOSED = ("transA", "transB")
 

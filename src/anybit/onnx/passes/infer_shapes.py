@@ -12,7 +12,7 @@ from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.graph.shapes import declarable, merged, note
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.operators.schemas import register
-from anybit.onnx.qdq.nodes import dtype_of, is_dequantize, is_quantize
+from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
 
 
 class InferShapes(InPlacePass):

@@ -18,7 +18,8 @@ from anybit.onnx.graph.layout import (
     swap_names,
     transpose,
 )
-from anybit.onnx.graph.reorder import (
+from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.passes._reorder import (
     change_input,
     changed,
     drop_unread,
@@ -27,7 +28,6 @@ from anybit.onnx.graph.reorder import (
     rank_of,
     take_names,
 )
-from anybit.onnx.operators.registry import operator_of
 
 
 class MoveTransposes(InPlacePass):

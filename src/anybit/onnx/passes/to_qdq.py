@@ -12,9 +12,9 @@ from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.registry import operators_in
-from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Options, Plan, plan
 from anybit.onnx.qdq.writer import QdqWriter
+from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import Report, Step
 from anybit.ops import Operator
 

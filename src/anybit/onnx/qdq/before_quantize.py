@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.qdq.nodes import Scaling, dtype_of
+from anybit.onnx.quantizers.nodes import Scaling, dtype_of
 from anybit.ops.grids import channels_of
 
 # Up to here RN(RN(n * scale) / scale) is nearer to n than to any other integer.

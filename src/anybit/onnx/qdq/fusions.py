@@ -17,8 +17,8 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.qdq.native_types import NativeType
-from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
+from anybit.onnx.quantizers.native_types import NativeType
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.ops.grids import Channels
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, containing, match
-from anybit.onnx.qdq.metadata import noted
-from anybit.onnx.qdq.native_types import NativeType
-from anybit.onnx.qdq.nodes import Scaling
+from anybit.onnx.quantizers.grids import Inexpressible, Match, arguments_of, containing, match
+from anybit.onnx.quantizers.metadata import noted
+from anybit.onnx.quantizers.native_types import NativeType
+from anybit.onnx.quantizers.nodes import Scaling
 from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
 
 _NONE = np.zeros((), np.float32)

@@ -8,7 +8,6 @@ from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.qdq.before_quantize import Limited, limits_before, sign_source
-from anybit.onnx.qdq.grids import Inexpressible, Match, arguments_of, attributes_of, match
 from anybit.onnx.qdq.lift_codes import (
     Quantizer,
     clipped,
@@ -19,8 +18,9 @@ from anybit.onnx.qdq.lift_codes import (
     float_activation,
     with_zeropt,
 )
-from anybit.onnx.qdq.nodes import Scaling, dtype_of, integer_attribute, scaling_of
-from anybit.onnx.qdq.trace import Trace, traced
+from anybit.onnx.quantizers.grids import Inexpressible, Match, arguments_of, attributes_of, match
+from anybit.onnx.quantizers.nodes import Scaling, dtype_of, integer_attribute, scaling_of
+from anybit.onnx.quantizers.trace import Trace, traced
 from anybit.onnx.report import Step
 from anybit.ops.grids import Coding, IntegerGrid
 

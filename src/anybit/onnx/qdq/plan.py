@@ -11,9 +11,9 @@ import onnx_ir as ir
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.qdq.fusions import Fence, Neighbour, fence_for, neighbours_of
-from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
-from anybit.onnx.quantizers import quantizer_of
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
+from anybit.onnx.quantizers.quantizer import quantizer_of
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, Coding, FloatGrid, Grid, IntegerGrid
 

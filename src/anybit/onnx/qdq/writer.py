@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.evaluation import evaluate_operator
-from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.metadata import CODING_KEY, RANGE_KEY
 from anybit.onnx.qdq.plan import Limit, Plan
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, FloatGrid, IntegerGrid
 

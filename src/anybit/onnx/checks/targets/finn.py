@@ -15,7 +15,7 @@ from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.quantizers import OwnQuantizer
+from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, IntegerGrid
 

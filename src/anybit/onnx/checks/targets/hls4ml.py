@@ -16,7 +16,7 @@ from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
 from anybit.onnx.operators.registry import versions_of
-from anybit.onnx.quantizers import OwnQuantizer
+from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.domain import Role
 
 NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))

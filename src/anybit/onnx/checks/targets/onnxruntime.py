@@ -13,7 +13,7 @@ from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.spelling import NEWEST_IR_VERSION, NEWEST_OPSET
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.operators.registry import versions_of
-from anybit.onnx.qdq.nodes import is_dequantize, is_quantize
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.trial import tried
 
 

@@ -7,8 +7,8 @@ from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.forms import Form
-from anybit.onnx.qdq.grids import Inexpressible
 from anybit.onnx.qdq.plan import Options, plan
+from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.runtimes import NEWEST_OPSET
 
 

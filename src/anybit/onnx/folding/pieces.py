@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.folding.extents import Extent, extent_of, result_extent
 from anybit.onnx.graph.constants import Array, Content, array_of, content, is_constant
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.graph.editor import drop_if_unread
-from anybit.onnx.graph.extents import Extent, extent_of, result_extent
 from anybit.onnx.graph.names import Names, names_of
 from anybit.onnx.runtime import FAILURES, evaluate
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.metadata import noted
-from anybit.onnx.qdq.nodes import dtype_of, is_dequantize, scaling_of
-from anybit.onnx.qdq.trace import Trace, traced
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.metadata import noted
+from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, scaling_of
+from anybit.onnx.quantizers.trace import Trace, traced
 from anybit.ops.grids import Coding, Grid, IntegerGrid
 
 

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of
-from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.nodes import is_quantize
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import is_quantize
 
 # What these do to codes they do to values, because larger codes stand for larger values.
 _TRANSPARENT = (Effect.MOVE, Effect.SELECT)

@@ -18,12 +18,12 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.facts import product_of
 from anybit.onnx.graph.names import described
 from anybit.onnx.operators.registry import keywords_of, operator_of
-from anybit.onnx.qdq.nodes import (
+from anybit.onnx.quantizers.nodes import (
     integer_attribute,
     is_dequantize,
     is_quantize,
 )
-from anybit.onnx.qdq.pairs import grid_of_codes, trace_of
+from anybit.onnx.quantizers.pairs import grid_of_codes, trace_of
 from anybit.ops import Input, Operator
 from anybit.ops.arrays import parameter
 from anybit.ops.domain import REAL, Role

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import described
-from anybit.onnx.qdq.grids import Inexpressible
-from anybit.onnx.qdq.native_types import NativeType, native_type
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.native_types import NativeType, native_type
 from anybit.ops.grids import Channels, FloatGrid, Grid, IntegerGrid
 
 # ONNX Runtime's own domain had them for more types before ONNX did.
