@@ -7,7 +7,7 @@ import onnx_ir as ir
 from _graphs import Picture, drawing, picture
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from anybit.onnx.conversion import convert
+from anybit import convert
 from anybit.onnx.forms import Form
 from anybit.onnx.passes import InferShapes
 
