@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from bombs import moved_codes
 from onnx import TensorProto, helper
 from qdq_models import (
     check,
@@ -18,6 +19,7 @@ from qdq_models import (
 )
 from small_models import kinds
 
+import anybit
 from anybit.onnxruntime import session
 
 
@@ -89,3 +91,13 @@ def test_types_behind_the_microsoft_domain_are_known(kind: str) -> None:
     lifted = check(proto, telling(0.5))
     assert kinds(lifted.model) == ["IntQuant", "Neg", "IntQuant"]
     assert quantizers(lifted.model) == [integer(0.5, int(kind[3:]))] * 2
+
+
+def test_moves_of_codes_that_are_read_after_each_are_not_repeated() -> None:
+    proto = moved_codes(30)
+    converted = anybit.convert(proto, to="qonnx").model
+    found = [node.op_type for node in converted.graph]
+    assert (found.count("Transpose"), found.count("IntQuant")) == (10, 1)
+    x = np.array([[-1.3, 0.2, 5, 100]], np.float32)
+    wanted = anybit.load(proto).run(x)
+    np.testing.assert_array_equal(anybit.load(converted).run(x)["v10"], wanted["v10"])

@@ -39,6 +39,7 @@ class Lifter:
         self._allow_approximate = allow_approximate
         self._quantized: dict[object, ir.Value] = {}
         self._floats: dict[ir.Value, dict[object, ir.Value]] = {}
+        self._moved: dict[tuple[ir.Value, ir.Node, ir.Graph | ir.Function | None], ir.Value] = {}
 
     def lifted(self, node: ir.Node) -> Step:
         """Put a quantizer in the place of a DequantizeLinear.
@@ -87,20 +88,26 @@ class Lifter:
         action = producer.op_type
         result, shared = quantized, bool(quantized.uses()) or producer.graph is not node.graph
         for move in trace.moves:
-            rest = list(move.inputs)[1:]
-            result = self._editor.insert(
-                node,
-                move.op_type,
-                [result, *rest],
-                f"{move.outputs[0].name}_values",
-                like=move.outputs[0],
-                dtype=_FLOAT,
-                attributes=list(move.attributes.values()),
-                domain=move.domain,
-            )
-            shared = False
+            # Readers of codes behind one another share what lies before them.
+            key = result, move, node.graph
+            shared = key in self._moved
+            if not shared:
+                self._moved[key] = self._moved_value(node, move, result)
+            result = self._moved[key]
         self._editor.replace(node, result, shared=shared or result.is_graph_output())
         return action
+
+    def _moved_value(self, node: ir.Node, move: ir.Node, value: ir.Value) -> ir.Value:
+        return self._editor.insert(
+            node,
+            move.op_type,
+            [value, *list(move.inputs)[1:]],
+            f"{move.outputs[0].name}_values",
+            like=move.outputs[0],
+            dtype=_FLOAT,
+            attributes=list(move.attributes.values()),
+            domain=move.domain,
+        )
 
     def _constant(
         self, node: ir.Node, scaling: Scaling, source: ir.Value, lowest: float, highest: float
