@@ -31,7 +31,7 @@ def session(
 ) -> onnxruntime.InferenceSession:
     """A session for any model with operators of this package, constant weights quantized already.
 
-    By default it computes the graph as it is written, without graph optimisation: see
+    By default it computes the graph as it is written, without graph optimization: see
     `anybit.onnx.exact_session_options` for what that costs and saves.
 
     Args:

@@ -105,7 +105,7 @@ def foreign() -> onnx.ModelProto:
 
 
 def behind_relu() -> onnx.ModelProto:
-    """ONNX Runtime's optimiser drops a Relu right before QuantizeLinear, for some types wrongly."""
+    """ONNX Runtime's optimizer drops a Relu right before QuantizeLinear, for some types wrongly."""
     nodes = [
         node("Relu", "x", "r1", domain="", name=""),
         node("Quant", "r1 s z b", "q1", name="int4"),

@@ -87,7 +87,7 @@ def test_outputs(name: str, form: Form) -> None:
     file = converted_file(name, form)
     for level in LEVELS:
         for library, session in sessions(form, file, level):
-            if (name, level, library) == (*MOVED, "optimised", "") and form not in NATIVE:
+            if (name, level, library) == (*MOVED, "optimized", "") and form not in NATIVE:
                 continue  # test_deviation_scales_are_moved
             np.testing.assert_array_equal(
                 outputs(session, rows(name)), expected(name, form, level), f"{level}, {library}"
@@ -97,18 +97,18 @@ def test_outputs(name: str, form: Form) -> None:
 @pytest.mark.parametrize("form", [Form.STANDARD, Form.PORTABLE])
 @pytest.mark.parametrize("name", MOVED)
 def test_deviation_scales_are_moved(name: str, form: Form) -> None:
-    """The one optimisation that changes an output here: without it, there is no difference."""
+    """The one optimization that changes an output here: without it, there is no difference."""
     file, x = converted_file(name, form), rows(name)
 
-    def optimised(disabled: list[str]) -> np.ndarray:
-        chosen = options("optimised", library=False)
+    def optimized(disabled: list[str]) -> np.ndarray:
+        chosen = options("optimized", library=False)
         session = onnxruntime.InferenceSession(
             file, chosen, ["CPUExecutionProvider"], disabled_optimizers=disabled
         )
         return outputs(session, x)
 
-    np.testing.assert_array_equal(optimised([SCALE_IS_MOVED]), folded(name))
-    moved = optimised([])
+    np.testing.assert_array_equal(optimized([SCALE_IS_MOVED]), folded(name))
+    moved = optimized([])
     assert not np.array_equal(moved, folded(name))
     np.testing.assert_array_equal(moved.argmax(axis=1), folded(name).argmax(axis=1))
 

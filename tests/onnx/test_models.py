@@ -49,16 +49,16 @@ def test_real_models_come_close_to_the_expected_outputs(name: str) -> None:
 
 @needs_models
 def test_default_options_compute_the_graph_as_it_is_written() -> None:
-    """Batch normalisation that is merged into the weights before it gives other floats."""
+    """Batch normalization that is merged into the weights before it gives other floats."""
     path, x, _ = shared("kwsmlp_w3a3")
     graph = ir.load(path).graph
-    normalisation = next(each for each in graph if each.op_type == "BatchNormalization")
+    normalization = next(each for each in graph if each.op_type == "BatchNormalization")
     product, after = (
         tensor_of(path, value.name, [1, 256], x)
-        for value in (normalisation.inputs[0], normalisation.outputs[0])
+        for value in (normalization.inputs[0], normalization.outputs[0])
     )
-    scale, bias, mean, variance = (value.const_value.numpy() for value in normalisation.inputs[1:])
-    epsilon = np.float32(normalisation.attributes["epsilon"].value)
+    scale, bias, mean, variance = (value.const_value.numpy() for value in normalization.inputs[1:])
+    epsilon = np.float32(normalization.attributes["epsilon"].value)
     factor = scale * (1 / np.sqrt(variance + epsilon))
     np.testing.assert_array_equal(after, product * factor + (bias - mean * factor))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions compute QuantizeLinear and DequantizeLinear as written, with every optimisation on."""
+"""Sessions compute QuantizeLinear and DequantizeLinear as written, with every optimization on."""
 
 import numpy as np
 import onnx

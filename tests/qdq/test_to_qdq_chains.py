@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantizer right behind another: ONNX Runtime's optimiser would drop one of the two."""
+"""A quantizer right behind another: ONNX Runtime's optimizer would drop one of the two."""
 
 import numpy as np
 import onnx

@@ -34,7 +34,7 @@ SAMPLE = 17
 # More cases per model make sessions slow: the runtime inlines local functions one by one.
 TOGETHER = 6
 ANCHOR = "anchor"
-"""An input that the results of weights are added to: 0, which no optimiser knows."""
+"""An input that the results of weights are added to: 0, which no optimizer knows."""
 
 
 FORMS = tuple(Form)
@@ -236,7 +236,7 @@ def same_numbers(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 LEVELS = {
     "as it stands": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "optimised": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "optimized": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
 EVERY_LEVEL = LEVELS | {
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,

@@ -102,7 +102,7 @@ def checked(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def runs(proto: onnx.ModelProto, **feeds: np.ndarray) -> Iterator[np.ndarray]:
-    """The first output in ONNX Runtime, as it stands and optimised."""
+    """The first output in ONNX Runtime, as it stands and optimized."""
     for level in LEVELS:
         yield outputs(proto, feeds, level)[0]
 

@@ -2,7 +2,7 @@
 """Hypothesis strategies for small quantized networks.
 
 In an exact network every float is a small integer times a power of two, so that sums come out the
-same in any order: no optimiser may change a number. The others have arbitrary scales.
+same in any order: no optimizer may change a number. The others have arbitrary scales.
 """
 
 import math

@@ -21,7 +21,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_attention() -> None:
-    """Float layers of all kinds between quantizers: embedding, normalisation, attention."""
+    """Float layers of all kinds between quantizers: embedding, normalization, attention."""
 
     class Attention(torch.nn.Module):
         def __init__(self) -> None:

@@ -145,7 +145,7 @@ def test_weights_of_every_kind(kind: str, tmp_path: Path) -> None:
 
 
 class Residual(torch.nn.Module):
-    """A network of standard parts: normalisation, pooling, a sum of two branches."""
+    """A network of standard parts: normalization, pooling, a sum of two branches."""
 
     def __init__(self) -> None:
         super().__init__()

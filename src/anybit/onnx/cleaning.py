@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as one would like to get it: one spelling, no leftovers, all shapes."""
+"""A model with the same values and nothing else: one spelling, no leftovers, all shapes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

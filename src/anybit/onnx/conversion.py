@@ -155,7 +155,7 @@ def _converted(source: Source, form: Form, options: _Options) -> Conversion:
 
 
 class _Work:
-    """A model on its way: normalised, its small constants folded, its types known."""
+    """A model on its way: normalized, its small constants folded, its types known."""
 
     def __init__(self, source: Source, options: _Options) -> None:
         self._source = source

@@ -20,7 +20,7 @@ from anybit.onnx.passes import (
 
 
 def prepare(source: Source) -> ir.Model:
-    """Read a model, inline its local functions, normalise it and fold what is constant.
+    """Read a model, inline its local functions, normalize it and fold what is constant.
 
     Quantized weights are computed once, here, by the operators' own functions, and bit for bit
     what they would be at every run: a runtime does not fold operators that are not its own. The

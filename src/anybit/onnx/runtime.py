@@ -23,7 +23,7 @@ from anybit.onnx.graph.constants import Array
 
 Provider: TypeAlias = str | tuple[str, dict[str, Any]]
 
-# Results must not depend on how a graph is optimised. Fused quantized operators of the runtime
+# Results must not depend on how a graph is optimized. Fused quantized operators of the runtime
 # round differently from the nodes that they replace (ONNX Runtime issue 32132). Where a caller
 # allows them, MatMulNBits still quantizes x to 8 bits unless it is told to compute in float32 (1).
 _EXACT = {
@@ -64,11 +64,11 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
 def exact_session_options() -> onnxruntime.SessionOptions:
     """Options under which ONNX Runtime evaluates every node as it stands.
 
-    No graph optimisation is on. From ENABLE_BASIC on, the runtime merges batch normalisation into
+    No graph optimization is on. From ENABLE_BASIC on, the runtime merges batch normalization into
     the weights before it, so that other floats are quantized next: measured, 10 to 22 % of them
     in the small networks of the QONNX zoo, 69 % in a 1-bit CNN, 16 % in a 4-bit MobileNet. It
     also drops additions of 0, and ENABLE_EXTENDED and ENABLE_ALL reorder sums. A float that moves
-    across a rounding boundary moves the quantized value by a step. Without optimisation, the zoo's
+    across a rounding boundary moves the quantized value by a step. Without optimization, the zoo's
     networks with exact arithmetic equal QONNX's executor in every bit.
 
     The price is small, since constants have been folded before: 1 to 3 us per run of the small

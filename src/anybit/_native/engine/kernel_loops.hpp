@@ -50,7 +50,7 @@ void prepare(const void* attributes, const void* const* gathered, std::int64_t c
 }
 
 // Elements do not depend on one another, not even where x and out are the same array: say so to
-// the compiler, which then vectorises without asking.
+// the compiler, which then vectorizes without asking.
 template <class Body>
 [[gnu::always_inline]] inline void for_each_element(std::int64_t length, Body body) {
 #if defined(__clang__)

@@ -49,7 +49,7 @@ def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Constants are folded, and then the runtime's own defaults apply.
 
-    Tensors that are outputs keep the runtime from merging the nodes around them. So it optimises
+    Tensors that are outputs keep the runtime from merging the nodes around them. So it optimizes
     the model as it is and writes down the result, and the tensors are those of the result. The
     model's outputs are the session's own.
     """

@@ -79,7 +79,7 @@ def _legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
                 yield "legacy-attribute", f"{alias} is called {attribute.onnx_name} by its document"
         value = getattr(node.attributes.get(attribute.onnx_name), "value", None)
         if attribute.is_mode and isinstance(value, str):
-            with suppress(ValueError):  # no mode at all: told when it is normalised
+            with suppress(ValueError):  # no mode at all: told when it is normalized
                 mode = attribute.restored(value)
                 if mode != value:
                     yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"

@@ -14,7 +14,7 @@ class Subject:
 
     Attributes:
         file: The model as it is in the file.
-        model: The same, normalised, its shapes inferred and its scales and widths computed.
+        model: The same, normalized, its shapes inferred and its scales and widths computed.
         quantizers: The nodes of our operators, those left out that cannot be understood.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that cannot be normalised: each is told, and made such that the rest can be."""
+"""Nodes that cannot be normalized: each is reported, and replaced so that the others can be."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -62,7 +62,7 @@ def _refused(
     imports: Mapping[str, int] | None = None,
     result: ir.Value | None = None,
 ) -> str:
-    """Why a model of that node alone, with those attributes alone, cannot be normalised."""
+    """Why a model of that node alone, with those attributes alone, cannot be normalized."""
     inputs = [
         None if value is None else ir.Value(name=f"x{index}")
         for index, value in enumerate(node.inputs)

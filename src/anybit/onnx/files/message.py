@@ -8,7 +8,7 @@ from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array, array_of, in_memory
 
-# Below this a tensor travels in the message, where every optimisation of a runtime sees it.
+# Below this a tensor travels in the message, where every optimization of a runtime sees it.
 _LARGE = 64 * 1024
 
 

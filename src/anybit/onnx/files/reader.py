@@ -34,7 +34,7 @@ _LARGEST_PROTO = 2**31 - 1
 
 @quiet()
 def read(source: Source) -> ir.Model:
-    """The model as it is, checked for what would harm the one who runs it.
+    """The model as it is, checked for whatever would harm the program that runs it.
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto`, or an `onnx_ir.Model`, which is

@@ -19,7 +19,7 @@ Arrays: TypeAlias = Sequence[Array | None]
 
 
 def evaluate_operator(node: ir.Node, operator: Operator, arrays: Arrays) -> Array:
-    """The result of one of our operators, from its own function. The node must be normalised.
+    """The result of one of our operators, from its own function. The node must be normalized.
 
     Raises:
         ModelError: What the function refuses, with the node's name.

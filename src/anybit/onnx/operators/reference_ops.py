@@ -20,7 +20,7 @@ def reference_ops() -> list[type["OpRun"]]:
     """The operators for `onnx.reference.ReferenceEvaluator(model, new_ops=reference_ops())`.
 
     They are there under all names and domains that are found in files, so that models need not
-    be normalised; the evaluator itself asks for an import of each domain in use. Versions are told
+    be normalized; the evaluator itself asks for an import of each domain in use. Versions are told
     apart by the number of inputs. Results are those of the operators' functions, bit for bit.
 
     What an operator refuses raises `ModelError`, a wrong number of inputs as soon as the evaluator

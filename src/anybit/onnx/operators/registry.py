@@ -56,7 +56,7 @@ def operator_of(node: ir.Node) -> Operator | None:
 
 
 def keywords_of(node: ir.Node, operator: Operator) -> dict[str, Any]:
-    """The attributes of a normalised node as keywords of the operator's function."""
+    """The attributes of a normalized node as keywords of the operator's function."""
     return {
         each.name: each.restored(node.attributes[each.onnx_name].value)
         for each in operator.attributes

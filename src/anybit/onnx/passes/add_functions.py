@@ -37,7 +37,7 @@ class AddFunctions(InPlacePass):
 
     One function per name is all that runtimes heed, so it is made for those nodes that it can
     serve: with float32, float16 or bfloat16 inputs, and the most common number of inputs. The
-    others are left for `Lower`, and the report says why. The model is normalised, and types are
+    others are left for `Lower`, and the report says why. The model is normalized, and types are
     known.
 
     Raises:
@@ -93,7 +93,7 @@ def _check(node: ir.Node, operator: Operator) -> None:
 
 
 def opset_for_functions(model: ir.Model) -> int:
-    """The lowest opset that the functions for a normalised model need; 1 if it needs none."""
+    """The lowest opset that the functions for a normalized model need; 1 if it needs none."""
     modes = defaultdict(set)
     needed = 1
     for node, operator in operators_in(model):

@@ -27,7 +27,7 @@ class ChangeBatch(InPlacePass):
     The batch is the first axis of the first input; inputs and outputs whose first axis is as long
     have it too. Reshape nodes whose constant target fixes the batch copy it from their input
     instead. Shapes inside the model are inferred anew, and so it is found out whether every output
-    follows. The model is normalised.
+    follows. The model is normalized.
 
     Raises:
         ModelError: No input has a first axis; a Reshape mixes rows; an output does not follow, as

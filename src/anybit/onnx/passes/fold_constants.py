@@ -25,7 +25,7 @@ _MOST_ROUNDS = 16
 
 
 class FoldConstants(InPlacePass):
-    """Replace nodes whose inputs are all constant by their results. The model is normalised.
+    """Replace nodes whose inputs are all constant by their results. The model is normalized.
 
     Our operators are evaluated by their own functions, bit for bit what their kernels compute;
     the standard operators that scales, bit-widths and weights are computed with, by ONNX Runtime's

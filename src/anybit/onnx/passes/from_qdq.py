@@ -17,7 +17,7 @@ from anybit.onnx.report import Report, Step
 class FromQdq(InPlacePass):
     """Replace pairs of QuantizeLinear and DequantizeLinear, and the latter behind constants.
 
-    The model is normalised, its standard operators folded, and types are known.
+    The model is normalized, its standard operators folded, and types are known.
 
     * A pair with the same scale, zero-point, type and axis, and perhaps Clips of the codes and
       nodes that move elements between the two, becomes a quantizer and the same nodes. Limits of x

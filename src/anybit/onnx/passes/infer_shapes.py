@@ -16,7 +16,7 @@ from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
 
 
 class InferShapes(InPlacePass):
-    """ONNX's own inference, with the schemas of our operators. The model is normalised.
+    """ONNX's own inference, with the schemas of our operators. The model is normalized.
 
     Shapes are inferred from the inputs and the initializers alone. What a model declares for other
     values gives way to what is inferred; it stays, as a mere declaration, where nothing is (see

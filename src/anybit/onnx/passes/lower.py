@@ -19,7 +19,7 @@ from anybit.ops import Operator
 
 
 class Lower(InPlacePass):
-    """Replace every node of ours by standard nodes. The model is normalised.
+    """Replace every node of ours by standard nodes. The model is normalized.
 
     The nodes are those that the operator's reference performs, traced (see `expansion`). What
     follows from constants is computed now. The results have the same values, NaN and infinities

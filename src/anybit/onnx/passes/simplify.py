@@ -14,7 +14,7 @@ _MOST_ROUNDS = 8
 
 
 class Simplify(InPlacePass):
-    """Shapes inferred, constants folded, no identity and no dead node. The model is normalised.
+    """Shapes inferred, constants folded, no identity and no dead node. The model is normalized.
 
     `further` passes run in every round behind the inference. Rounds end when they change neither
     the number of nodes nor that of constants.

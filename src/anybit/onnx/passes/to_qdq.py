@@ -22,7 +22,7 @@ from anybit.ops import Operator
 class ToQdq(InPlacePass):
     """Replace quantizers by QuantizeLinear and DequantizeLinear with the narrowest native type.
 
-    The model is normalised and its standard operators are folded, so that scales are constants.
+    The model is normalized and its standard operators are folded, so that scales are constants.
 
     * Activations: an operator that rounds to nearest, without zero-point and with one scale or one
       per channel, becomes QuantizeLinear -> DequantizeLinear. A range that is narrower than any

@@ -12,7 +12,7 @@ from anybit.onnx.operators.registry import operator_of
 class UseNames(InPlacePass):
     """Give operators the legacy name that is among `names`, where their own name is not.
 
-    The model is normalised. `Normalize` takes the names back.
+    The model is normalized. `Normalize` takes the names back.
     """
 
     def __init__(self, names: Collection[str]) -> None:

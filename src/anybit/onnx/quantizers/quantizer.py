@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The quantizers of a graph: one description for nodes of ours and for ONNX's own two.
 
-The graph is normalised. A QuantizeLinear and the DequantizeLinear that reads its codes are one
+The graph is normalized. A QuantizeLinear and the DequantizeLinear that reads its codes are one
 quantizer; so is a DequantizeLinear of stored codes.
 """
 
