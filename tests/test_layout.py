@@ -78,22 +78,6 @@ def test_private_names_stay_in_their_folder() -> None:
     assert not wrong
 
 
-def test_no_public_name_is_a_module_and_something_else() -> None:
-    """Which of the two a name is would depend on what was imported before."""
-    import importlib
-
-    wrong = []
-    for package in ("anybit", "anybit.onnx", "anybit.comparison", "anybit.cli"):
-        public = importlib.import_module(package)
-        for name in getattr(public, "__all__", ()):
-            if (
-                f"{package}.{name}" in FILES
-                and getattr(public, name).__class__.__name__ != "module"
-            ):
-                wrong.append(f"{package}.{name}")
-    assert not wrong
-
-
 def test_files_are_short() -> None:
     long = {
         str(path.relative_to(ROOT)): count

@@ -2,6 +2,9 @@
 """Tensors in place, through DLPack's functions in C, and PyTorch versions that have none."""
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 import anybit.torch
