@@ -317,6 +317,26 @@ def test_info_of_a_quantizer_with_text_for_a_scale(shell: Shell) -> None:
     assert "scale" in shell.fails("run", "text.onnx", "--input", "x.npy")
 
 
+def test_what_is_no_file_is_written_to_and_not_replaced(shell: Shell) -> None:
+    """A pipe here; a device, as /dev/null, is the same."""
+    onnx.save(quantized_input(), "m.onnx")
+    os.mkfifo("pipe")
+    with open(os.open("pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        for arguments, beginning in (
+            (("convert", "m.onnx", "--to", "qdq", "-o", "out.onnx", "--report", "pipe"), b"{"),
+            (("run", "m.onnx", "--output", "pipe.npz"), b"PK"),
+            (("clean", "m.onnx", "-o", "pipe", "--target", "finn"), b"\x08"),
+        ):
+            if "pipe.npz" in arguments:
+                os.rename("pipe", "pipe.npz")
+            code, _, err = shell(*arguments)
+            assert code == 0, err
+            assert reader.read().startswith(beginning)
+            if "pipe.npz" in arguments:
+                os.rename("pipe.npz", "pipe")
+    assert Path("pipe").is_fifo()
+
+
 def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
     name = "\x1b[31m[bold]red"
     nodes = [

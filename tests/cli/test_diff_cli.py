@@ -199,6 +199,24 @@ def test_a_star_stays_beside_its_name(shell: Shell, monkeypatch: pytest.MonkeyPa
     assert any(re.match(r" \*  y ", line) for line in lines)
 
 
+def test_names_are_readable_where_there_is_little_room(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns are left out before names are cut into single characters."""
+    long = "the_sum_of_the_layer"
+    for name, factor in (("a", 1.0), ("b", 1.0 + 2**-20)):
+        nodes = [
+            node("Mul", "x f", long, domain=""),
+            node("BatchNormalization", f"{long} one zero zero one", "y", domain="", name="n"),
+        ]
+        one, zero = np.ones(4, np.float32), np.zeros(4, np.float32)
+        onnx.save(model(nodes, {"f": factor, "one": one, "zero": zero}), f"{name}.onnx")
+    lines = narrow(shell, monkeypatch, "a.onnx", "b.onnx")
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith(" *  f ") for line in lines)
+    assert any(line.startswith("    the_sum_of_the") for line in lines)
+
+
 def test_one_model_under_two_runners(shell: Shell) -> None:
     for given, runner in (((), "onnxruntime"), (("--with", "reference"), "reference")):
         code, out, _ = shell("diff", "model.onnx", *given)

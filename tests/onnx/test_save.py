@@ -2,6 +2,7 @@
 """Files appear whole or not at all, in one piece or in two."""
 
 import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,20 @@ def test_one_file(tmp_path: Path) -> None:
     save(model(), tmp_path / "m.onnx")
     assert [each.name for each in tmp_path.iterdir()] == ["m.onnx"]
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
+
+
+@pytest.mark.usefixtures("in_two_files")
+def test_pipes_are_written_to(tmp_path: Path) -> None:
+    """And not replaced by a file, though the model is one that would get two."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    expected = anybit.load(model()).run(X)["y"]
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        save(model(), pipe)
+        message = reader.read()
+    np.testing.assert_array_equal(anybit.load(message).run(X)["y"], expected)
+    assert pipe.is_fifo()
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
 
 
 @pytest.mark.usefixtures("in_two_files")

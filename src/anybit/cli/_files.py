@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files: written whole or not at all, and their sizes in words."""
 
+import io
 import os
 import tempfile
 from collections.abc import Iterator
@@ -9,14 +10,22 @@ from pathlib import Path
 from typing import IO
 
 from anybit.errors import ModelError
-from anybit.onnx.files.writer import naming
+from anybit.onnx.files.writer import is_special, naming
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which appears under its name when all of it is written."""
+    """A file to write to, which appears under its name when all of it is written.
+
+    A device or a pipe is no file that could be replaced: it gets all of it at the end.
+    """
+    if is_special(path):
+        with naming(path), io.BytesIO() as buffer:
+            yield buffer
+            path.write_bytes(buffer.getvalue())
+        return
     with (
         naming(path),
         tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file,
@@ -45,6 +54,8 @@ def check_folder(path: Path, option: str) -> None:
 
 def file_size(path: Path) -> str:
     """The size of a model, with that of the tensors beside it, readable."""
+    if is_special(path):
+        return "size unknown"
     beside = path.with_name(f"{path.name}.data")
     return readable(path.stat().st_size + (beside.stat().st_size if beside.exists() else 0))
 

@@ -59,7 +59,7 @@ def clean(
     _say(f"{output} written: {nodes}, {file_size(output)} (was {size})")
     if target is not None:
         takes = ", ".join(map(str, declared_inputs(cleaned.model.graph, str(output))))
-        left = len(check_model(output, target))
+        left = len(check_model(cleaned, target))
         found = counted(left, "finding") if left else "nothing wrong"
         _say(f"It takes {takes}. anybit check {output} --target {target}: {found}.")
 

@@ -2,12 +2,12 @@
 """`anybit diff`: where two models, two runtimes, or a model and recorded tensors disagree."""
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -25,9 +25,10 @@ from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.errors import ModelError
 from anybit.text import counted, shown
 
-# Below, there is room for what says most only.
-_WIDE = 120
-_LEFT_OUT = ("node", "elements", "step of")
+# What is left out first where a terminal has no room for all of it.
+_SPARED = ("node", "elements", "step of", "ulps", "within", "made by", "relative", "steps")
+_NAMES = ("tensor", "made by", "node", "in B", "step of")
+_NARROWEST_NAME = 14
 
 Other: TypeAlias = Annotated[
     Path | None,
@@ -135,8 +136,7 @@ def _show(found: Difference, show_all: bool) -> None:
         console.print(Text(f"{side}  {shown(name)}"))
     tensors = found.tensors if show_all else found.ranked[: wording.MOST_ROWS]
     if tensors:
-        left_out = () if console.width >= _WIDE else _LEFT_OUT
-        console.print(_table(wording.rows(tensors, shapes=False), left_out))
+        console.print(_table(_spared(wording.rows(tensors, shapes=False), console)))
     if not show_all and len(found.different) > len(tensors):
         more = len(found.different) - len(tensors)
         console.print(f"{counted(more, 'more tensor')} differ, which add less; --all lists them.")
@@ -151,15 +151,30 @@ def _show(found: Difference, show_all: bool) -> None:
     console.print(Text(wording.summary(found), style="green" if found.equal else "bold"))
 
 
-def _table(rows: list[dict[str, str]], left_out: Collection[str]) -> Table:
+def _spared(rows: list[dict[str, str]], console: Console) -> list[dict[str, str]]:
+    """The rows with as many columns as there is room for."""
+    for spared in _SPARED:
+        cut = [
+            row | {name: row[name][:_NARROWEST_NAME] for name in _NAMES if name in row}
+            for row in rows
+        ]
+        wide = console.options.update(width=10**6)
+        if console.measure(_table(cut), options=wide).maximum <= console.width:
+            break
+        rows = [{heading: row[heading] for heading in row if heading != spared} for row in rows]
+    return rows
+
+
+def _table(rows: list[dict[str, str]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    headings = [heading for heading in rows[0] if heading not in left_out]
-    for heading in headings:
+    for heading in rows[0]:
         # Where the terminal is narrow, names go over several lines, numbers do not.
-        if heading in wording.NUMBERS:
-            table.add_column(heading, justify="right", no_wrap=True)
+        if heading in _NAMES:
+            longest = max(len(row[heading]) for row in rows)
+            table.add_column(heading, overflow="fold", min_width=min(longest, _NARROWEST_NAME))
         else:
-            table.add_column(heading, overflow="fold")
+            numbers = heading in wording.NUMBERS
+            table.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(row[heading]) for heading in headings))
+        table.add_row(*map(Text, row.values()))
     return table

@@ -38,8 +38,9 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
     """Write a model; tensors of more than 256 MiB in all go to `<name>.data` beside it.
 
     The file appears under its name when it is complete: whatever goes wrong, an existing file
-    stays as it was. Tensors are read from disk one at a time. The model is not changed, and may
-    come from the very file that is written.
+    stays as it was. A device or a pipe is not replaced: it is written to, in one piece. Tensors are
+    read from disk one at a time. The model is not changed, and may come from the very file that is
+    written.
 
     Raises:
         ModelError: A path that is no file name in an existing folder, or a model that the format
@@ -53,6 +54,12 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
     target = Path(path)
     if not target.name or target.is_dir() or not target.parent.is_dir():
         raise ModelError(f"{target} must be a file name in a folder that exists")
+    if is_special(target):
+        with naming(target):
+            with _refusing(target):
+                message = _message(model)
+            target.write_bytes(message)
+        return
     target = target.resolve()  # through links, so that the file they point to is replaced
     data = f"{target.name}.data"
     external = data if _size(model) > _LARGEST_SINGLE_FILE else None
@@ -61,18 +68,30 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
         tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder,
     ):
         written = Path(folder) / target.name
-        try:
+        with _refusing(target):
             if external is None:
                 written.write_bytes(_message(model))
             else:
                 ir.save(model, written, format="protobuf", external_data=external)
-        except OSError:
-            raise
-        except Exception as error:  # neither onnx_ir nor protobuf has one class for it
-            raise ModelError(f"{target} cannot be written: {error}") from error
         if external is not None:
             os.replace(Path(folder) / data, target.parent / data)
         os.replace(written, target)
+
+
+def is_special(path: Path) -> bool:
+    """Whether something is there that is written to and never replaced, as /dev/null."""
+    return path.exists() and not path.is_file()
+
+
+@contextmanager
+def _refusing(target: Path) -> Iterator[None]:
+    """ModelError for what the format cannot hold."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # neither onnx_ir nor protobuf has one class for it
+        raise ModelError(f"{target} cannot be written: {error}") from error
 
 
 @contextmanager
