@@ -62,6 +62,28 @@ def test_what_default_options_do_not_load_gets_fences() -> None:
     assert remark.endswith("without a Min behind each DequantizeLinear it does not load it")
 
 
+POOLED = """<ir_version: 8, opset_import: ["": 13, "qonnx.custom_op.general": 1]>
+    graph (float[n, 2, 4, 4] x) => (float[n, 8] y)
+    <float s = {0.1}, float z = {0}, float b = {4}, int64[2] rows = {0, -1}> {
+    p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+    f = Reshape(p, rows)
+    y = qonnx.custom_op.general.IntQuant<signed = 0>(f, s, z, b)
+}"""
+
+
+def test_what_would_be_moved_is_bounded() -> None:
+    """QuantizeLinear would go before the MaxPool, which takes no 4 bits."""
+    model = onnx.parser.parse_model(POOLED)
+    converted = convert(model, to="qdq")
+    x = np.float32(np.random.default_rng(0).normal(0, 2, (50, 2, 4, 4)))
+    np.testing.assert_array_equal(plain(converted, x), anybit.load(model).run(x)["y"])
+    (remark,) = converted.remarks
+    assert "default options keep its values" in remark
+    assert remark.endswith(" and before each QuantizeLinear it does not load it")
+    back = convert(converted.model, to="qonnx")
+    assert kinds(back.model) == ["MaxPool", "Reshape", "IntQuant"]
+
+
 def test_fences_are_gone_on_the_way_back() -> None:
     converted = convert(product(2), to="qdq")
     assert "Min" in kinds(converted.model)

@@ -83,8 +83,8 @@ def convert(
 
     What becomes `qdq` or `qcdq` is tried in the installed ONNX Runtime as everybody loads it, with
     default options. Where that does not load, or changes values, a Min stands behind each
-    DequantizeLinear if that helps; the last of the remarks says what the model needs. Large models,
-    and those that may run for long, are not tried.
+    DequantizeLinear, or before each QuantizeLinear too, if that helps; the last of the remarks says
+    what the model needs. Large models, and those that may run for long, are not tried.
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
@@ -121,13 +121,15 @@ def _tried(source: Source, converted: Conversion, options: "_Options") -> Conver
     if trial is None:
         return converted
     remark = trial.remark(converted.model.graph.opset_imports.get("", 1))
-    if trial.problem:
-        fenced = _converted(source, converted.form, replace(options, fenced=True))
+    for bounded in (False, True) if trial.problem else ():
+        fenced = _converted(source, converted.form, replace(options, fenced=True, bounded=bounded))
         second = tried(fenced.model)
         if second is not None and not second.problem:
             converted = fenced
             remark = second.remark(fenced.model.graph.opset_imports.get("", 1))
-            remark += f"; without a Min behind each DequantizeLinear it {trial.problem}"
+            before = " and before each QuantizeLinear" * bounded
+            remark += f"; without a Min behind each DequantizeLinear{before} it {trial.problem}"
+            break
     return replace(converted, remarks=(*converted.remarks, remark))
 
 
@@ -136,6 +138,7 @@ class _Options:
     allow_approximate: bool
     opset_limit: int
     fenced: bool = False
+    bounded: bool = False
 
 
 def _converted(source: Source, form: Form, options: _Options) -> Conversion:
@@ -190,6 +193,7 @@ class _Work:
             opset_limit=self._options.opset_limit,
             allow_approximate=self._options.allow_approximate,
             fenced=self._options.fenced,
+            bounded=self._options.bounded,
         )
         # First, since lifting the version loses the ranges that nodes are annotated with.
         self._run(LiftOpset(opset))

@@ -47,6 +47,8 @@ class Options:
     fenced: bool = False
     """A Min behind each DequantizeLinear that changes nothing, but keeps runtimes from making
     integer operators of what stands behind it."""
+    bounded: bool = False
+    """Max and Min before each QuantizeLinear of one scale, which keep runtimes from moving it."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
     layout = _layout(grid, x)
     approximation = "" if constant else _approximation(layout, options)
 
-    neighbours = frozenset() if constant else neighbours_of(node)
+    beside = frozenset(Neighbour) if options.bounded else neighbours_of(node)
+    neighbours = frozenset() if constant else beside
     plans = [
         Plan(grid, layout, native, dtype, constant, limit, approximation, options.fenced)
         for native, limit in _candidates(
