@@ -247,6 +247,13 @@ def test_the_most_harmful_come_first(shell: Shell) -> None:
     assert names == [f"t{i}" for i in range(30)]
 
 
+def test_an_unknown_runner_is_no_matter_of_made_up_sizes(shell: Shell) -> None:
+    onnx.save(model([node("Relu", "x", domain="")], inputs={"x": ["n", 4]}), "free.onnx")
+    error = shell.fails("diff", "free.onnx", "--with", "onnx")
+    assert "runner must be one of anybit" in error
+    assert "made up" not in error
+
+
 def test_shapes_of_random_inputs(shell: Shell) -> None:
     onnx.save(model([node("Relu", "x", domain="")], inputs={"x": ["n", 4]}), "free.onnx")
     _, out, _ = shell("diff", "free.onnx", "--all")

@@ -17,7 +17,7 @@ from anybit.comparison.judge import judged
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference
 from anybit.comparison.sides.network import Network, Side, recorded
-from anybit.comparison.sides.runners import capture
+from anybit.comparison.sides.runners import capture, check_runner
 from anybit.errors import ModelError
 from anybit.inputs import (
     Feeds,
@@ -106,6 +106,8 @@ def compare(
             raise ModelError(f"{name} must be a number >= 0, got {value}")
     report = progress or (lambda share: None)
     record = second if isinstance(second, Side) else None
+    for runner in runners[:1] if record is not None else runners:
+        check_runner(runner)
     other = first if isinstance(second, Side) else second
     if inputs is None and record is not None:
         inputs = _recorded_inputs(first, record)

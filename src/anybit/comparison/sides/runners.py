@@ -107,14 +107,19 @@ The first four know the operators of this package.
 """
 
 
+def check_runner(name: str) -> None:
+    """ModelError for a name of no runner."""
+    if name not in RUNNERS:
+        raise ModelError(f"runner must be one of {', '.join(RUNNERS)}, got {name!r}")
+
+
 def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str) -> Arrays:
     """Every tensor that a runner computes.
 
     Raises:
         ModelError: The runner is not known, or cannot run the model.
     """
-    if runner not in RUNNERS:
-        raise ModelError(f"runner must be one of {', '.join(RUNNERS)}, got {runner!r}")
+    check_runner(runner)
     if runner != "qonnx":  # which has operators of its own
         check_known(model, label)
     try:
