@@ -118,11 +118,12 @@ def _weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]
         pair = (quantizer.node, quantizer.quantize)
         parameters |= {value for node in pair if node is not None for value in node.inputs[1:]}
         codes.add(quantizer.x)
+    parameters -= codes
     found = []
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
-            if tensor is None or not len(tensor.shape) or value in parameters - codes:
+            if tensor is None or not len(tensor.shape) or value in parameters:
                 continue
             if value in codes or tensor.dtype.is_floating_point():
                 found.append(value)

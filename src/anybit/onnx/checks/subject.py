@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
+from anybit.onnx.quantizers.trace import Traces
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ def subject_of(file: ir.Model, model: ir.Model) -> Subject:
     spelled = {
         value.name: node.op_type for node in file.graph.all_nodes() for value in node.outputs
     }
-    quantizers = []
+    quantizers, traces = [], Traces()
     for node in model.graph.all_nodes():
-        found = quantizer_of(node)
+        found = quantizer_of(node, traces)
         if isinstance(found, OwnQuantizer):
             name = spelled.get(node.outputs[0].name, node.op_type)
             quantizers.append(replace(found, spelled=name))

@@ -25,9 +25,27 @@ def made_usable(model: ir.Model) -> Iterator[Finding]:
     ]
     for graph in (model.graph, *(each.graph for each in functions)):
         declared = dict(graph.opset_imports)
+        usable: set[object] = set()
         for node in graph.all_nodes():
-            if versions_of(node.domain, node.op_type):
-                yield from _node_made_usable(node, graph, declared)
+            if not versions_of(node.domain, node.op_type):
+                continue
+            key = _what_counts(node)
+            if key in usable:
+                continue
+            found = list(_node_made_usable(node, graph, declared))
+            if not found and key is not None:
+                usable.add(key)
+            yield from found
+
+
+def _what_counts(node: ir.Node) -> object:
+    """What `Normalize` looks at in a node, so that one of many alike is tried; None if unknown."""
+    attributes = tuple((name, each.type, each.value) for name, each in node.attributes.items())
+    if not all(isinstance(value, int | float | str) for _, _, value in attributes):
+        return None
+    inputs = tuple(value is None for value in node.inputs)
+    types = tuple(str(value.type) for value in node.outputs)
+    return node.domain, node.op_type, inputs, attributes, types
 
 
 def _node_made_usable(

@@ -20,7 +20,7 @@ from anybit.onnx.qdq.lift_codes import (
 )
 from anybit.onnx.quantizers.grids import Inexpressible, Match, arguments_of, attributes_of, match
 from anybit.onnx.quantizers.nodes import Scaling, dtype_of, integer_attribute, scaling_of
-from anybit.onnx.quantizers.trace import Trace, traced
+from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.onnx.report import Step
 from anybit.ops.grids import Coding, IntegerGrid
 
@@ -39,6 +39,7 @@ class Lifter:
         self._allow_approximate = allow_approximate
         self._quantized: dict[object, ir.Value] = {}
         self._floats: dict[ir.Value, dict[object, ir.Value]] = {}
+        self._traces = Traces()
         self._moved: dict[tuple[ir.Value, ir.Node, ir.Graph | ir.Function | None], ir.Value] = {}
 
     def lifted(self, node: ir.Node) -> Step:
@@ -51,9 +52,10 @@ class Lifter:
         codes = node.inputs[0] if node.inputs else None
         scaling = scaling_of(node, dtype_of(codes) if codes is not None else None)
         assert codes is not None, "checked with the parameters"
-        trace = traced(codes)
-        if trace.moves and scaling.layout.axis is not None:
-            kinds = ", ".join(move.op_type for move in trace.moves)
+        trace = self._traces.of(codes)
+        if trace.last is not None and scaling.layout.axis is not None:
+            # Each kind once: a file may have thousands of them.
+            kinds = ", ".join(reversed(dict.fromkeys(move.op_type for move in trace.moves)))
             raise Inexpressible(f"{kinds} before it may move its channels")
         lowest, highest = trace.lowest, trace.highest
         name, operator = label_of(node), node.op_type
@@ -87,13 +89,17 @@ class Lifter:
         assert producer is not None, "written before"
         action = producer.op_type
         result, shared = quantized, bool(quantized.uses()) or producer.graph is not node.graph
+        missing: list[ir.Node] = []
         for move in trace.moves:
             # Readers of codes behind one another share what lies before them.
-            key = result, move, node.graph
-            shared = key in self._moved
-            if not shared:
-                self._moved[key] = self._moved_value(node, move, result)
-            result = self._moved[key]
+            known = self._moved.get((quantized, move, node.graph))
+            if known is not None:
+                result, shared = known, not missing
+                break
+            missing.append(move)
+        for move in reversed(missing):
+            result, shared = self._moved_value(node, move, result), False
+            self._moved[quantized, move, node.graph] = result
         self._editor.replace(node, result, shared=shared or result.is_graph_output())
         return action
 

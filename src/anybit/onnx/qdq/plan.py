@@ -117,19 +117,16 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
 
     beside = frozenset(Neighbour) if options.bounded else neighbours_of(node)
     neighbours = frozenset() if constant else beside
-    plans = [
-        Plan(grid, layout, native, dtype, constant, limit, approximation, options.fenced)
-        for native, limit in _candidates(
-            _Subject(grid, layout, constant, neighbours, options.style)
-        )
-    ]
-    if not plans:
-        raise Inexpressible(_no_type(grid, layout, options.style))
-    for each in plans:
+    opsets = []
+    subject = _Subject(grid, layout, constant, neighbours, options.style)
+    for native, limit in _candidates(subject):
+        each = Plan(grid, layout, native, dtype, constant, limit, approximation, options.fenced)
         if each.opset <= options.opset:
             return each
-    needed = min(each.opset for each in plans)
-    raise Inexpressible(f"the type that holds its range needs opset {needed}")
+        opsets.append(each.opset)
+    if not opsets:
+        raise Inexpressible(_no_type(grid, layout, options.style))
+    raise Inexpressible(f"the type that holds its range needs opset {min(opsets)}")
 
 
 def _grid(node: ir.Node, operator: Operator) -> Grid:

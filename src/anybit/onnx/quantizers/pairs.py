@@ -9,22 +9,22 @@ from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.metadata import noted
 from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, scaling_of
-from anybit.onnx.quantizers.trace import Trace, traced
+from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.ops.grids import Coding, Grid, IntegerGrid
 
 
-def trace_of(node: ir.Node) -> Trace | None:
+def trace_of(node: ir.Node, traces: Traces) -> Trace | None:
     """Where the codes that a DequantizeLinear reads come from, if that can be said."""
     codes = node.inputs[0] if node.inputs else None
     if codes is None or not is_dequantize(node):
         return None
     try:
-        return traced(codes)
+        return traces.of(codes)
     except Inexpressible:
         return None
 
 
-def grid_of_codes(node: ir.Node) -> Grid | None:
+def grid_of_codes(node: ir.Node, trace: Trace | None) -> Grid | None:
     """The grid of one of ONNX's own two, less what a Clip of the codes or the metadata exclude."""
     codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
     try:
@@ -35,7 +35,6 @@ def grid_of_codes(node: ir.Node) -> Grid | None:
         return grid
     # QuantizeLinear adds the zero-point after rounding.
     coding = Coding.OTHER if grid.zeropt.any() else Coding.NEAREST
-    trace = trace_of(node)
     low, high = float(grid.lowest), float(grid.highest)
     if trace is not None:
         low, high = max(low, trace.lowest), min(high, trace.highest)

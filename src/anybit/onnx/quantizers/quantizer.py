@@ -18,12 +18,9 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.facts import product_of
 from anybit.onnx.graph.names import described
 from anybit.onnx.operators.registry import keywords_of, operator_of
-from anybit.onnx.quantizers.nodes import (
-    integer_attribute,
-    is_dequantize,
-    is_quantize,
-)
+from anybit.onnx.quantizers.nodes import integer_attribute, is_dequantize, is_quantize
 from anybit.onnx.quantizers.pairs import grid_of_codes, trace_of
+from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.ops import Input, Operator
 from anybit.ops.arrays import parameter
 from anybit.ops.domain import REAL, Role
@@ -57,6 +54,7 @@ class Quantizer:
         constant: Whether x is known before the model runs.
         quantize: The QuantizeLinear of a pair.
         spelled: The operator as the file spells it.
+        trace: Where a DequantizeLinear has its codes from, if that can be said.
     """
 
     node: ir.Node
@@ -67,6 +65,7 @@ class Quantizer:
     constant: bool
     quantize: ir.Node | None = None
     spelled: str = ""
+    trace: Trace | None = None
 
     @property
     def kind(self) -> str:
@@ -135,7 +134,7 @@ class Quantizer:
             ModelError: A parameter that the operator would refuse, or that cannot be read.
         """
         if self.operator is None:
-            return grid_of_codes(self.node)
+            return grid_of_codes(self.node, self.trace)
         if self.operator.grid is None:
             return None
         values = {}
@@ -213,14 +212,14 @@ def inputs_of(node: ir.Node) -> tuple[Input, ...]:
     return () if operator is None else operator.inputs
 
 
-def quantizer_of(node: ir.Node) -> Quantizer | None:
-    """The quantizer that a node is.
+def quantizer_of(node: ir.Node, traces: Traces | None = None) -> Quantizer | None:
+    """The quantizer that a node is. Whoever asks for many gives the same traces with each.
 
     Raises:
         ModelError: A number of inputs or an attribute that makes no sense.
     """
     if is_quantize(node) or is_dequantize(node):
-        return _linear_quantizer(node)
+        return _linear_quantizer(node, Traces() if traces is None else traces)
     operator = operator_of(node)
     if operator is None:
         return None
@@ -236,8 +235,8 @@ def quantizer_of(node: ir.Node) -> Quantizer | None:
     )
 
 
-def _linear_quantizer(node: ir.Node) -> Quantizer:
-    trace = trace_of(node)
+def _linear_quantizer(node: ir.Node, traces: Traces) -> Quantizer:
+    trace = trace_of(node, traces)
     quantize = None if trace is None else trace.source.producer()
     if trace is not None and quantize is None:
         x: ir.Value | None = trace.source
@@ -255,6 +254,7 @@ def _linear_quantizer(node: ir.Node) -> Quantizer:
         constant=x is not None and is_constant(x),
         quantize=quantize,
         spelled=node.op_type,
+        trace=trace,
     )
 
 
@@ -266,10 +266,11 @@ def quantizers_in(model: ir.Model) -> list[Quantizer]:
     """
     constants = set(model.graph.initializers.values())
     found: list[Quantizer] = []
+    traces = Traces()
     for node in model.graph.all_nodes():
         if node.inputs and all(value is None or value in constants for value in node.inputs):
             constants.update(node.outputs)
-        quantizer = quantizer_of(node)
+        quantizer = quantizer_of(node, traces)
         if quantizer is not None and quantizer.x is not None:
             found.append(replace(quantizer, constant=quantizer.x in constants))
     paired = {quantizer.quantize for quantizer in found}
