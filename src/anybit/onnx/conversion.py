@@ -33,7 +33,7 @@ from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
 from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
-from anybit.onnx.trial import tried
+from anybit.onnx.trial import Trial, reference_of
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
 _STANDARD_OPSET = 13
@@ -117,19 +117,23 @@ def convert(
 
 def _tried(source: Source, converted: Conversion, options: "_Options") -> Conversion:
     """The conversion, or one with fences if ONNX Runtime keeps the values of that alone."""
-    trial = tried(converted.model)
-    if trial is None:
+    reference = reference_of(converted.model)
+    if reference is None:
         return converted
-    remark = trial.remark(converted.model.graph.opset_imports.get("", 1))
-    for bounded in (False, True) if trial.problem else ():
+    problem = reference.problem(converted.model)
+    if not problem:
+        return _remarked(converted, Trial())
+    for bounded in (False, True):
         fenced = _converted(source, converted.form, replace(options, fenced=True, bounded=bounded))
-        second = tried(fenced.model)
-        if second is not None and not second.problem:
-            converted = fenced
-            remark = second.remark(fenced.model.graph.opset_imports.get("", 1))
+        if not reference.problem(fenced.model):
             before = " and before each QuantizeLinear" * bounded
-            remark += f"; without a Min behind each DequantizeLinear{before} it {trial.problem}"
-            break
+            aside = f"; without a Min behind each DequantizeLinear{before} it {problem}"
+            return _remarked(fenced, Trial(), aside)
+    return _remarked(converted, Trial(problem, reference.setting(converted.model)))
+
+
+def _remarked(converted: Conversion, trial: Trial, aside: str = "") -> Conversion:
+    remark = trial.remark(converted.model.graph.opset_imports.get("", 1)) + aside
     return replace(converted, remarks=(*converted.remarks, remark))
 
 

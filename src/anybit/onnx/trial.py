@@ -20,6 +20,8 @@ from anybit.onnx.runtimes import oldest_onnxruntime
 # More is not tried: it would take long, or memory that the model itself does not ask for.
 _MOST_BYTES = 2**28
 _MOST_ELEMENTS = 2**26
+# The runtime's own time grows faster than this.
+_MOST_NODES = 5000
 _ENDLESS = {"Loop", "Scan"}
 # The sizes of their results may be numbers in the file.
 _GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsample"}
@@ -61,9 +63,47 @@ class Trial:
         return f"{needs}{asked}: with default options {tried} {self.problem}"
 
 
+@dataclass(frozen=True)
+class Reference:
+    """What a model computes where every node stands as it is written, and from what."""
+
+    feeds: tuple[dict[str, Array], ...]
+    wanted: tuple[dict[str, Array], ...]
+
+    @quiet()
+    def problem(self, model: ir.Model) -> str:
+        """What plain ONNX Runtime does wrong with a model of these results; empty if nothing."""
+        return self._problem(model, *_SETTINGS[0][1:])
+
+    @quiet()
+    def setting(self, model: ir.Model) -> str:
+        """What a session needs besides the default options; empty if nothing helps."""
+        for setting, entries, level in _SETTINGS[1:]:
+            if not self._problem(model, entries, level):
+                return setting
+        return ""
+
+    def _problem(
+        self, model: ir.Model, entries: Mapping[str, str], level: onnxruntime.GraphOptimizationLevel
+    ) -> str:
+        try:
+            session = plain_session(model, entries, level)
+        except Exception:  # the runtime's errors share no base
+            return "does not load it"
+        worst = 0.0
+        for given, expected in zip(self.feeds, self.wanted, strict=True):
+            try:
+                actual = run_session(session, given)
+            except Exception:  # as above
+                return "loads, but does not run it"
+            differences = (_difference(actual[name], expected[name]) for name in expected)
+            worst = max(worst, *differences, 0.0)
+        return f"changes its outputs by up to {worst:.2g} of the largest" if worst > _SAME else ""
+
+
 @quiet()
-def tried(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
-    """Load a model as it is, run it on numbers of several magnitudes, and compare.
+def reference_of(model: ir.Model, typed: ir.Model | None = None) -> Reference | None:
+    """Run a model as it is on numbers of several magnitudes.
 
     None where it is not tried: it is large, may run for long, needs other operators, or does not
     run on made-up inputs, whose free sizes are 1. `typed` is the same model with the shapes that
@@ -72,43 +112,26 @@ def tried(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
     if not _is_harmless(model if typed is None else typed):
         return None
     feeds = [_feeds(model, magnitude) for magnitude in _MAGNITUDES]
-    if None in feeds:
+    known = tuple(each for each in feeds if each is not None)
+    if len(known) < len(feeds):
         return None
-    known = [each for each in feeds if each is not None]
     try:
         exact = make_session(model)
-        wanted = [run_session(exact, each) for each in known]
+        return Reference(known, tuple(run_session(exact, each) for each in known))
     except Exception:  # the runtime's errors share no base; what it refuses, it says at run time
         return None
-    problem = ""
-    for setting, entries, level in _SETTINGS:
-        found = _problem(model, known, wanted, entries, level)
-        if not found:
-            return Trial(problem, setting)
-        problem = problem or found
-    return Trial(problem)
 
 
-def _problem(
-    model: ir.Model,
-    feeds: list[dict[str, Array]],
-    wanted: list[dict[str, Array]],
-    entries: Mapping[str, str],
-    level: onnxruntime.GraphOptimizationLevel,
-) -> str:
-    try:
-        session = plain_session(model, entries, level)
-    except Exception:  # as above
-        return "does not load it"
-    worst = 0.0
-    for given, expected in zip(feeds, wanted, strict=True):
-        try:
-            actual = run_session(session, given)
-        except Exception:  # as above
-            return "loads, but does not run it"
-        differences = (_difference(actual[name], expected[name]) for name in expected)
-        worst = max(worst, *differences, 0.0)
-    return f"changes its outputs by up to {worst:.2g} of the largest" if worst > _SAME else ""
+def tried(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
+    """Load a model, compare what it gives with its reference, and look for what helps.
+
+    None where `reference_of` gives none.
+    """
+    reference = reference_of(model, typed)
+    if reference is None:
+        return None
+    problem = reference.problem(model)
+    return Trial(problem, reference.setting(model)) if problem else Trial()
 
 
 def _difference(actual: Array, expected: Array) -> float:
@@ -132,7 +155,10 @@ def _is_harmless(model: ir.Model) -> bool:
     constants = (value.const_value for value in model.graph.initializers.values())
     if sum(tensor.nbytes for tensor in constants if tensor is not None) > _MOST_BYTES:
         return False
-    for node in model.graph.all_nodes():
+    nodes = list(model.graph.all_nodes())
+    if len(nodes) > _MOST_NODES:
+        return False
+    for node in nodes:
         if node.domain or node.op_type in _ENDLESS:
             return False
         if node.op_type in _GROWING and any(_elements(each) is None for each in node.outputs):
