@@ -29,12 +29,19 @@ def attack(kind: str) -> None:
     import anybit
     from anybit.errors import ModelError
     from anybit.onnx.conversion import Form
+    from anybit.onnx.summary import info
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(SECONDS)
     make, count = BOMBS[kind] if kind in BOMBS else (CHAINS[kind], NODES)
     file = make(count).SerializeToString()
-    actions = [anybit.load, anybit.check, anybit.clean, partial(anybit.clean, batch="dynamic")]
+    actions = [
+        anybit.load,
+        info,
+        anybit.check,
+        anybit.clean,
+        partial(anybit.clean, batch="dynamic"),
+    ]
     actions += [partial(anybit.convert, to=form) for form in Form]
     for action in actions:
         try:

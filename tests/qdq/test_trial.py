@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from bombs import CHAINS
 from places import MODELS, needs_models
 from small_models import kinds
 
@@ -13,7 +14,7 @@ import anybit
 from anybit.errors import ModelError
 from anybit.onnx.conversion import Conversion, convert
 from anybit.onnx.forms import Form
-from anybit.onnx.trial import Trial, tried
+from anybit.onnx.trial import Reference, Trial, tried
 
 NETWORKS = (
     "TFC_1W1A",
@@ -164,6 +165,25 @@ def test_what_may_run_for_long_is_not_tried() -> None:
     )
     assert tried(ir.from_proto(loop)) is None
     assert not convert(loop, to="qdq").remarks
+
+
+@pytest.mark.parametrize(("count", "is_tried"), [(200, True), (6000, False)])
+def test_what_has_many_nodes_is_not_tried(count: int, is_tried: bool) -> None:
+    model = CHAINS["native"](count)
+    assert (tried(ir.from_proto(model)) is not None) == is_tried
+    assert bool(convert(model, to="qdq").remarks) == is_tried
+
+
+def test_what_needs_a_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fences that do not help are not kept."""
+    always = lambda self, model: "does not load it"  # noqa: E731
+    monkeypatch.setattr(Reference, "problem", always)
+    converted = convert(product(2), to="qdq")
+    (remark,) = converted.remarks
+    assert "with session.disable_quant_qdq = 1: with default options" in remark
+    assert "without a Min" not in remark
+    bare = convert(product(2), to="qdq", runtime="any")
+    assert len(converted.model.graph) == len(bare.model.graph)
 
 
 def test_check_says_what_default_options_do() -> None:

@@ -179,6 +179,17 @@ def quantizers(count: int) -> onnx.ModelProto:
     return _model(nodes, f"v{count}", dict(_PARAMETERS))
 
 
+def scaled(count: int) -> onnx.ModelProto:
+    """Quantizers with scales of their own."""
+    given = dict(_PARAMETERS) | {f"s{at}": np.float32(0.5 + at) for at in range(count)}
+    nodes = [
+        helper.make_node("IntQuant", [f"v{at}", f"s{at}", "z", "b"], [f"v{at + 1}"], domain=OURS)
+        for at in range(count)
+    ]
+    nodes[0].input[0] = "x"
+    return _model(nodes, f"v{count}", given)
+
+
 def native(count: int) -> onnx.ModelProto:
     nodes = []
     for at in range(count // 2):
@@ -197,6 +208,13 @@ def moved_codes(count: int) -> onnx.ModelProto:
         nodes.append(helper.make_node("Add", [f"v{at}", f"d{at}"], [f"v{at + 1}"]))
     nodes[3].input[0] = "x"
     return _model(nodes, f"v{count // 3}", {"s": np.float32(0.5), "n": np.int8(0)})
+
+
+def foreign_codes(count: int) -> onnx.ModelProto:
+    """As `moved_codes`, but no quantizer gives the codes."""
+    model = moved_codes(count)
+    model.graph.node[0].CopyFrom(helper.make_node("Cast", ["x"], ["q0"], to=TensorProto.INT8))
+    return model
 
 
 def weights(count: int) -> onnx.ModelProto:
@@ -227,7 +245,7 @@ BOMBS: dict[str, tuple[Callable[[int], onnx.ModelProto], int]] = {
 CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
     each.__name__: each
     for each in (
-        *(standard, identities, constants, quantizers, native, moved_codes),
-        weights,
+        *(standard, identities, constants, quantizers, scaled, native),
+        *(moved_codes, foreign_codes, weights),
     )
 }

@@ -20,9 +20,9 @@ from anybit.onnx.graph.names import described
 from anybit.onnx.operators.registry import keywords_of, operator_of
 from anybit.onnx.quantizers.nodes import integer_attribute, is_dequantize, is_quantize
 from anybit.onnx.quantizers.pairs import grid_of_codes, trace_of
+from anybit.onnx.quantizers.parameters import in_compute_type
 from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.ops import Input, Operator
-from anybit.ops.arrays import parameter
 from anybit.ops.domain import REAL, Role
 from anybit.ops.grids import Call, Grid, Spacing
 
@@ -35,9 +35,6 @@ _LINEAR_INPUTS = (
     Input("zero-point", REAL, Role.ZERO_POINT, optional=True),
 )
 _LINEAR_ATTRIBUTES = {"axis": 1, "block_size": 0}
-
-# Parameters are converted to the compute type of such an x.
-_FLOAT32 = np.zeros((), np.float32)
 
 
 @dataclass(frozen=True)
@@ -148,8 +145,7 @@ class Quantizer:
     def _checked(self, declared: Input, array: Array) -> Array:
         """A parameter in the type that the operator computes with."""
         try:
-            with np.errstate(all="ignore"):  # a float64 scale may overflow
-                return np.asarray(parameter(array, declared.domain, _FLOAT32, declared.name))
+            return in_compute_type(declared, array)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{described(self.node)}: {error}") from error
 

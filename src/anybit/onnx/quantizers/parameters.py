@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stored parameters as the operators compute with them."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from anybit.onnx.graph.constants import Array
+from anybit.ops import Input
+from anybit.ops.arrays import parameter
+
+# Parameters are converted to the compute type of such an x.
+_FLOAT32 = np.zeros((), np.float32)
+
+
+def in_compute_type(declared: Input, array: Array) -> Array:
+    """A parameter in the type that its operator computes with. It is not to be written to.
+
+    Raises:
+        TypeError: It does not hold real numbers.
+        ValueError: A value is outside the domain.
+    """
+    if array.size == 1 and array.dtype.isbuiltin == 1:
+        return _number(declared, array.dtype, array.shape, array.tobytes())
+    return _converted(declared, array)
+
+
+@lru_cache(4096)
+def _number(declared: Input, dtype: np.dtype, shape: tuple[int, ...], data: bytes) -> Array:
+    """One element: the same few widths and zero-points come again and again in a model."""
+    return _converted(declared, np.frombuffer(data, dtype).reshape(shape))
+
+
+def _converted(declared: Input, array: Array) -> Array:
+    with np.errstate(all="ignore"):  # a float64 scale may overflow
+        return np.asarray(parameter(array, declared.domain, _FLOAT32, declared.name))
