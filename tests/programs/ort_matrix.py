@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NEWEST = "newest"
@@ -32,7 +33,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def run(*command: str | Path, **variables: str | Path) -> int:
     environment = os.environ | {name: str(value) for name, value in variables.items()}
     parts = [str(part) for part in command]
-    return subprocess.run(parts, check=False, env=environment).returncode
+    done = subprocess.run(
+        parts, check=False, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    # In one piece: others run at the same time.
+    sys.stdout.buffer.write(done.stdout)
+    sys.stdout.flush()
+    return done.returncode
 
 
 def build_wheel(folder: Path) -> Path:
@@ -75,10 +82,13 @@ def main() -> int:
         forms = (folder / "forms").resolve()
         if run(sys.executable, ROOT / "tests" / "programs" / "forms_matrix.py", forms):
             raise SystemExit("the converted models cannot be made")
-        verdicts = {
-            version: test(version, wheel.resolve(), folder / f"onnxruntime-{version}", forms)
-            for version in given.versions or COMPANIONS
-        }
+        versions = given.versions or list(COMPANIONS)
+
+        def verdict_on(version: str) -> str:
+            return test(version, wheel.resolve(), folder / f"onnxruntime-{version}", forms)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            verdicts = dict(zip(versions, pool.map(verdict_on, versions), strict=True))
     for version, verdict in verdicts.items():
         print(f"ONNX Runtime {version}: {verdict}")
     return sum(verdict != "passed" for verdict in verdicts.values())
