@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain CPU tensors go straight to the kernels, with the same results; all others do not."""
 
+import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -283,3 +284,26 @@ def test_gradients_of_parameters_alone() -> None:
             result = anybit.torch.int_quant(X, scale, zeropt, 4)
             expected = torch.autograd.grad(result.sum(), leaves)
         assert all(map(torch.equal, found, expected))
+
+
+PRIVATE = [
+    (torch._C, "_dispatch_keys"),
+    (torch._C, "_dispatch_tls_local_include_set"),
+    (torch._C, "_len_torch_function_stack"),
+    (torch._C, "DispatchKeySet"),
+    (torch._C._autograd, "_profiler_enabled"),
+    (torch.autograd.forward_ad, "_current_level"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), PRIVATE, ids=[name for _, name in PRIVATE])
+def test_without_a_private_function_all_calls_are_the_dispatchers(owner: Any, name: str) -> None:
+    """Another PyTorch need not have what the direct way asks: the module is made without it."""
+    fresh = importlib.util.module_from_spec(importlib.util.find_spec(direct.__name__))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(owner, name)
+        fresh.__spec__.loader.exec_module(fresh)
+    call = fresh.direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
+    assert direct.are_direct(X)
+    assert not fresh.are_direct(X)
+    assert call((X, 0.5, 0, 4), {}) is None

@@ -30,10 +30,6 @@ CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
 # DLPack's functions in C, which PyTorch has since 2.10; None before.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-_keys_of = torch._C._dispatch_keys
-_keys_of_thread = torch._C._dispatch_tls_local_include_set
-_function_modes = torch._C._len_torch_function_stack
-_is_profiled = torch._C._autograd._profiler_enabled
 
 
 def _other_keys() -> int:
@@ -44,19 +40,33 @@ def _other_keys() -> int:
     return ~own
 
 
-_OTHERS = _other_keys()
+def _question() -> Callable[..., bool]:
+    """`are_direct`, which asks private functions of PyTorch: False where there is one no longer."""
+    try:
+        keys_of = torch._C._dispatch_keys
+        keys_of_thread = torch._C._dispatch_tls_local_include_set
+        function_modes = torch._C._len_torch_function_stack
+        is_profiled = torch._C._autograd._profiler_enabled
+        others = _other_keys()
+        int(forward_ad._current_level)  # read at each call
+    except AttributeError:
+        return lambda *tensors: False
+
+    def are_direct(*tensors: Any) -> bool:
+        keys = keys_of_thread().raw_repr()
+        for tensor in tensors:
+            if type(tensor) not in _TENSORS:
+                return False
+            keys |= keys_of(tensor).raw_repr()
+        return not (
+            keys & others or function_modes() or is_profiled() or forward_ad._current_level >= 0
+        )
+
+    return are_direct
 
 
-def are_direct(*tensors: Any) -> bool:
-    """Whether these are dense CPU tensors that nothing watches, records, transforms or replaces."""
-    keys = _keys_of_thread().raw_repr()
-    for tensor in tensors:
-        if type(tensor) not in _TENSORS:
-            return False
-        keys |= _keys_of(tensor).raw_repr()
-    return not (
-        keys & _OTHERS or _function_modes() or _is_profiled() or forward_ad._current_level >= 0
-    )
+# Whether these are dense CPU tensors that nothing watches, records, transforms or replaces.
+are_direct = _question()
 
 
 def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
@@ -174,5 +184,6 @@ def _differentiable(
             return tuple([next(rest) if need else None for need in needs])
 
     # Function.apply looks for functorch first, which has no say here.
-    apply: Callable[..., Any] = super(torch.autograd.Function, Direct).apply
-    return apply
+    without = super(torch.autograd.Function, Direct)
+    apply: Callable[..., Any] | None = getattr(without, "apply", None)
+    return apply or Direct.apply
