@@ -18,17 +18,18 @@ _MOST_ELEMENTS = 2**22
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    for site in subject.quantizers:
+    for quantizer in subject.quantizers:
+        node, parameters = quantizer.node, quantizer.parameters
         wrong = [
             finding
-            for declared in site.operator.inputs[1:]
-            if declared.name in site.parameters
-            for finding in _value_findings(site.node, declared, site.parameters[declared.name])
+            for declared in quantizer.operator.inputs[1:]
+            if declared.name in parameters
+            for finding in _value_findings(node, declared, parameters[declared.name])
         ]
-        wrong += _shape_findings(site)
+        wrong += _shape_findings(quantizer)
         yield from wrong
         if not any(finding.severity == "error" for finding in wrong):
-            yield from _remarks(site)
+            yield from _remarks(quantizer)
 
 
 def _value_findings(node: ir.Node, declared: Input, array: Array) -> Iterator[Finding]:
@@ -68,42 +69,40 @@ def _scale_findings(node: ir.Node, name: str, values: Array) -> Iterator[Finding
         yield warning(node, "scale-subnormal", problem, "use a larger scale")
 
 
-def _shape_findings(site: OwnQuantizer) -> Iterator[Finding]:
+def _shape_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
     """What the operator says to x and parameters of these shapes, whatever their values."""
-    shape = _shape_of_x(site)
-    if shape is None or not site.known or np.prod(shape, dtype=float) > _MOST_ELEMENTS:
+    shape, x, node = _shape_of_x(quantizer), quantizer.x, quantizer.node
+    if shape is None or not quantizer.known or np.prod(shape, dtype=float) > _MOST_ELEMENTS:
         return
     # 1 is in every domain, so that only shapes, types and attributes can be refused.
     arguments = [
-        None if value is None else np.ones_like(site.parameters[declared.name])
-        for declared, value in zip(site.operator.inputs[1:], site.node.inputs[1:], strict=False)
+        None if value is None else np.ones_like(quantizer.parameters[declared.name])
+        for declared, value in zip(quantizer.operator.inputs[1:], node.inputs[1:], strict=False)
     ]
     if any(each is not None and each.dtype.kind in "OSU" for each in arguments):
         return
     try:
-        dtype = (
-            np.dtype(np.float32) if site.x is None or site.x.dtype is None else site.x.dtype.numpy()
-        )
-        site.operator.function(np.zeros(shape, dtype), *arguments, **site.attributes)
+        dtype = np.dtype(np.float32) if x is None or x.dtype is None else x.dtype.numpy()
+        quantizer.operator.function(np.zeros(shape, dtype), *arguments, **quantizer.attributes)
     except (TypeError, ValueError) as refusal:
-        yield error(site.node, "bad-shape", str(refusal), "correct the parameter or the shape of x")
+        yield error(node, "bad-shape", str(refusal), "correct the parameter or the shape of x")
 
 
-def _shape_of_x(site: OwnQuantizer) -> tuple[int, ...] | None:
+def _shape_of_x(quantizer: OwnQuantizer) -> tuple[int, ...] | None:
     """The shape of x. A free number of rows becomes what the parameters ask for."""
-    if site.x is None or site.x.shape is None:
+    if quantizer.x is None or quantizer.x.shape is None:
         return None
-    sizes = list(site.x.shape)
+    sizes = list(quantizer.x.shape)
     if sizes and not isinstance(sizes[0], int):
-        rows = [each.shape[0] for each in site.parameters.values() if each.ndim == len(sizes)]
+        rows = [each.shape[0] for each in quantizer.parameters.values() if each.ndim == len(sizes)]
         sizes[0] = max(rows, default=1)
     known = tuple(size for size in sizes if isinstance(size, int))
     return known if len(known) == len(sizes) else None
 
 
-def _remarks(site: OwnQuantizer) -> Iterator[Finding]:
-    if site.operator.remarks is None:
+def _remarks(quantizer: OwnQuantizer) -> Iterator[Finding]:
+    if quantizer.operator.remarks is None:
         return
-    for remark in site.operator.remarks(site.call):
-        tell = error if remark.error else warning
-        yield tell(site.node, remark.code, remark.problem, remark.remedy)
+    for remark in quantizer.operator.remarks(quantizer.call):
+        finding = error if remark.error else warning
+        yield finding(quantizer.node, remark.code, remark.problem, remark.remedy)

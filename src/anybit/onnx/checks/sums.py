@@ -23,7 +23,7 @@ from anybit.ops.grids import Grid, IntegerGrid
 EXACT = 2.0**24
 """Up to so many units float32 holds every integer."""
 
-Sites: TypeAlias = Mapping[ir.Node, OwnQuantizer]
+Quantizers: TypeAlias = Mapping[ir.Node, OwnQuantizer]
 
 # What gives back values that it takes, or 0.
 _ON_GRID = (Effect.MOVE, Effect.SELECT, Effect.RECTIFY)
@@ -76,21 +76,21 @@ class Sum:
 
 def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, Sum]]:
     """The sums of products of quantized tensors, node by node."""
-    sites, opset = _sites(subject), subject.model.graph.opset_imports.get("", 1)
+    quantizers, opset = _quantizers(subject), subject.model.graph.opset_imports.get("", 1)
     for node in _valid(subject.model.graph.all_nodes()):
         product = product_of(node)
         if product is not None and len(node.inputs) > product.weight:
-            found = _sum(node, product, sites, opset)
+            found = _sum(node, product, quantizers, opset)
             if found is not None:
                 yield node, found
 
 
 def means_in(subject: Subject) -> Iterator[tuple[ir.Node, int]]:
     """The means of quantized values, and of how many values they are."""
-    sites, opset = _sites(subject), subject.model.graph.opset_imports.get("", 1)
+    quantizers, opset = _quantizers(subject), subject.model.graph.opset_imports.get("", 1)
     for node in _valid(subject.model.graph.all_nodes()):
         if effect_of(node) is Effect.AVERAGE:
-            count = _averaged(node) if _steps(node.inputs[0], sites, opset) else None
+            count = _averaged(node) if _steps(node.inputs[0], quantizers, opset) else None
             if count is not None:
                 yield node, count
 
@@ -120,16 +120,16 @@ def is_power_of_two(value: float) -> bool:
     return bool(np.frexp(value)[0] == 0.5)
 
 
-def _sites(subject: Subject) -> Sites:
-    return {site.node: site for site in subject.quantizers}
+def _quantizers(subject: Subject) -> Quantizers:
+    return {quantizer.node: quantizer for quantizer in subject.quantizers}
 
 
-def _sum(node: ir.Node, product: Product, sites: Sites, opset: int) -> Sum | None:
+def _sum(node: ir.Node, product: Product, quantizers: Quantizers, opset: int) -> Sum | None:
     """The longest sum of a product of quantized tensors; None of others, and of invalid nodes."""
     # A MatMul may have its weight on either side.
-    swapped = product.bias is None and _weight(node.inputs[0], sites) is not None
+    swapped = product.bias is None and _weight(node.inputs[0], quantizers) is not None
     at = 0 if swapped else product.weight
-    x, weight = _steps(node.inputs[1 - at], sites, opset), _weight(node.inputs[at], sites)
+    x, weight = _steps(node.inputs[1 - at], quantizers, opset), _weight(node.inputs[at], quantizers)
     if x is None or weight is None or not weight.values.size:
         return None
     if any(attribute_of(node, name, 1.0) != 1 for name in ("alpha", "beta")):
@@ -142,7 +142,7 @@ def _sum(node: ir.Node, product: Product, sites: Sites, opset: int) -> Sum | Non
     off = next((float(each) for each in steps if not is_power_of_two(each)), None)
     with np.errstate(over="ignore"):
         longest = float((magnitudes / float(weight.step.min())).max(initial=0)) * x.reach
-    bias = _bias(node, product, sites)
+    bias = _bias(node, product, quantizers)
     wrong = None
     if bias is not None and bias.size:
         with np.errstate(over="ignore"):
@@ -159,7 +159,7 @@ def _averaged(node: ir.Node) -> int | None:
     """How many values each mean is of."""
     x, y = node.inputs[0], node.outputs[0]
     kernel = attribute_of(node, "kernel_shape", ())
-    if kernel is None or x is None or x.shape is None:
+    if x is None or x.shape is None:
         return None
     if kernel:
         return int(np.prod(kernel))
@@ -168,14 +168,14 @@ def _averaged(node: ir.Node) -> int | None:
     return int(np.prod(x.shape.numpy())) // max(1, int(np.prod(y.shape.numpy())))
 
 
-def _steps(value: ir.Value | None, sites: Sites, opset: int) -> _Steps | None:
+def _steps(value: ir.Value | None, quantizers: Quantizers, opset: int) -> _Steps | None:
     """What is known of a quantized activation."""
     while value is not None:
         node = value.producer()
         if node is None:
             return None
-        if node in sites:
-            return _steps_of(sites[node].grid)
+        if node in quantizers:
+            return _steps_of(quantizers[node].grid)
         if effect_of(node, opset) not in _ON_GRID:
             return None
         value = node.inputs[0]
@@ -204,16 +204,16 @@ def _steps_of(grid: Grid | None) -> _Steps | None:
         return _Steps(scale, reach * float(scale.max() / scale.min()), floating)
 
 
-def _weight(value: ir.Value | None, sites: Sites) -> _Weight | None:
+def _weight(value: ir.Value | None, quantizers: Quantizers) -> _Weight | None:
     orders: list[Sequence[int] | None] = []
     node = None if value is None else value.producer()
     while node is not None and (node.domain, node.op_type) == ("", "Transpose"):
         orders.append(_order(node))
         value = node.inputs[0] if node.inputs else None
         node = None if value is None else value.producer()
-    site = None if node is None else sites.get(node)
-    steps = _steps_of(site.grid) if site is not None and site.constant else None
-    values = None if site is None or steps is None else _values(site)
+    quantizer = None if node is None else quantizers.get(node)
+    steps = _steps_of(quantizer.grid) if quantizer is not None and quantizer.constant else None
+    values = None if quantizer is None or steps is None else _values(quantizer)
     if steps is None or values is None:
         return None
     found: _Weight | None = _Weight(
@@ -233,11 +233,11 @@ def _order(node: ir.Node) -> Sequence[int] | None:
         return None
 
 
-def _values(site: OwnQuantizer) -> Array | None:
+def _values(quantizer: OwnQuantizer) -> Array | None:
     """What a quantizer of a constant gives."""
     try:
-        arrays = [None if value is None else array_of(value) for value in site.node.inputs]
-        return np.asarray(evaluate_operator(site.node, site.operator, arrays), np.float64)
+        arrays = [None if value is None else array_of(value) for value in quantizer.node.inputs]
+        return np.asarray(evaluate_operator(quantizer.node, quantizer.operator, arrays), np.float64)
     except ModelError:  # told with its parameters
         return None
 
@@ -251,10 +251,9 @@ def _column_sums(node: ir.Node, at: int, magnitudes: Array) -> Array | None:
             return None
         axes = -1 if at == 0 or rank == 1 else -2
     elif node.op_type == "Gemm":
-        transposed = attribute_of(node, "transB", 0)
-        if rank != 2 or transposed is None:
+        if rank != 2:
             return None
-        axes = 1 if transposed else 0
+        axes = 1 if attribute_of(node, "transB", 0) else 0
     elif rank < 3:
         return None
     elif node.op_type == "Conv":
@@ -268,15 +267,15 @@ def _column_sums(node: ir.Node, at: int, magnitudes: Array) -> Array | None:
     return np.asarray(magnitudes.sum(axis=axes))
 
 
-def _bias(node: ir.Node, product: Product, sites: Sites) -> Array | None:
+def _bias(node: ir.Node, product: Product, quantizers: Quantizers) -> Array | None:
     at = product.bias
     value = node.inputs[at] if at is not None and len(node.inputs) > at else None
     if value is None:
         return None
     producer = value.producer()
-    site = None if producer is None else sites.get(producer)
-    if site is not None and site.constant:
-        return _values(site)
+    quantizer = None if producer is None else quantizers.get(producer)
+    if quantizer is not None and quantizer.constant:
+        return _values(quantizer)
     if not is_constant(value):
         return None
     try:

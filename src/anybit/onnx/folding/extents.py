@@ -24,7 +24,7 @@ _MOST_AXES = 64
 
 @dataclass(frozen=True)
 class Extent:
-    """At most so many elements; the shape where it is certain, the array where it is there."""
+    """The most elements; the shape where it is certain, the array where it is known."""
 
     size: int
     shape: Shape | None = None

@@ -11,10 +11,10 @@ from anybit.onnx.graph.names import described
 Value = TypeVar("Value", int, float, str, tuple[int, ...])
 
 _TYPES = {
-    int: ir.AttributeType.INT,
-    float: ir.AttributeType.FLOAT,
-    str: ir.AttributeType.STRING,
-    tuple: ir.AttributeType.INTS,
+    int: (ir.AttributeType.INT, "an integer"),
+    float: (ir.AttributeType.FLOAT, "a float"),
+    str: (ir.AttributeType.STRING, "a string"),
+    tuple: (ir.AttributeType.INTS, "a list of integers"),
 }
 
 
@@ -27,9 +27,11 @@ def attribute_of(node: ir.Node, name: str, default: Value) -> Value:
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
-    wanted = _TYPES[type(default)]
+    wanted, words = _TYPES[type(default)]
     if attribute.is_ref() or attribute.type is not wanted:
         found = "a reference" if attribute.is_ref() else attribute.type.name
-        raise ModelError(f"{described(node)}: {name} must be {wanted.name}, got {found}")
+        raise ModelError(
+            f"{described(node)}: {name} must be {words}, got {found}; export the model again"
+        )
     value: Value = tuple(attribute.value) if isinstance(default, tuple) else attribute.value
     return value

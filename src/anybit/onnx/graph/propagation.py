@@ -32,7 +32,7 @@ def propagates_little(model: ir.Model) -> bool:
 
 
 def _known(value: ir.Value | None, lengths: dict[ir.Value, float]) -> float | None:
-    """At most so many integers are followed in a value; None if it is none that is followed."""
+    """The most integers that are followed in a value; None for a value that is not followed."""
     if value is None:
         return 0
     if value.const_value is not None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import Names, described, names_of
@@ -98,7 +99,7 @@ def _check_elements(node: ir.Node, rows: int) -> None:
     if target is None or not is_constant(target):
         return
     given, sizes = x.shape.numpy(), array_of(target).tolist()
-    if "allowzero" not in node.attributes or not node.attributes["allowzero"].as_int():
+    if not attribute_of(node, "allowzero", 0):
         sizes = [
             given[axis] if size == 0 and axis < len(given) else size
             for axis, size in enumerate(sizes)
@@ -247,7 +248,7 @@ def _freed(
     if x is None or x.shape is None or sizes is None or batch not in list(x.shape):
         return False
     axis = list(x.shape).index(batch)
-    free_of_zeros = "allowzero" not in node.attributes or (sizes != 0).all()
+    free_of_zeros = not attribute_of(node, "allowzero", 0) or (sizes != 0).all()
     if not free_of_zeros or not _keeps_axis(x.shape, result, axis, old):
         raise ModelError(
             f"{described(node)} reshapes to {sizes.tolist()}, which fixes the batch together with "

@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.names import described
 
 # From this version on Hardmax looks at one axis. The converters rewrite Softmax and LogSoftmax,
@@ -62,7 +63,7 @@ def _check_hardmax(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         if (node.domain, node.op_type) != ("", "Hardmax"):
             continue
-        x, axis = node.inputs[0], node.attributes.get_int("axis", 1)
+        x, axis = node.inputs[0], attribute_of(node, "axis", 1)
         rank = None if x is None or x.shape is None else x.shape.rank()
         if axis != -1 and (rank is None or axis != rank - 1):
             raise ModelError(

@@ -4,6 +4,7 @@
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
@@ -19,7 +20,7 @@ from anybit.onnx.qdq.lift_codes import (
     with_zeropt,
 )
 from anybit.onnx.quantizers.grids import Inexpressible, Match, arguments_of, attributes_of, match
-from anybit.onnx.quantizers.nodes import Scaling, dtype_of, integer_attribute, scaling_of
+from anybit.onnx.quantizers.nodes import Scaling, dtype_of, scaling_of
 from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.onnx.report import Step
 from anybit.ops.grids import Coding, IntegerGrid
@@ -171,7 +172,7 @@ class Lifter:
             named = getattr(dtype_of(x), "name", "unknown").lower()
             raise Inexpressible(f"x is {named}, not float32")
         if scaling.type.format is not None:
-            if integer_attribute(quantize, "saturate", 1) != 1:
+            if attribute_of(quantize, "saturate", 1) != 1:
                 raise Inexpressible("it does not saturate")
             return x, float_activation(scaling)
         return self._integer(x, scaling, lowest, highest)

@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import described
 from anybit.onnx.quantizers.grids import Inexpressible
@@ -78,9 +79,9 @@ def scaling_of(node: ir.Node, codes: ir.DataType | None = None) -> Scaling:
     if scale.dtype != np.float32:
         raise Inexpressible(f"its scale is {scale.dtype}, so that it computes in that type")
     for name in ("output_dtype",) * is_dequantize(node) + ("precision",):
-        if integer_attribute(node, name, 0) not in (0, _FLOAT.value):
+        if attribute_of(node, name, 0) not in (0, _FLOAT.value):
             raise Inexpressible(f"its {name} is not float32")
-    if integer_attribute(node, "block_size", 0):
+    if attribute_of(node, "block_size", 0):
         raise Inexpressible("it has one scale per block")
     if not np.all(np.isfinite(scale) & (scale > 0)):
         raise Inexpressible("its scale is not finite and positive")
@@ -108,16 +109,6 @@ def dequantized(node: ir.Node) -> Array | None:
     return scaling.grid.decode(array_of(codes))
 
 
-def integer_attribute(node: ir.Node, name: str, default: int) -> int:
-    """ModelError if it is of another type."""
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        return default
-    if attribute.is_ref() or not isinstance(attribute.value, int):
-        raise ModelError(f"{described(node)}: {name} must be an integer; export the model again")
-    return attribute.value
-
-
 def dtype_of(value: ir.Value) -> ir.DataType | None:
     return value.const_value.dtype if value.const_value is not None else value.dtype
 
@@ -140,7 +131,7 @@ def _type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
         )
     dtype = zeropt or codes
     if dtype is None and is_quantize(node):
-        named = integer_attribute(node, "output_dtype", 0) or ir.DataType.UINT8.value
+        named = attribute_of(node, "output_dtype", 0) or ir.DataType.UINT8.value
         known = {each.value for each in ir.DataType}
         dtype = ir.DataType(named) if named in known else None
     native = native_type(dtype)
@@ -178,7 +169,7 @@ def _shape(value: ir.Value | None) -> tuple[object, ...] | None:
 
 def _axis(node: ir.Node, size: int) -> int:
     """The axis, counted from the end."""
-    axis = integer_attribute(node, "axis", _DEFAULT_AXIS)
+    axis = attribute_of(node, "axis", _DEFAULT_AXIS)
     shape = _shape(node.inputs[0])
     shape = _shape(node.outputs[0]) if shape is None else shape
     if shape is None:

@@ -14,11 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.facts import product_of
 from anybit.onnx.graph.names import described
 from anybit.onnx.operators.registry import keywords_of, operator_of
-from anybit.onnx.quantizers.nodes import integer_attribute, is_dequantize, is_quantize
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.pairs import grid_of_codes, trace_of
 from anybit.onnx.quantizers.parameters import in_compute_type
 from anybit.onnx.quantizers.trace import Trace, Traces
@@ -239,7 +240,7 @@ def _linear_quantizer(node: ir.Node, traces: Traces) -> Quantizer:
     else:
         x = next(iter((quantize or node).inputs), None)
     attributes = {
-        name: integer_attribute(node, name, default) for name, default in _LINEAR_ATTRIBUTES.items()
+        name: attribute_of(node, name, default) for name, default in _LINEAR_ATTRIBUTES.items()
     }
     return Quantizer(
         node=node,

@@ -29,58 +29,60 @@ _READERS = {"Add", "Conv", "ConvTranspose", "Div", "Gather", "Gemm", "MatMul", "
 
 def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "FINN")
-    for site in subject.quantizers:
-        known = NAMES.intersection((site.operator.onnx_name, *site.operator.onnx_aliases))
+    for quantizer in subject.quantizers:
+        known = NAMES.intersection((quantizer.operator.onnx_name, *quantizer.operator.onnx_aliases))
         if not known:
-            problem = f"FINN has no {site.spelled}"
+            problem = f"FINN has no {quantizer.spelled}"
             remedy = "quantize to integers with a zero-point of 0"
-            yield error(site.node, "operator", problem, remedy)
+            yield error(quantizer.node, "operator", problem, remedy)
             continue
-        if site.spelled not in NAMES:
-            problem = f"FINN looks for {min(known)} and passes over {site.spelled}"
-            yield error(site.node, "name", problem, "run anybit clean --target finn")
-        yield from _site_findings(site)
+        if quantizer.spelled not in NAMES:
+            problem = f"FINN looks for {min(known)} and passes over {quantizer.spelled}"
+            yield error(quantizer.node, "name", problem, "run anybit clean --target finn")
+        yield from _quantizer_findings(quantizer)
 
 
-def _site_findings(site: OwnQuantizer) -> Iterator[Finding]:
-    node, zeropt = site.node, site.parameter(Role.ZERO_POINT)
-    if not site.known:
+def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
+    node, zeropt = quantizer.node, quantizer.parameter(Role.ZERO_POINT)
+    if not quantizer.known:
         problem = "a parameter is computed at run time; FINN builds hardware for known ones"
         yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
         return
     if zeropt is not None and (zeropt != 0).any():
         problem = f"zero-point {zeropt[zeropt != 0][0]:g}; FINN takes 0 only"
         yield error(node, "zero-point", problem, "train with symmetric quantization")
-    if _requantizes(site):
-        yield from _trunc_findings(site)
+    if _requantizes(quantizer):
+        yield from _trunc_findings(quantizer)
         return
-    if not isinstance(site.grid, IntegerGrid):
+    if not isinstance(quantizer.grid, IntegerGrid):
         problem = "FINN takes one bit-width per tensor"
         yield error(node, "granularity", problem, "use one bit-width")
         return
-    yield from (_weight_findings if site.constant else _activation_findings)(site, site.grid)
+    findings_of = _weight_findings if quantizer.constant else _activation_findings
+    yield from findings_of(quantizer, quantizer.grid)
 
 
-def _activation_findings(site: OwnQuantizer, grid: IntegerGrid) -> Iterator[Finding]:
-    node, shape = site.node, None if site.x is None else site.x.shape
+def _activation_findings(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator[Finding]:
+    node, shape = quantizer.node, None if quantizer.x is None else quantizer.x.shape
     if not _per_channel(grid.scale, 1, None if shape is None else len(shape)):
         problem = f"scale of shape {list(grid.scale.shape)}; FINN takes one, or one per channel"
         yield error(node, "granularity", problem, "use a scale per tensor or per channel")
     if grid.coding is Coding.SIGN:
-        if site.before not in ("Relu", "Selu") and (grid.scale.size != 1 or grid.scale.item() != 1):
+        is_one = grid.scale.size == 1 and grid.scale.item() == 1
+        if quantizer.before not in ("Relu", "Selu") and not is_one:
             problem = "scale is not 1, which FINN asks of bipolar activations"
             yield error(node, "scale", problem, "train with a scale of 1")
         return
     if grid.coding is Coding.OTHER:
-        mode = site.attributes.get("rounding_mode")
+        mode = quantizer.attributes.get("rounding_mode")
         problem = f"rounding mode {mode}; FINN's thresholds round to nearest without a word"
         yield error(node, "rounding-mode", problem, "train with ROUND")
-    signed, narrow = grid.lowest < 0, site.attributes.get("narrow", False)
-    if site.before == "Relu" and (signed or narrow):
+    signed, narrow = grid.lowest < 0, quantizer.attributes.get("narrow", False)
+    if quantizer.before == "Relu" and (signed or narrow):
         problem = "signed or narrow behind Relu; FINN takes unsigned ones of the full range there"
         yield error(node, "range", problem, "train with an unsigned quantizer")
-    elif site.before not in ("Relu", "Selu") and not signed:
-        problem = f"unsigned behind {site.before or 'an input'}; FINN takes signed ones there"
+    elif quantizer.before not in ("Relu", "Selu") and not signed:
+        problem = f"unsigned behind {quantizer.before or 'an input'}; FINN takes signed ones there"
         yield error(node, "range", problem, "train with a signed quantizer, or with Relu before it")
     bits = grid.bits
     if bits > _WIDEST_ACTIVATION:
@@ -88,8 +90,8 @@ def _activation_findings(site: OwnQuantizer, grid: IntegerGrid) -> Iterator[Find
         yield warning(node, "too-wide", problem, "raise max_multithreshold_bit_width, or use less")
 
 
-def _weight_findings(site: OwnQuantizer, grid: IntegerGrid) -> Iterator[Finding]:
-    node = site.node
+def _weight_findings(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator[Finding]:
+    node = quantizer.node
     readers = _readers(node)
     if len(readers) != 1:
         problem = f"the weight has {len(readers)} readers; FINN takes one"
@@ -106,24 +108,24 @@ def _weight_findings(site: OwnQuantizer, grid: IntegerGrid) -> Iterator[Finding]
         yield error(node, "granularity", problem, "use a scale per tensor or output channel")
 
 
-def _trunc_findings(site: OwnQuantizer) -> Iterator[Finding]:
-    node = site.node
-    if site.operator.version != 1:
+def _trunc_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
+    node = quantizer.node
+    if quantizer.operator.version != 1:
         problem = "six inputs; FINN reads the fifth as the width of the result"
         yield error(node, "version", problem, "export with version 1 (five inputs) for FINN")
-    if site.attributes["rounding_mode"] != "FLOOR":
-        problem = f"rounding mode {site.attributes['rounding_mode']}; FINN takes FLOOR"
+    if quantizer.attributes["rounding_mode"] != "FLOOR":
+        problem = f"rounding mode {quantizer.attributes['rounding_mode']}; FINN takes FLOOR"
         yield error(node, "rounding-mode", problem, "export with FLOOR")
-    product = None if site.x is None else site.x.producer()
+    product = None if quantizer.x is None else quantizer.x.producer()
     mean = product.inputs[0].producer() if product and product.inputs[0] else None
-    if site.before != "Mul" or mean is None or mean.op_type != "AveragePool":
+    if quantizer.before != "Mul" or mean is None or mean.op_type != "AveragePool":
         problem = "FINN takes it behind AveragePool and Mul only"
         yield error(node, "place", problem, "use a quantizer instead")
 
 
-def _requantizes(site: OwnQuantizer) -> bool:
+def _requantizes(quantizer: OwnQuantizer) -> bool:
     """Whether it goes from one scale and width to another."""
-    return any(declared.role is Role.IN_BITWIDTH for declared in site.operator.inputs)
+    return any(declared.role is Role.IN_BITWIDTH for declared in quantizer.operator.inputs)
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:

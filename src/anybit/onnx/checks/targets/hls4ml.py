@@ -35,16 +35,16 @@ _LAYERS = {
 def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "hls4ml")
     yield from _layer_findings(subject)
-    for site in subject.quantizers:
-        if site.spelled not in NAMES:
-            problem = f"hls4ml has no {site.spelled}"
-            yield error(site.node, "operator", problem, "quantize to integers")
+    for quantizer in subject.quantizers:
+        if quantizer.spelled not in NAMES:
+            problem = f"hls4ml has no {quantizer.spelled}"
+            yield error(quantizer.node, "operator", problem, "quantize to integers")
             continue
-        yield from _site_findings(site)
-        if site.known and not _is_fixed_point(site):
+        yield from _quantizer_findings(quantizer)
+        if quantizer.known and not _is_fixed_point(quantizer):
             problem = "no fixed-point type has this scale and zero-point, so that hls4ml multiplies"
             remedy = "train with one power-of-two scale per tensor and zero-point 0"
-            yield warning(site.node, "scale", problem, remedy)
+            yield warning(quantizer.node, "scale", problem, remedy)
 
 
 def _layer_findings(subject: Subject) -> Iterator[Finding]:
@@ -71,26 +71,26 @@ def _channels_first(node: ir.Node) -> Finding:
     return error(node, "channels-first", problem, remedy)
 
 
-def _site_findings(site: OwnQuantizer) -> Iterator[Finding]:
-    node = site.node
-    if not site.known:
+def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
+    node = quantizer.node
+    if not quantizer.known:
         problem = "a parameter is computed at run time; hls4ml needs constants"
         yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
-    width = site.parameter(Role.BITWIDTH)
+    width = quantizer.parameter(Role.BITWIDTH)
     if width is not None and width.size != 1:
         problem = f"bitwidth of shape {list(width.shape)}; hls4ml takes one per tensor"
         yield error(node, "granularity", problem, "use one bit-width")
-    mode = site.attributes.get("rounding_mode", "ROUND")
+    mode = quantizer.attributes.get("rounding_mode", "ROUND")
     if mode not in ("ROUND", "FLOOR"):
         problem = f"rounding mode {mode}; hls4ml takes ROUND and FLOOR"
         yield error(node, "rounding-mode", problem, "train with one of them")
-    if site.attributes.get("narrow") and not site.attributes.get("signed"):
+    if quantizer.attributes.get("narrow") and not quantizer.attributes.get("signed"):
         problem = "narrow and unsigned; hls4ml takes narrow ranges of signed quantizers only"
         yield error(node, "range", problem, "train with the full range")
 
 
-def _is_fixed_point(site: OwnQuantizer) -> bool:
-    scale, zeropt = site.parameter(Role.SCALE), site.parameter(Role.ZERO_POINT)
+def _is_fixed_point(quantizer: OwnQuantizer) -> bool:
+    scale, zeropt = quantizer.parameter(Role.SCALE), quantizer.parameter(Role.ZERO_POINT)
     steps = np.unique(np.ones(1) if scale is None else scale)
     centred = zeropt is None or not (zeropt != 0).any()
     return steps.size == 1 and bool(np.frexp(steps[0])[0] == 0.5) and centred

@@ -14,12 +14,12 @@ from anybit.onnx.runtimes import NEWEST_OPSET
 
 def findings(subject: Subject) -> Iterator[Finding]:
     options = Options(Form.QDQ, NEWEST_OPSET)
-    for site in subject.quantizers:
+    for quantizer in subject.quantizers:
         try:
-            plan(site.node, site.operator, options)
+            plan(quantizer.node, quantizer.operator, options)
         except Inexpressible as reason:
             yield error(
-                site.node,
+                quantizer.node,
                 "not-expressible",
                 f"QuantizeLinear and DequantizeLinear cannot express it exactly: {reason}",
                 "convert it all the same: this node becomes standard operators, the others do not",

@@ -11,13 +11,13 @@ from anybit.onnx.passes.lower import expanded
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    for site in subject.quantizers:
+    for quantizer in subject.quantizers:
         try:
-            expanded(site.node, site.operator)
+            expanded(quantizer.node, quantizer.operator)
         except ModelError as refusal:
-            problem = str(refusal).removeprefix(described(site.node)).lstrip(": ")
+            problem = str(refusal).removeprefix(described(quantizer.node)).lstrip(": ")
             yield error(
-                site.node,
+                quantizer.node,
                 "not-expressible",
                 f"standard operators cannot express it: {problem}",
                 "declare types and shapes of the model, and constant parameters",
