@@ -16,6 +16,7 @@ from small_models import DOMAIN, array, kinds, model, node, quantized_weight
 import anybit
 from anybit.errors import ModelError
 from anybit.onnx import exact_session_options, prepare, read, serialize
+from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.passes import FoldConstants, Normalize
 
 
@@ -254,3 +255,24 @@ def test_real_weights(path: Any) -> None:
     for each in result.graph:
         if each.domain == DOMAIN:
             assert not each.inputs[0].is_initializer(), f"{each.name} quantizes a constant still"
+
+
+def doubled(count: int) -> onnx.ModelProto:
+    """x times the sum of a vector, which is the vector before it, twice, and so on."""
+    nodes = [node("Concat", f"v{i} v{i}", f"v{i + 1}", domain="", axis=0) for i in range(count)]
+    nodes.append(node("ReduceSum", f"v{count}", "all", domain="", keepdims=0))
+    nodes.append(node("Mul", "x all", "y", domain=""))
+    return model(nodes, {"v0": np.ones(1, np.float32)})
+
+
+def test_rounds_have_one_budget_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise what one round adds lets the next add four times as much."""
+    monkeypatch.setattr("anybit.onnx.passes.fold_constants._ROOM", 2**8)
+    assert kinds(anybit.clean(doubled(4)).model) == ["Mul"]
+    assert "Concat" in kinds(anybit.clean(doubled(12)).model)
+
+
+def test_inference_follows_no_long_vector_of_floats() -> None:
+    """ONNX's data propagation does, one element at a time."""
+    assert propagates_little(read(doubled(4)))
+    assert not propagates_little(read(doubled(26)))

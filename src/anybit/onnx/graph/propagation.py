@@ -35,9 +35,8 @@ def _known(value: ir.Value | None, lengths: dict[ir.Value, float]) -> float | No
     """The most integers that are followed in a value; None for a value that is not followed."""
     if value is None:
         return 0
-    if value.const_value is not None:
-        integers = value.const_value.dtype in (ir.DataType.INT64, ir.DataType.INT32)
-        return value.const_value.size if integers else None
+    if value.const_value is not None:  # whatever its type, and if it is a vector only
+        return value.const_value.size if len(value.const_value.shape) <= 1 else None
     return lengths.get(value)
 
 

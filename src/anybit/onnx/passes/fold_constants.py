@@ -32,7 +32,8 @@ class FoldConstants(InPlacePass):
     kernels, whole pieces at a time. Sizes that follow from the inputs' are constants too, and so
     is what is computed from them; what a file merely declares of a value inside it is not. Loops
     and branches are never run.
-    Other nodes, and whatever would make the constants more than five times as large, stay.
+    Other nodes, and whatever would make the constants more than five times as large, stay: in all
+    calls of one pass for one model together.
 
     Tensors are read one at a time, and each folded input is dropped when its last reader is.
 
@@ -50,10 +51,15 @@ class FoldConstants(InPlacePass):
         """
         self._operators = operators
         self._codes = codes
+        self._model: ir.Model | None = None
+        self._budget = 0
 
     def call(self, model: ir.Model) -> PassResult:
-        folding = _Folding(model, self._operators, self._codes)
+        if model is not self._model:  # what one call folded is no reason for the next to fold more
+            self._model, self._budget = model, _ROOM + _GROWTH * _elements(model)
+        folding = _Folding(model, self._budget, self._operators, self._codes)
         folding.fold(list(model.graph.all_nodes()))
+        self._budget = folding.budget
         modified = RemoveUnusedNodesPass()(model).modified
         return PassResult(model, bool(folding.count) or modified)
 
@@ -65,10 +71,10 @@ class _Folding:
     reads its result, so that few pieces are made, whatever the order of the nodes.
     """
 
-    def __init__(self, model: ir.Model, operators: bool, codes: bool) -> None:
+    def __init__(self, model: ir.Model, budget: int, operators: bool, codes: bool) -> None:
         self.count = 0
+        self.budget = budget
         self._model = model
-        self._budget = _ROOM + _GROWTH * _elements(model)
         self._operators = operators
         self._codes = codes
         self._shapes: dict[ir.Value, Shape | None] = {}
@@ -148,17 +154,17 @@ class _Folding:
         if not self._piece.takes(node, self._largest_piece()):
             self._evaluate()
             constant = all(value is None or is_constant(value) for value in elements_read(node))
-            if not constant or not self._piece.takes(node, self._budget):
+            if not constant or not self._piece.takes(node, self.budget):
                 return
         self._piece.add(node)
 
     def _largest_piece(self) -> int:
-        return min(_LARGEST_PIECE, self._budget)
+        return min(_LARGEST_PIECE, self.budget)
 
     def _fold_alone(self, node: ir.Node) -> None:
         result = self._result(node)
         if result is not None:
-            self._budget -= result.size
+            self.budget -= result.size
             self._replace(node, ir.tensor(result))
 
     def _result(self, node: ir.Node) -> Array | None:
@@ -169,14 +175,14 @@ class _Folding:
         x = node.inputs[0]
         if not self._operators or x is None or x.const_value is None:
             return None
-        if x.const_value.size > self._budget:
+        if x.const_value.size > self.budget:
             return None
         arrays = [None if value is None else array_of(value) for value in node.inputs]
         return evaluate_operator(node, operator, arrays)
 
     def _evaluate(self) -> None:
         for value, array in self._piece.evaluated().items():
-            self._budget -= array.size
+            self.budget -= array.size
             node = value.producer()
             assert node is not None, "its result was just computed"
             self._replace(node, ir.tensor(array))
