@@ -159,7 +159,7 @@ def test_round_trips(graph: RandomGraph, style: Form) -> None:
 @pytest.mark.xfail(
     raises=KeyError,
     strict=False,
-    reason="a converted graph may lose the name of a joined quantizer",
+    reason="a conversion loses an inner name",
 )
 @pytest.mark.slow
 @MANY
