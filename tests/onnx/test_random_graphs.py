@@ -156,11 +156,6 @@ def test_round_trips(graph: RandomGraph, style: Form) -> None:
     check_round_trip(graph, style)
 
 
-@pytest.mark.xfail(
-    raises=KeyError,
-    strict=False,
-    reason="a conversion loses an inner name",
-)
 @pytest.mark.slow
 @MANY
 @given(graphs(), graphs(exact=False), graphs(fusible=True))

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from bombs import CHAINS
 from places import MODELS, needs_models
-from small_models import kinds
+from small_models import kinds, model, node
 
 import anybit
 from anybit.errors import ModelError
@@ -90,6 +90,17 @@ def test_fences_are_gone_on_the_way_back() -> None:
     assert "Min" in kinds(converted.model)
     back = convert(converted.model, to="qonnx")
     assert kinds(back.model) == ["IntQuant", "IntQuant", "MatMul", "IntQuant"]
+
+
+def test_the_limit_of_the_next_quantizer_names_nothing() -> None:
+    """It is no lower than what comes to it, as a fence is, and goes with its own quantizer."""
+    nodes = [
+        node("Quant", "x s z b", "first", signed=0),
+        node("Quant", "first s z b", signed=0),
+    ]
+    proto = model(nodes, {"s": 1.0, "z": 0, "b": 2}, inputs={"x": ["n"]})
+    back = convert(convert(proto, to="qdq").model, to="qonnx").model
+    assert [each.outputs[0].name for each in back.graph] == ["first", "y"]
 
 
 def test_a_limit_behind_a_pair_stays() -> None:

@@ -20,6 +20,7 @@ from anybit.onnx.qdq.lift_codes import (
     with_zeropt,
 )
 from anybit.onnx.quantizers.grids import Inexpressible, Match, arguments_of, attributes_of, match
+from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.nodes import Scaling, dtype_of, scaling_of
 from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.onnx.report import Step
@@ -82,7 +83,12 @@ class Lifter:
             return
         array = array_of(bound)
         if array.shape == () and array >= scaling.type.largest(scaling.layout):
+            # The limit of the next quantizer may be such a Min, and names nothing here.
+            limit = FENCE_KEY not in fence.metadata_props and not fence.outputs[0].is_graph_output()
+            own = result.name
             self._editor.replace(fence, result)
+            if limit:
+                result.name = own
 
     def _place(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
         """The moves, now of values, and the name of what they begin with."""

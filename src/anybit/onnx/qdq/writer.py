@@ -11,7 +11,7 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.qdq.plan import Limit, Plan
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
+from anybit.onnx.quantizers.metadata import CODING_KEY, FENCE_KEY, RANGE_KEY
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, FloatGrid, IntegerGrid
 
@@ -136,7 +136,8 @@ class QdqWriter:
         )
         if plan.fenced:
             bound = self._parameter(node, "largest", np.asarray(plan.type.largest(layout)))
-            result = self._insert(node, "Min", [result, bound], "fenced", _FLOAT)
+            note = {FENCE_KEY: "1"}
+            result = self._insert(node, "Min", [result, bound], "fenced", _FLOAT, metadata=note)
         if plan.dtype == _FLOAT:
             return result
         return self._insert(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the metadata of a DequantizeLinear say of stored codes, where no node says it."""
+"""What metadata say where no node says it: above all of the codes that a DequantizeLinear reads."""
 
 import re
 from collections.abc import Mapping
@@ -13,6 +13,8 @@ RANGE_KEY = "anybit.range"
 """ "lowest..highest", where codes use less than their type, and no Clip says so."""
 CODING_KEY = "anybit.coding"
 """How x became codes, where not by rounding to nearest."""
+FENCE_KEY = "anybit.fence"
+"""In a Min that only keeps a runtime from rewriting what is before it: its name is the tensor's."""
 
 _RANGE = re.compile(r"(-?\d{1,10})\.\.(-?\d{1,10})")
 
