@@ -11,6 +11,7 @@ import onnx_ir as ir
 from anybit import text
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.walk import initializers_in, tensors_in
 from anybit.onnx.operators.known import unknown_operators
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnx.preparation import apply
@@ -100,10 +101,7 @@ def _operator(node: ir.Node) -> str:
 
 def _stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """All tensors of a file."""
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
+    yield from tensors_in(model)
     for node in model.graph.all_nodes():
         attribute = node.attributes.get("value")
         tensor = None if attribute is None or attribute.is_ref() else attribute.value
@@ -120,13 +118,12 @@ def _weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]
         codes.add(quantizer.x)
     parameters -= codes
     found = []
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is None or not len(tensor.shape) or value in parameters:
-                continue
-            if value in codes or tensor.dtype.is_floating_point():
-                found.append(value)
+    for value in initializers_in(model):
+        tensor = value.const_value
+        if tensor is None or not len(tensor.shape) or value in parameters:
+            continue
+        if value in codes or tensor.dtype.is_floating_point():
+            found.append(value)
     return found
 
 

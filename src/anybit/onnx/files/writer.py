@@ -13,6 +13,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import in_memory
+from anybit.onnx.graph.walk import initializers_in, tensors_in
 
 # Up to here one file is handiest. Serializing holds several copies of what is in the message, so
 # beyond it tensors are streamed to a file of their own.
@@ -106,15 +107,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _size(model: ir.Model) -> int:
-    tensors = (
-        value.const_value for graph in model.graphs() for value in graph.initializers.values()
-    )
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    return sum(tensor.nbytes for tensor in tensors_in(model))
 
 
 def _message(model: ir.Model) -> bytes:
     """The model as one message, with what it has in other files inside."""
-    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    values = list(initializers_in(model))
     before = [value.const_value for value in values]
     try:
         for value, tensor in zip(values, before, strict=True):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from anybit.onnx.graph.walk import values_in
+
 
 class Names:
     """Gives out names that are not taken yet: the wish itself, else wish_1, wish_2 and so on."""
@@ -12,10 +14,6 @@ class Names:
     def __init__(self, taken: Iterable[str | None] = ()) -> None:
         self._taken = set(taken)
         self._counts: dict[str, int] = {}
-
-    def take(self, name: str | None) -> None:
-        """Give that name to nobody."""
-        self._taken.add(name)
 
     def __call__(self, wish: str) -> str:
         chosen, count = wish, self._counts.get(wish, 0)
@@ -31,9 +29,8 @@ def names_of(model: ir.Model) -> Names:
     """Names that no node and no value of the model has."""
     taken: list[str | None] = []
     for graph in model.graphs():
-        taken += [*(value.name for value in graph.inputs), *graph.initializers]
-        for node in graph:
-            taken += [node.name, *(value.name for value in node.outputs)]
+        taken += (value.name for value in values_in(graph))
+        taken += (node.name for node in graph)
     return Names(taken)
 
 

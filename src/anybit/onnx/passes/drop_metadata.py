@@ -4,6 +4,8 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from anybit.onnx.graph.walk import values_in
+
 
 class DropMetadata(InPlacePass):
     """No metadata and no comments: exporters write paths and lines of source into them."""
@@ -12,12 +14,8 @@ class DropMetadata(InPlacePass):
         modified = _drop(model)
         for graph in model.graphs():
             modified |= _drop(graph)
-            for value in (*graph.inputs, *graph.initializers.values()):
-                modified |= _drop(value)
-            for node in graph:
-                modified |= _drop(node)
-                for value in node.outputs:
-                    modified |= _drop(value)
+            for part in (*values_in(graph), *graph):
+                modified |= _drop(part)
         return PassResult(model, modified)
 
 

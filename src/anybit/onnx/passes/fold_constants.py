@@ -13,6 +13,7 @@ from anybit.onnx.folding.pieces import Piece, Results, elements_read
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.graph.sizes import Sizes
+from anybit.onnx.graph.walk import tensors_in
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import dequantized, is_dequantize
 
@@ -195,7 +196,4 @@ class _Folding:
 
 def _elements(model: ir.Model) -> int:
     """Of all constants together."""
-    tensors = (
-        value.const_value for graph in model.graphs() for value in graph.initializers.values()
-    )
-    return sum(tensor.size for tensor in tensors if tensor is not None)
+    return sum(tensor.size for tensor in tensors_in(model))

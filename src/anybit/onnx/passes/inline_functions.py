@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the bodies of local functions in the place of their calls."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import onnx
@@ -9,7 +9,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import Names, described
+from anybit.onnx.graph.names import Names, described, names_of
+from anybit.onnx.graph.walk import values_in
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.passes.lift_opset import LiftOpset
 
@@ -35,21 +36,17 @@ class InlineFunctions(InPlacePass):
         if not functions:
             return PassResult(model, False)
         _lift_to(model, functions)
-        _inline_calls(model.graph, functions)
+        _inline_calls(model, functions)
         _import_domains(model, functions)
         for key in functions:
             del model.functions[key]
         return PassResult(model, True)
 
 
-def _inline_calls(main: ir.Graph, functions: Functions) -> None:
+def _inline_calls(model: ir.Model, functions: Functions) -> None:
     """From the outside in, so that every attribute has its value when a body is copied. Calls in a
     circle are refused when a file is read."""
-    graphs = [main, *main.subgraphs()]
-    unique = Names(value.name for graph in graphs for value in _values(graph))
-    for graph in graphs:
-        for node in graph:
-            unique.take(node.name)
+    main, unique = model.graph, names_of(model)
     waiting = list(main.all_nodes())
     while waiting:
         node = waiting.pop()
@@ -64,7 +61,7 @@ def _inlined(call: ir.Node, function: ir.Function, unique: Names, opset: int) ->
     assert target is not None, "calls in a graph only"
     body = _body(call, function, opset)
     for graph in (body, *body.subgraphs()):
-        for value in _values(graph):
+        for value in values_in(graph):
             value.name = unique(value.name or "value")
         for node in graph:
             node.name = unique(node.name) if node.name else node.name
@@ -139,13 +136,6 @@ def _resolve_attributes(node: ir.Node, call: ir.Node, function: ir.Function) -> 
         del node.attributes[name]
         if given is not None and given.value is not None:
             node.attributes.add(ir.Attr(name, given.type, given.value))
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
 
 
 def _lift_to(model: ir.Model, functions: Functions) -> None:

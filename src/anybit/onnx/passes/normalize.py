@@ -7,6 +7,7 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import described, name_nodes
+from anybit.onnx.graph.walk import values_in
 from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
     attribute_of,
@@ -182,18 +183,10 @@ def _set_ir_version(model: ir.Model) -> bool:
     names = {
         value.dtype.name
         for graph in model.graphs()
-        for value in _values(graph)
+        for value in values_in(graph)
         if value.dtype is not None
     }
     needed = max([_LOWEST_IR_VERSION, *(_TYPE_IR_VERSIONS.get(name, 0) for name in names)])
     modified = model.ir_version != needed
     model.ir_version = needed
     return modified
-
-
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [
-        *graph.inputs,
-        *graph.initializers.values(),
-        *(value for node in graph for value in node.outputs),
-    ]
