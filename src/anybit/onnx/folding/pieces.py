@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.folding.extents import Extent, extent_of, result_extent
-from anybit.onnx.graph.constants import Array, Content, array_of, content, is_constant
+from anybit.onnx.graph.constants import Array, Content, array_of, constant, content, is_constant
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import Names, names_of
@@ -140,7 +140,7 @@ class Results:
         assert graph is not None, "nodes in a graph only"
         outer = graph is not self._model.graph and not old.is_graph_output()
         shares = outer and tensor.size > _SHARED
-        value = self._hoisted(old, tensor) if shares else _constant(old.name, tensor)
+        value = self._hoisted(old, tensor) if shares else constant(old.name, tensor)
         old.replace_all_uses_with(value, replace_graph_outputs=True)
         graph.remove(node, safe=True)
         if not shares:
@@ -152,16 +152,7 @@ class Results:
         key = content(tensor.numpy())
         if key not in self._shared:
             self._unique = self._unique or names_of(self._model)
-            value = _constant(self._unique(str(old.name)), tensor)
+            value = constant(self._unique(str(old.name)), tensor)
             self._model.graph.register_initializer(value)
             self._shared[key] = value
         return self._shared[key]
-
-
-def _constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
-    return ir.Value(
-        name=name,
-        const_value=tensor,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(tensor.shape.numpy()),
-    )

@@ -34,6 +34,16 @@ def array_of(value: ir.Value) -> Array:
     return np.asarray(array, dtype=array.dtype.type)
 
 
+def constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
+    """A new value that holds a tensor; it is for a graph to register."""
+    return ir.Value(
+        name=name,
+        const_value=tensor,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(tensor.shape.numpy()),
+    )
+
+
 def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The tensor, with its data read if they lie in a file: what a message can hold."""
     if not isinstance(tensor, ir.ExternalTensor):

@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import Array, Content, content, is_constant
+from anybit.onnx.graph.constants import Array, Content, constant, content, is_constant
 from anybit.onnx.graph.names import names_of
 
 
@@ -24,12 +24,7 @@ class Editor:
 
     def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """A new initializer."""
-        value = ir.Value(
-            name=self.unique(name),
-            const_value=tensor,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(tensor.shape.numpy()),
-        )
+        value = constant(self.unique(name), tensor)
         self._main.register_initializer(value)
         return value
 

@@ -11,7 +11,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, array_of, constant, is_constant
 from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import Names, described, names_of
 from anybit.onnx.graph.rows import mixes_rows
@@ -275,12 +275,10 @@ def _give_target(node: ir.Node, sizes: Array, unique: Names) -> None:
     assert graph is not None, "it was found in one"
     assert old is not None, "it is a constant"
     name = unique(f"{old.name}_batch")
-    value = ir.Value(name=name, const_value=ir.tensor(sizes, name=name))
-    value.shape, value.type = ir.Shape(sizes.shape), ir.TensorType(ir.DataType.INT64)
+    value = constant(name, ir.tensor(sizes, name=name))
     graph.register_initializer(value)
     node.replace_input_with(1, value)
-    if is_constant(old) and old.graph is not None and not old.uses() and not old.is_graph_output():
-        del old.graph.initializers[str(old.name)]
+    drop_if_unread(old)
 
 
 def _check_follows(value: ir.Value, batch: ir.SymbolicDim, wanted: int | str) -> None:
