@@ -65,6 +65,23 @@ def transpose(x: ir.Value, order: Order, name: str) -> ir.Node:
     return node
 
 
+def transpose_behind(node: ir.Node, order: Order, name: str) -> ir.Value:
+    """The result of a new Transpose, which everybody reads now in the place of the node's own.
+
+    The node's own is what the Transpose makes that of: in the order before.
+    """
+    assert node.graph is not None, "nodes in a graph only"
+    result = node.outputs[0]
+    after = transpose(result, order, name)
+    last = after.outputs[0]
+    last.shape = result.shape
+    node.graph.insert_after(node, after)
+    result.replace_all_uses_with(last, replace_graph_outputs=True)
+    after.replace_input_with(0, result)
+    result.shape = reordered(result.shape, inverse(order))
+    return last
+
+
 def reordered(shape: ir.Shape | None, order: Sequence[int]) -> ir.Shape | None:
     if shape is None or len(shape) != len(order):
         return None

@@ -19,6 +19,7 @@ from anybit.onnx.graph.layout import (
     to_first,
     to_last,
     transpose,
+    transpose_behind,
 )
 from anybit.onnx.graph.names import names_of
 from anybit.onnx.passes.move_transposes import is_elementwise
@@ -130,17 +131,11 @@ def _change(node: ir.Node, unique: Callable[[str], str]) -> None:
             name_in_passing(before.outputs[0], before.name or name)
         node.graph.insert_before(node, before)
         node.replace_input_with(index, before.outputs[0])
-    after = transpose(result, to_first(rank), unique(f"{name}_channels_first"))
-    last = after.outputs[0]
-    last.shape = result.shape
-    node.graph.insert_after(node, after)
-    result.replace_all_uses_with(last, replace_graph_outputs=True)
-    after.replace_input_with(0, result)
+    last = transpose_behind(node, to_first(rank), unique(f"{name}_channels_first"))
     last.name = unique(f"{result.name}_channels_last")
     if is_named_in_passing(result):
         name_in_passing(last, last.name)
     swap_names(result, last)
-    result.shape = reordered(result.shape, to_last(rank))
     node.domain = CHANNELS_LAST
 
 

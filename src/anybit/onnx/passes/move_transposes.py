@@ -14,9 +14,8 @@ from anybit.onnx.graph.layout import (
     is_named_in_passing,
     name_in_passing,
     order_of,
-    reordered,
     swap_names,
-    transpose,
+    transpose_behind,
 )
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes._reorder import (
@@ -139,18 +138,10 @@ def _can_follow(value: ir.Value, rank: int) -> bool:
 
 def _put_behind(node: ir.Node, order: Order, editor: Editor) -> None:
     """A Transpose behind a node, which gives what the node gave, under its name."""
-    assert node.graph is not None, "it was found in one"
-    result = node.outputs[0]
     name = editor.unique(f"{node.name or node.op_type}_transposed")
-    after = transpose(result, order, name)
-    last = after.outputs[0]
-    last.shape = result.shape
-    node.graph.insert_after(node, after)
-    result.replace_all_uses_with(last, replace_graph_outputs=True)
-    after.replace_input_with(0, result)
-    name_in_passing(last, last.name or name)
-    swap_names(result, last)
-    result.shape = reordered(result.shape, inverse(order))
+    last = transpose_behind(node, order, name)
+    name_in_passing(last, name)
+    swap_names(node.outputs[0], last)
 
 
 def _moved_into_constant(node: ir.Node, editor: Editor) -> bool:

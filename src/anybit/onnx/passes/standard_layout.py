@@ -13,10 +13,10 @@ from anybit.onnx.graph.layout import (
     is_channels_last,
     laid_out_inputs,
     name_in_passing,
-    reordered,
     to_first,
     to_last,
     transpose,
+    transpose_behind,
 )
 from anybit.onnx.graph.names import described, names_of
 
@@ -54,15 +54,9 @@ def _make_standard(node: ir.Node, unique: Callable[[str], str]) -> None:
             name_in_passing(before.outputs[0], before.name or name)
             node.graph.insert_before(node, before)
             node.replace_input_with(index, before.outputs[0])
-    after = transpose(result, to_last(rank), unique(f"{name}_channels_last"))
-    node.graph.insert_after(node, after)
-    last = after.outputs[0]
-    last.shape = result.shape
-    result.replace_all_uses_with(last, replace_graph_outputs=True)
-    after.replace_input_with(0, result)
+    last = transpose_behind(node, to_last(rank), unique(f"{name}_channels_last"))
     last.name = result.name
     name_in_passing(result, unique(f"{name}_channels_first"))
-    result.shape = reordered(result.shape, to_first(rank))
     node.domain = ""
     node.meta[CHANNELS_LAST] = True
 
