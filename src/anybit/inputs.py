@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from anybit import text
 from anybit.errors import ModelError
+from anybit.onnx.graph.shapes import sizes_of
 
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
@@ -83,14 +84,9 @@ def declared(value: ir.Value, where: str) -> Tensor:
         raise ModelError(f"{where}: {name!r} holds strings; only numbers are supported")
     shape = None
     if value.shape is not None:
-        shape = tuple(_size(size) for size in value.shape)
+        sizes = sizes_of(value.shape)
+        shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
     return Tensor(name, dtype.numpy(), shape)
-
-
-def _size(size: int | ir.SymbolicDim) -> int | str | None:
-    if isinstance(size, int):
-        return size if size >= 0 else None
-    return size.value
 
 
 def derived(argument: Any) -> Tensor:

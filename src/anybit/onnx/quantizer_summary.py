@@ -9,6 +9,7 @@ import onnx_ir as ir
 from anybit import text
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.shapes import sizes_of
 from anybit.onnx.quantizers.native_types import native_type
 from anybit.onnx.quantizers.quantizer import Quantizer
 from anybit.ops.domain import Role
@@ -167,9 +168,7 @@ def shape_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
     """The sizes, as far as they are known."""
     if value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
-    if value.shape is None:
-        return None
-    return tuple(size if isinstance(size, int) else size.value for size in value.shape)
+    return None if value.shape is None else sizes_of(value.shape)
 
 
 def typed(value: ir.Value) -> str:

@@ -3,11 +3,9 @@
 
 from collections.abc import Iterator
 
-import onnx_ir as ir
-
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.shapes import claims_more, contradicts, declarable, noted
+from anybit.onnx.graph.shapes import claims_more, contradicts, declarable, noted, sizes_of
 from anybit.text import sizes
 
 
@@ -26,16 +24,13 @@ def findings(subject: Subject) -> Iterator[Finding]:
     for tell, problem in ((error, contradicts), (warning, claims_more)):
         wrong = [each for each in declared if problem(each[2], each[1])]
         if wrong:
-            value, claimed, follows = wrong[0]
+            value, *shapes = wrong[0]
+            claimed, follows = (sizes(sizes_of(shape)) for shape in shapes)
             more = f" (and {len(wrong) - 1} more values)" if len(wrong) > 1 else ""
             yield tell(
                 value.producer(),
                 "stale-shape",
-                f"{value.name!r} is declared with the shape {_shown(claimed)}, but has "
-                f"{_shown(follows)}{more}: ONNX Runtime's optimizer computes with what is declared",
+                f"{value.name!r} is declared with the shape {claimed}, but has "
+                f"{follows}{more}: ONNX Runtime's optimizer computes with what is declared",
                 "run anybit clean",
             )
-
-
-def _shown(shape: ir.Shape) -> str:
-    return sizes(each if isinstance(each, int) else each.value for each in shape)

@@ -50,6 +50,11 @@ def sizes_that_follow(value: ir.Value, model: ir.Model) -> Sizes | None:
     return None if shape is None else tuple(_size(each) for each in shape)
 
 
+def sizes_of(shape: ir.Shape) -> tuple[int | str | None, ...]:
+    """Numbers, and of free sizes their names, or None where they have none."""
+    return tuple(size if isinstance(size, int) else size.value for size in shape)
+
+
 def _size(size: int | ir.SymbolicDim) -> int | None:
     return size if isinstance(size, int) else None
 
