@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.checks.sums import EXACT, Sum, is_power_of_two, means_in, sums_in
+from anybit.onnx.checks.sums import EXACT, Sum, means_in, sums_in
+from anybit.onnx.graph.constants import are_powers_of_two
 
 _ORDER = "float32 results depend on the order of the sum"
 
@@ -23,7 +24,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
     for node, found in sorted(sums_in(subject), key=lambda each: -each[1].longest):
         yield from _sum_findings(node, found)
     for node, count in means_in(subject):
-        if not is_power_of_two(count):
+        if not are_powers_of_two(count):
             problem = f"the mean of {count} values rounds; runtimes divide, or multiply by the"
             remedy = "average a power of two of values, or sum and requantize"
             yield warning(node, "mean-rounds", f"{problem} reciprocal", remedy)

@@ -15,7 +15,7 @@ from anybit.errors import ModelError
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, are_powers_of_two, array_of, is_constant
 from anybit.onnx.graph.facts import Effect, Product, effect_of, product_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.grids import Grid, IntegerGrid
@@ -68,11 +68,6 @@ class Sum:
     bias: float | None
     floating: bool
 
-    @property
-    def exact(self) -> bool:
-        """Whether float32 adds it up without rounding, in any order."""
-        return self.off is None and self.bias is None and self.longest <= EXACT
-
 
 def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, Sum]]:
     """The sums of products of quantized tensors, node by node."""
@@ -116,10 +111,6 @@ _READ: Mapping[str, Any] = {
 }
 
 
-def is_power_of_two(value: float) -> bool:
-    return bool(np.frexp(value)[0] == 0.5)
-
-
 def _quantizers(subject: Subject) -> Quantizers:
     return {quantizer.node: quantizer for quantizer in subject.quantizers}
 
@@ -135,11 +126,11 @@ def _sum(node: ir.Node, product: Product, quantizers: Quantizers, opset: int) ->
     if any(attribute_of(node, name, 1.0) != 1 for name in ("alpha", "beta")):
         return None
     unit = float(x.step.min()) * float(weight.step.min())
-    magnitudes = _column_sums(node, at, np.abs(weight.values))
+    magnitudes = _column_sums(node, product, at, np.abs(weight.values))
     if magnitudes is None or unit == 0:
         return None
     steps = (*np.unique(x.step), *np.unique(weight.step))
-    off = next((float(each) for each in steps if not is_power_of_two(each)), None)
+    off = next((float(each) for each in steps if not are_powers_of_two(each)), None)
     with np.errstate(over="ignore"):
         longest = float((magnitudes / float(weight.step.min())).max(initial=0)) * x.reach
     bias = _bias(node, product, quantizers)
@@ -242,7 +233,7 @@ def _values(quantizer: OwnQuantizer) -> Array | None:
         return None
 
 
-def _column_sums(node: ir.Node, at: int, magnitudes: Array) -> Array | None:
+def _column_sums(node: ir.Node, product: Product, at: int, magnitudes: Array) -> Array | None:
     """The sum over all that one element of the result takes from the weight; None if invalid."""
     rank = magnitudes.ndim
     axes: int | tuple[int, ...]
@@ -250,14 +241,10 @@ def _column_sums(node: ir.Node, at: int, magnitudes: Array) -> Array | None:
         if rank == 0:
             return None
         axes = -1 if at == 0 or rank == 1 else -2
-    elif node.op_type == "Gemm":
-        if rank != 2:
-            return None
-        axes = 1 if attribute_of(node, "transB", 0) else 0
-    elif rank < 3:
+    elif rank != 2 if node.op_type == "Gemm" else rank < 3:
         return None
-    elif node.op_type == "Conv":
-        axes = tuple(range(1, rank))
+    elif node.op_type != "ConvTranspose":
+        axes = tuple(axis for axis in range(rank) if axis != product.channel_axis)
     else:
         count = attribute_of(node, "group", 1)
         if not count or count < 0 or len(magnitudes) % count:

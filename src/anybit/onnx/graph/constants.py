@@ -44,6 +44,11 @@ def constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
     )
 
 
+def are_powers_of_two(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Which of some numbers are 2^k for an integer k."""
+    return np.asarray(np.frexp(values)[0] == 0.5)
+
+
 def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The tensor, with its data read if they lie in a file: what a message can hold."""
     if not isinstance(tensor, ir.ExternalTensor):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 
 Partial: TypeAlias = npt.NDArray[Any]
@@ -37,7 +38,7 @@ class Sizes:
             return None
         try:
             found = rule(self, node)
-        except (ValueError, IndexError):  # invalid: whoever runs the model will say so
+        except (ValueError, IndexError):  # invalid (ModelError too): whoever runs it will say so
             return None
         if found is None or found.ndim > 1 or found.size > _MOST_ELEMENTS:
             return None
@@ -69,16 +70,16 @@ class Sizes:
     def _shape(self, node: ir.Node) -> Partial | None:
         value = node.inputs[0]
         sizes = None if value is None else self._shape_of(value)
-        start, end = _integer(node, "start", 0), _integer(node, "end", len(sizes or ()))
-        if sizes is None or start is None or end is None:
+        if sizes is None:
             return None
+        start, end = attribute_of(node, "start", 0), attribute_of(node, "end", len(sizes))
         return _partial(sizes[start:end])
 
     def _same(self, node: ir.Node) -> Partial | None:
         return self.of(node.inputs[0])
 
     def _cast(self, node: ir.Node) -> Partial | None:
-        return self._same(node) if _integer(node, "to", 0) == ir.DataType.INT64 else None
+        return self._same(node) if attribute_of(node, "to", 0) == ir.DataType.INT64 else None
 
     def _sliced(self, node: ir.Node) -> Partial | None:
         data, given = self.of(node.inputs[0]), [self._whole(each) for each in node.inputs[1:]]
@@ -116,9 +117,8 @@ class Sizes:
 
     def _axes(self, node: ir.Node) -> int | None:
         """How many axes a Squeeze or an Unsqueeze names; None for none, -1 if that is not known."""
-        named = node.attributes.get("axes")  # before opset 13
-        if named is not None:
-            return len(named.value) if isinstance(named.value, Sequence) else -1
+        if "axes" in node.attributes:  # before opset 13
+            return len(attribute_of(node, "axes", ()))
         if len(node.inputs) < 2 or node.inputs[1] is None:
             return None
         axes = self._whole(node.inputs[1])
@@ -135,14 +135,6 @@ class Sizes:
         if first is None or second is None:
             return None
         return np.asarray(np.frompyfunc(_COMBINED[node.op_type], 2, 1)(first, second), object)
-
-
-def _integer(node: ir.Node, name: str, default: int) -> int | None:
-    """An attribute; None if it is not an integer, which whoever runs the model will say."""
-    given = node.attributes.get(name)
-    if given is None:
-        return default
-    return given.value if isinstance(given.value, int) else None
 
 
 def _is_small(size: int | None) -> bool:

@@ -69,7 +69,7 @@ def attribute_type(declared: Attribute) -> ir.AttributeType:
     return ir.AttributeType.STRING if is_text else ir.AttributeType.INT
 
 
-def attribute_of(declared: Attribute, value: bool | int | str) -> ir.Attr:
+def stored_attribute(declared: Attribute, value: bool | int | str) -> ir.Attr:
     """An attribute of that value, as a file has it."""
     return ir.Attr(declared.onnx_name, attribute_type(declared), declared.stored(value))
 

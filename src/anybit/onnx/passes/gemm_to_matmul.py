@@ -6,6 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import are_powers_of_two
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.passes._reorder import changed, drop_unread, in_order, is_known, take_names
 
@@ -35,7 +36,7 @@ class GemmToMatMul(InPlacePass):
 
 def _can_be_split(node: ir.Node) -> bool:
     factors = np.abs([_factor(node, "alpha"), _factor(node, "beta")])
-    return bool((np.frexp(factors)[0] == 0.5).all()) and None not in node.inputs[:2]
+    return bool(are_powers_of_two(factors).all()) and None not in node.inputs[:2]
 
 
 def _factor(node: ir.Node, name: str) -> float:

@@ -10,9 +10,9 @@ from anybit.onnx.graph.names import described, name_nodes
 from anybit.onnx.graph.walk import values_in
 from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
-    attribute_of,
     keywords_of,
     operator_of,
+    stored_attribute,
     versions_of,
 )
 from anybit.ops import Attribute, Operator
@@ -117,7 +117,7 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
         spellings = (attribute.onnx_name, *attribute.aliases)
         found = [node.attributes.pop(name) for name in spellings if name in node.attributes]
         value = _value(node, found[0], attribute) if found else attribute.default
-        written = attribute_of(attribute, value)
+        written = stored_attribute(attribute, value)
         modified |= [written] != found
         node.attributes.add(written)
     return modified

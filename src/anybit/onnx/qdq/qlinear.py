@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, are_powers_of_two, array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described, label_of
 from anybit.onnx.report import Step
@@ -92,7 +92,7 @@ class _Parts:
         """Why float32 would compute something else; empty if it computes the same."""
         scales = {"x": self.x_scale, "w": self.w_scale, "y": self.y_scale}
         for name, scale in scales.items():
-            usable = (np.frexp(scale)[0] == 0.5) & (scale >= _SMALLEST_SCALE)
+            usable = are_powers_of_two(scale) & (scale >= _SMALLEST_SCALE)
             wrong = scale[~(usable & (scale <= _LARGEST_SCALE))]
             if wrong.size:
                 return f"{name}_scale {wrong.flat[0]:g} is no usual power of two"

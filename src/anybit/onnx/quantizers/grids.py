@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.operators.registry import attribute_of
+from anybit.onnx.operators.registry import stored_attribute
 from anybit.ops import OPERATORS, Operator
 from anybit.ops.grids import Call, Grid, IntegerGrid
 
@@ -51,6 +51,6 @@ def arguments_of(found: Match) -> list[Array | None]:
 def attributes_of(found: Match) -> list[ir.Attr]:
     """All attributes of a call, defaults written out."""
     return [
-        attribute_of(each, found.call.attributes.get(each.name, each.default))
+        stored_attribute(each, found.call.attributes.get(each.name, each.default))
         for each in found.operator.attributes
     ]

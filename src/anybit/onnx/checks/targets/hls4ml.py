@@ -14,6 +14,7 @@ import onnx_ir as ir
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.graph.constants import are_powers_of_two
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
@@ -93,4 +94,4 @@ def _is_fixed_point(quantizer: OwnQuantizer) -> bool:
     scale, zeropt = quantizer.parameter(Role.SCALE), quantizer.parameter(Role.ZERO_POINT)
     steps = np.unique(np.ones(1) if scale is None else scale)
     centred = zeropt is None or not (zeropt != 0).any()
-    return steps.size == 1 and bool(np.frexp(steps[0])[0] == 0.5) and centred
+    return steps.size == 1 and bool(are_powers_of_two(steps[0])) and centred
