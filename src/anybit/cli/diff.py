@@ -7,12 +7,12 @@ from typing import Annotated, TypeAlias
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from anybit.cli._arrays import read_arrays
+from anybit.cli._columns import NARROWEST_NAME, spared
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, write_text
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
@@ -28,7 +28,6 @@ from anybit.text import counted, shown
 # What is left out first where a terminal has no room for all of it.
 _SPARED = ("node", "elements", "step of", "ulps", "within", "made by", "relative", "steps")
 _NAMES = ("tensor", "made by", "node", "in B", "step of")
-_NARROWEST_NAME = 14
 
 Other: TypeAlias = Annotated[
     Path | None,
@@ -136,7 +135,8 @@ def _show(found: Difference, show_all: bool) -> None:
         console.print(Text(f"{side}  {shown(name)}"))
     tensors = found.tensors if show_all else found.ranked[: wording.MOST_ROWS]
     if tensors:
-        console.print(_table(_spared(wording.rows(tensors, shapes=False), console)))
+        rows = wording.rows(tensors, shapes=False)
+        console.print(_table(spared(rows, _SPARED, _NAMES, _table, console)))
     if not show_all and len(found.different) > len(tensors):
         more = len(found.different) - len(tensors)
         console.print(f"{counted(more, 'more tensor')} differ, which add less; --all lists them.")
@@ -151,27 +151,13 @@ def _show(found: Difference, show_all: bool) -> None:
     console.print(Text(wording.summary(found), style="green" if found.equal else "bold"))
 
 
-def _spared(rows: list[dict[str, str]], console: Console) -> list[dict[str, str]]:
-    """The rows with as many columns as there is room for."""
-    for spared in _SPARED:
-        cut = [
-            row | {name: row[name][:_NARROWEST_NAME] for name in _NAMES if name in row}
-            for row in rows
-        ]
-        wide = console.options.update(width=10**6)
-        if console.measure(_table(cut), options=wide).maximum <= console.width:
-            break
-        rows = [{heading: row[heading] for heading in row if heading != spared} for row in rows]
-    return rows
-
-
 def _table(rows: list[dict[str, str]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in rows[0]:
         # Where the terminal is narrow, names go over several lines, numbers do not.
         if heading in _NAMES:
             longest = max(len(row[heading]) for row in rows)
-            table.add_column(heading, overflow="fold", min_width=min(longest, _NARROWEST_NAME))
+            table.add_column(heading, overflow="fold", min_width=min(longest, NARROWEST_NAME))
         else:
             numbers = heading in wording.NUMBERS
             table.add_column(heading, justify="right" if numbers else "left", no_wrap=True)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from anybit.cli._columns import NARROWEST_NAME, spared, width
 from anybit.cli._console import stdout
 from anybit.cli._files import file_size, readable
 from anybit.cli._report import Json, Report, check_report, deliver
@@ -23,7 +24,6 @@ from anybit.text import counted, shown
 
 _MOST_WEIGHTS = 12
 _NAMES = ("node", "tensor")
-_NARROWEST_NAME = 14
 # What is left out first where a terminal has no room for all of it.
 _SPARED = ("codes", "per", "operator", "shape")
 
@@ -99,7 +99,7 @@ def _what_runs(quantizers: tuple[QuantizerSummary, ...]) -> str:
 def _quantizers(quantizers: tuple[QuantizerSummary, ...], console: Console) -> Table:
     """One row per quantizer, with whole names where there is room for them."""
     rows = [_row(each) for each in quantizers]
-    if _width(console, rows) <= console.width:
+    if width(rows, _NAMES, _table, console) <= console.width:
         return _table(rows)
     notes = []
     for heading in _NAMES:
@@ -107,19 +107,11 @@ def _quantizers(quantizers: tuple[QuantizerSummary, ...], console: Console) -> T
         if beginning:
             notes.append(f"each {heading} begins with {beginning}")
             rows = [row | {heading: row[heading].removeprefix(beginning)} for row in rows]
-    spared: list[str] = []
-    while len(spared) < len(_SPARED) and _width(console, rows, _NARROWEST_NAME) > console.width:
-        spared.append(_SPARED[len(spared)])
-        rows = [{name: row[name] for name in row if name not in spared} for row in rows]
-    if spared:
-        notes.append(f"no room here for {', '.join(spared)}: --json has all")
+    rows = spared(rows, _SPARED, _NAMES, _table, console)
+    missing = [name for name in _SPARED if name not in rows[0]]
+    if missing:
+        notes.append(f"no room here for {', '.join(missing)}: --json has all")
     return _table(rows, notes)
-
-
-def _width(console: Console, rows: list[dict[str, str]], longest_name: int | None = None) -> int:
-    """How wide the table is if nothing of it is broken but names of more characters."""
-    cut = [row | {name: row[name][:longest_name] for name in _NAMES} for row in rows]
-    return console.measure(_table(cut), options=console.options.update(width=10**6)).maximum
 
 
 def _table(rows: list[dict[str, str]], notes: Iterable[str] = ()) -> Table:
@@ -138,7 +130,7 @@ def _table(rows: list[dict[str, str]], notes: Iterable[str] = ()) -> Table:
     for heading in headings:
         # Where the terminal is narrow, names go over several lines, numbers and words do not.
         if heading in _NAMES:
-            table.add_column(heading, overflow="fold", min_width=_NARROWEST_NAME)
+            table.add_column(heading, overflow="fold", min_width=NARROWEST_NAME)
         else:
             table.add_column(heading, no_wrap=True)
     for row in rows:
