@@ -19,26 +19,26 @@ Backward::Backward(const OperatorInfo& op, const void* attributes, std::span<con
                    const Gradients& gradients)
     : ElementwisePlan(op, attributes, inputs), gradients_(kernels_of<GradientSet>(level_)) {
   const Tensor& x = inputs[0];
-  check_gradient(op, gradients.arriving, x);
+  check_gradient(op, gradients.upstream, x);
   const std::uint32_t summed = plan_sums(gradients);
   if (size() == 0) return;
   const bool wants_x = gradients.of_x.given;
   const Tensor& out = wants_x ? gradients.of_x : x;
   kernel_ = gradients_.kernel(op.index, float64_);
   x_ = static_cast<const char*>(x.data);
-  arriving_ = static_cast<const char*>(gradients.arriving.data);
-  arriving_type_ = gradients.arriving.type;
+  upstream_ = static_cast<const char*>(gradients.upstream.data);
+  upstream_type_ = gradients.upstream.type;
   out_ = wants_x ? static_cast<char*>(out.data) : nullptr;
-  lay_out({x, out, &gradients.arriving}, kernel_.preparation, summed);
+  lay_out({x, out, &gradients.upstream}, kernel_.preparation, summed);
 
   const ElementType computed = float64_ ? ElementType::float64 : ElementType::float32;
   const auto direct = [&](ElementType type, std::int64_t step) {
     return type == computed && step == size_of(type);
   };
   direct_x_ = direct(x.type, inner().x);
-  direct_arriving_ = direct(arriving_type_, inner().gradient);
+  direct_upstream_ = direct(upstream_type_, inner().gradient);
   direct_out_ = wants_x && direct(x.type, inner().out);
-  direct_ = direct_x_ && direct_arriving_ && (direct_out_ || !wants_x);
+  direct_ = direct_x_ && direct_upstream_ && (direct_out_ || !wants_x);
   longest_ = direct_ && wants_x ? size() : block;
   plan_chunks();
 }
@@ -113,9 +113,9 @@ void Backward::differentiate(const Position& at, std::int64_t first, GradientRow
     set_.load[static_cast<int>(x_type_)][wide](rows.x, inner().x, rows.length, buffers.scratch.x);
     rows.x = buffers.scratch.x;
   }
-  all.gradient = arriving_ + at.gradient + first * inner().gradient;
-  if (!direct_arriving_) {
-    set_.load[static_cast<int>(arriving_type_)][wide](all.gradient, inner().gradient, rows.length,
+  all.gradient = upstream_ + at.gradient + first * inner().gradient;
+  if (!direct_upstream_) {
+    set_.load[static_cast<int>(upstream_type_)][wide](all.gradient, inner().gradient, rows.length,
                                                       buffers.gradient);
     all.gradient = buffers.gradient;
   }

@@ -12,15 +12,15 @@ namespace anybit {
 
 class Backward : public ElementwisePlan {
  public:
-  // What arrives and what is wanted. Tensors that are not given are not wanted.
+  // The upstream gradient and what is wanted. Tensors that are not given are not wanted.
   struct Gradients {
-    Tensor arriving;                           // of x's shape, of any floating type
+    Tensor upstream;                           // of x's shape, of any floating type
     Tensor of_x;                               // of x's shape and type
     std::array<Tensor, max_inputs> of_inputs;  // contiguous, of the input's shape, floating
   };
 
   // Throws Error if the inputs are not what the operator takes, or the gradient is not of x's
-  // shape. x's gradient may be written to x or to the arriving gradient, and overlaps nothing else.
+  // shape. x's gradient may be written to x or to the upstream gradient, and overlaps nothing else.
   // All that is pointed to must outlive the object.
   Backward(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs,
            const Gradients& gradients);
@@ -72,11 +72,11 @@ class Backward : public ElementwisePlan {
   GradientKernel kernel_{};
   const GradientSet& gradients_;
   const char* x_ = nullptr;
-  const char* arriving_ = nullptr;
+  const char* upstream_ = nullptr;
   char* out_ = nullptr;  // null where x's gradient is not wanted
-  ElementType arriving_type_{};
+  ElementType upstream_type_{};
   // Which operands the kernel reaches itself, without conversion; and whether it does all of them.
-  bool direct_x_ = false, direct_arriving_ = false, direct_out_ = false, direct_ = false;
+  bool direct_x_ = false, direct_upstream_ = false, direct_out_ = false, direct_ = false;
   std::int64_t longest_ = 0;  // row that the kernel may get; scratch arrays hold a block
   int scope_ = 0;             // which of the kernel's loops: see gradient_kernels.hpp
   int products_ = 0;          // that these sum, wanted or not

@@ -25,7 +25,7 @@ class ElementwisePlan {
  protected:
   static constexpr int max_parameters = max_inputs - 1;
 
-  // What has x's shape; a gradient arrives in the backward pass only.
+  // What has x's shape; an upstream gradient is in the backward pass only.
   struct Arrays {
     const Tensor& x;
     const Tensor& out;

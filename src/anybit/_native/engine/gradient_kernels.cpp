@@ -43,11 +43,11 @@ template <std::size_t summed, class T>
   for (auto& each : lane)
     for (double& sum : each) sum = -0.0;
   const auto element = [&](std::int64_t i, int l) {
-    const T arriving = gradient[i];
+    const T upstream = gradient[i];
     const auto partials = partials_of(x[i]);
-    out[i] = carried(arriving, partials[0]);
+    out[i] = carried(upstream, partials[0]);
     for (std::size_t p = 0; p < summed; ++p)
-      lane[p][l] += static_cast<double>(carried(arriving, partials[p + 1]));
+      lane[p][l] += static_cast<double>(carried(upstream, partials[p + 1]));
   };
   std::int64_t i = 0;
   for (; i + lanes <= row.length; i += lanes)
@@ -64,11 +64,11 @@ template <std::size_t summed, class T>
   T* const out = row.out;
   const auto sums = row.sums;
   for_each_element(row.length, [=](std::int64_t i) {
-    const T arriving = gradient[i];
+    const T upstream = gradient[i];
     const auto partials = partials_at(x[i], i);
-    out[i] = carried(arriving, partials[0]);
+    out[i] = carried(upstream, partials[0]);
     for (std::size_t p = 0; p < summed; ++p)
-      sums[p][i] += static_cast<double>(carried(arriving, partials[p + 1]));
+      sums[p][i] += static_cast<double>(carried(upstream, partials[p + 1]));
   });
 }
 

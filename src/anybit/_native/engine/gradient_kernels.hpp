@@ -9,7 +9,7 @@ namespace anybit {
 // No operator has more differentiable inputs besides x.
 inline constexpr int max_products = 3;
 
-// For rows of x and of the gradient that arrives: out[i] <- x's gradient, and, for each parameter
+// For rows of x and of the upstream gradient: out[i] <- x's gradient, and, for each parameter
 // that is asked for, a float64 sum += the product of the gradient with its partial derivative. One
 // set of prepared parameters has one sum per row, sums[p][row * step]; those that vary by element
 // have as many, sums[p][row * step + i]. Where a partial derivative is 0 the product is, whatever

@@ -34,7 +34,7 @@ class Node {
   bool describe_output(const OrtKernelInfo* info, Description& description) const;
 
   // Looks for the inputs that are the same in every run. Throws Error, with its name, for one that
-  // is no tensor of real numbers.
+  // is not a tensor of real numbers.
   void read_constants(const OrtKernelInfo* info, std::span<const Input> declared);
 
   // An input that is the same in every run; null for another one.

@@ -123,7 +123,7 @@ class Operand {
       type = element_type(view_);
     }
     if (!type && !writable) {
-      // Another byte order is converted; what has no native twin is no real number.
+      // Another byte order is converted; what has no native twin is not a real number.
       const nb::object native =
           called(attribute_of(attribute_of(array, "dtype"), "newbyteorder"), python_text("="));
       array = called(attribute_of(array, "astype"), native);

@@ -55,7 +55,7 @@ inline void make_gradient(Operand& gradient, const Operand& parameter, ElementTy
 template <class Op>
 struct BackwardOperands {
   std::array<Operand, Op::inputs.size()> inputs;
-  Operand arriving;
+  Operand upstream;
   std::array<Operand, Op::inputs.size()> gradients;
 };
 
@@ -67,9 +67,9 @@ nb::object call_backward(const Call& call) {
   BackwardOperands<Op> all;
   const ElementType type = read_inputs(arguments, op, all.inputs);
   const Operand& x = all.inputs[0];
-  const nb::handle arriving = arguments.gradient;
-  if (!arriving.is_valid()) fail(Op::name, "misses the argument 'gradient'");
-  take_array(all.arriving, arriving, "gradient", arguments.exchange);
+  const nb::handle upstream = arguments.gradient;
+  if (!upstream.is_valid()) fail(Op::name, "misses the argument 'gradient'");
+  take_array(all.upstream, upstream, "gradient", arguments.exchange);
 
   typename Backward::Gradients gradients;
   const ElementType computed =
@@ -86,9 +86,9 @@ nb::object call_backward(const Call& call) {
   if (arguments.out.is_valid()) {
     for (std::size_t i = 0; i < all.inputs.size(); ++i)
       keep_readable(all.inputs[i], out, op.inputs[i].name, i == 0);
-    keep_readable(all.arriving, out, "gradient", true);
+    keep_readable(all.upstream, out, "gradient", true);
   }
-  gradients.arriving = all.arriving.tensor();
+  gradients.upstream = all.upstream.tensor();
 
   std::array<Tensor, Op::inputs.size()> tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i] = all.inputs[i].tensor();

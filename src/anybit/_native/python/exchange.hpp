@@ -46,7 +46,7 @@ inline const Exchange& exchange_of(nb::handle capsule) {
   return *exchange;
 }
 
-// The element type; nothing for what is no real number of ours.
+// The element type; nothing for what is not a real number of ours.
 inline std::optional<ElementType> element_type(const View& view) {
   enum : std::uint8_t { integer, natural, floating, bfloat = 4, boolean = 6 };
   if (view.lanes != 1) return std::nullopt;
@@ -85,7 +85,7 @@ inline std::optional<ElementType> element_type(const View& view) {
 // The memory of a tensor, in steps of bytes, as long as the tensor is neither freed nor resized.
 class Borrowed {
  public:
-  // TypeError for what is no dense tensor of real numbers on the CPU.
+  // TypeError for what is not a dense tensor of real numbers on the CPU.
   Tensor borrow(nb::handle object, const Exchange& exchange, std::string_view name) {
     View view;
     const bool found = in_python([&] { return exchange.view_of(object.ptr(), &view); }) == 0;

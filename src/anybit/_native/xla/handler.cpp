@@ -113,7 +113,7 @@ bool same_shape(const Tensor& a, const Tensor& b) {
   return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
 }
 
-// The arguments are the gradient that arrives and the inputs, the results the gradients of those
+// The arguments are the upstream gradient and the inputs, the results the gradients of those
 // inputs whose bits are set in the attribute `wanted`.
 template <class Op>
 void differentiate(const CallFrame& frame) {
@@ -125,7 +125,7 @@ void differentiate(const CallFrame& frame) {
   if (place < 0) fail("misses the attribute wanted");
   read_attribute(frame.attributes, place, wanted);
   Backward::Gradients gradients;
-  gradients.arriving = tensor_at(frame.arguments, 0);
+  gradients.upstream = tensor_at(frame.arguments, 0);
   std::int64_t results = 0;
   for (const int input : broadcasting<Op>().differentiable) {
     if ((wanted >> input & 1) == 0) continue;
@@ -136,7 +136,7 @@ void differentiate(const CallFrame& frame) {
       fail("a gradient is like its input");
     (input == 0 ? gradients.of_x : gradients.of_inputs[input]) = result;
   }
-  if (results != frame.results.size) fail("has results that are no gradients");
+  if (results != frame.results.size) fail("has results that are not gradients");
   Backward(broadcasting<Op>(), &attributes, inputs, gradients).run(pool());
 }
 

@@ -87,7 +87,8 @@ inline Tensor tensor_at(const Operands& operands, std::int64_t place) {
   const std::optional<ElementType> type = element_type_of(buffer.type);
   if (!type)
     fail("operand " + std::to_string(place) + " has XLA's element type " +
-         std::to_string(static_cast<int>(buffer.type)) + ", which is no type of real numbers here");
+         std::to_string(static_cast<int>(buffer.type)) +
+         ", which is not a type of real numbers here");
   if (buffer.rank > max_rank)
     fail("arrays of more than " + std::to_string(max_rank) + " dimensions are not supported, got " +
          std::to_string(buffer.rank));
