@@ -13,7 +13,7 @@ inline constexpr int max_products = 3;
 // that is asked for, a float64 sum += the product of the gradient with its partial derivative. One
 // set of prepared parameters has one sum per row, sums[p][row * step]; those that vary by element
 // have as many, sums[p][row * step + i]. Where a partial derivative is 0 the product is, whatever
-// arrives. out may be x or the gradient. The order of addition depends on `length` alone.
+// the gradient. out may be x or the gradient. The order of addition depends on `length` alone.
 struct GradientRows {
   Rows rows;
   const void* gradient;
