@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of an integer region: what it is made of, and what each part means.
+
+One half of a pair: `_native/lowbit/program.hpp` declares the same records for the kernels, and a
+test compares the two. `reference.py` says in NumPy what they compute, `encoding.py` how they are
+written down.
+
+A program works on rows, one per index of the first axis of its inputs, and no row knows of another.
+Between its ports it has tensors of codes: height x width x channels of each row, where a code is
+`lowest + step * index` for an index in [0, levels). Nothing here says how a machine keeps them: in
+bytes, or in planes of bits.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+VERSION = 1
+"""Goes up with every change of a record; a library runs only the versions that it knows."""
+
+MOST_LEVELS = 256
+"""So many values an index has at most: it is kept in a byte."""
+
+Integers: TypeAlias = npt.NDArray[np.int32]
+Floats: TypeAlias = npt.NDArray[np.float32]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Port:
+    """An array of float32 that goes in or comes out.
+
+    Attributes:
+        sizes: The sizes behind the first axis; their product is height * width * channels.
+        channels_first: Whether a row lies as channels x height x width, and not as height x width
+            x channels.
+    """
+
+    sizes: Integers
+    height: int
+    width: int
+    channels: int
+    channels_first: int
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """Codes between the instructions: `lowest + step * index` for an index in [0, levels)."""
+
+    height: int
+    width: int
+    channels: int
+    lowest: int
+    step: int
+    levels: int
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """index = the number of thresholds of the channel that direction * accumulator reaches.
+
+    Attributes:
+        directions: 1 or -1 per channel.
+        thresholds: levels - 1 per channel, ascending, channel by channel.
+    """
+
+    directions: Integers
+    thresholds: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """index = rint(float32(accumulator) * gain + offset), two roundings, saturated to the levels.
+
+    Gain and offset are given per channel.
+    """
+
+    gains: Floats
+    offsets: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """index = the entry of the channel at (accumulator - first of the channel).
+
+    All channels have the same number of entries, which cover every accumulator there can be.
+    """
+
+    first: Integers
+    entries: Bytes
+
+
+class Operation(IntEnum):
+    """A function of a float32 y and an operand c, each one IEEE operation."""
+
+    ADD = 0
+    """y + c"""
+    SUBTRACT = 1
+    """y - c"""
+    SUBTRACT_FROM = 2
+    """c - y"""
+    MULTIPLY = 3
+    """y * c"""
+    DIVIDE = 4
+    """y / c"""
+    MAXIMUM = 5
+    """y if y > c else c; NaN stays"""
+    MINIMUM = 6
+    """y if y < c else c; NaN stays"""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation, with one operand or one per channel."""
+
+    operation: int
+    operands: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Arithmetic:
+    """A float32 result: float32(accumulator) * scale of the channel, then the steps in turn."""
+
+    scales: Floats
+    steps: tuple[Step, ...]
+
+
+Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic
+"""What becomes of an accumulator."""
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Which elements a convolution or pooling takes together.
+
+    An element outside the tensor is the code 0 for a product, and none at all for a pooling.
+    """
+
+    kernel_height: int
+    kernel_width: int
+    stride_height: int
+    stride_width: int
+    dilation_height: int
+    dilation_width: int
+    pad_top: int
+    pad_left: int
+    pad_bottom: int
+    pad_right: int
+
+
+@dataclass(frozen=True, eq=False)
+class Quantize:
+    """index = the number of thresholds that x reaches, or the levels less that; float32 to codes.
+
+    Attributes:
+        source: A port.
+        target: A tensor.
+        directions: 1 or -1, one or one per channel: -1 where the index falls as x grows.
+        thresholds: levels - 1, ascending, for all channels or for each. `x >= threshold` counts;
+            infinities are numbers like others.
+        nan: The index of NaN; -1 where NaN is an error.
+    """
+
+    source: int
+    target: int
+    directions: Integers
+    thresholds: Floats
+    nan: int
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """accumulator = the sum of code * weight over a window and the channels of a group.
+
+    Attributes:
+        source: A tensor.
+        target: A tensor; with an `Arithmetic` tail a port.
+        window: The window; 1 x 1 for a matrix product.
+        groups: How many groups the channels are in, those of the source and of the target.
+        weight_bits: The size of a weight's index, 1 to 8.
+        weights: The indices without gaps, the first in the lowest bits, in the order target
+            channel, kernel row, kernel column, source channel of the group.
+        values: What weight each index stands for, within -128..127: at most 2^weight_bits.
+        tail: What becomes of the accumulator.
+    """
+
+    source: int
+    target: int
+    window: Window
+    groups: int
+    weight_bits: int
+    weights: Bytes
+    values: Integers
+    tail: Tail
+
+
+@dataclass(frozen=True, eq=False)
+class MaxPool:
+    """The largest index of a window, channel by channel."""
+
+    source: int
+    target: int
+    window: Window
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """index = the entry at the source's index, of one table or of one per channel."""
+
+    source: int
+    target: int
+    entries: Bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Combine:
+    """index = the entry at (first's index * second's levels + second's index).
+
+    There is one table, or one per channel; both sources have the height and width of the target,
+    and its channels or one.
+    """
+
+    first: int
+    second: int
+    target: int
+    entries: Bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """target[h, w, first_channel + c] = source[rows[h], columns[w], channels[c]].
+
+    An index of -1 takes the element `fill`. Source and target have the same codes. Several of these
+    may fill one target: a concatenation.
+    """
+
+    source: int
+    target: int
+    rows: Integers
+    columns: Integers
+    channels: Integers
+    first_channel: int
+    fill: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape:
+    """The same elements in the same order with other sizes; the codes are the same, too.
+
+    The order is that of channels x height x width where `channels_first` says so of the source or
+    of the target, otherwise height x width x channels.
+    """
+
+    source: int
+    target: int
+    source_channels_first: int
+    target_channels_first: int
+
+
+@dataclass(frozen=True, eq=False)
+class Dequantize:
+    """y = the value at the index, of one list of values or of one per channel."""
+
+    source: int
+    target: int
+    values: Floats
+
+
+Instruction: TypeAlias = (
+    Quantize | Product | MaxPool | Lookup | Combine | Gather | Reshape | Dequantize
+)
+
+# Their places are their numbers in an encoded program.
+INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
+TAILS: tuple[type[Any], ...] = get_args(Tail)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A region: instructions in an order in which they can run.
+
+    Every tensor and every output is written before it is read, and by one instruction only, but
+    for those that several `Gather` fill.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    tensors: tuple[Tensor, ...]
+    instructions: tuple[Instruction, ...]
