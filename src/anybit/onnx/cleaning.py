@@ -21,7 +21,6 @@ from anybit.onnx.passes import (
     FoldConstants,
     GemmToMatMul,
     InferShapes,
-    InlineFunctions,
     MoveTransposes,
     NameNodes,
     Normalize,
@@ -29,7 +28,7 @@ from anybit.onnx.passes import (
     StandardLayout,
     UseNames,
 )
-from anybit.onnx.preparation import apply
+from anybit.onnx.preparation import apply, inline
 
 _Steps: TypeAlias = tuple[Callable[[], InPlacePass], ...]
 
@@ -80,7 +79,8 @@ def clean(
     """
     names, steps = _names_of(target), _STEPS.get(target or "", ())
     model = read_copy(source)
-    apply(model, source, InlineFunctions(), Normalize())
+    inline(model, source)
+    apply(model, source, Normalize())
     if StandardLayout()(model).modified and ChannelsLast not in steps:
         apply(model, source, InferShapes(), MoveTransposes())
     if batch is None and names and _has_free_batch(model):

@@ -19,7 +19,6 @@ from anybit.onnx.passes import (
     FoldConstants,
     FromQdq,
     InferShapes,
-    InlineFunctions,
     LiftOpset,
     Lower,
     Normalize,
@@ -28,7 +27,7 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.passes.to_qdq import needed_opset
-from anybit.onnx.preparation import apply, errors_named_after
+from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
@@ -170,7 +169,7 @@ class _Work:
         self.steps: list[Step] = []
         self.remarks: list[str] = []
         self._model = read_copy(source)
-        self._run(InlineFunctions())
+        inline(self._model, source)
         if not any(_is_quantizer(node) for node in self._model.graph.all_nodes()):
             self.remarks.append(_NOT_QUANTIZED)
         self._names = _names(self._model)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
+from anybit.onnx.operators.counts import check_counts
 from anybit.onnx.passes import (
     FoldConstants,
     InferShapes,
@@ -27,10 +28,11 @@ def prepare(source: Source) -> ir.Model:
     source itself is not changed.
 
     Raises:
-        ModelError: As `read`, `InlineFunctions`, `Normalize` and `FoldConstants`.
+        ModelError: As `read`, `inline`, `Normalize` and `FoldConstants`.
     """
     model = read_copy(source)
-    apply(model, source, InlineFunctions(), Normalize(), StandardLayout())
+    inline(model, source)
+    apply(model, source, Normalize(), StandardLayout())
     if any(_measures(node) for node in model.graph.all_nodes()):
         apply(model, source, InferShapes())
     apply(model, source, FoldConstants(codes=True))
@@ -41,6 +43,17 @@ def _measures(node: ir.Node) -> bool:
     """Whether it computes from the shape of what other nodes make."""
     x = node.inputs[0] if node.inputs else None
     return (node.domain, node.op_type) == ("", "Shape") and x is not None and not x.is_graph_input()
+
+
+def inline(model: ir.Model, source: Source) -> None:
+    """Inline local functions, and refuse nodes with a wrong number of inputs or outputs then.
+
+    Raises:
+        ModelError: As `InlineFunctions` and `check_counts`.
+    """
+    apply(model, source, InlineFunctions())
+    with errors_named_after(source):
+        check_counts(model)
 
 
 @quiet()

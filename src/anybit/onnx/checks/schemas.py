@@ -9,7 +9,7 @@ from onnx_ir.passes.common import CheckerPass
 
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.operators.counts import wrong_count
+from anybit.onnx.operators.counts import REMEDY, wrong_count
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.operators.schemas import register
 
@@ -51,7 +51,7 @@ def _counts(model: ir.Model) -> Iterator[Finding]:
     for node in model.graph.all_nodes():
         problem = wrong_count(node, opset)
         if problem:
-            yield error(node, "bad-inputs", problem, "export the model again")
+            yield error(node, "bad-inputs", problem, REMEDY)
 
 
 def _finding(refusal: BaseException) -> Finding:

@@ -51,9 +51,8 @@ def _what_counts(node: ir.Node) -> object:
 def _node_made_usable(
     node: ir.Node, graph: ir.Graph, declared: Mapping[str, int]
 ) -> Iterator[Finding]:
-    refused = (
-        _refused(node) if len(node.outputs) == 1 else f"has {len(node.outputs)} outputs, not 1"
-    )
+    count = len(node.outputs)
+    refused = _refused(node) if count == 1 else f"must have 1 output, got {count}"
     if refused:
         yield _told(node, "bad-inputs", refused, "export the model again")
         node.domain = _UNUSABLE_DOMAIN

@@ -7,6 +7,26 @@ import onnx
 import onnx_ir as ir
 from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-untyped]
 
+from anybit.errors import ModelError
+from anybit.onnx.graph.names import described
+from anybit.text import counted
+
+
+def check_counts(model: ir.Model) -> None:
+    """Refuse standard nodes with a wrong number of inputs or outputs: no runtime loads them.
+
+    Raises:
+        ModelError: The first such node.
+    """
+    opset = model.graph.opset_imports.get("", 1)
+    for node in model.graph.all_nodes():
+        problem = wrong_count(node, opset) if node.domain == "" else ""
+        if problem:
+            raise ModelError(f"{described(node)} {problem}; {REMEDY}")
+
+
+REMEDY = "export the model again"
+
 
 def wrong_count(node: ir.Node, opset: int) -> str:
     """What is wrong with the number of a node's inputs or outputs; "" if nothing is known to be."""
@@ -16,13 +36,13 @@ def wrong_count(node: ir.Node, opset: int) -> str:
     inputs = _count([value is not None for value in node.inputs])
     outputs = _count([bool(value.name) for value in node.outputs])
     for noun, count, least, most in (
-        ("inputs", inputs, schema.min_input, schema.max_input),
-        ("outputs", outputs, schema.min_output, schema.max_output),
+        ("input", inputs, schema.min_input, schema.max_input),
+        ("output", outputs, schema.min_output, schema.max_output),
     ):
         if not least <= count <= most:
-            wanted = str(least) if least == most else f"{least} to {most}"
-            wanted = f"at least {least}" if most > 2**16 else wanted
-            return f"has {count} {noun}, must have {wanted}"
+            wanted = counted(least, noun) if least == most else f"{least} to {most} {noun}s"
+            wanted = f"at least {counted(least, noun)}" if most > 2**16 else wanted
+            return f"must have {wanted}, got {count}"
     return ""
 
 
@@ -34,9 +54,14 @@ def _count(present: list[bool]) -> int:
 def _schema(node: ir.Node, opset: int) -> onnx.defs.OpSchema | None:
     if node.domain == "com.microsoft":
         return _contributed().get(node.op_type)
-    if node.domain != "" or not onnx.defs.has(node.op_type, opset):
-        return None
-    return onnx.defs.get_schema(node.op_type, opset)
+    return _standard(node.op_type, opset) if node.domain == "" else None
+
+
+@cache
+def _standard(name: str, opset: int) -> onnx.defs.OpSchema | None:
+    # The installed onnx gives the last schema that it knows for newer opsets, too.
+    known = opset <= onnx.defs.onnx_opset_version() and onnx.defs.has(name, opset)
+    return onnx.defs.get_schema(name, opset) if known else None
 
 
 @cache
