@@ -16,6 +16,7 @@ from small_models import DOMAIN, array, kinds, model, node, quantized_weight
 import anybit
 from anybit.errors import ModelError
 from anybit.onnx import exact_session_options, prepare, read, serialize
+from anybit.onnx.folding.extents import extent_of, result_extent
 from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.passes import FoldConstants, Normalize
 
@@ -197,6 +198,46 @@ def test_doubling_ends() -> None:
     nodes.append(node("Concat", last, domain="", axis=0))
     result = prepare(model(nodes, {"a": [1], "b": [2]}, inputs={}))
     assert sum(each.size for each in constants(result).values()) < 2**25
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.int8])
+def test_the_budget_counts_bytes_in_all_passes_together(kind: type) -> None:
+    nodes = [node("Concat", f"v{i} v{i}", f"v{i + 1}", domain="", axis=0) for i in range(40)]
+    nodes += [
+        node("Quant", "x scale zeropt bits", "q"),
+        node("Cast", "v40", "f", domain="", to=onnx.TensorProto.FLOAT),
+        node("ReduceSum", "f", "sum", domain="", keepdims=0),
+        node("Mul", "q sum", domain=""),
+    ]
+    proto = model(nodes, {"v0": np.ones(1, kind), "scale": 1, "zeropt": 0, "bits": 8})
+    converted = anybit.convert(proto, to="qdq", runtime="any").model
+    assert 2**20 < sum(each.nbytes for each in constants(converted).values()) <= 2**26
+
+
+def test_lists_of_constants_count_as_many_elements() -> None:
+    nodes = [node("Constant", "", "v0", domain="", value_ints=[1] * 2**16, name="long")]
+    nodes += [node("Concat", f"v{i} v{i}", f"v{i + 1}", domain="", axis=0) for i in range(9)]
+    result = prepare(model(nodes, outputs=["v9"]))
+    assert "Concat" in kinds(result)
+    assert sum(each.nbytes for each in constants(result).values()) <= 2**26
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrays"),
+    [
+        ("ConstantOfShape", [[-1, 2**40]]),  # a product below zero would make room for others
+        ("Expand", [[1], [-1, 2**40]]),
+        ("ConstantOfShape", []),
+        ("Expand", [[1]]),
+        ("Gather", [[1]]),
+        ("CastLike", []),
+        ("Add", [[1, 2], [1, 2, 3]]),
+    ],
+)
+def test_what_is_invalid_has_no_extent(kind: str, arrays: list[list[int]]) -> None:
+    inputs = [ir.Value(name=f"v{at}") for at in range(len(arrays))]
+    invalid = ir.Node("", kind, inputs)
+    assert result_extent(invalid, [extent_of(np.array(each)) for each in arrays]) is None
 
 
 def test_operators_can_stay() -> None:

@@ -11,6 +11,7 @@ from onnx import helper
 from small_models import kinds, model, node
 
 from anybit.onnx import read
+from anybit.onnx.graph import sizes as sizes_module
 from anybit.onnx.graph.sizes import Sizes
 from anybit.onnx.passes import FoldConstants, Normalize
 
@@ -87,7 +88,26 @@ FOUND: dict[str, tuple[list[onnx.NodeProto], list[int | None] | int | None]] = {
     "not a size": ([standard("Abs", "x", "y")], None),
     "quotient by zero": ([standard("Shape", "x", "s"), standard("Div", "s zero", "y")], [None] * 3),
 }
+# What no runtime takes: it says so.
+INVALID = {
+    "gather beyond": standard("Gather", "s three", "y"),
+    "gather before": standard("Gather", "s before", "y"),
+    "gather nothing": standard("Gather", "s", "y"),
+    "reshape to another size": standard("Reshape", "s last", "y"),
+    "reshape to a number": standard("Reshape", "s none", "y"),
+    "reshape to nothing": standard("Reshape", "s", "y"),
+    "slice from nowhere": standard("Slice", "s none none", "y"),
+    "sizes apart": standard("Add", "s two", "y"),
+    "one number": standard("Add", "s", "y"),
+    "no input": standard("Add", "", "y"),
+    "nothing to join": standard("Concat", "", "y", axis=0),
+    "cast to a word": standard("Cast", "s", "y", to="int64"),
+}
+FOUND |= {what: ([standard("Shape", "x", "s"), bad], None) for what, bad in INVALID.items()}
 CONSTANTS = {
+    "before": integers(-4),
+    "none": integers(),
+    "two": integers(1, 2),
     "zero": integers(0),
     "one": integers(1),
     "three": integers(3),
@@ -111,6 +131,12 @@ def test_what_is_known(what: str) -> None:
     assert (results[-1] is not None) == known
     if known:
         assert results[-1].dtype == np.int64
+
+
+def test_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sizes_module._RULES, "Identity", lambda sizes, node: [][0])
+    with pytest.raises(IndexError):
+        Sizes(sizes_of).follow(ir.Node("", "Identity", [ir.Value(name="x")]))
 
 
 def test_whole_numbers_beyond_int64_are_not_known() -> None:

@@ -28,20 +28,20 @@ class Piece:
         self.extents: dict[ir.Value, Extent] = {}
         self._model = model
         self._nodes: list[ir.Node] = []
-        self._size = 0
+        self._nbytes = 0
 
     def takes(self, node: ir.Node, limit: int) -> bool:
-        """Whether the node can be evaluated, with no more elements in all than the limit."""
+        """Whether the node can be evaluated, with no more bytes in all than the limit."""
         if self._nodes and self._nodes[0].graph is not node.graph:
             return False
         extent = self._extent(node)
-        return extent is not None and self._size + extent.size <= limit
+        return extent is not None and self._nbytes + extent.nbytes <= limit
 
     def add(self, node: ir.Node) -> None:
         extent = self._extent(node)
         assert extent is not None, "asked before"
         self._nodes.append(node)
-        self._size += extent.size
+        self._nbytes += extent.nbytes
         self.extents[node.outputs[0]] = extent
 
     def evaluated(self) -> dict[ir.Value, Array]:
@@ -59,7 +59,7 @@ class Piece:
 
     def _extent(self, node: ir.Node) -> Extent | None:
         if node.op_type == "Constant" and node.domain == "":
-            return Extent(1)  # of an attribute, which the file holds
+            return _stored(node)
         known = [self._known(value) for value in node.inputs]
         if any(each is not None and not _is_plain(each.array) for each in known):
             return None
@@ -69,6 +69,14 @@ class Piece:
         if value is None or value in self.extents:
             return None if value is None else self.extents[value]
         return extent_of(_array(value))
+
+
+def _stored(node: ir.Node) -> Extent | None:
+    """What a Constant holds in an attribute; those that hold a tensor are folded before."""
+    if "sparse_value" in node.attributes:  # whose shape may be any
+        return None
+    values = [attribute.value for attribute in node.attributes.values()]
+    return Extent(max((len(each) for each in values if isinstance(each, tuple)), default=1))
 
 
 def _evaluated(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 
@@ -38,7 +39,7 @@ class Sizes:
             return None
         try:
             found = rule(self, node)
-        except (ValueError, IndexError):  # invalid (ModelError too): whoever runs it will say so
+        except ModelError:  # of an attribute, or of a file: whoever runs the model will say so
             return None
         if found is None or found.ndim > 1 or found.size > _MOST_ELEMENTS:
             return None
@@ -87,13 +88,15 @@ class Sizes:
         if data is None or data.ndim != 1 or not 2 <= len(known) == len(given):
             return None
         starts, ends, axes, steps = (*known, *([0], [1])[len(known) - 2 :])
-        if axes not in ([0], [-1]) or steps != [1]:
+        if not len(starts) == len(ends) == 1 or axes not in ([0], [-1]) or steps != [1]:
             return None
         return data[starts[0] : ends[0]]
 
     def _gathered(self, node: ir.Node) -> Partial | None:
-        data, places = self.of(node.inputs[0]), self.of(node.inputs[1])
+        data, places = self.of(node.inputs[0]), self.of(_second(node))
         if data is None or data.ndim != 1 or places is None or None in places.flat:
+            return None
+        if not all(-data.size <= place < data.size for place in places.flat):
             return None
         return np.asarray(data[places.astype(np.int64)], object)
 
@@ -125,16 +128,23 @@ class Sizes:
         return -1 if axes is None else len(axes)
 
     def _reshaped(self, node: ir.Node) -> Partial | None:
-        data, target = self.of(node.inputs[0]), self._whole(node.inputs[1])
-        if data is None or target is None or len(target) > 1:
+        data, target = self.of(node.inputs[0]), self._whole(_second(node))
+        if data is None or target is None:
             return None
-        return data.reshape(target)
+        fits = target in ([-1], [data.size]) or (not target and data.size == 1)
+        return data.reshape(target) if fits else None
 
     def _combined(self, node: ir.Node) -> Partial | None:
-        first, second = self.of(node.inputs[0]), self.of(node.inputs[1])
+        first, second = self.of(node.inputs[0]), self.of(_second(node))
         if first is None or second is None:
             return None
+        if first.size != second.size and 1 not in (first.size, second.size):
+            return None
         return np.asarray(np.frompyfunc(_COMBINED[node.op_type], 2, 1)(first, second), object)
+
+
+def _second(node: ir.Node) -> ir.Value | None:
+    return node.inputs[1] if len(node.inputs) > 1 else None
 
 
 def _is_small(size: int | None) -> bool:

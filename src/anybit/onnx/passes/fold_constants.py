@@ -17,11 +17,14 @@ from anybit.onnx.graph.walk import tensors_in
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import dequantized, is_dequantize
 
-# What folding may add to a model: four times its own constants, and room for small models.
+# The bytes that folding may add to a model: four times its own constants, and room for small ones.
 _GROWTH = 4
-_ROOM = 2**24
+_ROOM = 2**26
+# Codes of few bits become floats.
+_FLOAT = 4
 # Larger results are computed one by one, so that weights are not held twice.
-_LARGEST_PIECE = 2**22
+_LARGEST_PIECE = 2**24
+_BUDGET = "anybit.folding.budget"
 _MOST_ROUNDS = 16
 
 
@@ -34,7 +37,7 @@ class FoldConstants(InPlacePass):
     is what is computed from them; what a file merely declares of a value inside it is not. Loops
     and branches are never run.
     Other nodes, and whatever would make the constants more than five times as large, stay: in all
-    calls of one pass for one model together.
+    passes over one model together, so that what one folds is no reason for the next to fold more.
 
     Tensors are read one at a time, and each folded input is dropped when its last reader is.
 
@@ -52,15 +55,12 @@ class FoldConstants(InPlacePass):
         """
         self._operators = operators
         self._codes = codes
-        self._model: ir.Model | None = None
-        self._budget = 0
 
     def call(self, model: ir.Model) -> PassResult:
-        if model is not self._model:  # what one call folded is no reason for the next to fold more
-            self._model, self._budget = model, _ROOM + _GROWTH * _elements(model)
-        folding = _Folding(model, self._budget, self._operators, self._codes)
+        budget = model.meta.get(_BUDGET, _ROOM + _GROWTH * _bytes(model))
+        folding = _Folding(model, budget, self._operators, self._codes)
         folding.fold(list(model.graph.all_nodes()))
-        self._budget = folding.budget
+        model.meta[_BUDGET] = folding.budget
         modified = RemoveUnusedNodesPass()(model).modified
         return PassResult(model, bool(folding.count) or modified)
 
@@ -165,7 +165,7 @@ class _Folding:
     def _fold_alone(self, node: ir.Node) -> None:
         result = self._result(node)
         if result is not None:
-            self.budget -= result.size
+            self.budget -= result.nbytes
             self._replace(node, ir.tensor(result))
 
     def _result(self, node: ir.Node) -> Array | None:
@@ -176,14 +176,14 @@ class _Folding:
         x = node.inputs[0]
         if not self._operators or x is None or x.const_value is None:
             return None
-        if x.const_value.size > self.budget:
+        if x.const_value.nbytes > self.budget:
             return None
         arrays = [None if value is None else array_of(value) for value in node.inputs]
         return evaluate_operator(node, operator, arrays)
 
     def _evaluate(self) -> None:
         for value, array in self._piece.evaluated().items():
-            self.budget -= array.size
+            self.budget -= array.nbytes
             node = value.producer()
             assert node is not None, "its result was just computed"
             self._replace(node, ir.tensor(array))
@@ -194,6 +194,6 @@ class _Folding:
         self.count += 1
 
 
-def _elements(model: ir.Model) -> int:
-    """Of all constants together."""
-    return sum(tensor.size for tensor in tensors_in(model))
+def _bytes(model: ir.Model) -> int:
+    """Of all constants together, in floats where they are narrower."""
+    return sum(max(tensor.nbytes, _FLOAT * tensor.size) for tensor in tensors_in(model))

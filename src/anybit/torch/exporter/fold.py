@@ -15,8 +15,8 @@ from anybit.onnx.graph.names import Names
 from anybit.ops import OPERATORS
 from anybit.torch.exporter.options import overload_of
 
-# Constants larger than this are stored only if something as large was stored before.
-_ROOM = 2**24
+# Constants of more bytes are stored only if something as large was stored before.
+_ROOM = 2**26
 
 _INPUTS = {overload_of(each): [declared.name for declared in each.inputs] for each in OPERATORS}
 
@@ -96,11 +96,11 @@ def _evaluated(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
 
 
 def _is_small(value: Any, sources: list[Any]) -> bool:
-    def elements(values: Any) -> int:
+    def nbytes(values: Any) -> int:
         leaves = _pytree.tree_leaves(values)
-        return sum(each.numel() for each in leaves if isinstance(each, torch.Tensor))
+        return sum(each.nbytes for each in leaves if isinstance(each, torch.Tensor))
 
-    return elements(value) <= max(_ROOM, elements(sources))
+    return nbytes(value) <= max(_ROOM, nbytes(sources))
 
 
 def _quantized(graph: torch.fx.Graph, known: dict[torch.fx.Node, Any]) -> set[torch.fx.Node]:
