@@ -280,7 +280,10 @@ def _random(generator: np.random.Generator, declared: Tensor) -> Array:
         )
     shape = [size if isinstance(size, int) else 1 for size in declared.shape]
     if math.prod(shape) > _MOST_RANDOM_ELEMENTS:
-        raise ModelError(f"input {declared.name!r} of shape {shape} is too large to make up")
+        raise ModelError(
+            f"input {declared.name!r} of shape {shape} is too large to make up: it has "
+            f"{math.prod(shape)} elements, at most {_MOST_RANDOM_ELEMENTS} are"
+        )
     if declared.dtype.kind == "f":
         return generator.standard_normal(shape, dtype=np.float32).astype(declared.dtype)
     return generator.integers(0, 2, shape).astype(declared.dtype)

@@ -93,7 +93,10 @@ def test_shapes_of_made_up_inputs(shell: Shell) -> None:
     assert "made up: x has [n, 4], run with [1, 4]; --input" in shell("run", "c.onnx")[1]
     for shape, message in (
         ("x=6", "'x' is declared with shape [n, 4], which [6] does not fit"),
-        ("x=0,4", "sizes must be at least 1"),
+        ("x=0,4", "--shape x: sizes must be from 1 to 2147483647, got 0"),
+        ("x=1,4294967296", "sizes must be from 1 to 2147483647, got 4294967296"),
+        (f"x={'9' * 5000}", "sizes must be from 1 to 2147483647, got a number of 5000 digits"),
+        ("x=2147483647,4", "too large to make up: it has 8589934588 elements, at most 2147483648"),
         ("6,4", "--shape must be NAME=N,N,... such as x=1,3,320,320, got '6,4'"),
         ("x=6,-4", "--shape must be NAME=N,N,..."),
         ("z=6,4", "z is not an input; inputs: x"),

@@ -143,6 +143,12 @@ def test_html(shell: Shell) -> None:
         ET.fromstring(drawing)
 
 
+@pytest.mark.parametrize(("name", "start"), [("p.HTML", "<!DOCTYPE"), ("p", "{"), ("p.JSON", "{")])
+def test_what_suffixes_of_reports_mean(shell: Shell, name: str, start: str) -> None:
+    assert shell("diff", "model.onnx", "up.onnx", "--report", name)[0] == 0
+    assert Path(name).read_text(encoding="utf-8").lower().startswith(start.lower())
+
+
 def evil(mode: str) -> onnx.ModelProto:
     """Names as a stranger might choose them."""
     name = "<script>alert('&')</script>"
@@ -176,7 +182,10 @@ def test_an_equal_page() -> None:
         (["model.onnx", "x.npy"], "x.npy is not an ONNX model"),
         (["model.onnx", "up.onnx", "--input", "z=x.npy"], "z is no input; inputs: x"),
         (["model.onnx", "up.onnx", "--report", "no/p.html"], "--report must be a file in a folder"),
-        (["model.onnx", "up.onnx", "--report", "p.txt"], "--report must end in .json or .html"),
+        (
+            ["model.onnx", "up.onnx", "--report", "p.txt"],
+            "a page to FILE.html, and JSON to FILE.json",
+        ),
         (["model.onnx", "up.onnx", "--steps", "nan"], "steps"),
         (["model.onnx", "up.onnx", "--atol", "-1"], "atol"),
     ],

@@ -150,10 +150,26 @@ def test_runtimes(runtime: str, form: Form, opset: int) -> None:
     assert convert(product(2), to="standard", runtime=runtime).form is Form.STANDARD
 
 
-@pytest.mark.parametrize("name", ["tensorrt", "onnxruntime=1.16", "onnxruntime=new", ""])
+@pytest.mark.parametrize(
+    "name", ["tensorrt", "onnxruntime=new", "onnxruntime=1", "onnxruntime=", "ONNX", ""]
+)
 def test_other_runtimes(name: str) -> None:
     with pytest.raises(ModelError, match=r"the runtime must be onnxruntime.*got"):
         convert(product(2), runtime=name)
+
+
+@pytest.mark.parametrize("version", ["1.16", "0.1", "9.9", "1.99", "2.0.1"])
+def test_versions_of_which_nothing_is_known(version: str) -> None:
+    refused = rf"onnxruntime=1.17 to 1\.\d\d, the versions.*got 'onnxruntime={version}'; without"
+    with pytest.raises(ModelError, match=refused):
+        convert(product(2), runtime=f"onnxruntime={version}")
+
+
+def test_the_installed_version_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "__version__", "3.4.5")
+    assert convert(product(2), runtime="onnxruntime=3.4").form is Form.QDQ
+    monkeypatch.setattr(onnxruntime, "__version__", "1.17.3")
+    assert convert(product(2), runtime="onnxruntime=1.20").form is Form.QDQ
 
 
 def test_neither_form_nor_runtime() -> None:

@@ -31,6 +31,10 @@ Shapes: TypeAlias = Annotated[
 ]
 
 
+# More elements than that no input has.
+_LARGEST_SIZE = 2**31 - 1
+
+
 class TakesInputs(Protocol):
     """A model, as far as its inputs go."""
 
@@ -99,10 +103,16 @@ def sizes_given(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     for option in options or ():
         name, separator, sizes = option.rpartition("=")
         texts = sizes.split(",")
-        # Longer ones are not sizes, and Python refuses to read the longest.
-        if not separator or not all(each.isdecimal() and len(each) < 10 for each in texts):
+        if not separator or not all(each.isdecimal() for each in texts):
             raise ModelError(f"--shape must be NAME=N,N,... such as x=1,3,320,320, got {option!r}")
-        found[name] = tuple(map(int, texts))
-        if 0 in found[name]:
-            raise ModelError(f"--shape {option}: sizes must be at least 1")
+        found[name] = tuple(_size(each, name) for each in texts)
     return found
+
+
+def _size(text: str, name: str) -> int:
+    # Python refuses to read the longest numbers.
+    size = int(text) if len(text) < 100 else _LARGEST_SIZE + 1
+    if not 1 <= size <= _LARGEST_SIZE:
+        given = text if len(text) < 40 else f"a number of {len(text)} digits"
+        raise ModelError(f"--shape {name}: sizes must be from 1 to {_LARGEST_SIZE}, got {given}")
+    return size

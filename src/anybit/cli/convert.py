@@ -14,6 +14,7 @@ from rich.table import Table
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size
 from anybit.cli._report import Json, Report, check_report, deliver
+from anybit.errors import ModelError
 from anybit.onnx.conversion import Conversion
 from anybit.onnx.conversion import convert as convert_model
 from anybit.onnx.forms import Form
@@ -57,6 +58,11 @@ def convert(
     * **qcdq**: the same on 8-bit types, with Clip
     """
     console = stdout()
+    if to is None and runtime is None:
+        raise ModelError(
+            f"choose the form of the result with --to {'|'.join(Form)}, or name what it is for "
+            "with --for RUNTIME"
+        )
     check_folder(output, "--output")
     check_report(report)
     was = file_size(model) if model.exists() else ""

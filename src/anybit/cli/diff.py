@@ -52,8 +52,8 @@ Report: TypeAlias = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write all figures to FILE.json, or a page with pictures to FILE.html; may be "
-        "repeated.",
+        help="Write a page with pictures to FILE.html, or all figures as JSON to FILE.json or to a "
+        "file without a suffix; may be repeated.",
     ),
 ]
 Steps: TypeAlias = Annotated[
@@ -86,8 +86,11 @@ def diff(
     """
     for report in reports or ():
         check_folder(report, "--report")
-        if report.suffix not in _WRITERS:
-            raise ModelError(f"{report}: --report must end in {' or '.join(_WRITERS)}")
+        if report.suffix.lower() not in _WRITERS:
+            raise ModelError(
+                f"{report}: --report writes a page to FILE.html, and JSON to FILE.json or a file "
+                f"without a suffix, not {report.suffix}"
+            )
     first, second, names = _sides(a, b, runners)
     feeds = gather_inputs(first, inputs) if inputs else None
     with percentage(f"Comparing {escape(a.name)}") as advance:
@@ -95,7 +98,7 @@ def diff(
             first, second, feeds, names, Tolerances(steps, atol), advance, sizes_given(shapes)
         )
     for report in reports or ():
-        write_text(report, _WRITERS[report.suffix](found))
+        write_text(report, _WRITERS[report.suffix.lower()](found))
     if as_json:
         print(_json(found), end="")
     else:
@@ -107,7 +110,7 @@ def _json(found: Difference) -> str:
     return json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
 
 
-_WRITERS = {".json": _json, ".html": page}
+_WRITERS = {".json": _json, "": _json, ".html": page}
 
 
 def _sides(

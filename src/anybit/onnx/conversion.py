@@ -89,8 +89,8 @@ def convert(
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
         to: The form: qonnx, standard, portable, qdq or qcdq; see `Form`. May be left out where
             the runtime is given, which has a form that it takes best.
-        runtime: What the result is for: "onnxruntime", "onnxruntime=1.20" or another version,
-            "web", "openvino", or "any", for which nothing is tried. It limits the opset.
+        runtime: What the result is for: "onnxruntime", "onnxruntime=1.20" or another version from
+            1.17 on, "web", "openvino", or "any", for which nothing is tried. It limits the opset.
         allow_approximate: Convert also what has no exact counterpart; `steps` says what changes.
         opset_limit: The newest opset to use: 21 does without 2-bit types, 20 without 4- and 16-bit
             ones.

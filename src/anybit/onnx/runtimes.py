@@ -4,6 +4,8 @@
 import re
 from dataclasses import dataclass
 
+import onnxruntime  # type: ignore[import-untyped]
+
 from anybit.errors import ModelError
 from anybit.onnx.forms import Form
 
@@ -12,6 +14,7 @@ NEWEST_OPSET = 25
 
 # From which version of ONNX Runtime on a model of an opset loads: as measured, so with gaps.
 _ONNX_RUNTIME = (((1, 17), 20), ((1, 20), 21), ((1, 23), 23), ((1, 26), NEWEST_OPSET))
+_LAST_MEASURED = (1, 31)
 
 # Forms as measured (OpenVINO 2026.4), or those that ask for least (ONNX Runtime's web build).
 _OTHERS = {"web": (Form.QCDQ, 20), "openvino": (Form.QDQ, 24), "any": (Form.QDQ, NEWEST_OPSET)}
@@ -38,7 +41,7 @@ def runtime_named(name: str) -> Runtime:
     """The runtime of a name.
 
     Raises:
-        ModelError: There is none of that name, or it is older than what is supported.
+        ModelError: There is none of that name, or nothing is known of its version.
     """
     if name in _OTHERS:
         return Runtime(*_OTHERS[name], tried=False)
@@ -49,9 +52,18 @@ def runtime_named(name: str) -> Runtime:
         raise ModelError(f"the runtime must be {NAMES}, got {name!r}")
     wanted = int(version[1]), int(version[2])
     opsets = [opset for known, opset in _ONNX_RUNTIME if known <= wanted]
-    if not opsets:
-        raise ModelError(f"the runtime must be onnxruntime=1.17 or newer, got {name!r}")
+    newest = max(_LAST_MEASURED, _installed())
+    if not opsets or wanted > newest:
+        raise ModelError(
+            f"the runtime must be onnxruntime=1.17 to {newest[0]}.{newest[1]}, the versions that "
+            f"are known, got {name!r}; without a version it is the installed one"
+        )
     return Runtime(Form.QDQ, opsets[-1], tried=True)
+
+
+def _installed() -> tuple[int, int]:
+    version = re.match(r"(\d+)\.(\d+)", onnxruntime.__version__)
+    return (int(version[1]), int(version[2])) if version else (0, 0)
 
 
 def oldest_onnxruntime(opset: int) -> str:
