@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program of an integer region: the records of `anybit/lowbit/program.py`, which says what they
+// mean, as they are read from an encoded program. A test compares the two.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace anybit::lowbit {
+
+// The version that this library runs.
+inline constexpr std::int64_t program_version = 1;
+
+inline constexpr std::int64_t most_levels = 256;
+
+// Arrays lie in the stores of the encoded program and are borrowed.
+using Bytes = std::span<const std::uint8_t>;
+using Integers = std::span<const std::int32_t>;
+using Floats = std::span<const float>;
+
+// Each record visits its fields in the order in which they are written down: visit(name, field).
+
+struct Port {
+  static constexpr std::string_view name = "Port";
+  Integers sizes;
+  std::int64_t height = 0, width = 0, channels = 0, channels_first = 0;
+
+  void visit(auto&& field) {
+    field("sizes", sizes), field("height", height), field("width", width);
+    field("channels", channels), field("channels_first", channels_first);
+  }
+  std::int64_t elements() const { return height * width * channels; }
+};
+
+struct Tensor {
+  static constexpr std::string_view name = "Tensor";
+  std::int64_t height = 0, width = 0, channels = 0, lowest = 0, step = 0, levels = 0;
+
+  void visit(auto&& field) {
+    field("height", height), field("width", width), field("channels", channels);
+    field("lowest", lowest), field("step", step), field("levels", levels);
+  }
+  std::int64_t elements() const { return height * width * channels; }
+  bool has_codes_of(const Tensor& other) const {
+    return lowest == other.lowest && step == other.step && levels == other.levels;
+  }
+};
+
+struct Thresholds {
+  static constexpr std::string_view name = "Thresholds";
+  Integers directions, thresholds;
+
+  void visit(auto&& field) { field("directions", directions), field("thresholds", thresholds); }
+};
+
+struct Affine {
+  static constexpr std::string_view name = "Affine";
+  Floats gains, offsets;
+
+  void visit(auto&& field) { field("gains", gains), field("offsets", offsets); }
+};
+
+struct Table {
+  static constexpr std::string_view name = "Table";
+  Integers first;
+  Bytes entries;
+
+  void visit(auto&& field) { field("first", first), field("entries", entries); }
+};
+
+enum class Operation : std::uint8_t {
+  add,
+  subtract,
+  subtract_from,
+  multiply,
+  divide,
+  maximum,
+  minimum,
+};
+inline constexpr std::string_view operation_names[] = {
+    "ADD", "SUBTRACT", "SUBTRACT_FROM", "MULTIPLY", "DIVIDE", "MAXIMUM", "MINIMUM"};
+
+struct Step {
+  static constexpr std::string_view name = "Step";
+  std::int64_t operation = 0;
+  Floats operands;
+
+  void visit(auto&& field) { field("operation", operation), field("operands", operands); }
+  Operation kind() const { return static_cast<Operation>(operation); }
+};
+
+struct Arithmetic {
+  static constexpr std::string_view name = "Arithmetic";
+  Floats scales;
+  std::vector<Step> steps;
+
+  void visit(auto&& field) { field("scales", scales), field("steps", steps); }
+};
+
+// The places in this list, and in that of the instructions, are the numbers in an encoded program.
+using Tail = std::variant<Thresholds, Affine, Table, Arithmetic>;
+
+struct Window {
+  static constexpr std::string_view name = "Window";
+  std::int64_t kernel_height = 0, kernel_width = 0, stride_height = 0, stride_width = 0;
+  std::int64_t dilation_height = 0, dilation_width = 0;
+  std::int64_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+
+  void visit(auto&& field) {
+    field("kernel_height", kernel_height), field("kernel_width", kernel_width);
+    field("stride_height", stride_height), field("stride_width", stride_width);
+    field("dilation_height", dilation_height), field("dilation_width", dilation_width);
+    field("pad_top", pad_top), field("pad_left", pad_left);
+    field("pad_bottom", pad_bottom), field("pad_right", pad_right);
+  }
+};
+
+struct Quantize {
+  static constexpr std::string_view name = "Quantize";
+  std::int64_t source = 0, target = 0;
+  Integers directions;
+  Floats thresholds;
+  std::int64_t nan = 0;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target), field("directions", directions);
+    field("thresholds", thresholds), field("nan", nan);
+  }
+};
+
+struct Product {
+  static constexpr std::string_view name = "Product";
+  std::int64_t source = 0, target = 0;
+  Window window;
+  std::int64_t groups = 0, weight_bits = 0;
+  Bytes weights;
+  Integers values;
+  Tail tail;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target), field("window", window);
+    field("groups", groups), field("weight_bits", weight_bits), field("weights", weights);
+    field("values", values), field("tail", tail);
+  }
+};
+
+struct MaxPool {
+  static constexpr std::string_view name = "MaxPool";
+  std::int64_t source = 0, target = 0;
+  Window window;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target), field("window", window);
+  }
+};
+
+struct Lookup {
+  static constexpr std::string_view name = "Lookup";
+  std::int64_t source = 0, target = 0;
+  Bytes entries;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target), field("entries", entries);
+  }
+};
+
+struct Combine {
+  static constexpr std::string_view name = "Combine";
+  std::int64_t first = 0, second = 0, target = 0;
+  Bytes entries;
+
+  void visit(auto&& field) {
+    field("first", first), field("second", second), field("target", target);
+    field("entries", entries);
+  }
+};
+
+struct Gather {
+  static constexpr std::string_view name = "Gather";
+  std::int64_t source = 0, target = 0;
+  Integers rows, columns, channels;
+  std::int64_t first_channel = 0, fill = 0;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target), field("rows", rows);
+    field("columns", columns), field("channels", channels);
+    field("first_channel", first_channel), field("fill", fill);
+  }
+};
+
+struct Reshape {
+  static constexpr std::string_view name = "Reshape";
+  std::int64_t source = 0, target = 0, source_channels_first = 0, target_channels_first = 0;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target);
+    field("source_channels_first", source_channels_first);
+    field("target_channels_first", target_channels_first);
+  }
+};
+
+struct Dequantize {
+  static constexpr std::string_view name = "Dequantize";
+  std::int64_t source = 0, target = 0;
+  Floats values;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target), field("values", values);
+  }
+};
+
+using Instruction =
+    std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape, Dequantize>;
+
+struct Program {
+  static constexpr std::string_view name = "Program";
+  std::vector<Port> inputs, outputs;
+  std::vector<Tensor> tensors;
+  std::vector<Instruction> instructions;
+
+  void visit(auto&& field) {
+    field("inputs", inputs), field("outputs", outputs), field("tensors", tensors);
+    field("instructions", instructions);
+  }
+};
+
+// A program as it is written down, see `anybit/lowbit/encoding.py`.
+struct Encoded {
+  std::span<const std::int64_t> words;
+  Bytes bytes;
+  Integers integers;
+  Floats floats;
+};
+
+// The program that is written there. Throws Error if it is none, or of a version that is not known;
+// whether its parts fit together is for `verify` to say.
+Program read_program(const Encoded& encoded);
+
+// Throws Error unless every run of the program stays within its tensors and its tables, and gives
+// what `anybit/lowbit/reference.py` gives.
+void verify(const Program& program);
+
+}  // namespace anybit::lowbit
