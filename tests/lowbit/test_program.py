@@ -63,3 +63,21 @@ def test_the_words_of_a_program():
 def test_equal_arrays_are_stored_once():
     program = bipolar_layer(p.Arithmetic(floats(3, 4), (p.Step(p.Operation.ADD, floats(3, 4)),)))
     assert encoding.encode(program).floats.tolist() == [0, 3, 4]
+
+
+def test_elements_are_gathered_and_the_others_filled():
+    """Two rows of three pixels: the lower one, then none; two concatenated ranges of channels."""
+    pixels, codes = p.Tensor(2, 3, 2, 0, 1, 16), p.Tensor(2, 2, 3, 0, 1, 16)
+    program = p.Program(
+        inputs=(p.Port(integers(2, 3, 2), 2, 3, 2, 0),),
+        outputs=(p.Port(integers(2, 2, 3), 2, 2, 3, 0),),
+        tensors=(pixels, codes),
+        instructions=(
+            p.Quantize(0, 0, integers(1), floats(*range(1, 16)), 0),
+            p.Gather(0, 1, integers(1, -1), integers(2, 0), integers(1), 0, 15),
+            p.Gather(0, 1, integers(0, 1), integers(-1, 1), integers(0, -1), 1, 14),
+            p.Dequantize(1, 0, floats(*range(16))),
+        ),
+    )
+    (y,) = reference.run(program, [np.arange(12, dtype=np.float32).reshape(1, 2, 3, 2)])
+    np.testing.assert_array_equal(y, [[[[11, 14, 14], [7, 2, 14]], [[15, 14, 14], [15, 8, 14]]]])

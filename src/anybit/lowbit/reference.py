@@ -90,8 +90,8 @@ class _Run:
     def gather(self, at: p.Gather) -> None:
         source = self.indices[at.source]
         taken = source[:, at.rows][:, :, at.columns][..., at.channels]
-        missing = np.ix_(at.rows < 0, at.columns < 0, at.channels < 0)
-        filled = np.where(missing[0] | missing[1] | missing[2], at.fill, taken)
+        rows, columns = (at.rows < 0)[:, None, None], (at.columns < 0)[:, None]
+        filled = np.where(rows | columns | (at.channels < 0), at.fill, taken)
         last = at.first_channel + len(at.channels)
         self.indices[at.target][..., at.first_channel : last] = filled
 
