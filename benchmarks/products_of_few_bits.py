@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many multiplications a second does one product of few bits reach?
+
+One layer after the other, by shape and by the bits of weights and activations, in 10^9
+multiplications a second (GMAC/s) on one thread, beside ONNX Runtime's MatMul of float32 and its
+MatMulInteger of the same matrices. Only the product is counted: programs with one product and with
+three are timed, and half of the difference is taken.
+
+With `--clock` in GHz, the last column says what part of the roofline is reached: per cycle, 64
+multiplications of bytes for each unit for dot products (`--units`), and 512 pairs of bits in 1.5
+cycles for each pair of planes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime
+from _measure import Call, arguments, best_times, machine, show, versions
+from onnx import TensorProto, helper, numpy_helper
+
+import anybit
+from anybit._native import _core
+from anybit.lowbit import program as p
+from anybit.lowbit.encoding import encode
+
+PRODUCTS = 3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution over height x width, or with a size of 1 a product of `rows` vectors."""
+
+    name: str
+    rows: int
+    size: int
+    source: int
+    target: int
+    kernel: int = 1
+    depthwise: bool = False
+
+    @property
+    def terms(self) -> int:
+        return self.kernel**2 * (1 if self.depthwise else self.source)
+
+    @property
+    def multiplications(self) -> int:
+        return self.rows * self.size**2 * self.terms * self.target
+
+
+SHAPES = (
+    Shape("CNV layer 28x28, 64 to 64, 3x3", 1, 28, 64, 64, 3),
+    Shape("CNV layer 10x10, 128 to 128, 3x3", 1, 10, 128, 128, 3),
+    Shape("CNV layer 3x3, 256 to 256, 3x3", 1, 3, 256, 256, 3),
+    Shape("pointwise 112x112, 32 to 64", 1, 112, 32, 64),
+    Shape("pointwise 14x14, 512 to 512", 1, 14, 512, 512),
+    Shape("ResNet layer 56x56, 64 to 64, 3x3", 1, 56, 64, 64, 3),
+    Shape("ResNet layer 7x7, 512 to 512, 3x3", 1, 7, 512, 512, 3),
+    Shape("depthwise 14x14, 512, 3x3", 1, 14, 512, 512, 3, depthwise=True),
+    Shape("vector 4096 to 4096", 1, 1, 4096, 4096),
+    Shape("vector 784 to 64", 1, 1, 784, 64),
+    Shape("64 vectors 784 to 64", 64, 1, 784, 64),
+    Shape("64 vectors 256 to 256", 64, 1, 256, 256),
+    Shape("64 vectors 4096 to 4096", 64, 1, 4096, 4096),
+)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Codes of one kind: `lowest + step * index`, and what they are called."""
+
+    name: str
+    lowest: int
+    step: int
+    levels: int
+
+    @property
+    def values(self) -> np.ndarray:
+        return (self.lowest + self.step * np.arange(self.levels)).astype(np.int32)
+
+
+BIPOLAR = Codes("bipolar", -1, 2, 2)
+TERNARY = Codes("ternary", -1, 1, 3)
+UNSIGNED = {bits: Codes(f"u{bits}", 0, 1, 2**bits) for bits in (1, 2, 3, 4, 8)}
+SIGNED = {bits: Codes(f"s{bits}", 1 - 2 ** (bits - 1), 1, 2**bits - 1) for bits in (3, 4, 8)}
+PAIRS = (
+    *((BIPOLAR, BIPOLAR, 1), (TERNARY, TERNARY, 2), (BIPOLAR, UNSIGNED[2], 2)),
+    *((TERNARY, UNSIGNED[2], 4), (SIGNED[3], UNSIGNED[3], 0)),
+    *((SIGNED[4], UNSIGNED[4], 0), (SIGNED[4], UNSIGNED[8], 0), (SIGNED[8], UNSIGNED[8], 0)),
+)
+"""Weights, activations, and the pairs of planes; 0 where the product is one of bytes."""
+
+
+def program(shape: Shape, weights: Codes, codes: Codes, products: int) -> p.Program:
+    """A quantizer, that many equal products of its codes, and one pixel of the last as floats."""
+    random = np.random.default_rng(0)
+    size, channels = shape.size, shape.target
+    pad = shape.kernel // 2
+    window = p.Window(shape.kernel, shape.kernel, 1, 1, 1, 1, pad, pad, pad, pad)
+    bits = max(1, int(np.ceil(np.log2(weights.levels))))
+    instructions: list[p.Instruction] = [_quantize(codes)]
+    tensors = [p.Tensor(size, size, shape.source, codes.lowest, codes.step, codes.levels)]
+    for index in range(products):
+        values = random.integers(0, weights.levels, (channels, shape.terms))
+        tail = _thresholds(weights.values[values], codes)
+        packed = np.packbits(
+            (values.reshape(-1, 1) >> np.arange(bits) & 1).astype(np.uint8), bitorder="little"
+        )
+        groups = shape.source if shape.depthwise else 1
+        instructions.append(
+            p.Product(0, index + 1, window, groups, bits, packed, weights.values, tail)
+        )
+        tensors.append(p.Tensor(size, size, channels, codes.lowest, codes.step, codes.levels))
+    tensors.append(p.Tensor(1, 1, channels, codes.lowest, codes.step, codes.levels))
+    first, all_ = np.zeros(1, np.int32), np.arange(channels, dtype=np.int32)
+    last = codes.values.astype(np.float32)
+    instructions += [
+        p.Gather(products, products + 1, first, first, all_, 0, 0),
+        p.Dequantize(products + 1, 0, last),
+    ]
+    sizes = np.array([size, size, shape.source], np.int32)
+    return p.Program(
+        (p.Port(sizes, size, size, shape.source, 0),),
+        (p.Port(np.array([channels], np.int32), 1, 1, channels, 0),),
+        tuple(tensors),
+        tuple(instructions),
+    )
+
+
+def _quantize(codes: Codes) -> p.Quantize:
+    thresholds = codes.values[1:].astype(np.float32) - np.float32(codes.step / 2)
+    return p.Quantize(0, 0, np.ones(1, np.int32), thresholds, 0)
+
+
+def _thresholds(weights: np.ndarray, codes: Codes) -> p.Tail:
+    """Thresholds or a line over what the sums are, about."""
+    deviation = np.abs(codes.values).mean() * np.sqrt(np.square(weights).sum(1))
+    middle = codes.values.mean() * weights.sum(1)
+    if codes.levels > 4:
+        gain = (codes.levels / (4 * deviation)).astype(np.float32)
+        offset = (codes.levels / 2 - middle * gain).astype(np.float32)
+        return p.Affine(gain, offset)
+    steps = np.linspace(-1, 1, codes.levels + 1)[1:-1]
+    places = middle[:, None] + deviation[:, None] * steps
+    directions = np.ones(len(weights), np.int32)
+    return p.Thresholds(directions, np.ceil(places).astype(np.int32).ravel())
+
+
+def network(program_: p.Program) -> object:
+    """The program, ready to run."""
+    encoded = encode(program_)
+    return _core.Network(encoded.words, encoded.bytes, encoded.integers, encoded.floats)
+
+
+def ours(shape: Shape, weights: Codes, codes: Codes) -> dict[str, Call]:
+    """The programs with one product and with several."""
+    sizes = (shape.rows, shape.size, shape.size, shape.source)
+    x = np.random.default_rng(1).uniform(codes.values[0], codes.values[-1], sizes)
+    calls = {}
+    for count in (1, PRODUCTS):
+        made = network(program(shape, weights, codes, count))
+        calls[str(count)] = lambda made=made: made.run([x32])
+    x32 = x.astype(np.float32)
+    return calls
+
+
+def theirs(shape: Shape) -> dict[str, Call]:
+    """MatMul and MatMulInteger of the windows, as if they lay in a matrix already."""
+    if shape.depthwise:
+        return {}
+    random = np.random.default_rng(0)
+    sizes = (shape.rows * shape.size**2, shape.terms)
+    weights = random.integers(-7, 8, (shape.terms, shape.target))
+    x = random.integers(0, 16, sizes)
+    return {
+        "float32": _run("MatMul", x.astype(np.float32), weights.astype(np.float32)),
+        "int8": _run("MatMulInteger", x.astype(np.uint8), weights.astype(np.int8)),
+    }
+
+
+def _run(kind: str, x: np.ndarray, weights: np.ndarray) -> Call:
+    make = helper.make_tensor_value_info
+    floats = x.dtype == np.float32
+    graph = helper.make_graph(
+        [helper.make_node(kind, ["x", "w"], ["y"])],
+        "product",
+        [make("x", TensorProto.FLOAT if floats else TensorProto.UINT8, x.shape)],
+        [make("y", TensorProto.FLOAT if floats else TensorProto.INT32, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(x))
+    (y,) = session.run(None, {"x": x})
+    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(y))
+    return lambda: session.run_with_iobinding(binding)
+
+
+def rows(shape: Shape, rounds: int, roof: float, units: int) -> list[tuple[str, ...]]:
+    found = []
+    for weights, codes, planes in PAIRS:
+        calls = {**ours(shape, weights, codes), **theirs(shape)}
+        times = best_times(calls, rounds)
+        seconds = (times[str(PRODUCTS)] - times["1"]) / (PRODUCTS - 1)
+        reached = shape.multiplications / seconds / 1e9
+        per_cycle = 512 / 1.5 / planes if planes else 64 * units
+        found.append(
+            (
+                shape.name,
+                f"{weights.name} x {codes.name}",
+                f"{seconds * 1e6:.2f} us",
+                f"{reached:.0f}",
+                *(
+                    f"{shape.multiplications / times[peer] / 1e9:.0f}" if peer in times else "-"
+                    for peer in ("float32", "int8")
+                ),
+                f"{reached / (roof * per_cycle):.0%}" if roof else "-",
+            )
+        )
+    return found
+
+
+def main() -> None:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="shapes whose name contains this")
+    parser.add_argument("--clock", type=float, default=0.0, help="of the processor, in GHz")
+    parser.add_argument("--units", type=int, default=1, help="for dot products of bytes")
+    options = parser.parse_args()
+    anybit.set_num_threads(1)
+    print(f"{machine()}; {versions('onnxruntime', 'numpy')}; one thread")
+    found = [
+        row
+        for shape in SHAPES
+        if options.only in shape.name
+        for row in rows(shape, options.rounds, options.clock, options.units)
+    ]
+    columns = ("layer", "weights x codes", "time", "GMAC/s", "float32", "int8", "of the roof")
+    show("One product", columns, found, options.markdown)
+
+
+if __name__ == "__main__":
+    main()
