@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The carriers of a graph, and its sums of products."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier
+from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.analysis.rules.products import product
+from anybit.onnx.analysis.rules.table import rule_of
+from anybit.onnx.analysis.view import View, is_float
+from anybit.onnx.graph.facts import Effect, effect_of
+
+_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
+_INTEGERS |= {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT32}
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """What is known of a graph.
+
+    Attributes:
+        carriers: What is known of values; of others nothing is. Constants are among them as far as
+            a node that has a rule reads them.
+        products: The nodes that add up products, in the order of the graph.
+    """
+
+    carriers: Mapping[ir.Value, Carrier]
+    products: Sequence[ProductAnalysis]
+
+
+def analyze(model: ir.Model, inputs: Mapping[str, Carrier] | None = None) -> Analysis:
+    """Follow values through a graph. Nothing is run, and nothing is changed.
+
+    The model is normalized, and its scales and widths are folded (`FoldConstants`, with or without
+    `operators`); shapes are those that `InferShapes` has noted.
+
+    Args:
+        model: The model. Its inputs are taken for numbers: neither NaN nor infinite.
+        inputs: What is known of inputs by name.
+    """
+    view = View(model)
+    products: list[ProductAnalysis] = []
+    for value in model.graph.inputs:
+        known = (inputs or {}).get(str(value.name))
+        if known is not None and not value.is_initializer():
+            view.carriers[value] = known
+    with np.errstate(all="ignore"):
+        for node in model.graph.all_nodes():
+            for value, found in zip(node.outputs, _follow(node, view, products), strict=False):
+                if found is not None and (is_float(value) or value.dtype in _INTEGERS):
+                    view.carriers[value] = _affordable(found, view)
+    return Analysis(view.known(), products)
+
+
+def _follow(node: ir.Node, view: View, products: list[ProductAnalysis]) -> Sequence[Carrier | None]:
+    try:
+        if effect_of(node, view.opset) is Effect.MULTIPLY and node.outputs:
+            analysis, found = product(node, view)
+            products.append(analysis)
+            return [found]
+        if node.op_type == "Dropout" and effect_of(node, view.opset) is not Effect.MOVE:
+            return []
+        rule = rule_of(node)
+        result = None if rule is None else rule(node, view)
+    except (ValueError, IndexError):  # invalid (ModelError too): whoever runs it will say so
+        return []
+    return result if isinstance(result, Sequence) else [result]
+
+
+def _affordable(carrier: Carrier, view: View) -> Carrier:
+    """The carrier, or one without channels where there are too many in all."""
+    if carrier.axis is None:
+        return carrier
+    if carrier.lowest.size > MOST_CHANNELS or not view.afford(carrier.count):
+        return carrier.whole()
+    return carrier

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The codes of constants: from their quantizers, or from their values alone."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from anybit.onnx.analysis.carriers import Carrier, Codes, few, of_interval
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
+from anybit.onnx.graph.constants import Array
+from anybit.ops.grids import IntegerGrid
+
+# Codes that are recovered from values have at most so many bits.
+_MOST_CODE = 2**15
+_MOST_DISTINCT = 2**16
+
+
+def of_constant(array: Array) -> Carrier | None:
+    """What a constant holds: integers are their own codes."""
+    if array.size == 0 or array.dtype == np.float64 or array.dtype == np.float16:
+        return None
+    finite = array[np.isfinite(array)]
+    if array.dtype.kind != "f":
+        lowest, highest = int(array.min()), int(array.max())
+        if max(abs(lowest), abs(highest)) > EXACT:
+            return of_interval(lowest, highest, exponent=0)
+        one, none = np.ones((), np.float32), np.zeros((), np.float32)
+        codes = Codes(one, none, np.asarray(lowest, np.int64), np.asarray(highest, np.int64))
+        ends = np.asarray(float(lowest)), np.asarray(float(highest))
+        return Carrier(*ends, exponent=0, codes=codes, integers=array)
+    nan = bool(np.isnan(array).any())
+    if nan and np.isnan(array).all():
+        return None
+    exponent = exponent_of(finite) if finite.size else 0
+    return of_interval(float(np.nanmin(array)), float(np.nanmax(array)), exponent=exponent, nan=nan)
+
+
+def with_codes(values: Array, grid: IntegerGrid, allowed: range | frozenset[int]) -> Carrier | None:
+    """A constant that a quantizer gives, with its codes; None if these do not give the values."""
+    layout = grid.channels
+    if layout is None:
+        return None
+    try:
+        integers = grid.encode(values, np.int32)
+    except ValueError:
+        return None
+    return of_integers(integers, layout.scale, layout.zeropt, layout.axis, allowed)
+
+
+def of_integers(
+    integers: Array,
+    scale: Array,
+    zeropt: Array,
+    axis: int | None,
+    allowed: range | frozenset[int] | None,
+) -> Carrier | None:
+    """A constant of these codes, with the codes that are there in each channel of an axis."""
+    if integers.size == 0:
+        return None
+    other = None
+    if axis is not None:
+        other = tuple(each for each in range(integers.ndim) if each != axis % integers.ndim)
+    lowest, highest = (
+        np.asarray(each, np.int64) for each in (integers.min(axis=other), integers.max(axis=other))
+    )
+    _, _, step, members = few(integers) if integers.size <= 2**22 else (0, 0, 1, None)
+    if np.any((lowest - lowest.min()) % step):
+        step = 1
+    codes = Codes(scale, zeropt, lowest, highest, step, members, allowed)
+    axis, codes = codes.uniform(axis)
+    grid = IntegerGrid(codes.scale, codes.zeropt, codes.hull)
+    ends = np.stack([grid.decode(codes.lowest), grid.decode(codes.highest)]).astype(np.float64)
+    if not np.isfinite(ends).all():
+        return None
+    spread = Carrier(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
+    assert spread.grid is not None, "it has codes"
+    exponent = exponent_of(spread.grid.decode(integers))
+    return Carrier(spread.lowest, spread.highest, axis, exponent, False, codes, integers=integers)
+
+
+def recovered(array: Array, axis: int) -> Carrier | None:
+    """A constant of floats with codes that give its values bit for bit; None if none are found.
+
+    The scale is one for all or one per channel of the axis.
+    """
+    if array.dtype != np.float32 or array.size == 0 or not np.isfinite(array).all():
+        return None
+    whole = _scale(array)
+    if whole is not None:
+        return _encoded(array, np.asarray(whole), None)
+    if not -array.ndim <= axis < 0 or array.shape[axis] > 2**12:
+        return None
+    scales = []
+    for channel in np.moveaxis(array, axis, 0):
+        scale = _scale(channel)
+        if scale is None:
+            return None
+        scales.append(scale)
+    return _encoded(array, np.asarray(scales, np.float32), axis)
+
+
+def _encoded(array: Array, scale: Array, axis: int | None) -> Carrier | None:
+    shape = scale if axis is None else scale.reshape(-1, *[1] * (-axis - 1))
+    grid = IntegerGrid(shape, np.zeros((), np.float32), range(-_MOST_CODE, _MOST_CODE + 1))
+    try:
+        integers = grid.encode(array, np.int32)
+    except ValueError:
+        return None
+    return of_integers(integers, scale, np.zeros((), np.float32), axis, None)
+
+
+def _scale(values: Array) -> np.float32 | None:
+    """The largest scale that is found of which all values are small multiples."""
+    distinct = np.unique(np.abs(values))
+    distinct = distinct[distinct > 0]
+    if distinct.size == 0:
+        return np.float32(1)
+    if distinct.size > _MOST_DISTINCT:
+        return None
+    for scale in _candidates(distinct):
+        with np.errstate(all="ignore"):
+            codes = np.rint(distinct / scale)
+            if codes[-1] <= _MOST_CODE and np.array_equal(codes * scale, distinct):
+                return scale
+    return None
+
+
+def _candidates(distinct: Array) -> Iterator[np.float32]:
+    """Scales that some ascending positive numbers may be multiples of, the largest first."""
+    smallest = distinct[0]
+    gaps = np.diff(distinct, prepend=np.float32(0))
+    step = gaps.min()
+    for guess in dict.fromkeys((smallest, step, *(smallest / np.float32(k) for k in range(2, 9)))):
+        if not guess > 0:
+            continue
+        yield guess
+        # A gap of rounded products is off by their rounding; the largest product is off least.
+        largest = distinct[-1]
+        count = np.rint(largest / guess)
+        if 0 < count <= _MOST_CODE:
+            refined = np.float32(largest / count)
+            yield refined
+            yield np.nextafter(refined, np.float32(0))
+            yield np.nextafter(refined, np.float32(np.inf))
+    exponent = exponent_of(distinct)
+    if exponent >= LOWEST_EXPONENT:
+        yield np.float32(2.0**exponent)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the weights of sums of products lie: what each channel of the result is a sum of."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.analysis.view import View, given
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a product are, and how its weight lies.
+
+    Attributes:
+        x, weight: The inputs that hold the two.
+        bias: The input that is added; None where there is none.
+        x_axis: The axis of x that is summed over, from its end: that of its channels.
+        y_axis: The axis of the channels of the result, from its end; None if it has none.
+        groups: The channels of x and of the result are in so many groups.
+        padded: Whether some products are left out at borders, as if x were 0 there.
+    """
+
+    x: int
+    weight: int
+    bias: int | None
+    x_axis: int
+    y_axis: int | None
+    groups: int
+    padded: bool
+    kind: str
+    transposed: bool = False
+
+    @property
+    def weight_axis(self) -> int:
+        """The axis of the weight along which the result's channels lie, from the end; of a
+        ConvTranspose of groups it is that of the channels of one group."""
+        match self.kind:
+            case "MatMul":
+                return -1 if self.weight == 1 else -2
+            case "Gemm":
+                return -2 if self.transposed else -1
+            case "ConvTranspose":
+                return self.x_axis
+            case _:
+                return self.x_axis - 1
+
+    def canonical(self, weight: Array) -> Array:
+        """The weight as groups x channels of the result x channels of x x taps.
+
+        Raises:
+            ValueError: It has another rank, or its sizes are no multiple of the groups.
+        """
+        match self.kind:
+            case "MatMul":
+                if weight.ndim == 0:
+                    raise ValueError("a number is no matrix")
+                swapped = weight if self.weight == 0 else weight[..., None]
+                if weight.ndim > 1 and self.weight == 1:
+                    swapped = np.swapaxes(weight, -1, -2)
+                return swapped.reshape(1, -1, weight.shape[self.x_axis_of_weight], 1)
+            case "Gemm":
+                outer = weight if self.transposed else weight.T
+                if weight.ndim != 2:
+                    raise ValueError("Gemm multiplies matrices")
+                return outer.reshape(1, *outer.shape, 1)
+        if weight.ndim < 3 or self.groups < 1 or len(weight) % self.groups:
+            raise ValueError("no such groups")
+        split = weight.reshape(self.groups, len(weight) // self.groups, weight.shape[1], -1)
+        return np.swapaxes(split, 1, 2) if self.kind == "ConvTranspose" else split
+
+    @property
+    def x_axis_of_weight(self) -> int:
+        """The axis of a MatMul's weight that is summed over."""
+        return -1 if self.weight == 0 else -2
+
+
+def layout_of(node: ir.Node, view: View) -> Layout | None:
+    """The layout of a standard product; None if its attributes or inputs leave it open.
+
+    Raises:
+        ModelError: An attribute of a wrong type.
+    """
+    match node.op_type:
+        case "MatMul":
+            return _of_matmul(node, view)
+        case "Gemm":
+            return _of_gemm(node)
+        case "Conv" | "ConvTranspose":
+            return _of_conv(node, view)
+    return None
+
+
+def _of_matmul(node: ir.Node, view: View) -> Layout | None:
+    first, second = given(node, 0), given(node, 1)
+    if first is None or second is None:
+        return None
+    swapped = _is_known(first, view) and not _is_known(second, view)
+    weight, other = (first, second) if swapped else (second, first)
+    rank, x_rank = view.rank(weight), view.rank(other)
+    if swapped:
+        # A vector x has no axis besides the one that is summed.
+        x_axis = -1 if x_rank == 1 else -2
+        y_axis = None if rank != 2 or x_rank is None else -1 if x_rank == 1 else -2
+        return Layout(1, 0, None, x_axis, y_axis, 1, False, "MatMul")
+    return Layout(0, 1, None, -1, -1 if rank == 2 else None, 1, False, "MatMul")
+
+
+def _is_known(value: ir.Value, view: View) -> bool:
+    carrier = view.carrier(value)
+    return view.array(value) is not None or (carrier is not None and carrier.integers is not None)
+
+
+def _of_gemm(node: ir.Node) -> Layout | None:
+    if any(attribute_of(node, name, 1.0) != 1 for name in ("alpha", "beta")):
+        return None
+    transposed = bool(attribute_of(node, "transB", 0))
+    x_axis = -2 if attribute_of(node, "transA", 0) else -1
+    return Layout(0, 1, 2, x_axis, -1, 1, False, "Gemm", transposed)
+
+
+def _of_conv(node: ir.Node, view: View) -> Layout | None:
+    weight = given(node, 1)
+    rank = view.rank(weight)
+    if rank is None or rank < 3:
+        return None
+    groups = attribute_of(node, "group", 1)
+    padded = node.op_type == "ConvTranspose" or any(attribute_of(node, "pads", ()))
+    automatic = attribute_of(node, "auto_pad", "NOTSET")
+    padded = padded or automatic not in ("NOTSET", "VALID")
+    axis = 1 - rank
+    return Layout(0, 1, 2, axis, axis, groups, padded, node.op_type)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of single elements, by what they give for the values that can occur."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.analysis.carriers import Carrier, Codes, few, of_codes, of_interval, on_units
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
+from anybit.onnx.graph.constants import Array
+
+MOST_POINTS = 2**17
+"""So many values are tried at most; of more, the ends."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Values of a tensor: float32 of shape (points, channels).
+
+    Attributes:
+        occur: Which of them can occur.
+        axis: The axis of the channels, from the end; None for one channel.
+        every: Whether these are all; otherwise the lowest, the highest, and what lies between them
+            of 0 and of other turning points.
+    """
+
+    values: Array
+    occur: Array
+    axis: int | None
+    every: bool
+
+
+def points_of(x: Carrier, axis: int | None, turns: Sequence[float] = (0.0,)) -> Points:
+    """The points of a tensor that meets parameters with channels along an axis."""
+    if axis is not None and x.axis not in (None, axis):
+        x = x.whole()
+    found = x.values(MOST_POINTS)
+    axis = axis if x.axis is None else x.axis
+    if found is not None:
+        return Points(*found, axis, every=True)
+    lowest, highest = x.lowest.reshape(-1), x.highest.reshape(-1)
+    between = [np.clip(np.full(lowest.shape, turn), lowest, highest) for turn in turns]
+    with np.errstate(all="ignore"):
+        # The values are float32, so that rounded bounds are bounds.
+        values = np.stack([lowest, highest, *between]).astype(np.float32)
+    return Points(values, np.ones(values.shape, np.bool_), axis, every=False)
+
+
+def image(
+    points: Points,
+    function: Callable[[Array], Array],
+    scales: Sequence[tuple[Array, Array]],
+    *,
+    nan: bool,
+    margin: float = 0.0,
+    sources: Sequence[ir.Value] = (),
+) -> Carrier:
+    """What a function gives.
+
+    Args:
+        points: What it takes. If these are not all, it is monotone between them.
+        function: From float32 to float32 of the same shape, or with more channels.
+        scales: Scales and zero-points, 0-d or per channel, of which its results may be codes. Tried
+            where all results are known; powers of two are tried in the end.
+        nan: Whether it may take NaN, and gives that.
+        margin: How much another implementation may differ, relative and absolute; then there are
+            no codes.
+        sources: Of what the result is a function, where it has no codes.
+    """
+    with np.errstate(all="ignore"):
+        results = np.asarray(function(points.values))
+        occur = np.broadcast_to(points.occur, results.shape)
+        nan_found = bool(np.isnan(results[occur]).any())
+        nan = nan or nan_found
+        low = np.where(occur & ~np.isnan(results), results, np.inf).min(axis=0)
+        high = np.where(occur & ~np.isnan(results), results, -np.inf).max(axis=0)
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    # What gives NaN at an end gives anything before.
+    if np.any(low > high) or (not points.every and nan_found):
+        return of_interval(-np.inf, np.inf, nan=True, sources=sources)
+    wider = margin * (np.maximum(np.abs(low), np.abs(high)) + 1) if margin else 0.0
+    plain = of_interval(low - wider, high + wider, points.axis, nan=nan, sources=sources)
+    if not points.every or margin or nan or plain.infinite:
+        return plain
+    for scale, zeropt in scales:
+        found = regrid(results, occur, scale, zeropt, points.axis)
+        if found is not None:
+            return found
+    exponent = exponent_of(results[occur])
+    plain = of_interval(low, high, points.axis, exponent=exponent, sources=sources)
+    return _on_units(results, occur, exponent, points.axis) or on_units(plain)
+
+
+def _on_units(results: Array, occur: Array, exponent: int, axis: int | None) -> Carrier | None:
+    if not LOWEST_EXPONENT <= exponent <= 127:
+        return None
+    unit = np.asarray(2.0**exponent, np.float32)
+    return regrid(results, occur, unit, np.zeros((), np.float32), axis)
+
+
+def regrid(
+    results: Array, occur: Array, scale: Array, zeropt: Array, axis: int | None
+) -> Carrier | None:
+    """The carrier of values that are codes of a scale and a zero-point; None if they are not."""
+    if not np.isfinite(scale).all() or not np.isfinite(zeropt).all():
+        return None
+    with np.errstate(all="ignore"):
+        codes = np.rint(results.astype(np.float64) / scale + zeropt)
+        codes = np.where(np.broadcast_to(scale == 0, codes.shape), np.rint(zeropt), codes)
+        codes = np.where(occur, codes, zeropt)
+        if not np.all(np.abs(codes) <= EXACT) or not np.all((np.rint(codes) == codes) | ~occur):
+            return None
+        values = (codes.astype(np.float32) - zeropt).astype(np.float32) * scale
+    if not np.array_equal(np.where(occur, values, 0), np.where(occur, results, 0)):
+        return None
+    whole = codes.astype(np.int64)
+    lowest = np.where(occur, whole, 2**40).min(axis=0)
+    highest = np.where(occur, whole, -(2**40)).max(axis=0)
+    _, _, step, members = few(whole[occur])
+    if np.any((lowest - lowest.min()) % step):
+        step = 1
+    if lowest.size == 1:
+        lowest, highest = lowest.reshape(()), highest.reshape(())
+    return of_codes(Codes(scale, zeropt, lowest, highest, step, members), axis)

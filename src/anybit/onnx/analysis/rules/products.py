@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conv, ConvTranspose, Gemm and MatMul."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.analysis.carriers import (
+    Carrier,
+    Codes,
+    of_interval,
+    on_units,
+)
+from anybit.onnx.analysis.costs import multiplications
+from anybit.onnx.analysis.layouts import Layout, layout_of
+from anybit.onnx.analysis.products import Accumulator, ProductAnalysis, Sum
+from anybit.onnx.analysis.sums import Parts, accumulator_of, error_of, units_of
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT
+from anybit.onnx.analysis.view import View, given
+from anybit.onnx.graph.constants import Array, are_powers_of_two
+
+
+def product(node: ir.Node, view: View) -> tuple[ProductAnalysis, Carrier | None]:
+    """What is known of a sum of products, and of its result."""
+    layout = layout_of(node, view)
+    found = ProductAnalysis(node, layout, macs=multiplications(node, layout, view))
+    if layout is None:
+        return replace(found, reason="its attributes are none that are known"), None
+    x_value, weight_value = given(node, layout.x), given(node, layout.weight)
+    if x_value is None or weight_value is None:
+        return replace(found, reason="an input is missing"), None
+    x = _along(view.carrier(x_value), layout.x_axis)
+    weight = view.weight(weight_value, layout.weight_axis)
+    found = replace(found, x=x, weight=weight)
+    values = _values(weight_value, weight, view)
+    if values is None:
+        return replace(found, reason="the weight is computed when the model runs"), None
+    try:
+        found = _with_codes(found, layout)
+        return _judged(found, layout, node, values, view)
+    except ValueError as mismatch:
+        return replace(found, reason=f"invalid: {mismatch}"), None
+
+
+def _along(x: Carrier | None, axis: int) -> Carrier | None:
+    """x with channels along that axis, or without any."""
+    return x if x is None or x.axis == axis else x.whole()
+
+
+def _values(value: ir.Value, weight: Carrier | None, view: View) -> Array | None:
+    """The values of a constant weight."""
+    if weight is not None and weight.integers is not None and weight.grid is not None:
+        return weight.grid.decode(weight.integers)
+    array = view.array(value)
+    if array is None or array.dtype != np.float32 or not np.isfinite(array).all():
+        return None
+    return array
+
+
+def _with_codes(found: ProductAnalysis, layout: Layout) -> ProductAnalysis:
+    x, weight = found.x, found.weight
+    if weight is None or weight.codes is None or weight.integers is None:
+        return found
+    if not weight.codes.integral:
+        return found
+    zeropt = weight.broadcast(weight.codes.zeropt).astype(np.int32)
+    codes = weight.integers.astype(np.int32) - zeropt
+    found = replace(found, codes=codes, scale=_scale(weight, layout))
+    if x is None or x.codes is None or found.scale is None or _x_scale(x, layout) is None:
+        return found
+    return replace(found, accumulator=accumulator_of(x, codes, weight, layout))
+
+
+def _scale(weight: Carrier, layout: Layout) -> Array | None:
+    """The scale of the weight per channel of the result; None if one sum has several."""
+    codes = weight.codes
+    assert codes is not None, "asked before"
+    if codes.scale.ndim == 0 or np.all(codes.scale == codes.scale[0]):
+        return np.asarray(codes.scale.flat[0])
+    if weight.axis != layout.weight_axis:
+        return None
+    return np.tile(codes.scale, layout.groups if layout.kind == "ConvTranspose" else 1)
+
+
+def _x_scale(x: Carrier, layout: Layout) -> Array | None:
+    """The scale of x: one number, or one per group; None if one sum has several."""
+    codes = x.codes
+    assert codes is not None, "asked before"
+    if codes.scale.ndim == 0 or np.all(codes.scale == codes.scale[0]):
+        return np.asarray(codes.scale.flat[0])
+    if layout.groups < 2 or codes.scale.size % layout.groups:
+        return None
+    grouped = codes.scale.reshape(layout.groups, -1)
+    return grouped[:, 0] if np.all(grouped == grouped[:, :1]) else None
+
+
+def _judged(
+    found: ProductAnalysis, layout: Layout, node: ir.Node, values: Array, view: View
+) -> tuple[ProductAnalysis, Carrier | None]:
+    parts = Parts(layout.canonical(values.astype(np.float64)))
+    bias_value = None if layout.bias is None else given(node, layout.bias)
+    bias = view.carrier(bias_value)
+    found = replace(found, bias=bias)
+    x = found.x
+    if x is None:
+        return replace(found, reason="nothing is known of its input"), None
+    if not parts.weight.size:
+        return replace(found, reason="the weight has no elements"), None
+    reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))
+    magnitudes = parts.magnitudes(reach)
+    added = _bias_values(bias_value, bias, parts.channels, view)
+    error = error_of(magnitudes + np.abs(added if added is not None else np.inf), parts.terms)
+    total = _sum(found, layout, values, parts, magnitudes, added)
+    found = replace(found, sum=total, error=error)
+    reason = _reason(found, total, added)
+    found = replace(found, exact=not reason, reason=reason)
+    return found, _result(found, layout, parts, total, added)
+
+
+def _bias_values(
+    value: ir.Value | None, bias: Carrier | None, channels: int, view: View
+) -> Array | None:
+    """What is added to each channel: 0 without a bias; None if it is computed, or broadcast."""
+    if value is None:
+        return np.zeros(channels)
+    array = view.array(value)
+    if array is None and bias is not None and bias.integers is not None and bias.grid is not None:
+        array = bias.grid.decode(bias.integers)
+    if array is None or array.dtype.kind not in "fiub" or not array.size:
+        return None
+    if array.size not in (1, channels) or array.size != max(array.shape[-1:], default=1):
+        return None
+    return np.broadcast_to(array.reshape(-1), (channels,)).astype(np.float64)
+
+
+def _sum(
+    found: ProductAnalysis,
+    layout: Layout,
+    values: Array,
+    parts: Parts,
+    magnitudes: Array,
+    added: Array | None,
+) -> Sum:
+    """How long the sums are, in units that all their products are multiples of."""
+    x = found.x
+    assert x is not None, "asked before"
+    reach = magnitudes + (0 if added is None else np.abs(added))
+    off = _off(x, found.weight)
+    if x.exponent is None:
+        return Sum(None, magnitudes, reach, parts.terms, off)
+    unit = x.exponent + units_of(values, layout)
+    size = np.exp2(unit.astype(np.float64))
+    wrong = None
+    if added is not None:
+        misfit = added / size != np.rint(added / size)
+        wrong = float(added[misfit][0]) if misfit.any() else None
+    return Sum(unit, reach / size, reach, parts.terms, off, wrong)
+
+
+def _off(*carriers: Carrier | None) -> float | None:
+    """A scale that is no power of two."""
+    for carrier in carriers:
+        if carrier is not None and carrier.codes is not None:
+            wrong = carrier.codes.scale[~are_powers_of_two(np.abs(carrier.codes.scale))]
+            wrong = wrong[wrong != 0]
+            if wrong.size:
+                return float(wrong.flat[0])
+    return None
+
+
+def _reason(found: ProductAnalysis, total: Sum, added: Array | None) -> str:
+    """Why float32 does not compute the sum exactly; "" if it does."""
+    if not np.isfinite(total.reach).all():
+        return "nothing bounds its input"
+    if total.unit is None:
+        return "its input is not on a grid"
+    usable = (total.unit >= LOWEST_EXPONENT) & (total.unit <= 127)
+    longest = float(total.longest.max())
+    if longest <= EXACT and usable.all() and total.bias is None and added is not None:
+        return ""
+    if total.off is not None and longest > EXACT:
+        return f"a step of {total.off:.6g} is no power of two: products round"
+    if longest > EXACT:
+        return f"sums reach {longest:.4g} units, more than the 2^24 that float32 holds exactly"
+    if added is None:
+        return "the bias is computed when the model runs"
+    if total.bias is not None:
+        return f"the bias {total.bias:.6g} is no multiple of the products' step"
+    return "products are too small for float32"
+
+
+def _result(
+    found: ProductAnalysis, layout: Layout, parts: Parts, total: Sum, added: Array | None
+) -> Carrier | None:
+    """What is known of the sums: their codes where they are exact, bounds else."""
+    x, error = found.x, found.error
+    assert x is not None, "asked before"
+    assert error is not None, "asked before"
+    if added is None or not np.isfinite(total.reach).all():
+        return None
+    low, high = x.lowest, x.highest
+    if layout.padded:
+        low, high = np.minimum(low, 0), np.maximum(high, 0)
+    above, below = np.maximum(parts.weight, 0), np.minimum(parts.weight, 0)
+    highest = parts.summed(above, high) + parts.summed(below, low) + added
+    lowest = parts.summed(above, low) + parts.summed(below, high) + added
+    sources = found.node.outputs[:1]
+    if not found.exact or total.unit is None:
+        # The sums above are rounded too, in float64.
+        if np.any(total.reach + error > np.finfo(np.float32).max):
+            return of_interval(-np.inf, np.inf, nan=True, sources=sources)
+        lowest, highest = lowest - error, highest + error
+        if layout.y_axis is None:
+            lowest, highest = lowest.min(), highest.max()
+        return of_interval(lowest, highest, layout.y_axis, nan=x.nan, sources=sources)
+    unit = int(total.unit.min())
+    counted = _counted(found, layout, added)
+    if counted is not None:
+        return replace(counted, exponent=unit, nan=x.nan)
+    if layout.y_axis is None:
+        lowest, highest = lowest.min(), highest.max()
+    plain = of_interval(lowest, highest, layout.y_axis, exponent=unit, nan=x.nan, sources=sources)
+    return on_units(plain)
+
+
+def _counted(found: ProductAnalysis, layout: Layout, added: Array) -> Carrier | None:
+    """Exact sums with their accumulators for codes, where each channel has one scale."""
+    x, accumulator = found.x, found.accumulator
+    if accumulator is None or x is None or found.scale is None or layout.y_axis is None:
+        return None
+    channels = accumulator.lowest.size
+    x_scale = _x_scale(x, layout)
+    assert x_scale is not None, "there is an accumulator"
+    if x_scale.ndim:
+        x_scale = np.repeat(x_scale, channels // x_scale.size)
+    scale = np.asarray(x_scale * found.scale, np.float32)
+    exact = x_scale.astype(np.float64) * np.asarray(found.scale, np.float64)
+    if np.any(scale != exact) or np.any(scale == 0) or scale.size not in (1, channels):
+        return None
+    offset = added / scale
+    if np.any(offset != np.rint(offset)) or np.any(np.abs(offset) > EXACT):
+        return None
+    return _of_sums(accumulator, scale, offset.astype(np.int64), layout.y_axis)
+
+
+def _of_sums(accumulator: Accumulator, scale: Array, offset: Array, axis: int) -> Carrier | None:
+    lowest, highest = accumulator.lowest + offset, accumulator.highest + offset
+    if max(np.abs(lowest).max(), np.abs(highest).max()) > EXACT:
+        return None
+    none = np.zeros((), np.float32)
+    axis_found, codes = Codes(scale, none, lowest, highest).uniform(axis)
+    exact = codes.scale.astype(np.float64)
+    ends = np.stack([codes.lowest * exact, codes.highest * exact])
+    return Carrier(ends.min(axis=0), ends.max(axis=0), axis_found, None, False, codes)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our operators, QuantizeLinear and DequantizeLinear."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_codes, of_interval
+from anybit.onnx.analysis.constants import of_integers, with_codes
+from anybit.onnx.analysis.points import Points, image, points_of, regrid
+from anybit.onnx.analysis.units import EXACT
+from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float
+from anybit.onnx.folding.evaluation import evaluate_operator
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.operators.registry import keywords_of
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import dtype_of, is_quantize, scaling_of
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
+from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
+
+# Formats of more values are described by their bounds.
+_MOST_VALUES = 2**12
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def quantized(node: ir.Node, view: View) -> Carrier | None:
+    """Any quantizer: a node of ours, or one of ONNX's own two."""
+    found = quantizer_of(node, view.traces)
+    if not isinstance(found, OwnQuantizer):
+        return _linear(node, view)
+    if not is_float(node.outputs[0]) or not found.known or found.operator.result_dtype:
+        return None
+    grid, allowed = _integer_grid(found.grid)
+    constant = _of_constant(found, grid, allowed, view)
+    if constant is not None:
+        return constant
+    return _of_activation(found, grid, allowed, view)
+
+
+def _integer_grid(
+    grid: Grid | None,
+) -> tuple[IntegerGrid | None, range | frozenset[int] | None]:
+    """The grid in terms of integers, and which of them there are.
+
+    The numbers of a small floating-point format are integers times its smallest one.
+    """
+    if not isinstance(grid, FloatGrid):
+        return grid, None if grid is None else grid.codes
+    form = grid.format
+    unit, largest = form.smallest_subnormal, form.max_val / form.smallest_subnormal
+    if not largest <= EXACT or 2.0 ** (form.bits + 1) > _MOST_VALUES or not grid.scale.size:
+        return None, None
+    scale = np.asarray(grid.scale * np.float32(unit), np.float32)
+    if not np.array_equal(scale.astype(np.float64), grid.scale.astype(np.float64) * unit):
+        return None, None
+    members = frozenset(int(value / unit) for value in form.values())
+    codes = range(-int(largest), int(largest) + 1)
+    return IntegerGrid(scale, np.zeros((), np.float32), codes), members
+
+
+def _of_constant(
+    found: OwnQuantizer,
+    grid: IntegerGrid | None,
+    allowed: range | frozenset[int] | None,
+    view: View,
+) -> Carrier | None:
+    arrays = [None if value is None else view.array(value) for value in found.node.inputs]
+    x = arrays[0] if arrays else None
+    if x is None or grid is None or allowed is None or not view.afford(x.size):
+        return None
+    try:
+        values = evaluate_operator(found.node, found.operator, arrays)
+    except ModelError:  # told with its parameters
+        return None
+    return with_codes(values, grid, allowed) if values.dtype == np.float32 else None
+
+
+def _of_activation(
+    found: OwnQuantizer,
+    grid: IntegerGrid | None,
+    allowed: range | frozenset[int] | None,
+    view: View,
+) -> Carrier | None:
+    node = found.node
+    x = view.carrier(node.inputs[0])
+    aligned = _aligned([view.array(each) for each in node.inputs[1:]])
+    if aligned is None:
+        return _of_elements(grid, allowed, nan=(x or unknown(node.inputs[0])).nan)
+    axis, arrays = aligned
+    if x is None:
+        x = unknown(node.inputs[0])
+    points = points_of(x, axis)
+
+    def function(values: Array) -> Array:
+        keywords = keywords_of(node, found.operator)
+        return np.asarray(found.operator.function(values, *arrays, **keywords))
+
+    try:
+        nan = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())
+        plain = image(points, function, (), nan=nan)
+        if grid is None:
+            return plain
+        return _on_grid(function, points, grid, allowed, nan=plain.nan) or plain
+    except (TypeError, ValueError):  # parameters that it refuses: told with them
+        return None
+
+
+def _on_grid(
+    function: object,
+    points: Points,
+    grid: IntegerGrid,
+    allowed: range | frozenset[int] | None,
+    *,
+    nan: bool,
+) -> Carrier | None:
+    layout = grid.channels
+    if layout is None or not callable(function):
+        return None
+    with np.errstate(all="ignore"):
+        results = np.asarray(function(points.values))
+    occur = np.broadcast_to(points.occur, results.shape)
+    if np.isnan(results[occur]).any():
+        return _of_all(grid, allowed, nan=nan)
+    axis = points.axis if points.axis is not None else layout.axis
+    found = regrid(results, occur, layout.scale, layout.zeropt, axis)
+    if found is None or found.codes is None:
+        return None
+    codes = replace(found.codes, allowed=allowed)
+    if not points.every:
+        among = None if allowed is None or isinstance(allowed, range) else allowed
+        codes = replace(codes, step=grid.codes.step, members=among)
+    return replace(found, codes=codes, nan=nan)
+
+
+def _of_all(
+    grid: IntegerGrid, allowed: range | frozenset[int] | None, *, nan: bool
+) -> Carrier | None:
+    """All values of a grid."""
+    layout = grid.channels
+    if layout is None or layout.scale.size > MOST_CHANNELS:
+        return None
+    lowest, highest = (np.asarray(each, np.int64) for each in (grid.lowest, grid.highest))
+    members = None if allowed is None or isinstance(allowed, range) else allowed
+    step = grid.codes.step
+    codes = Codes(layout.scale, layout.zeropt, lowest, highest, step, members, allowed)
+    return of_codes(codes, layout.axis, nan=nan)
+
+
+def _of_elements(
+    grid: IntegerGrid | None, allowed: range | frozenset[int] | None, *, nan: bool
+) -> Carrier | None:
+    """A grid with a scale per element, as a whole."""
+    if grid is None or not 0 < grid.scale.size <= 2**16 or not 0 < grid.zeropt.size <= 2**16:
+        return None
+    scale, zeropt = np.broadcast_arrays(grid.scale, grid.zeropt)
+    lowest, highest = (np.asarray(each, np.int64) for each in (grid.lowest, grid.highest))
+    flat = scale.reshape(-1), zeropt.reshape(-1)
+    codes = Codes(*flat, lowest, highest, grid.codes.step, allowed=allowed)
+    found = of_codes(codes, -1, nan=nan)
+    return None if found is None else found.whole()
+
+
+def unknown(value: ir.Value | None) -> Carrier:
+    """What is known of a tensor of which nothing is known: an input holds numbers."""
+    if value is not None and value.is_graph_input():
+        return of_interval(-_LARGEST, _LARGEST)
+    return of_interval(-np.inf, np.inf, nan=True)
+
+
+def _aligned(arrays: Sequence[Array | None]) -> tuple[int | None, list[Array | None]] | None:
+    """Parameters as numbers or one per channel, and the axis; None if several axes vary."""
+    axes, flat = set(), []
+    for array in arrays:
+        layout = None if array is None else channels_of_constant(array)
+        if array is not None and layout is None:
+            return None
+        flat.append(None if layout is None else layout[1])
+        axes.add(None if layout is None else layout[0])
+    axes.discard(None)
+    if len(axes) > 1:
+        return None
+    return next(iter(axes), None), flat
+
+
+def _linear(node: ir.Node, view: View) -> Carrier | None:
+    source = given(node, 0)
+    if source is None:
+        return None
+    try:
+        if is_quantize(node):
+            return _quantized(node, view)
+        grid = scaling_of(node, dtype_of(source)).grid
+    except Inexpressible:
+        return None
+    codes, layout = view.carrier(source), grid.channels
+    if not isinstance(grid, IntegerGrid) or layout is None:
+        return None
+    if codes is None or codes.codes is None:
+        return _of_all(grid, grid.codes, nan=False)
+    if codes.integers is not None:
+        return of_integers(
+            codes.integers, layout.scale, layout.zeropt, layout.axis, codes.codes.allowed
+        )
+    if layout.axis is not None and codes.axis not in (None, layout.axis):
+        codes = codes.whole()
+    if codes.codes is None:
+        return None
+    axis = layout.axis if codes.axis is None else codes.axis
+    return of_codes(replace(codes.codes, scale=layout.scale, zeropt=layout.zeropt), axis)
+
+
+def _quantized(node: ir.Node, view: View) -> Carrier | None:
+    """The integers that a QuantizeLinear gives."""
+    scaling = scaling_of(node)
+    grid, layout = scaling.grid, scaling.layout
+    if not isinstance(grid, IntegerGrid):
+        return None
+    x = view.carrier(node.inputs[0]) or unknown(node.inputs[0])
+    points = points_of(x, layout.axis)
+
+    def function(values: Array) -> Array:
+        codes = np.rint(values / layout.scale).astype(np.float64) + layout.zeropt
+        return np.clip(codes, grid.lowest, grid.highest).astype(np.float32)
+
+    found = image(
+        points, function, [(np.ones((), np.float32), np.zeros((), np.float32))], nan=False
+    )
+    if found.codes is None:
+        one, none = np.ones((), np.float32), np.zeros((), np.float32)
+        ends = found.lowest.astype(np.int64), found.highest.astype(np.int64)
+        found = of_codes(Codes(one, none, *ends), found.axis) or found
+    # What it makes of NaN is up to the runtime.
+    if x.nan or found.nan:
+        found = of_interval(grid.lowest, grid.highest, exponent=0)
+    if found.codes is None:
+        return found
+    return replace(found, codes=replace(found.codes, allowed=grid.codes))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sum of products can be, from its parts: the theory.
+
+If every x is a multiple of 2^p, every weight of a channel one of 2^r, and the sum of their largest
+magnitudes at most 2^24 units of 2^(p + r), then each product and each partial sum, in any order and
+with or without fused operations, is a float32: nothing rounds.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.layouts import Layout
+from anybit.onnx.analysis.products import Accumulator
+from anybit.onnx.analysis.units import LOWEST_EXPONENT, exponents_of
+from anybit.onnx.graph.constants import Array
+
+_ROUNDING = 2.0**-24
+_TINY = 2.0**LOWEST_EXPONENT
+# No accumulator of that many units is counted in int64.
+_MOST = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A weight as groups x channels x channels of x x taps, and its sums per channel."""
+
+    weight: Array
+
+    @property
+    def channels(self) -> int:
+        return math.prod(self.weight.shape[:2])
+
+    def per_channel(self, array: Array) -> Array:
+        return array.reshape(self.channels, *array.shape[2:])
+
+    def magnitudes(self, reach: Array) -> Array:
+        """Per channel the sum of |weight| * reach, with a reach per channel of x, or one."""
+        return self.summed(np.abs(self.weight), reach)
+
+    def summed(self, weight: Array, factor: Array) -> Array:
+        taps = weight.sum(axis=3)
+        return self.per_channel((taps * self._grouped(factor)).sum(axis=2))
+
+    def _grouped(self, factor: Array) -> Array:
+        """A number per channel of x in the shape that broadcasts to the weight without taps."""
+        if factor.ndim == 0:
+            return factor
+        groups, _, inner, _ = self.weight.shape
+        if factor.size != groups * inner:
+            raise ValueError("x has another number of channels than its weight")
+        return factor.reshape(groups, 1, inner)
+
+    @property
+    def terms(self) -> Array:
+        return self.per_channel((self.weight != 0).sum(axis=(2, 3)))
+
+
+def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) -> Accumulator | None:
+    """The integers that the sum can be.
+
+    Raises:
+        ValueError: Sizes that do not fit.
+    """
+    if x.codes is None or weight.codes is None or not x.codes.integral:
+        return None
+    parts = Parts(layout.canonical(codes.astype(np.int64)))
+    low, high = x.codes.centered
+    if layout.padded:
+        low, high = np.minimum(low, 0), np.maximum(high, 0)
+    count = math.prod(parts.weight.shape[2:])
+    ends = _any_ends(weight)
+    corners = [a * b * count for a in ends for b in (int(low.min()), int(high.max()))]
+    if max(map(abs, corners)) >= _MOST:
+        return None
+    above, below = np.maximum(parts.weight, 0), np.minimum(parts.weight, 0)
+    highest = parts.summed(above, high) + parts.summed(below, low)
+    lowest = parts.summed(above, low) + parts.summed(below, high)
+    return Accumulator(lowest, highest, min(*corners, 0), max(*corners, 0))
+
+
+def _any_ends(weight: Carrier) -> tuple[int, int]:
+    """The lowest and the highest code - zeropt of a weight's type."""
+    codes = weight.codes
+    assert codes is not None, "asked before"
+    if codes.allowed is None:
+        low, high = codes.centered
+        reach = max(abs(int(low.min())), abs(int(high.max())))
+        return -reach, reach
+    zeropt = codes.zeropt.astype(np.int64)
+    return min(codes.allowed) - int(zeropt.max()), max(codes.allowed) - int(zeropt.min())
+
+
+def units_of(values: Array, layout: Layout) -> Array:
+    """Per channel of the result the exponent of which all weights are multiples."""
+    parts = Parts(layout.canonical(values))
+    exponents = np.where(parts.weight == 0, 2**10, exponents_of(parts.weight))
+    found = parts.per_channel(exponents.min(axis=(2, 3), initial=2**10))
+    return np.where(found == 2**10, 0, found)
+
+
+def error_of(reach: Array, terms: Array) -> Array:
+    """By how much sums of so many terms, of so large magnitudes together, are off at most.
+
+    Each of the evaluations compared rounds the scale, the products, the sums and the bias.
+    """
+    rounded = (terms + 6) * _ROUNDING
+    with np.errstate(all="ignore"):
+        gamma = np.where(rounded < 0.5, rounded / (1 - rounded), np.inf)
+        return np.asarray(gamma * reach + (terms + 6) * _TINY)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a run gives is what the analysis allowed."""
+
+import numpy as np
+import pytest
+from carried import followed
+from hypothesis import given, settings
+from random_graphs import RandomGraph, graphs
+
+from anybit.onnx.analysis.carriers import Codes, of_codes
+
+STEPS = Codes(
+    np.float32(1 / 16).reshape(()),
+    np.zeros((), np.float32),
+    np.asarray(-128, np.int64),
+    np.asarray(128, np.int64),
+)
+
+
+@pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
+@pytest.mark.parametrize("exact", [True, False], ids=["powers of two", "any scales"])
+def test_random_graphs(exact: bool, fold: bool) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(graphs(exact=exact))
+    def check(graph: RandomGraph) -> None:
+        followed(graph.proto, {"x": graph.x}, fold=fold)
+        followed(graph.proto, {"x": graph.x}, {"x": of_codes(STEPS)}, fold=fold)
+
+    check()

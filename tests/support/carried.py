@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the values of a run are what an analysis says of them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from anybit.onnx.analysis.analysis import Analysis, analyze
+from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.passes import (
+    FoldConstants,
+    InferShapes,
+    InlineFunctions,
+    Normalize,
+    StandardLayout,
+)
+from anybit.onnx.runtime import evaluate
+
+
+def prepared(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
+    """A model as the analysis takes it, its quantized weights folded or not."""
+    model = ir.serde.deserialize_model(proto)
+    for each in (
+        InlineFunctions(),
+        Normalize(),
+        StandardLayout(),
+        InferShapes(),
+        FoldConstants(operators=fold, codes=fold),
+        InferShapes(),
+    ):
+        each(model)
+    return model
+
+
+def followed(
+    proto: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    inputs: Mapping[str, Carrier] | None = None,
+    *,
+    fold: bool = False,
+) -> Analysis:
+    """The analysis of a model, of which a run shows that it is right."""
+    model = prepared(proto, fold=fold)
+    analysis = analyze(model, inputs)
+    arrays = values_in_run(model, feeds)
+    for value, carrier in analysis.carriers.items():
+        array = array_of(value) if is_constant(value) else arrays.get(str(value.name))
+        if array is not None:
+            check_carrier(str(value.name), carrier, array)
+    for product in analysis.products:
+        check_product(product, arrays)
+    return analysis
+
+
+def values_in_run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every tensor of a run of the graph as it is written, by name."""
+    fragment = model.clone()
+    outputs = [value for node in fragment.graph for value in node.outputs if value.name]
+    fragment.graph.outputs[:] = outputs
+    arrays = evaluate(fragment, feeds)
+    arrays |= feeds
+    for value in model.graph.initializers.values():
+        arrays[str(value.name)] = array_of(value)
+    return arrays
+
+
+def check_carrier(name: str, carrier: Carrier, array: np.ndarray) -> None:
+    """AssertionError if a value is none that the carrier allows."""
+    values = array.astype(np.float64)
+    assert carrier.nan or not np.isnan(values).any(), name
+    values = np.where(np.isnan(values), carrier.broadcast(carrier.lowest), values)
+    if not values.size:
+        return
+    assert np.all(values >= carrier.broadcast(carrier.lowest)), (name, carrier)
+    assert np.all(values <= carrier.broadcast(carrier.highest)), (name, carrier)
+    if carrier.exponent is not None:
+        units = values[np.isfinite(values)] / 2.0**carrier.exponent
+        assert np.all(units == np.rint(units)), (name, carrier)
+    if carrier.integers is not None:
+        assert np.array_equal(carrier.grid.decode(carrier.integers), array), name
+    if carrier.codes is not None:
+        check_codes(name, carrier, values)
+
+
+def check_codes(name: str, carrier: Carrier, values: np.ndarray) -> None:
+    codes, grid = carrier.codes, carrier.grid
+    with np.errstate(all="ignore"):
+        found = np.rint(values / grid.scale + grid.zeropt)
+    found = np.where(np.isfinite(found), found, carrier.broadcast(codes.lowest)).astype(np.int64)
+    assert np.array_equal(grid.decode(found).astype(np.float64), values), (name, carrier)
+    allowed = codes.allowed or codes.hull
+    channels = [found] if carrier.axis is None else np.moveaxis(found, carrier.axis, 0)
+    for index, channel in enumerate(channels):
+        possible = codes.of_channel(index)
+        for code in np.unique(channel).tolist():
+            assert code in possible, (name, code, possible, carrier)
+            assert code in allowed, (name, code, carrier)
+
+
+def check_product(product: ProductAnalysis, arrays: Mapping[str, np.ndarray]) -> None:
+    """AssertionError if the sum is off by more than it may be, or the accumulators too large."""
+    layout, node = product.layout, product.node
+    if layout is None or product.error is None:
+        return
+    given = [None if each is None else arrays[str(each.name)] for each in node.inputs]
+    axis = layout.y_axis
+    y = arrays[str(node.outputs[0].name)].astype(np.float64)
+    exact = in_float64(node, given)
+
+    def broadcast(array: np.ndarray) -> np.ndarray:
+        if array.ndim == 0 or axis is None:
+            return array.max()
+        return array.reshape(-1, *[1] * (-axis - 1))
+
+    off = np.abs(y - exact)
+    assert np.all(off <= broadcast(product.error)), product.node.name
+    if product.exact:
+        assert np.array_equal(y, exact), product.node.name
+    if product.accumulator is None:
+        return
+    centered = list(given[:2])
+    x = product.x
+    codes = np.rint(given[layout.x] / np.where(x.grid.scale == 0, 1, x.grid.scale))
+    centered[layout.x] = codes
+    centered[layout.weight] = product.codes
+    sums = in_float64(node, centered)
+    low, high = product.accumulator.lowest, product.accumulator.highest
+    if axis is None:
+        low, high = low.min(), high.max()
+    assert np.all(sums >= broadcast(np.asarray(low)) if axis is not None else sums >= low)
+    assert np.all(sums <= broadcast(np.asarray(high)) if axis is not None else sums <= high)
+    scale = broadcast(np.asarray(product.scale))
+    x_scale = x.codes.scale
+    if x_scale.ndim == 0:
+        bias = 0.0
+        if len(given) > 2 and given[2] is not None:
+            bias = given[2].reshape(-1, *[1] * (-axis - 1)).astype(np.float64)
+        tail = np.float32(sums) * np.float32(x_scale * scale)
+        reference = np.float32(tail + np.float32(bias)).astype(np.float64)
+        assert np.all(np.abs(y - reference) <= 2 * broadcast(product.error))
+
+
+def in_float64(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray:
+    """What a node gives in float64."""
+    names = [None if each is None else f"i{index}" for index, each in enumerate(inputs)]
+    proto = ir.serde.serialize_node(node)
+    del proto.input[:], proto.output[:]
+    proto.input.extend(name or "" for name in names)
+    proto.output.append("y")
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [proto],
+        "one",
+        [value(name, onnx.TensorProto.DOUBLE, None) for name in names if name],
+        [value("y", onnx.TensorProto.DOUBLE, None)],
+    )
+    imports = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
+    feeds = {
+        name: each.astype(np.float64)
+        for name, each in zip(names, inputs, strict=True)
+        if name and each is not None
+    }
+    return ReferenceEvaluator(model).run(None, feeds)[0]
