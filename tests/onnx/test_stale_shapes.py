@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
@@ -120,3 +121,78 @@ def test_sizes_that_are_known_are_constants() -> None:
     kinds = [node.op_type for node in anybit.clean(proto).model.graph]
     assert kinds == ["Relu", "Mul", "IntQuant"]
     np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], reference(proto))
+
+
+# How many numbers are not 0 follows from no shape; whoever wrote the file had one of them.
+DEPENDENT = """<ir_version: 8, opset_import: ["": 17 {imports}]>
+g (float[2, 3] x) => (int64[2] sizes, int64[2, 1] places, float[1] y)
+<int64[2, 1] found, bool[2, 3] above, float[1] chosen, float zero = {{0}}>
+{{
+  found = {operator}(x)
+  places = Identity(found)
+  sizes = Shape(places)
+  above = Greater(x, zero)
+  chosen = Compress(x, above)
+  y = Neg(chosen)
+}}"""
+
+
+def dependent(operator: str = "NonZero", imports: str = "") -> onnx.ModelProto:
+    return parser.parse_model(DEPENDENT.format(operator=operator, imports=imports))
+
+
+def sizes(model: ir.Model) -> dict[str, list[int | None]]:
+    values = (value for node in model.graph for value in node.outputs)
+    return {
+        str(each.name): [size if isinstance(size, int) else None for size in each.shape]
+        for each in values
+    }
+
+
+@pytest.mark.parametrize("form", ["", "qonnx", "standard", "qdq"])
+def test_sizes_that_depend_on_data_are_free(form: str) -> None:
+    made = anybit.convert(dependent(), to=form) if form else anybit.clean(dependent())
+    found = sizes(made.model)
+    assert [found[name] for name in ("places", "above", "chosen", "y")] == [
+        [2, None],
+        [2, 3],
+        [None],
+        [None],
+    ]
+    (remark,) = [each for each in made.remarks if "depend on the data" in each]
+    assert "sizes that depend on the data are free, not fixed: " in remark
+    assert all(name in remark for name in ("places", "chosen", "y"))
+    plain = ort.InferenceSession(ir.to_proto(made.model).SerializeToString())
+    ones = np.ones((2, 3), np.float32)
+    assert plain.run(["sizes"], {"x": ones})[0].tolist() == [2, 6]
+    again = anybit.clean(made.model)
+    assert sizes(again.model).items() <= found.items()
+    assert again.remarks == ()
+
+
+def test_declarations_behind_other_operators_stay() -> None:
+    found = sizes(anybit.clean(dependent("mine.Found", ', "mine": 1')).model)
+    assert (found["places"], found["chosen"]) == ([2, 1], [None])
+
+
+def test_a_model_that_cannot_be_inferred_keeps_its_shapes() -> None:
+    proto = dependent()
+    proto.graph.node[-1].op_type = "Not"  # of floats, at which inference ends
+    cleaned = anybit.clean(proto)
+    assert sizes(cleaned.model)["y"] == [1]
+    assert cleaned.remarks == ()
+
+
+def test_the_state_of_a_loop_has_free_sizes() -> None:
+    loop = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (int64 n, float[1] x) => (float[1] y) <bool yes = {1}, float[1] y> {
+      y = Loop <body = body (int64 i, bool go, float[1] v) => (bool on, float[1] w) {
+        on = Identity(go)
+        w = Concat<axis = 0>(v, v)
+      }> (n, yes, x)
+    }""")
+    cleaned = anybit.clean(loop)
+    assert sizes(cleaned.model)["y"] == [None]
+    body = cleaned.model.graph[0].attributes["body"].as_graph()
+    assert [isinstance(size, int) for value in body.inputs for size in value.shape] == [False]
+    assert cleaned.remarks

@@ -24,7 +24,10 @@ def clean(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The result.")],
     batch: Annotated[
         str | None,
-        typer.Option(metavar="N|dynamic", help="The rows of inputs and outputs: a number, or any."),
+        typer.Option(
+            metavar="N|dynamic",
+            help="The rows of inputs and outputs: a number, or dynamic for any.",
+        ),
     ] = None,
     keep_quantizers: Annotated[
         bool, typer.Option("--keep-quantizers", help="Do not compute quantized weights.")
@@ -57,6 +60,8 @@ def clean(
     after = sum(1 for _ in cleaned.model.graph.all_nodes())
     nodes = f"{counted(after, 'node')} (was {before})"
     _say(f"{output} written: {nodes}, {file_size(output)} (was {size})")
+    for remark in cleaned.remarks:
+        _say(f"note: {remark}")
     if target is not None:
         takes = ", ".join(map(str, declared_inputs(cleaned.model.graph, str(output))))
         left = len(check_model(cleaned, target))

@@ -19,6 +19,7 @@ from anybit.onnx.passes import (
     ChannelsLast,
     ExtractConvBias,
     FoldConstants,
+    FreeSizes,
     GemmToMatMul,
     InferShapes,
     MoveTransposes,
@@ -28,7 +29,7 @@ from anybit.onnx.passes import (
     StandardLayout,
     UseNames,
 )
-from anybit.onnx.preparation import apply, inline
+from anybit.onnx.preparation import apply, inline, reported
 
 _Steps: TypeAlias = tuple[Callable[[], InPlacePass], ...]
 
@@ -42,9 +43,15 @@ _STEPS: Mapping[str, _Steps] = {
 
 @dataclass(frozen=True)
 class Cleaned(Result):
-    """The result of `clean`: a model, which can be saved and used as a source."""
+    """The result of `clean`: a model, which can be saved and used as a source.
+
+    Attributes:
+        model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
+        remarks: What there is to know of it, one line each.
+    """
 
     model: ir.Model = field(repr=False)
+    remarks: tuple[str, ...] = ()
 
 
 def clean(
@@ -59,8 +66,8 @@ def clean(
     * Operators under one name, with all attributes; no local functions; the lowest IR version.
     * Constants computed: quantized weights, scales, shapes.
     * No dead nodes, no identities, no unused constants and imports.
-    * Every node has a name of its own, every value the type and shape that can be inferred.
-      Inputs and outputs keep their names and their order.
+    * Every node has a name of its own, every value the type and shape that can be inferred; sizes
+      that depend on the data are free. Inputs and outputs keep their names and their order.
 
     Every result is bit for bit what it was. Cleaning twice gives the same bytes.
 
@@ -92,10 +99,11 @@ def clean(
     if steps:
         apply(model, source, *(step() for step in steps), simplify)
     apply(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
+    freed = reported(model, source, FreeSizes())
     if names:
         apply(model, source, UseNames(names))
         _sort_constants(model.graph)
-    return Cleaned(model)
+    return Cleaned(model, freed.remarks)
 
 
 def _sort_constants(graph: ir.Graph) -> None:

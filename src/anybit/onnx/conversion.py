@@ -17,6 +17,7 @@ from anybit.onnx.operators.registry import operators_in, versions_of
 from anybit.onnx.passes import (
     AddFunctions,
     FoldConstants,
+    FreeSizes,
     FromQdq,
     InferShapes,
     LiftOpset,
@@ -27,7 +28,7 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.passes.to_qdq import needed_opset
-from anybit.onnx.preparation import apply, errors_named_after, inline
+from anybit.onnx.preparation import apply, errors_named_after, inline, reported
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
@@ -92,8 +93,8 @@ def convert(
         runtime: What the result is for: "onnxruntime", "onnxruntime=1.20" or another version from
             1.17 on, "web", "openvino", or "any", for which nothing is tried. It limits the opset.
         allow_approximate: Convert also what has no exact counterpart; `steps` says what changes.
-        opset_limit: The newest opset to use: 21 does without 2-bit types, 20 without 4- and 16-bit
-            ones.
+        opset_limit: The newest opset to use: 21 avoids 2-bit types, 20 also those of 4 and 16
+            bits.
 
     Raises:
         ModelError: The model cannot be read, or a node cannot be converted without changing a
@@ -157,7 +158,8 @@ def _converted(source: Source, form: Form, options: _Options) -> Conversion:
             work.expand(work.lower_to_native(form))
     if form is not Form.QONNX:
         work.name_foreign()
-    return Conversion(work.finished(), form, tuple(work.steps), tuple(work.remarks))
+    model = work.finished()
+    return Conversion(model, form, tuple(work.steps), tuple(work.remarks))
 
 
 class _Work:
@@ -227,6 +229,7 @@ class _Work:
 
     def finished(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
+        self.remarks.extend(self._reported(FreeSizes()).remarks)
         return self._model
 
     def _run(self, *passes: InPlacePass) -> None:
@@ -234,8 +237,7 @@ class _Work:
 
     def _reported(self, each: InPlacePass) -> Report:
         """Run a pass and keep its steps."""
-        (report,) = apply(self._model, self._source, each)
-        assert isinstance(report, Report), "passes that change quantizers give one"
+        report = reported(self._model, self._source, each)
         self.steps.extend(report.steps)
         return report
 

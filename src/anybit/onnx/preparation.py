@@ -18,6 +18,7 @@ from anybit.onnx.passes import (
     Normalize,
     StandardLayout,
 )
+from anybit.onnx.report import Report
 
 
 def prepare(source: Source) -> ir.Model:
@@ -63,6 +64,13 @@ def apply(
     """Run passes in turn. Errors get the name of the file that the model comes from."""
     with errors_named_after(source):
         return tuple(each(model) for each in passes)
+
+
+def reported(model: ir.Model, source: Source, each: ir.passes.InPlacePass) -> Report:
+    """Run a pass that says what it did."""
+    (report,) = apply(model, source, each)
+    assert isinstance(report, Report), "asked of such passes only"
+    return report
 
 
 @contextlib.contextmanager

@@ -33,7 +33,9 @@ class Report(PassResult):
     Attributes:
         steps: One per node that was changed, or that could not be.
         left: Why nodes stay for another pass, by the name of their output.
+        remarks: What there is to know of the whole model, one line each.
     """
 
     steps: tuple[Step, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()

@@ -28,10 +28,12 @@ def declarable(model: ir.Model) -> Iterator[ir.Value]:
 
 def note(value: ir.Value, shape: ir.Shape | None) -> None:
     """Keep what follows for a value; None if nothing does."""
-    if shape is None:
-        value.meta.pop(_FOLLOWS, None)
-    else:
-        value.meta[_FOLLOWS] = shape.copy()
+    value.meta[_FOLLOWS] = None if shape is None else shape.copy()
+
+
+def is_noted(value: ir.Value) -> bool:
+    """Whether it was asked what follows for the value: it was there when shapes were inferred."""
+    return _FOLLOWS in value.meta
 
 
 def noted(value: ir.Value) -> ir.Shape | None:
@@ -71,12 +73,12 @@ def _merged_size(
 ) -> int | ir.SymbolicDim:
     if isinstance(follows, int) or (isinstance(declared, int) and _is_free(follows)):
         return follows
-    named = isinstance(declared, int) or declared.value is not None
-    return declared if named else follows
+    return declared if isinstance(declared, int) or _is_free(declared) else follows
 
 
 def _is_free(size: int | ir.SymbolicDim) -> bool:
-    """Whether it is a size that the model names; inference calls those that it does not know so."""
+    """Whether it is a size that the model names; inference calls those that it does not know unk__0
+    and so on, differently each time."""
     return isinstance(size, ir.SymbolicDim) and not str(size.value or "unk__").startswith("unk__")
 
 

@@ -11,6 +11,7 @@ from anybit.onnx.passes.drop_zeros import DropZeros
 from anybit.onnx.passes.extract_conv_bias import ExtractConvBias
 from anybit.onnx.passes.fix_reshapes import FixReshapes
 from anybit.onnx.passes.fold_constants import FoldConstants
+from anybit.onnx.passes.free_sizes import FreeSizes
 from anybit.onnx.passes.from_qdq import FromQdq
 from anybit.onnx.passes.gemm_to_matmul import GemmToMatMul
 from anybit.onnx.passes.infer_shapes import InferShapes
@@ -38,6 +39,7 @@ __all__ = [
     "ExtractConvBias",
     "FixReshapes",
     "FoldConstants",
+    "FreeSizes",
     "FromQdq",
     "GemmToMatMul",
     "InferShapes",

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Free the sizes that a file fixes without a reason."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass
+
+from anybit.onnx.graph.shapes import declarable, is_noted, noted
+from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.report import Report
+from anybit.text import listed
+
+
+class FreeSizes(InPlacePass):
+    """Sizes that are declared, and follow from no input and no initializer, are free.
+
+    They may be true of the data that somebody once had, as how many elements of x are not zero,
+    and ONNX Runtime's optimizer computes with them. Shapes have been inferred before. Where nothing
+    can be inferred, behind operators that ONNX does not have, declarations are all there is: they
+    stay.
+    """
+
+    def call(self, model: ir.Model) -> Report:
+        unknown = _behind_unknown_operators(model)
+        values = [each for each in declarable(model) if is_noted(each) and each not in unknown]
+        if all(noted(value) is None for value in values):  # the model cannot be inferred
+            return Report(model, False)
+        freed = [str(value.name) for value in values if _free(value)]
+        remark = f"sizes that depend on the data are free, not fixed: {listed(freed)}"
+        return Report(model, bool(freed), remarks=(remark,) * bool(freed))
+
+
+def _free(value: ir.Value) -> bool:
+    declared = value.shape
+    if declared is None:
+        return False
+    follows = noted(value)
+    if follows is None or len(follows) != len(declared):
+        follows = ir.Shape([None] * len(declared))
+    sizes = [
+        size if isinstance(claimed, int) and not isinstance(size, int) else claimed
+        for size, claimed in zip(follows, declared, strict=True)
+    ]
+    value.shape = ir.Shape(sizes)
+    return value.shape != declared
+
+
+def _behind_unknown_operators(model: ir.Model) -> set[ir.Value]:
+    """What is computed by operators that inference does not know, or from that.
+
+    Where there are any, branches and loops may give, or read, what comes from them.
+    """
+    nodes = list(model.graph.all_nodes())
+    found: set[ir.Value] = set()
+    if all(map(_is_known, nodes)):
+        return found
+    for node in nodes:
+        graphs = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
+        if graphs or not _is_known(node) or any(value in found for value in node.inputs):
+            found.update(node.outputs)
+            found.update(value for graph in graphs for value in graph.inputs)
+    return found
+
+
+def _is_known(node: ir.Node) -> bool:
+    return node.domain == "" or bool(versions_of(node.domain, node.op_type))
+
+
+def _graphs(attribute: ir.Attr) -> list[ir.Graph]:
+    if attribute.type is ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return list(attribute.as_graphs()) if attribute.type is ir.AttributeType.GRAPHS else []
