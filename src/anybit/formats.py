@@ -42,8 +42,8 @@ class FloatFormat:
         name: What `str` gives. Formats that differ in the name only are equal.
 
     Raises:
-        ValueError: A width or bias out of range, a max_val that is no normal value of the format,
-            a format with values that float64 does not have.
+        ValueError: A width or bias out of range, a max_val that is not a normal value of the
+            format, a format with values that float64 does not have.
 
     >>> FloatFormat(2, 1).values()[-4:]
     array([2., 3., 4., 6.])

@@ -150,7 +150,7 @@ def _joined(name: str, parts: list[dict[str, Array]], rows: set[int]) -> Array:
     arrays = [part[name] for part in parts]
     if any(array.ndim == 0 or len(array) not in rows for array in arrays):
         raise ModelError(
-            f"output {name!r} has no row per input row, so that the results of "
+            f"output {name!r} does not have one row per input row, so that the results of "
             f"{len(parts)} slices cannot be joined: pass one slice at a time"
         )
     return np.concatenate(arrays)

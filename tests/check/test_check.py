@@ -62,8 +62,8 @@ REMARKS = {
     "subnormals": (minifloat(has_subnormal=0), "no-subnormals", "has_subnormal=0"),
     "max_val 500": (minifloat(500), "limit-not-reached", "max_val 500 is above 480"),
     "max_val 450": (minifloat(450), "limit-off-grid", "max_val 450 is not a value of"),
-    "ratio 3": (requantizer(out_scale=3), "scale-ratio", "3, no power of two"),
-    "zero-point of trunc": (requantizer(zeropt=2), "zero-point-fraction", "is 0.5, no integer"),
+    "ratio 3": (requantizer(out_scale=3), "scale-ratio", "3, not a power of two"),
+    "zero-point of trunc": (requantizer(zeropt=2), "zero-point-fraction", "is 0.5, not an integer"),
     "zero-point of old trunc": (
         model([node("Trunc", "x s s i o")], {"s": 1, "i": 8, "o": 4}),
         "zero-point-kept",

@@ -22,8 +22,8 @@ def test_sums_that_float32_holds() -> None:
     [
         (product(count=1033), "accumulator-width", "sums reach 1.679e+07 steps"),
         (product(count=1032, bias=3000.0), "accumulator-width", "26 bits"),
-        (product(scale=0.3), "products-round", "a step of 0.3 is no power of two"),
-        (product(bias=0.3), "bias-off-grid", "the bias 0.3 is no multiple"),
+        (product(scale=0.3), "products-round", "a step of 0.3 is not a power of two"),
+        (product(bias=0.3), "bias-off-grid", "the bias 0.3 is not a multiple"),
     ],
 )
 def test_sums_that_float32_does_not_hold(proto: onnx.ModelProto, code: str, words: str) -> None:

@@ -199,7 +199,7 @@ def test_several_inputs_and_awkward_output_names(shell: Shell) -> None:
         (["--input", "a=one.npy"], "no --input gives b"),
         (["--input", "one.npy"], "one array without a name; the model's inputs are a, b"),
         (["--input", "ab.npz", "--input", "a=one.npy"], "a is given twice"),
-        (["--input", "c=one.npy"], "c is no input; inputs: a, b"),
+        (["--input", "c=one.npy"], "c is not an input; inputs: a, b"),
         (["--input", "a=ab.npz"], "a holds 3 arrays"),
         (["--input", "ab.npz", "--expect", "ab.npz"], "but not output /sum"),
     ):

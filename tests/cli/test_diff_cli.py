@@ -180,7 +180,7 @@ def test_an_equal_page() -> None:
         (["model.onnx", "missing.onnx"], "missing.onnx: no such file"),
         (["model.onnx", "missing.npz"], "missing.npz: no such file"),
         (["model.onnx", "x.npy"], "x.npy is not an ONNX model"),
-        (["model.onnx", "up.onnx", "--input", "z=x.npy"], "z is no input; inputs: x"),
+        (["model.onnx", "up.onnx", "--input", "z=x.npy"], "z is not an input; inputs: x"),
         (["model.onnx", "up.onnx", "--report", "no/p.html"], "--report must be a file in a folder"),
         (
             ["model.onnx", "up.onnx", "--report", "p.txt"],

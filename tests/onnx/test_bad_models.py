@@ -47,7 +47,7 @@ def test_no_files(tmp_path: Path) -> None:
     for name, message in (
         ("missing.onnx", "no such file"),
         ("", "is a folder"),
-        ("pipe", "no regular file"),
+        ("pipe", "not a regular file"),
         ("loop", "symbolic links"),
     ):
         with pytest.raises(ModelError, match=message):

@@ -152,5 +152,5 @@ def test_many_calls() -> None:
 
 
 def test_too_many_calls() -> None:
-    with pytest.raises(ModelError, match="expand to 65536 nodes, too many"):
+    with pytest.raises(ModelError, match="expand to 65536 nodes, more than the 32768"):
         anybit.load(doubling(16))

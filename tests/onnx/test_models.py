@@ -183,7 +183,7 @@ def test_wrong_numbers_of_rows() -> None:
 def test_outputs_that_cannot_be_joined() -> None:
     network = load(model([node("ReduceSum", "x", keepdims=0, domain="")]))
     assert network.run(X)["y"] == X.sum()
-    with pytest.raises(ModelError, match="'y' has no row per input row"):
+    with pytest.raises(ModelError, match="'y' does not have one row per input row"):
         network.run(np.concatenate([X, X]))
 
 

@@ -63,7 +63,7 @@ def case(number: int) -> Case:
     damages = mutated(proto, random)
     try:
         model = proto.SerializeToString()
-    except ValueError:  # text that is no UTF-8
+    except ValueError:  # text that is not UTF-8
         model = b""
     if random.random() < 0.1:
         model = damaged(model, random)

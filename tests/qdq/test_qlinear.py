@@ -80,7 +80,7 @@ def test_qlinear_operators(proto: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("scales", "codes", "reason"),
     [
-        ((0.3, 0.5, 4), CONV, r"x_scale 0\.3 is no usual power of two"),
+        ((0.3, 0.5, 4), CONV, r"x_scale 0\.3 is not a normal power of two"),
         ((0.25, 0.7, 4), CONV, r"w_scale 0\.7"),
         ((0.25, 0.5, 3), CONV, "y_scale 3"),
         ((0.25, 2.0**-60, 4), CONV, "w_scale 8.67"),

@@ -37,7 +37,7 @@ def read_labels(path: Path) -> Labels:
     arrays = read_arrays(path)
     right = next(iter(arrays.values())).squeeze() if len(arrays) == 1 else np.empty(0)
     if right.dtype.kind not in "iu" or right.ndim > 1:
-        raise ModelError(f"{path}: --labels must hold one array of integers, one a row")
+        raise ModelError(f"{path}: --labels must hold one array of integers, one per row")
     return Labels(right=right.reshape(-1))
 
 

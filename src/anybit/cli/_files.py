@@ -19,7 +19,7 @@ _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, which appears under its name when all of it is written.
 
-    A device or a pipe is no file that could be replaced: it gets all of it at the end.
+    A device or a pipe is not a file that could be replaced: it gets all of it at the end.
     """
     if is_special(path):
         with naming(path), io.BytesIO() as buffer:

@@ -58,7 +58,7 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
         arrays = read_arrays(path)
         if name is not None:
             if name not in names or len(arrays) != 1:
-                what = f"holds {len(arrays)} arrays" if name in names else "is no input"
+                what = f"holds {len(arrays)} arrays" if name in names else "is not an input"
                 raise ModelError(f"--input {option}: {name} {what}; inputs: {', '.join(names)}")
             arrays = {name: next(iter(arrays.values()))}
         given = _matched(arrays, names, option)

@@ -44,7 +44,7 @@ def convert(
         ),
     ] = False,
     opset_limit: Annotated[
-        int, typer.Option(min=13, help="The newest opset to use; 21 does without 2-bit types.")
+        int, typer.Option(min=13, help="The newest opset to use; 21 avoids 2-bit types.")
     ] = NEWEST_OPSET,
     as_json: Json = False,
     report: Report = None,

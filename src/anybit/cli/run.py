@@ -47,8 +47,8 @@ LabelFile: TypeAlias = Annotated[
     typer.Option(
         "--labels",
         metavar="FILE",
-        help="Names of the classes, FILE.txt with one a line, to show classes by; or the right "
-        "class of each row, FILE.npy with one integer a row, to count how many are right.",
+        help="Names of the classes, FILE.txt with one per line, to show classes by; or the right "
+        "class of each row, FILE.npy with one integer per row, to count how many are right.",
     ),
 ]
 

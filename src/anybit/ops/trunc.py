@@ -49,14 +49,14 @@ def _remarks(call: Call) -> Iterator[Remark]:
     if off.any():
         yield Remark(
             "scale-ratio",
-            f"out_scale / scale is {ratio[off][0]:g}, no power of two; codes are divided by "
+            f"out_scale / scale is {ratio[off][0]:g}, not a power of two; codes are divided by "
             f"{factor[off][0]:g}, so that the result has another slope than the input",
             "make out_scale a power of two times scale",
         )
     if (zeropt != np.rint(zeropt)).any():
         yield Remark(
             "zero-point-fraction",
-            f"zero-point / 2^K is {zeropt[zeropt != np.rint(zeropt)][0]:g}, no integer",
+            f"zero-point / 2^K is {zeropt[zeropt != np.rint(zeropt)][0]:g}, not an integer",
             "use zero-point 0 before a Trunc",
         )
 

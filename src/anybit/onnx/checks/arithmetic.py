@@ -32,12 +32,12 @@ def findings(subject: Subject) -> Iterator[Finding]:
 
 def _sum_findings(node: ir.Node, found: Sum) -> Iterator[Finding]:
     if found.off is not None:
-        problem = f"a step of {found.off:.6g} is no power of two: products round, and {_ORDER}"
+        problem = f"a step of {found.off:.6g} is not a power of two: products round, and {_ORDER}"
         remedy = "train with power-of-two scales where every bit must agree on every machine"
         yield warning(node, "products-round", problem, remedy)
     if found.bias is not None:
         problem = (
-            f"the bias {found.bias:.6g} is no multiple of the products' step: "
+            f"the bias {found.bias:.6g} is not a multiple of the products' step: "
             f"adding it rounds, and {_ORDER}"
         )
         remedy = "quantize the bias with the product of the two scales"
@@ -50,7 +50,8 @@ def _sum_findings(node: ir.Node, found: Sum) -> Iterator[Finding]:
             f"ones meet small ones: {_ORDER}, in the last bits"
         )
         remedy = (
-            "nothing, if such differences may be; quantize to integers where every bit must agree"
+            "nothing, if such differences do not matter; quantize to integers where every bit "
+            "must agree"
         )
         yield warning(node, "float-sums", problem, remedy)
         return

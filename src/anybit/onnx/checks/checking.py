@@ -37,7 +37,7 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     """Everything that is wrong with a model, in one pass; it is not changed.
 
     * Versions and spellings that some tools do not understand.
-    * What the operators refuse: numbers of inputs, attributes, bit-widths that are no integers,
+    * What the operators refuse: numbers of inputs, attributes, bit-widths that are not integers,
       scales that are not positive and finite, shapes that do not broadcast.
     * What they take but few mean: see the remarks of each operator.
     * What the checker of `onnx` refuses.
@@ -55,7 +55,7 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
         target: "onnxruntime", "standard", "qdq", "finn" or "hls4ml".
 
     Raises:
-        ModelError: The source is no model that can be read; or there is no such target.
+        ModelError: The source is not a model that can be read; or there is no such target.
     """
     if target is not None and target not in TARGETS:
         raise ModelError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")

@@ -59,8 +59,9 @@ class _Weight:
 class Sum:
     """The longest sum that a node adds up, in units of `unit`, each a step of the products.
 
-    `off` is a step that is no power of two, `bias` a bias that is no multiple of the unit; None if
-    there is none. `floating` says that a factor is a float of few bits and no integer times a step.
+    `off` is a step that is not a power of two, `bias` one that is not a multiple of the unit; None
+    if there is none. `floating` says that a factor is a float of few bits and not an integer times
+    a step.
     """
 
     longest: float

@@ -50,7 +50,7 @@ def check_shapes(proto: onnx.ModelProto, where: str) -> None:
 
 
 def check_names(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse names that are no text: protobuf hands out damaged ones as bytes."""
+    """Refuse names that are not text: protobuf hands out damaged ones as bytes."""
     for function in proto.functions:
         names: list[object] = [function.name, function.domain, *function.input, *function.output]
         _check_text([*names, *(each.domain for each in function.opset_import)], where)
@@ -76,7 +76,7 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], where: str) -> None:
 def _check_text(names: Iterable[object], where: str) -> None:
     for name in names:
         if not isinstance(name, str):
-            raise ModelError(f"{where} holds the name {name!r}, which is no UTF-8; it is damaged")
+            raise ModelError(f"{where} holds the name {name!r}, which is not UTF-8; it is damaged")
 
 
 def check_attributes(proto: onnx.ModelProto, where: str) -> None:
@@ -108,11 +108,14 @@ def _attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto
 
 
 def check_versions(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse versions that are no versions: the schemas are asked with them."""
+    """Refuse numbers that are not versions: the schemas are asked with them."""
     for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
         for each in imports:
             if not 0 <= each.version < 2**31:
-                raise ModelError(f"{where} imports {each.domain!r} version {each.version}")
+                raise ModelError(
+                    f"{where} imports {each.domain!r} version {each.version}; "
+                    "export the model again"
+                )
 
 
 def check_functions(proto: onnx.ModelProto, where: str) -> None:
@@ -130,7 +133,10 @@ def check_functions(proto: onnx.ModelProto, where: str) -> None:
         raise ModelError(f"{where}: the graph of local functions has a cycle") from None
     expanded = sum(sizes.get(callee, 1) for callee in _calls(proto.graph.node))
     if expanded > _MOST_NODES:
-        raise ModelError(f"{where}: its local functions expand to {expanded} nodes, too many")
+        raise ModelError(
+            f"{where}: its local functions expand to {expanded} nodes, more than the "
+            f"{_MOST_NODES} that are taken"
+        )
 
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> list[tuple[str, str, str]]:

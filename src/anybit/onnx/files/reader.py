@@ -87,7 +87,7 @@ def _contents(path: Path) -> bytes:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             # Opening a pipe would wait for a writer.
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise ModelError(f"{path} is {kind}; pass the path of an .onnx file")
         if status.st_size > _LARGEST_PROTO:
             raise ModelError(
@@ -107,7 +107,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except DecodeError:
         raise ModelError(f"{where} is not an ONNX model, or is cut short") from None
-    # Protobuf skips what it does not know, so much that is no model parses without an error.
+    # Protobuf skips what it does not know, so much that is not a model parses without an error.
     if not proto.HasField("graph") or not proto.ir_version or not proto.graph.output:
         raise ModelError(f"{where} is not an ONNX model, or is cut short: it holds no graph")
     return proto
@@ -163,4 +163,6 @@ def _check_values(model: ir.Model, where: str) -> None:
         for body in bodies:
             body.sort()
     except ValueError:
-        raise ModelError(f"{where}: the graph has a cycle; ONNX graphs must not") from None
+        raise ModelError(
+            f"{where}: the graph has a cycle, which ONNX graphs must not have"
+        ) from None

@@ -44,7 +44,7 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
     written.
 
     Raises:
-        ModelError: A path that is no file name in an existing folder, or a model that the format
+        ModelError: A path that is not a file name in an existing folder, or a model that the format
             cannot hold.
         OSError: The file cannot be written.
     """

@@ -144,7 +144,7 @@ def is_bounded(node: ir.Node) -> bool:
 
 
 def result_extent(node: ir.Node, inputs: Extents) -> Extent | None:
-    """What a standard operator gives at most; None if there is no telling."""
+    """What a standard operator gives at most; None if it cannot be told."""
     bound = _bound(node)
     extent = None if bound is None else bound(inputs)
     return None if extent is None else replace(extent, itemsize=_itemsize(node, inputs))

@@ -90,7 +90,7 @@ class Editor:
 
 
 def drop_if_unread(value: ir.Value) -> None:
-    """Remove a constant from its graph if no node reads it and it is no output.
+    """Remove a constant from its graph if no node reads it and it is not an output.
 
     Its memory goes at once. Values that have left a graph stay counted there, and graphs that a
     converter has replaced wait for the garbage collector; both would keep whole files mapped.

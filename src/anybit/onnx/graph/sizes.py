@@ -19,7 +19,7 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 Partial: TypeAlias = npt.NDArray[Any]
 """Python integers in an array of rank 0 or 1, None where one is not known."""
 
-# Shapes have few sizes; what is longer is no shape.
+# Shapes have few sizes; what is longer is not a shape.
 _MOST_ELEMENTS = 64
 _LIMIT = 2**63
 

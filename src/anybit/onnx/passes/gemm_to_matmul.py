@@ -14,9 +14,9 @@ _TRANSPOSED = ("transA", "transB")
 
 
 class GemmToMatMul(InPlacePass):
-    """No Gemm any more, except those whose factors `alpha` and `beta` are no powers of two.
+    """No Gemm any more, except those whose factors `alpha` and `beta` are not powers of two.
 
-    A transposed constant is stored transposed, with its quantizer; what is no constant gets a
+    A transposed constant is stored transposed, with its quantizer; what is not a constant gets a
     Transpose. ONNX Runtime's Gemm starts from C where it has more than 256 products to add, and
     Add comes last: where sums round, the last bit may differ. Sums of quantized values that
     float32 holds, which `anybit.check` looks at, do not round.

@@ -32,7 +32,7 @@ class Neighbour(Enum):
     CLIP_OF_INPUT = auto()
     """Before it, and x of the Clip is an input of the graph."""
     QUANTIZER = auto()
-    """Before it, or behind it if it is no node of ours: those see this one before them."""
+    """Before it, or behind it if it is not a node of ours: those see this one before them."""
 
 
 class Fence(IntEnum):

@@ -230,7 +230,7 @@ def _types(grid: IntegerGrid, style: Form) -> list[NativeType]:
 
 def _no_type(grid: Grid, layout: Channels, style: Form) -> str:
     if np.any(layout.zeropt != np.rint(layout.zeropt)):
-        return "a zero-point is no integer"
+        return "a zero-point is not an integer"
     holder = "no native type" if style is Form.QDQ else "no 8-bit type"
     if not isinstance(grid, IntegerGrid):
         return f"{holder} has the values of {grid.format}"

@@ -95,7 +95,7 @@ class _Parts:
             usable = are_powers_of_two(scale) & (scale >= _SMALLEST_SCALE)
             wrong = scale[~(usable & (scale <= _LARGEST_SCALE))]
             if wrong.size:
-                return f"{name}_scale {wrong.flat[0]:g} is no usual power of two"
+                return f"{name}_scale {wrong.flat[0]:g} is not a normal power of two"
         largest = self._largest_sum()
         return f"a sum may reach {largest}, beyond 2^24" if largest > _LARGEST_SUM else ""
 

@@ -160,7 +160,7 @@ def _check_role(keyword: str, quantizer: Any) -> None:
     if not (quantizer is None or isinstance(quantizer, Quantizer)):
         raise TypeError(
             f"{keyword} must be a quantizer of anybit.torch.nn or None, got {quantizer!r}; "
-            'anybit.torch.nn.quantizer("int4") makes one of words'
+            'anybit.torch.nn.quantizer("int4") makes one from words'
         )
     if keyword == "bias_quantizer" or quantizer is None:
         return

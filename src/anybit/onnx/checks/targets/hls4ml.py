@@ -53,7 +53,7 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
         if versions_of(node.domain, node.op_type):
             continue
         if node.op_type == "Gemm":
-            problem = "hls4ml reads no Gemm"
+            problem = "hls4ml does not read Gemm"
             yield error(node, "gemm", problem, "run anybit clean --target hls4ml")
         elif node.op_type not in _LAYERS:
             problem = f"hls4ml has no layer for {node.op_type}"

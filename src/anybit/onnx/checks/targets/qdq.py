@@ -22,7 +22,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
                 quantizer.node,
                 "not-expressible",
                 f"QuantizeLinear and DequantizeLinear cannot express it exactly: {reason}",
-                "convert it all the same: this node becomes standard operators, the others do not",
+                "convert it anyway: this node becomes standard operators, the others do not",
             )
         except ModelError:  # told with its parameters
             continue
