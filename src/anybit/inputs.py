@@ -6,10 +6,8 @@ Rows are what lies along the first axis. An input whose first size is fixed to n
 with the same k for all inputs that have such a size: k slices, each a run of its own.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,9 +21,6 @@ from anybit.onnx.graph.shapes import sizes_of
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 Shape: TypeAlias = tuple[int | str | None, ...]
-
-# 8 GiB of float32: more is a mistake in the model rather than a wish.
-_MOST_RANDOM_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True)
@@ -146,6 +141,33 @@ def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
     )
 
 
+def matched(
+    names: Sequence[str], arrays: Mapping[str, Array], alias: str, *, only: bool = True
+) -> dict[str, Array]:
+    """The arrays of these names, as far as there are any.
+
+    If there is none and one name only, it is the array called `alias`, or with `only` the only
+    array there is.
+    """
+    found = {name: arrays[name] for name in names if name in arrays}
+    if found or len(names) != 1:
+        return found
+    if alias in arrays:
+        return {names[0]: arrays[alias]}
+    return dict(zip(names, arrays.values(), strict=True)) if only and len(arrays) == 1 else {}
+
+
+def fitted(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Array], int]:
+    """One array per input, as `bound` gives it, and how many runs the rows of all need.
+
+    Raises:
+        ModelError: What `bound`, `check_sizes` and `slices_of` refuse.
+    """
+    feeds = bound(inputs, given)
+    check_sizes(inputs, feeds)
+    return feeds, slices_of(inputs, feeds)
+
+
 def check_sizes(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> None:
     """ModelError where sizes of one name are not the same wherever they stand."""
     sizes: dict[str, int] = {}
@@ -208,82 +230,3 @@ def _misfit(declared: Tensor, array: Array) -> str:
         f"input {declared.name!r} must have shape {text.sizes(declared.shape)}{hint}, "
         f"got {list(array.shape)}"
     )
-
-
-def with_sizes(inputs: Iterable[Tensor], shapes: Mapping[str, Sequence[int]]) -> list[Tensor]:
-    """The inputs with these shapes for some of them.
-
-    Raises:
-        ModelError: A name that is not an input, or a shape that contradicts the declared one.
-    """
-    inputs = list(inputs)
-    unknown = [name for name in shapes if name not in {each.name for each in inputs}]
-    if unknown:
-        names = text.listed(each.name for each in inputs) or "none"
-        raise ModelError(f"{unknown[0]} is not an input; inputs: {names}")
-    for each in inputs:
-        shape = shapes.get(each.name)
-        if shape is not None and not each.fits(shape):
-            raise ModelError(
-                f"input {each.name!r} is declared with shape {text.sizes(each.shape)}, "
-                f"which {text.sizes(shape)} does not fit"
-            )
-    return [
-        replace(each, shape=tuple(shapes[each.name])) if each.name in shapes else each
-        for each in inputs
-    ]
-
-
-def made_up_note(inputs: Iterable[Tensor]) -> str:
-    """What a reader must know of results for made-up inputs."""
-    sizes = _made_up_sizes(inputs)
-    return "the inputs are random numbers (seed 0)" + (f"; {sizes}" if sizes else "")
-
-
-@contextmanager
-def naming_made_up_sizes(inputs: Iterable[Tensor]) -> Iterator[None]:
-    """Let errors of a run say which sizes of its inputs were made up."""
-    try:
-        yield
-    except ModelError as error:
-        sizes = _made_up_sizes(inputs)
-        if not sizes:
-            raise
-        raise ModelError(f"{error}; {sizes}; give real ones with --shape or --input") from error
-
-
-def _made_up_sizes(inputs: Iterable[Tensor]) -> str:
-    found = []
-    for each in inputs:
-        shape = each.shape or ()
-        if any(not isinstance(size, int) for size in shape):
-            sizes = [size if isinstance(size, int) else 1 for size in shape]
-            found.append(f"{each.name} has {text.sizes(each.shape)}, run with {text.sizes(sizes)}")
-    return f"free sizes were made up: {text.listed(found, 3)}" if found else ""
-
-
-def random_inputs(inputs: Iterable[Tensor]) -> dict[str, Array]:
-    """Normally distributed numbers (0 and 1 for integers) from seed 0; free sizes are 1.
-
-    Raises:
-        ModelError: An input without a declared shape, or of one that is too large to make up.
-    """
-    generator = np.random.default_rng(0)
-    return {each.name: _random(generator, each) for each in inputs}
-
-
-def _random(generator: np.random.Generator, declared: Tensor) -> Array:
-    if declared.shape is None:
-        raise ModelError(
-            f"input {declared.name!r} has no declared shape: pass an array, or its sizes with "
-            f"--shape {declared.name}=..."
-        )
-    shape = [size if isinstance(size, int) else 1 for size in declared.shape]
-    if math.prod(shape) > _MOST_RANDOM_ELEMENTS:
-        raise ModelError(
-            f"input {declared.name!r} of shape {shape} is too large to make up: it has "
-            f"{math.prod(shape)} elements, at most {_MOST_RANDOM_ELEMENTS} are"
-        )
-    if declared.dtype.kind == "f":
-        return generator.standard_normal(shape, dtype=np.float32).astype(declared.dtype)
-    return generator.integers(0, 2, shape).astype(declared.dtype)

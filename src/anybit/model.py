@@ -14,13 +14,11 @@ from anybit.inputs import (
     Array,
     Feeds,
     Tensor,
-    bound,
-    check_sizes,
     declared,
     declared_inputs,
     derived,
+    fitted,
     slice_of,
-    slices_of,
 )
 from anybit.onnx import Source, read
 from anybit.onnx.operators.known import check_known
@@ -132,9 +130,7 @@ class Model:
         """
         if type(inputs) is np.ndarray and (inputs.dtype, inputs.shape) == self._ordinary:
             return self.engine.run({self.inputs[0].name: inputs})
-        feeds = bound(self.inputs, inputs)
-        check_sizes(self.inputs, feeds)
-        slices = slices_of(self.inputs, feeds)
+        feeds, slices = fitted(self.inputs, inputs)
         if slices == 1:
             return self.engine.run(feeds)
         parts = []

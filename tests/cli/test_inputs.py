@@ -11,9 +11,11 @@ import pytest
 from shell import Shell
 from small_models import model, node
 
+import anybit
 from anybit import text
 from anybit.errors import ModelError
-from anybit.inputs import Array, Tensor, random_inputs, slices_of, with_sizes
+from anybit.inputs import Array, Tensor, matched, slices_of
+from anybit.made_up_inputs import random_inputs, with_sizes
 from anybit.model import Model, load
 
 FLOAT = np.dtype(np.float32)
@@ -127,3 +129,33 @@ def test_sizes_of_minus_one_are_free(shell: Shell) -> None:
 def test_sizes_of_minus_one_in_a_model_of_ours() -> None:
     """A model that is already read is taken as it is."""
     assert load(ir.from_proto(paddle())).inputs == (Tensor("x", FLOAT, (None, 4)),)
+
+
+def test_sizes_of_one_name_are_the_same_for_every_command() -> None:
+    nodes = [node("MatMul", "a b", domain="")]
+    proto = model(nodes, inputs={"a": ["m", "k"], "b": ["k", "n"]})
+    feeds = {"a": np.ones((2, 3), np.float32), "b": np.ones((4, 5), np.float32)}
+    for action in (load(proto).run, lambda inputs: anybit.diff(proto, None, inputs)):
+        with pytest.raises(ModelError, match="input 'b' has k = 4, another input 3"):
+            action(feeds)
+
+
+@pytest.mark.parametrize(
+    ("names", "held", "only", "found"),
+    [
+        (["a", "b"], ["b", "c"], True, {"b": "b"}),
+        (["a", "b"], ["x"], True, {}),
+        (["a"], ["x", "c"], True, {"a": "x"}),
+        (["a"], ["c"], True, {"a": "c"}),
+        (["a"], ["c"], False, {}),
+        (["a"], ["c", "d"], True, {}),
+        (["a"], ["x", "a"], False, {"a": "a"}),
+        ([], [], True, {}),
+    ],
+)
+def test_which_arrays_are_meant(
+    names: list[str], held: list[str], only: bool, found: dict[str, str]
+) -> None:
+    arrays = {name: np.full(2, at) for at, name in enumerate(held)}
+    given = matched(names, arrays, "x", only=only)
+    assert {name: held[array[0]] for name, array in given.items()} == found

@@ -11,6 +11,7 @@ from anybit.comparison.arrays import Array, is_number
 from anybit.comparison.measure import Tolerance, measure
 from anybit.comparison.report.wording import value
 from anybit.errors import ModelError
+from anybit.inputs import matched
 
 
 def compare(
@@ -42,10 +43,7 @@ def compare(
 def expected_of(names: Iterable[str], expected: Mapping[str, Array]) -> dict[str, Array]:
     """What is expected of each output. ModelError for an output that nothing is given for."""
     names = list(names)
-    found = {name: expected[name] for name in names if name in expected}
-    if not found and len(names) == 1:
-        only = expected.get("y", next(iter(expected.values())) if len(expected) == 1 else None)
-        found = {} if only is None else {names[0]: only}
+    found = matched(names, expected, "y")
     for name in names:
         if name not in found:
             given = ", ".join(expected) or "nothing"

@@ -9,7 +9,7 @@ import typer
 
 from anybit.cli._arrays import read_arrays
 from anybit.errors import ModelError
-from anybit.inputs import Array, Tensor
+from anybit.inputs import Array, Tensor, matched
 
 Inputs: TypeAlias = Annotated[
     list[str] | None,
@@ -61,7 +61,11 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
                 what = f"holds {len(arrays)} arrays" if name in names else "is not an input"
                 raise ModelError(f"--input {option}: {name} {what}; inputs: {', '.join(names)}")
             arrays = {name: next(iter(arrays.values()))}
-        given = _matched(arrays, names, option)
+        given = matched(names, arrays, "x")
+        if not given:
+            held = ", ".join(name or "one array without a name" for name in arrays) or "nothing"
+            inputs = ", ".join(names)
+            raise ModelError(f"--input {option} holds {held}; the model's inputs are {inputs}")
         twice = found.keys() & given.keys()
         if twice:
             raise ModelError(f"--input {option}: {', '.join(sorted(twice))} is given twice")
@@ -78,19 +82,6 @@ def _split(option: str) -> tuple[str | None, Path]:
     # Names have no "=" as a rule, paths may.
     name, _, path = option.partition("=")
     return name, Path(path)
-
-
-def _matched(arrays: dict[str, Array], names: list[str], option: str) -> dict[str, Array]:
-    matched = {name: arrays[name] for name in names if name in arrays}
-    if matched:
-        return matched
-    if len(names) == 1:
-        if "x" in arrays:
-            return {names[0]: arrays["x"]}
-        if len(arrays) == 1:
-            return {names[0]: next(iter(arrays.values()))}
-    held = ", ".join(name or "one array without a name" for name in arrays) or "nothing"
-    raise ModelError(f"--input {option} holds {held}; the model's inputs are {', '.join(names)}")
 
 
 def sizes_given(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:

@@ -20,7 +20,13 @@ from anybit.cli._compare import compare, expected_of
 from anybit.cli._console import percentage, stdout, working
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
 from anybit.errors import ModelError
-from anybit.inputs import Array, made_up_note, naming_made_up_sizes, random_inputs, with_sizes
+from anybit.inputs import Array
+from anybit.made_up_inputs import (
+    made_up_note,
+    naming_made_up_sizes,
+    random_inputs,
+    with_sizes,
+)
 from anybit.model import Model, load
 from anybit.text import shown, sizes
 

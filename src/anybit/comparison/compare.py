@@ -19,8 +19,8 @@ from anybit.comparison.results import Difference
 from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.comparison.sides.runners import capture, check_runner
 from anybit.errors import ModelError
-from anybit.inputs import (
-    Feeds,
+from anybit.inputs import Feeds, matched
+from anybit.made_up_inputs import (
     made_up_note,
     naming_made_up_sizes,
     random_inputs,
@@ -145,9 +145,8 @@ def _side(network: Network, runner: str, feeds: Mapping[str, Array]) -> Side:
 
 def _recorded_inputs(network: Network, record: Side) -> dict[str, Array]:
     names = [each.name for each in network.inputs]
-    found = {name: record.arrays[name] for name in names if name in record.arrays}
-    if not found and len(names) == 1 and "x" in record.arrays:
-        return {names[0]: record.arrays["x"]}
+    # The only array that was recorded is rather an output.
+    found = matched(names, record.arrays, "x", only=False)
     missing = [name for name in names if name not in found]
     if missing:
         raise ModelError(

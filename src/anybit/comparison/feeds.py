@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from anybit.comparison.arrays import Array
 from anybit.comparison.sides.network import Network
 from anybit.errors import ModelError
-from anybit.inputs import Feeds, Tensor, bound, check_shape, converted, slice_of, slices_of
+from anybit.inputs import Feeds, Tensor, check_shape, converted, fitted, slice_of
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ def given_inputs(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Arra
     Raises:
         ModelError: A missing or unknown name, or an array that does not fit the model.
     """
-    feeds = bound(inputs, given)
-    slices = slices_of(inputs, feeds)
+    feeds, slices = fitted(inputs, given)
     if slices == 1:
         return feeds, None
     first = slice_of(feeds, 0, slices)
