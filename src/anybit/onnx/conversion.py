@@ -13,6 +13,7 @@ from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import operators_in, versions_of
 from anybit.onnx.passes import (
     AddFunctions,
@@ -109,7 +110,7 @@ def convert(
         raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
     options = _Options(allow_approximate, min(opset_limit, wanted.opset_limit))
     converted = _converted(source, form, options)
-    native = any(is_dequantize(node) for node in converted.model.graph.all_nodes())
+    native = any(is_dequantize(node) for node in nodes_in(converted.model.graph))
     if form not in (Form.QDQ, Form.QCDQ) or not native or not wanted.tried:
         return converted
     return _tried(source, converted, options)
@@ -172,7 +173,7 @@ class _Work:
         self.remarks: list[str] = []
         self._model = read_copy(source)
         inline(self._model, source)
-        if not any(_is_quantizer(node) for node in self._model.graph.all_nodes()):
+        if not any(_is_quantizer(node) for node in nodes_in(self._model.graph)):
             self.remarks.append(_NOT_QUANTIZED)
         self._names = _names(self._model)
         self._run(Normalize(), StandardLayout(), FoldConstants(operators=False), InferShapes())
@@ -221,7 +222,7 @@ class _Work:
 
     def name_foreign(self) -> None:
         """Say which operators the result asks of its runtime, besides ONNX's and ours."""
-        for node in self._model.graph.all_nodes():
+        for node in nodes_in(self._model.graph):
             if node.domain and not versions_of(node.domain, node.op_type):
                 operator = f"{node.domain}.{node.op_type}"
                 reason = "not an operator of ONNX or QONNX: its runtime must have it"
@@ -249,7 +250,7 @@ class _Work:
 
 def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
     """The domain and the name that each quantizer goes by."""
-    nodes = (node for node in model.graph.all_nodes() if versions_of(node.domain, node.op_type))
+    nodes = (node for node in nodes_in(model.graph) if versions_of(node.domain, node.op_type))
     return {node: (node.domain, node.op_type) for node in nodes}
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.counts import check_counts
 from anybit.onnx.passes import (
     FoldConstants,
@@ -34,7 +35,7 @@ def prepare(source: Source) -> ir.Model:
     model = read_copy(source)
     inline(model, source)
     apply(model, source, Normalize(), StandardLayout())
-    if any(_measures(node) for node in model.graph.all_nodes()):
+    if any(_measures(node) for node in nodes_in(model.graph)):
         apply(model, source, InferShapes())
     apply(model, source, FoldConstants(codes=True))
     return model

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.walk import values_in
+from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
 
 
 class Names:
@@ -28,7 +28,7 @@ class Names:
 def names_of(model: ir.Model) -> Names:
     """Names that no node and no value of the model has."""
     taken: list[str | None] = []
-    for graph in model.graphs():
+    for graph in graphs_in(model):
         taken += (value.name for value in values_in(graph))
         taken += (node.name for node in graph)
     return Names(taken)
@@ -39,7 +39,7 @@ def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
 
     Whether any name was changed. Names that are there already are not given to others.
     """
-    nodes = list(model.graph.all_nodes())
+    nodes = list(nodes_in(model.graph))
     unique = Names(node.name for node in nodes)
     seen: set[str] = set()
     modified = False

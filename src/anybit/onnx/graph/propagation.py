@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.walk import nodes_in
 
 # A shape has few sizes; vectors of shapes, a few more.
 _LONGEST = 2**12
@@ -21,7 +22,7 @@ _MOST_AXES = 64
 def propagates_little(model: ir.Model) -> bool:
     """Whether no vector of integers that inference could follow is long."""
     lengths: dict[ir.Value, float] = {}
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         length = _length(node, [_known(value, lengths) for value in node.inputs])
         if length is None:
             continue

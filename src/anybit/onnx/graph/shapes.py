@@ -11,6 +11,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.walk import graphs_in
 
 Sizes: TypeAlias = tuple[int | None, ...]
 
@@ -19,7 +20,7 @@ _FOLLOWS = "anybit.follows"
 
 def declarable(model: ir.Model) -> Iterator[ir.Value]:
     """The values whose declared shapes nobody is held to: all but inputs and initializers."""
-    for graph in model.graphs():
+    for graph in graphs_in(model):
         if graph is not model.graph:
             yield from graph.inputs
         for node in graph:
@@ -44,10 +45,10 @@ def noted(value: ir.Value) -> ir.Shape | None:
 
 def sizes_that_follow(value: ir.Value, model: ir.Model) -> Sizes | None:
     """The sizes that a value is certain to have; None for those that are free or not known."""
-    shape = noted(value)
     if is_constant(value) and value.const_value is not None:
-        shape = ir.Shape(value.const_value.shape.numpy())
-    elif value.is_graph_input() and value.graph is model.graph:
+        return tuple(value.const_value.shape.numpy())
+    shape = noted(value)
+    if value.is_graph_input() and value.graph is model.graph:
         shape = value.shape  # runtimes hold inputs to it
     return None if shape is None else tuple(_size(each) for each in shape)
 

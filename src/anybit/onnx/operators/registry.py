@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import described
+from anybit.onnx.graph.walk import nodes_in
 from anybit.ops import OPERATORS, Attribute, Operator
 
 CANONICAL_DOMAINS = {
@@ -80,5 +81,5 @@ def operators_in(model: ir.Model) -> list[tuple[ir.Node, Operator]]:
     Raises:
         ModelError: As `operator_of`.
     """
-    found = ((node, operator_of(node)) for node in model.graph.all_nodes())
+    found = ((node, operator_of(node)) for node in nodes_in(model.graph))
     return [(node, operator) for node, operator in found if operator is not None]

@@ -15,6 +15,7 @@ from anybit.onnx.graph.constants import Array, array_of, constant, is_constant
 from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import Names, described, names_of
 from anybit.onnx.graph.rows import mixes_rows
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
 
@@ -136,7 +137,7 @@ def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim
         _forget_shapes(model)
         InferShapes()(model)
     opset = model.graph.opset_imports.get("", 1)
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         _free_states(node, free)
         if mixes_rows(node, free, opset):
             raise ModelError(
@@ -171,12 +172,12 @@ def _set_rows(value: ir.Value, rows: Size) -> None:
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
     yield from model.graph.inputs
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         yield from node.outputs
 
 
 def _forget_shapes(model: ir.Model) -> None:
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         for value in node.outputs:
             value.shape = None
 
@@ -190,7 +191,7 @@ def _free_name(model: ir.Model) -> str:
 def _reshapes(model: ir.Model) -> list[ir.Node]:
     return [
         node
-        for node in model.graph.all_nodes()
+        for node in nodes_in(model.graph)
         if (node.domain, node.op_type) == ("", "Reshape") and len(node.inputs) == 2
     ]
 

@@ -13,7 +13,7 @@ from anybit.onnx.folding.pieces import Piece, Results, elements_read
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.graph.sizes import Sizes
-from anybit.onnx.graph.walk import tensors_in
+from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import dequantized, is_dequantize
 
@@ -59,7 +59,7 @@ class FoldConstants(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         budget = model.meta.get(_BUDGET, _ROOM + _GROWTH * _bytes(model))
         folding = _Folding(model, budget, self._operators, self._codes)
-        folding.fold(list(model.graph.all_nodes()))
+        folding.fold(list(nodes_in(model.graph)))
         model.meta[_BUDGET] = folding.budget
         modified = RemoveUnusedNodesPass()(model).modified
         return PassResult(model, bool(folding.count) or modified)

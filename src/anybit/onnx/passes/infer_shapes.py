@@ -5,11 +5,12 @@ from contextlib import suppress
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
-from onnx_ir.passes.common import ShapeInferencePass
 
 from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.inference import infer
 from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.graph.shapes import declarable, merged, note
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.operators.schemas import register
 from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
@@ -46,10 +47,10 @@ class InferShapes(InPlacePass):
 def _infer(model: ir.Model) -> None:
     imports = model.graph.opset_imports
     # ONNX asks for an import of every domain; before their first version it skips the operators.
-    undeclared = {node.domain for node in model.graph.all_nodes()} - imports.keys()
+    undeclared = {node.domain for node in nodes_in(model.graph)} - imports.keys()
     imports.update(dict.fromkeys(undeclared, 0))
     try:
-        ShapeInferencePass(strict_mode=False, data_prop=propagates_little(model))(model)
+        infer(model, propagate=propagates_little(model))
     finally:
         for domain in undeclared:
             del imports[domain]
@@ -62,7 +63,7 @@ def _type_unknown(model: ir.Model) -> bool:
     in a file that has two versions of one, and so imports none.
     """
     typed = False
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         like = _of_same_type(node)
         x = node.inputs[0] if node.inputs else None
         if like is None or x is None or len(node.outputs) != 1:

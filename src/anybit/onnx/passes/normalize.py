@@ -7,7 +7,7 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import described, name_nodes
-from anybit.onnx.graph.walk import values_in
+from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
 from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
     keywords_of,
@@ -62,7 +62,7 @@ class Normalize(InPlacePass):
         modified = _drop_functions(model)
         for graph in (model.graph, *(each.graph for each in model.functions.values())):
             declared = dict(graph.opset_imports)
-            for node in graph.all_nodes():
+            for node in nodes_in(graph):
                 operator = operator_of(node)
                 if operator is not None:
                     _check_outputs(node)
@@ -156,10 +156,10 @@ def _value(node: ir.Node, found: ir.Attr, declared: Attribute) -> bool | int | s
 
 def _import_domains(graph: ir.Graph, declared: dict[str, int]) -> bool:
     before = dict(graph.opset_imports)
-    for legacy in CANONICAL_DOMAINS.keys() - {node.domain for node in graph.all_nodes()}:
+    for legacy in CANONICAL_DOMAINS.keys() - {node.domain for node in nodes_in(graph)}:
         graph.opset_imports.pop(legacy, None)
     used: dict[str, set[Operator]] = {}
-    for node in graph.all_nodes():
+    for node in nodes_in(graph):
         operator = operator_of(node)
         if operator is not None:
             used.setdefault(operator.onnx_domain, set()).add(operator)
@@ -182,7 +182,7 @@ def _meant(domain: str, name: str, declared: int) -> int:
 def _set_ir_version(model: ir.Model) -> bool:
     names = {
         value.dtype.name
-        for graph in model.graphs()
+        for graph in graphs_in(model)
         for value in values_in(graph)
         if value.dtype is not None
     }

@@ -19,6 +19,7 @@ from anybit.onnx.graph.layout import (
     transpose_behind,
 )
 from anybit.onnx.graph.names import described, names_of
+from anybit.onnx.graph.walk import nodes_in
 
 
 class StandardLayout(InPlacePass):
@@ -33,13 +34,13 @@ class StandardLayout(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        nodes = [node for node in model.graph.all_nodes() if is_channels_last(node)]
+        nodes = [node for node in nodes_in(model.graph) if is_channels_last(node)]
         if nodes:
             unique = names_of(model)
             for node in nodes:
                 _make_standard(node, unique)
         for graph in (model.graph, *(each.graph for each in model.functions.values())):
-            if not any(node.domain == CHANNELS_LAST for node in graph.all_nodes()):
+            if not any(node.domain == CHANNELS_LAST for node in nodes_in(graph)):
                 graph.opset_imports.pop(CHANNELS_LAST, None)
         return PassResult(model, bool(nodes))
 

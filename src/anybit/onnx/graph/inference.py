@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX's own inference of types and shapes, on a model of onnx_ir, in linear time.
+
+onnx_ir has a pass for it that makes a second model of the answer, and looks for every initializer
+among all inputs: long models spend most of their time there.
+"""
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+from onnx.shape_inference import infer_shapes
+
+from anybit.onnx.graph.walk import inner_graphs
+
+# Only inference of shapes reads tensors, and shapes are small.
+_LARGEST = 1000
+
+
+def infer(model: ir.Model, *, propagate: bool) -> None:
+    """Give the results of nodes, and the inputs of inner graphs, what follows for them.
+
+    Where a node contradicts its schema the others are inferred; where ONNX gives up, or a message
+    cannot hold the model, nothing is. With `propagate`, integers computed from shapes are followed.
+    """
+    try:
+        inferred = infer_shapes(_message(model), check_type=True, data_prop=propagate)
+    except Exception:  # those of onnx and protobuf share no base
+        return
+    for graph, answer in _pairs(model.graph, inferred.graph):
+        values = {value.name: value for node in graph for value in node.outputs}
+        given = [answer.value_info, answer.output]
+        if graph is not model.graph:
+            values |= {value.name: value for value in graph.inputs}
+            given.append(answer.input)
+        for infos in given:
+            for info in infos:
+                if info.name in values:
+                    _note(values[info.name], info.type)
+
+
+def _message(model: ir.Model) -> onnx.ModelProto:
+    """The model without large tensors, which become inputs. All initializers are inputs, too."""
+    graph = model.graph
+    constants, inputs = list(graph.initializers.values()), list(graph.inputs)
+    given = set(inputs)
+    large = [value for value in constants if _is_large(value)]
+    try:
+        for value in constants:
+            if value not in given:
+                graph.inputs.append(value)
+        for value in large:
+            del graph.initializers[str(value.name)]
+        return ir.to_proto(model)
+    finally:
+        graph.inputs.clear()
+        graph.inputs.extend(inputs)
+        if large:
+            graph.initializers.clear()
+            for value in constants:
+                graph.initializers.add(value)
+
+
+def _is_large(value: ir.Value) -> bool:
+    return value.const_value is None or value.const_value.nbytes > _LARGEST
+
+
+def _pairs(graph: ir.Graph, answer: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
+    """A graph and those inside it, each with what ONNX made of it."""
+    yield graph, answer
+    for index, node in enumerate(graph):
+        if not inner_graphs(node):
+            continue
+        found = {each.name: each for each in answer.node[index].attribute}
+        for each in node.attributes.values():
+            if each.is_ref():
+                continue
+            if each.type == ir.AttributeType.GRAPH:
+                yield from _pairs(each.value, found[each.name].g)
+            elif each.type == ir.AttributeType.GRAPHS:
+                for inner, proto in zip(each.value, found[each.name].graphs, strict=True):
+                    yield from _pairs(inner, proto)
+
+
+def _note(value: ir.Value, given: onnx.TypeProto) -> None:
+    dtype = ir.serde.deserialize_type_proto_for_type(given)
+    if dtype is not None and (value.type is None or value.dtype != dtype.dtype):
+        value.type = dtype
+    shape = ir.serde.deserialize_type_proto_for_shape(given)
+    if shape is not None:
+        value.shape = shape

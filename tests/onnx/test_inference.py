@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX's inference on models of onnx_ir: what it gives, and that it leaves the rest alone."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from small_models import model, node
+
+from anybit.onnx.graph.inference import infer
+
+
+def inferred(proto: onnx.ModelProto, *, propagate: bool = True) -> ir.Model:
+    made = ir.from_proto(proto)
+    infer(made, propagate=propagate)
+    return made
+
+
+def described(made: ir.Model) -> dict[str, str]:
+    nodes = made.graph.all_nodes()
+    return {value.name: f"{value.type} {value.shape}" for each in nodes for value in each.outputs}
+
+
+def test_branches_and_loops() -> None:
+    """Both branches have a value of one name."""
+    made = inferred(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 17]>
+            graph (bool c, float[2, 3] x) => (y, z) <int64 n = {4}> {
+                y = If(c) <
+                    then_branch = t () => (a) { v = Transpose(x) a = Relu(v) },
+                    else_branch = e () => (b) { v = Cast<to = 10>(x) b = Cast<to = 1>(v) }>
+                z = Loop(n, , x) <body = l (int64 i, bool go, p) => (on, r)
+                    { on = Identity(go) r = Neg(p) }>
+            }"""
+        )
+    )
+    choice, loop = made.graph
+    found = [
+        [f"{value.dtype.name} {list(value.shape)}" for node in graph for value in node.outputs]
+        for graph in (choice.attributes[name].value for name in ("then_branch", "else_branch"))
+    ]
+    assert found == [["FLOAT [3, 2]", "FLOAT [3, 2]"], ["FLOAT16 [2, 3]", "FLOAT [2, 3]"]]
+    body = loop.attributes["body"].value
+    assert body.inputs[2].dtype == ir.DataType.FLOAT
+    assert body[1].outputs[0].dtype == ir.DataType.FLOAT
+    assert loop.outputs[0].dtype == ir.DataType.FLOAT
+
+
+def test_sequences_are_no_tensors() -> None:
+    proto = model([node("SplitToSequence", "x", "y", domain="", axis=1)], opsets={})
+    proto.graph.output[0].ClearField("type")
+    (result,) = inferred(proto).graph.outputs
+    assert isinstance(result.type, ir.SequenceType)
+
+
+def test_only_small_tensors_are_handed_over() -> None:
+    """And all of them are still there, in their order, and no further inputs."""
+    large = np.zeros((3, 1000), np.float32)
+    constants = {"w": large, "sizes": np.array([2, 2]), "b": np.zeros(1000, np.float32)}
+    nodes = [
+        node("Reshape", "x sizes", "r", domain=""),
+        node("MatMul", "v w", "p", domain=""),
+        node("Add", "p b", "y", domain=""),
+    ]
+    made = inferred(model(nodes, constants, inputs={"x": [1, 4], "v": ["n", 3]}, opsets={}))
+    assert list(made.graph.initializers) == list(constants)
+    assert [value.name for value in made.graph.inputs] == ["x", "v"]
+    assert made.graph.initializers["w"].const_value is not None
+    assert described(made)["r"] == "FLOAT [2,2]"
+    assert described(made)["y"] == "FLOAT [n,1000]"
+
+
+def test_integers_are_followed_if_asked_for() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        graph (float[2, 3] x) => (y) <int64 first = {0}> {
+            s = Shape(x)
+            n = Gather(s, first)
+            m = Unsqueeze(n, axes)
+            y = ConstantOfShape(m)
+        }"""
+    )
+    axes = onnx.numpy_helper.from_array(np.array([0]), "axes")
+    proto.graph.initializer.append(axes)
+    assert described(inferred(proto))["y"] == "FLOAT [2]"
+    assert described(inferred(proto, propagate=False))["y"] != "FLOAT [2]"
+
+
+def test_where_onnx_gives_up_nothing_changes() -> None:
+    proto = model([node("Relu", "x", domain=""), node("Own", "x", "z", domain="own")], opsets={})
+    made = inferred(proto)  # a domain without an import
+    assert made.graph.outputs[0].shape is None
+    assert [value.name for value in made.graph.inputs] == ["x"]
