@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.expansion.traced import Traced, all_known, expression, known
+from anybit.onnx.expansion.traced import Shape, Traced, all_known, expression, known
 
 float32 = np.dtype(np.float32)
 float64 = np.dtype(np.float64)
@@ -30,10 +30,12 @@ _AWAY_FROM_SUBNORMALS = 64
 
 def of_value(value: ir.Value, dtype: Any) -> Traced:
     """The value of a graph that is known only when it runs."""
-    shape = None
-    if value.shape is not None:
-        shape = tuple(size if isinstance(size, int) else None for size in value.shape)
+    shape = None if value.shape is None else known_sizes(value.shape)
     return Traced(dtype, shape, value=value)
+
+
+def known_sizes(shape: ir.Shape) -> Shape:
+    return tuple(size if isinstance(size, int) else None for size in shape)
 
 
 def isdtype(dtype: Any, kinds: str | tuple[str, ...]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from anybit.onnx.expansion.traced import Traced
-from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import Names
 from anybit.ops.expression import operands_first
 
@@ -23,6 +23,7 @@ class Body:
         self._unique = unique
         self._prefix = prefix
         self._written: dict[Traced, ir.Value] = {}
+        self._bound: dict[Traced, ir.Value] = {}
         self._alike: dict[tuple[object, ...], ir.Value] = {}
 
     def branch(self) -> "Body":
@@ -32,6 +33,10 @@ class Body:
         """
         return Body(self._constant, self._unique, self._prefix)
 
+    def bind(self, traced: Traced, value: ir.Value) -> None:
+        """Take this value for an input of the expression, which another node may have left."""
+        self._bound[traced] = value
+
     def write(self, result: Traced) -> ir.Value:
         """The value of an expression, after the nodes that give it."""
         for each in operands_first(result, self._written):
@@ -40,9 +45,10 @@ class Body:
 
     def _value(self, each: Traced) -> ir.Value:
         if each.value is not None:
-            return each.value
+            value = self._bound.get(each, each.value)
+            return self._parameter(array_of(value)) if is_constant(value) else value
         if each.known is not None:
-            return self._constant(f"{self._prefix}/constant", each.known)
+            return self._parameter(each.known)
         operands = [self._written[operand] for operand in each.operands]
         alike = (each.operation, *operands, *sorted(each.attributes.items()))
         if alike not in self._alike:
@@ -50,6 +56,9 @@ class Body:
                 each.operation, operands, ir.DataType.from_numpy(each.dtype), each.attributes
             )
         return self._alike[alike]
+
+    def _parameter(self, array: Array) -> ir.Value:
+        return self._constant(f"{self._prefix}/constant", array)
 
     def append(
         self,

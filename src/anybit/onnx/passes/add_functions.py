@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
+from anybit.onnx.expansion.calls import Expansions
 from anybit.onnx.expansion.namespace import of_value
 from anybit.onnx.expansion.traced import Traced
 from anybit.onnx.expansion.writer import Body
 from anybit.onnx.graph.constants import Array, Content, content, is_constant
 from anybit.onnx.graph.names import Names, label_of
 from anybit.onnx.operators.registry import attribute_type, keywords_of, operator_of, operators_in
-from anybit.onnx.passes.lower import expanded
 from anybit.onnx.report import Report, Step
 from anybit.ops import Attribute, Operator
 
@@ -47,6 +47,7 @@ class AddFunctions(InPlacePass):
     def call(self, model: ir.Model) -> Report:
         steps: list[Step] = []
         left: dict[str, str] = {}
+        expansions = Expansions()
         for nodes in _by_name(model).values():
             served = _served(nodes, left)
             if served:
@@ -59,7 +60,7 @@ class AddFunctions(InPlacePass):
                 domain = operator.onnx_domain
                 imports[domain] = max(imports.get(domain, 1), operator.version)
                 for node in served:
-                    _check(node, operator)
+                    _check(node, operator, expansions)
                     steps.append(Step(label_of(node), operator.onnx_name, "local function"))
         return Report(model, bool(model.functions), tuple(steps), left)
 
@@ -86,10 +87,10 @@ def _served(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
     return served
 
 
-def _check(node: ir.Node, operator: Operator) -> None:
+def _check(node: ir.Node, operator: Operator, expansions: Expansions) -> None:
     """Let the operator look at its constants, as far as the types of the others are known."""
     if all(value is None or is_constant(value) or value.dtype is not None for value in node.inputs):
-        expanded(node, operator)
+        expansions.of(node, operator)
 
 
 def opset_for_functions(model: ir.Model) -> int:

@@ -6,16 +6,12 @@ from collections.abc import Container, Mapping
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
-from anybit.errors import ModelError
-from anybit.onnx.expansion.namespace import of_value
+from anybit.onnx.expansion.calls import Expansions
 from anybit.onnx.expansion.placement import expand
-from anybit.onnx.expansion.traced import Traced, known
-from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import described, label_of
-from anybit.onnx.operators.registry import keywords_of, operators_in
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.report import Report, Step
-from anybit.ops import Operator
 
 
 class Lower(InPlacePass):
@@ -47,7 +43,7 @@ class Lower(InPlacePass):
 
     def call(self, model: ir.Model) -> Report:
         steps = []
-        editor = Editor(model)
+        editor, expansions = Editor(model), Expansions()
         nodes = operators_in(model)
         for node, operator in nodes:
             if self._only is not None and node.outputs[0].name not in self._only:
@@ -58,32 +54,6 @@ class Lower(InPlacePass):
                 "standard operators",
                 self._reasons.get(str(node.outputs[0].name), ""),
             )
-            expand(editor, node, expanded(node, operator))
+            expand(editor, node, expansions.of(node, operator))
             steps.append(step)
         return Report(model, bool(steps), tuple(steps))
-
-
-def expanded(node: ir.Node, operator: Operator) -> Traced:
-    """What the node computes, as an expression of standard operators.
-
-    Raises:
-        ModelError: The operator refuses its parameters; a type or a rank is not known.
-    """
-    arguments = [None if value is None else _traced(node, value) for value in node.inputs]
-    # A known x would send the function to the kernel, known parameters are checked as they are.
-    arrays = [each if each is None or each.known is None else each.known for each in arguments[1:]]
-    try:
-        result = operator.reference(arguments[0], *arrays, **keywords_of(node, operator))
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"{described(node)}: {error}") from error
-    return result if isinstance(result, Traced) else known(result)
-
-
-def _traced(node: ir.Node, value: ir.Value) -> Traced:
-    if is_constant(value):
-        return known(array_of(value))
-    if value.dtype in (None, ir.DataType.UNDEFINED):
-        raise ModelError(
-            f"{described(node)}: the type of {value.name!r} is not known; declare it in the model"
-        )
-    return of_value(value, value.dtype.numpy())

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.expansion.calls import Expansions
 from anybit.onnx.graph.names import described
-from anybit.onnx.passes.lower import expanded
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
+    expansions = Expansions()
     for quantizer in subject.quantizers:
         try:
-            expanded(quantizer.node, quantizer.operator)
+            expansions.of(quantizer.node, quantizer.operator)
         except ModelError as refusal:
             problem = str(refusal).removeprefix(described(quantizer.node)).lstrip(": ")
             yield error(
