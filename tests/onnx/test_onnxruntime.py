@@ -17,6 +17,7 @@ from ort_backend import NODE, model, node, session
 
 import anybit
 import anybit.onnxruntime
+from anybit.onnx import runtime
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS, Operator
 
@@ -223,6 +224,19 @@ def test_memory_is_shared_only_where_nobody_reads_it_again() -> None:
     loaded = session(model(nodes, {"x": (F32, [2, 3, 4])}, {"y": (F32, None)}, FOUR_BITS))
     quantized = anybit.int_quant(-X, 0.5, 0, 4)
     np.testing.assert_array_equal(loaded.run(None, {"x": X})[0], -X + quantized + quantized)
+
+
+def test_memory_of_long_models_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [int_quant("x", "q"), helper.make_node("Add", ["x", "q"], ["y"])]
+    proto = model(nodes, {"x": (F32, [2, 3, 4])}, {"y": (F32, None)}, FOUR_BITS)
+    planned = anybit.onnxruntime.session(proto)
+    monkeypatch.setattr(runtime, "_MOST_NODES_TO_PLAN", 1)
+    plain = anybit.onnxruntime.session(proto)
+    reused = [each.get_session_options().enable_mem_reuse for each in (planned, plain)]
+    assert reused == [True, False]
+    wanted = X + anybit.int_quant(X, 0.5, 0, 4)
+    for each in (planned, plain):
+        np.testing.assert_array_equal(each.run(None, {"x": X})[0], wanted)
 
 
 def test_nodes_in_subgraphs_read_constants_outside() -> None:

@@ -31,6 +31,11 @@ _EXACT = {
     "session.qdq_matmulnbits_accuracy_level": "1",
 }
 
+# The runtime looks for memory to reuse among all results that wait, one after the other: a model of
+# 10 000 nodes takes seconds to load. Without that every result has memory of its own, until it is
+# read for the last time.
+_MOST_NODES_TO_PLAN = 5000
+
 # Protobuf's limit of 2 GiB, less what the tensors' names and shapes take.
 _LARGEST_MESSAGE = 2**31 - 2**24
 
@@ -102,7 +107,9 @@ def make_session(
         Exception: Whatever ONNX Runtime raises for the model; see `reason`.
     """
     own = options is not None
-    options = exact_session_options() if options is None else options
+    if options is None:
+        options = exact_session_options()
+        options.enable_mem_reuse = len(model.graph) <= _MOST_NODES_TO_PLAN
     register(options)
     for key, value in _EXACT.items():
         if not _has_entry(options, key):

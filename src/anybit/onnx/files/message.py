@@ -7,6 +7,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array, array_of, in_memory
+from anybit.onnx.graph.walk import initializers_in
 
 # Below this a tensor travels in the message, where every optimization of a runtime sees it.
 _LARGE = 64 * 1024
@@ -23,11 +24,11 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
     Raises:
         ModelError: What is left is still more than one message can hold.
     """
-    slim = model.clone()
+    slim = model.clone() if any(map(_is_elsewhere, initializers_in(model))) else model
     large: dict[str, Array] = {}
     for name, value in slim.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None:
+        if tensor is None or slim is model:  # which is the caller's
             continue
         if tensor.nbytes < _LARGE or not _is_plain(tensor.dtype):
             value.const_value = in_memory(tensor)
@@ -40,6 +41,12 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
         return ir.to_proto(slim).SerializeToString(), large
     except ValueError as error:
         raise ModelError(f"the model is too large to hand over: {error}") from error
+
+
+def _is_elsewhere(value: ir.Value) -> bool:
+    """Whether its tensor cannot stand in the message as it is."""
+    tensor = value.const_value
+    return tensor is not None and (isinstance(tensor, ir.ExternalTensor) or tensor.nbytes >= _LARGE)
 
 
 def _is_plain(dtype: ir.DataType) -> bool:
