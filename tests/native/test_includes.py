@@ -13,9 +13,13 @@ ALLOWED = {
     "_native/isa": {"ops"},
     "_native/threads": {"ops"},
     "_native/engine": {"ops", "_native/isa", "_native/threads"},
-    "_native/ort": {"ops", "_native/engine", "_native/threads"},
+    "_native/lowbit": {"ops", "_native/isa", "_native/threads"},
+    "_native/ort": {"ops", "_native/engine", "_native/lowbit", "_native/threads"},
     "_native/xla": {"ops", "_native/engine", "_native/threads"},
-    "_native/python": {"ops", "_native/isa", "_native/engine", "_native/threads", "_native/xla"},
+    "_native/python": {
+        *("ops", "_native/isa", "_native/engine", "_native/lowbit", "_native/threads"),
+        "_native/xla",
+    },
 }
 
 

@@ -1,8 +1,27 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 descriptions: dict[str, dict[str, Any]]
 xla_handlers: dict[str, Any]
+program: dict[str, Any]
+
+class Network:
+    def __init__(
+        self,
+        words: npt.NDArray[np.int64],
+        bytes: npt.NDArray[np.uint8],
+        integers: npt.NDArray[np.int32],
+        floats: npt.NDArray[np.float32],
+        /,
+    ) -> None: ...
+    def run(self, inputs: list[npt.NDArray[np.float32]], /) -> list[npt.NDArray[np.float32]]: ...
+    def run_timed(
+        self, inputs: list[npt.NDArray[np.float32]], /
+    ) -> tuple[list[npt.NDArray[np.float32]], list[float]]: ...
+    def describe(self) -> dict[str, Any]: ...
 
 def num_threads() -> int: ...
 def set_num_threads(count: int) -> None: ...

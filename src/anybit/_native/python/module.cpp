@@ -10,6 +10,7 @@
 #include "_native/xla/handler.hpp"
 #include "arguments.hpp"
 #include "backward.hpp"
+#include "network.hpp"
 #include "ops/operators.hpp"
 
 namespace anybit {
@@ -109,6 +110,7 @@ NB_MODULE(_core, module) {
     handlers[name.c_str()] = nb::capsule(handler);
   });
   module.attr("xla_handlers") = handlers;
+  add_networks(module);
   module.def("num_threads", &num_threads);
   module.def("set_num_threads", &set_num_threads);
   module.def("limit_threads", &limit_threads);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "crew.hpp"
 #include "ops/types.hpp"
 
 #if defined(__linux__)
@@ -118,19 +119,27 @@ class Pool {
   std::uint64_t job_ = 0;
 };
 
-std::atomic<Pool*> current_pool{nullptr};
+// A crew for one caller at a time. Like the pool it is never destroyed.
+struct SharedCrew {
+  Crew crew;
+  std::mutex in_use;
+};
 
-Pool& shared_pool() {
-  Pool* existing = current_pool.load();
+template <class Threads>
+std::atomic<Threads*> current{nullptr};
+
+// Those of this process. Threads do not survive fork: a child starts its own.
+template <class Threads>
+Threads& shared() {
+  Threads* existing = current<Threads>.load();
   if (existing != nullptr) return *existing;
 #if defined(__unix__) || defined(__APPLE__)
-  // The threads of a pool do not survive fork: the child starts its own.
   static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { current_pool.store(nullptr); });
+      pthread_atfork(nullptr, nullptr, [] { current<Threads>.store(nullptr); });
   static_cast<void>(registered);
 #endif
-  auto* fresh = new Pool;
-  if (current_pool.compare_exchange_strong(existing, fresh)) return *fresh;
+  auto* fresh = new Threads;
+  if (current<Threads>.compare_exchange_strong(existing, fresh)) return *fresh;
   delete fresh;
   return *existing;
 }
@@ -159,20 +168,23 @@ class PoolWorkers final : public Workers {
  public:
   void split(std::int64_t size, std::int64_t grain, const Range& work) const override;
   void run(int parts, const Part& part) const override;
+  int threads() const override { return allowed_threads(); }
+  void run_stages(std::span<const int> pieces, std::int64_t nanoseconds,
+                  const Piece& piece) const override;
 };
 
 void PoolWorkers::split(std::int64_t size, std::int64_t grain, const Range& work) const {
   const std::int64_t most = std::max<std::int64_t>(1, size / grain);
   const int threads = static_cast<int>(std::min<std::int64_t>(allowed_threads(), most));
   if (threads == 1) return work(0, size);
-  Pool& shared = shared_pool();
-  const std::unique_lock lock(shared.in_use, std::try_to_lock);
+  Pool& threads_of_all = shared<Pool>();
+  const std::unique_lock lock(threads_of_all.in_use, std::try_to_lock);
   if (!lock.owns_lock()) return work(0, size);
   // Several parts per thread, so that one slow processor does not hold up the rest; a whole
   // number of cache lines each.
   const std::int64_t parts = std::min<std::int64_t>(4 * threads, most);
   const std::int64_t length = ((size + parts - 1) / parts + 63) / 64 * 64;
-  shared.run(threads - 1, static_cast<int>(parts), [&](int part) {
+  threads_of_all.run(threads - 1, static_cast<int>(parts), [&](int part) {
     const std::int64_t first = std::min(size, part * length);
     work(first, std::min(size, first + length));
   });
@@ -181,11 +193,25 @@ void PoolWorkers::split(std::int64_t size, std::int64_t grain, const Range& work
 void PoolWorkers::run(int parts, const Part& part) const {
   const int threads = std::min(allowed_threads(), parts);
   if (threads > 1) {
-    Pool& shared = shared_pool();
-    const std::unique_lock lock(shared.in_use, std::try_to_lock);
-    if (lock.owns_lock()) return shared.run(threads - 1, parts, part);
+    Pool& threads_of_all = shared<Pool>();
+    const std::unique_lock lock(threads_of_all.in_use, std::try_to_lock);
+    if (lock.owns_lock()) return threads_of_all.run(threads - 1, parts, part);
   }
   Workers::run(parts, part);
+}
+
+void PoolWorkers::run_stages(std::span<const int> pieces, std::int64_t nanoseconds,
+                             const Piece& piece) const {
+  // To wake a thread takes the caller some 10 us, and the thread as long until it comes.
+  constexpr std::int64_t worth_waking = 100'000;
+  const int helpers = allowed_threads() - 1;
+  if (helpers > 0) {
+    SharedCrew& shared_crew = shared<SharedCrew>();
+    const std::unique_lock lock(shared_crew.in_use, std::try_to_lock);
+    if (lock.owns_lock())
+      return shared_crew.crew.run(helpers, nanoseconds >= worth_waking, pieces, piece);
+  }
+  Workers::run_stages(pieces, nanoseconds, piece);
 }
 
 }  // namespace

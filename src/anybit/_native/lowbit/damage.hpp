@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is wrong with a program that nobody should run.
+#pragma once
+
+#include <string>
+
+#include "ops/types.hpp"
+
+namespace anybit::lowbit {
+
+[[noreturn]] inline void refuse(const std::string& what) {
+  throw Error(Error::Kind::value,
+              "the program of an integer region is damaged: " + what + "; compile the model again");
+}
+
+// A number as it is, for messages.
+inline std::string text(std::int64_t number) { return std::to_string(number); }
+
+// Throws unless lowest <= number <= highest.
+inline void need(std::int64_t number, std::int64_t lowest, std::int64_t highest, const char* name) {
+  if (number < lowest || number > highest)
+    refuse(std::string(name) + " must be from " + text(lowest) + " to " + text(highest) + ", got " +
+           text(number));
+}
+
+// Throws unless an array has so many elements.
+inline void need_size(std::size_t size, std::int64_t wanted, const char* name) {
+  if (static_cast<std::int64_t>(size) != wanted)
+    refuse(std::string(name) + " must have " + text(wanted) + " elements, got " +
+           text(static_cast<std::int64_t>(size)));
+}
+
+// Throws unless an array has one of two numbers of elements: for all channels, or for each.
+inline void need_size(std::size_t size, std::int64_t together, std::int64_t channels,
+                      const char* name) {
+  const auto given = static_cast<std::int64_t>(size);
+  if (given != together && given != together * channels)
+    refuse(std::string(name) + " must have " + text(together) + " or " + text(together * channels) +
+           " elements, got " + text(given));
+}
+
+template <class Array>
+void need_within(const Array& array, std::int64_t lowest, std::int64_t highest, const char* name) {
+  for (const auto each : array) need(each, lowest, highest, name);
+}
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops over the elements of a line, compiled once per level of instructions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace anybit::lowbit {
+
+// How a float32 becomes an index: by the thresholds that it reaches, which a guess can spare.
+// A guess is proven for every float32 but NaN before it is used, see quantizer.cpp.
+struct Levels {
+  enum class Way : std::uint8_t {
+    count,    // compare with each threshold
+    guess,    // rint(clamp(x * gain + offset)), which is right
+    correct,  // the same, which is one off at most
+    search,   // halve the thresholds
+  };
+  Way way = Way::search;
+  int levels = 0;
+  bool falls = false;  // index = levels - 1 - count
+  float gain = 0, offset = 0, lowest = 0;
+  // A number below which nothing is, the thresholds in ascending order, and NaN, which nothing
+  // reaches, up to a power of two. Whoever made it owns them.
+  const float* thresholds = nullptr;
+};
+
+struct ElementLoops {
+  // The indices of n numbers; whether one of them is NaN, whose index is any then.
+  bool (*indices)(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to);
+
+  // Bit i says whether x[i] reaches the threshold, or the reverse of that; bits behind the last
+  // one are 0. The words are (n + 31) / 32. Whether a number is NaN.
+  bool (*compare)(const float* x, std::int64_t n, float threshold, bool falls, std::byte* words);
+
+  // Element by element the largest of several runs of n bytes, the first of which may be `to`.
+  void (*largest)(const std::byte* const* from, std::size_t count, std::int64_t n, std::byte* to);
+
+  // The same of n bytes of bits, and of words of planes, see storage.hpp.
+  void (*either)(const std::byte* const* from, std::size_t count, std::int64_t n, std::byte* to);
+  void (*largest_planes)(const std::byte* const* from, std::size_t count, std::int64_t n,
+                         std::byte* to);
+
+  // to[i] = table[from[i]]
+  void (*lookup)(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n,
+                 std::uint8_t* to);
+  void (*values)(const float* table, const std::uint8_t* from, std::int64_t n, float* to);
+
+  // to[i] = table[first[i] * levels + second[i]]
+  void (*combine)(const std::uint8_t* table, std::int32_t levels, const std::uint8_t* first,
+                  const std::uint8_t* second, std::int64_t n, std::uint8_t* to);
+};
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "network.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include "cut.hpp"
+#include "ops/types.hpp"
+#include "tensor_stage.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+// What is done sooner by one thread than by two.
+constexpr std::int64_t serial_nanoseconds = 15'000;
+// What a stage of its own is worth for another thread.
+constexpr std::int64_t piece_nanoseconds = 2'000;
+
+Network::Sizes sizes_of(const Port& port) { return {port.sizes.begin(), port.sizes.end()}; }
+
+std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number); }
+
+// The stage of an instruction, whatever that is.
+class StageMaker {
+ public:
+  StageMaker(const Program& program, const Plan& plan, Level level)
+      : program_(program), plan_(plan), loops_(kernels_of<ElementLoops>(level)), level_(level) {}
+
+  std::unique_ptr<Stage> operator()(const Quantize& at) const {
+    return make_stage(at, input(at.source), tensor(at.target), at_place(at.target), loops_);
+  }
+  std::unique_ptr<Stage> operator()(const Product& at) const {
+    const ProductTask task = task_of(program_, at);
+    if (std::holds_alternative<Arithmetic>(at.tail))
+      return make_stage(task, at_place(at.source), output(at.target), level_);
+    return make_stage(task, at_place(at.source), at_place(at.target), level_);
+  }
+  std::unique_ptr<Stage> operator()(const MaxPool& at) const {
+    return make_stage(at, at_place(at.source), at_place(at.target), loops_);
+  }
+  std::unique_ptr<Stage> operator()(const Lookup& at) const {
+    return make_stage(at, tensor(at.source), at_place(at.source), at_place(at.target), loops_);
+  }
+  std::unique_ptr<Stage> operator()(const Combine& at) const {
+    return make_stage(at, tensor(at.first), tensor(at.second), at_place(at.first),
+                      at_place(at.second), at_place(at.target), loops_);
+  }
+  std::unique_ptr<Stage> operator()(const Gather& at) const {
+    return make_stage(at, at_place(at.source), at_place(at.target));
+  }
+  std::unique_ptr<Stage> operator()(const Reshape& at) const {
+    return make_stage(at, at_place(at.source), at_place(at.target));
+  }
+  std::unique_ptr<Stage> operator()(const Dequantize& at) const {
+    return make_stage(at, tensor(at.source), at_place(at.source), output(at.target), loops_);
+  }
+
+ private:
+  const Tensor& tensor(std::int64_t i) const { return program_.tensors[place(i)]; }
+  const Place& at_place(std::int64_t i) const { return plan_.tensors[place(i)]; }
+  PortPlace input(std::int64_t i) const { return {program_.inputs[place(i)], i}; }
+  PortPlace output(std::int64_t i) const { return {program_.outputs[place(i)], i}; }
+
+  const Program& program_;
+  const Plan& plan_;
+  const ElementLoops& loops_;
+  const Level level_;
+};
+
+void free_aligned(std::byte* memory) { ::operator delete[](memory, std::align_val_t{alignment}); }
+
+}  // namespace
+
+// Memory for the tensors of a run, used again by later runs.
+class Network::Scratch {
+ public:
+  explicit Scratch(const Network& network) : network_(network) {
+    {
+      const std::lock_guard lock(network.mutex_);
+      if (!network.free_.empty()) {
+        memory_ = network.free_.back();
+        network.free_.pop_back();
+        return;
+      }
+    }
+    const auto size = static_cast<std::size_t>(network.memory() + slack);
+    memory_ = static_cast<std::byte*>(::operator new[](size, std::align_val_t{alignment}));
+  }
+  ~Scratch() {
+    const std::lock_guard lock(network_.mutex_);
+    try {
+      network_.free_.push_back(memory_);
+    } catch (const std::bad_alloc&) {
+      free_aligned(memory_);
+    }
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  std::byte* memory() const { return memory_; }
+
+ private:
+  const Network& network_;
+  std::byte* memory_;
+};
+
+struct Network::Call {
+  const float* const* inputs;
+  float* const* outputs;
+  std::int64_t rows;
+  mutable std::atomic<bool> refused_nan{false};
+
+  Memory memory(const Scratch& scratch, std::int64_t first_row) const {
+    return {scratch.memory(), inputs, outputs, first_row, &refused_nan};
+  }
+  void finish() const {
+    if (refused_nan.load(std::memory_order_relaxed))
+      throw Error(Error::Kind::value,
+                  "the input has NaN, which the quantizer that reads it keeps; remove NaN before, "
+                  "or run the model without compiling it");
+  }
+};
+
+Network::Network(const Encoded& encoded) {
+  const Program program = read_program(encoded);
+  verify(program);
+  const Level level = selected_level();
+  for (const Port& port : program.inputs) inputs_.push_back(sizes_of(port));
+  for (const Port& port : program.outputs) outputs_.push_back(sizes_of(port));
+  plan_ = std::make_unique<Plan>(program, level);
+  const StageMaker make(program, *plan_, level);
+  for (const Instruction& instruction : program.instructions) {
+    stages_.push_back(std::visit(make, instruction));
+    nanoseconds_per_row_ += stages_.back()->nanoseconds();
+  }
+}
+
+Network::~Network() {
+  for (std::byte* memory : free_) free_aligned(memory);
+}
+
+void Network::run(const float* const* inputs, float* const* outputs, std::int64_t rows,
+                  const Workers& workers) const {
+  const Call call{inputs, outputs, rows};
+  const int threads = nanoseconds(rows) < serial_nanoseconds ? 1 : workers.threads();
+  if (threads == 1) run_rows(call, 0, rows);
+  else if (rows >= 2 * threads) run_in_rows(call, workers, threads);
+  else run_in_stages(call, workers, threads);
+  call.finish();
+}
+
+// Rows [first, last), in this thread.
+void Network::run_rows(const Call& call, std::int64_t first, std::int64_t last) const {
+  const Scratch scratch(*this);
+  for (std::int64_t row = first; row < last; row += plan_->rows) {
+    const Memory memory = call.memory(scratch, row);
+    const std::int64_t rows = std::min(plan_->rows, last - row);
+    for (const auto& stage : stages_)
+      stage->run(memory, {0, rows, 0, stage->lines, 0, stage->channels});
+  }
+}
+
+// Each thread takes rows of its own through the whole network.
+void Network::run_in_rows(const Call& call, const Workers& workers, int threads) const {
+  const int pieces[] = {static_cast<int>(
+      std::min<std::int64_t>(call.rows, std::min(4 * threads, Workers::most_pieces)))};
+  workers.run_stages(pieces, nanoseconds(call.rows), [&](int, int piece) {
+    const std::int64_t all = pieces[0];
+    run_rows(call, call.rows * piece / all, call.rows * (piece + 1) / all);
+  });
+}
+
+// All threads work on the same rows, stage after stage.
+void Network::run_in_stages(const Call& call, const Workers& workers, int threads) const {
+  const Scratch scratch(*this);
+  std::vector<Cut> cuts(stages_.size());
+  std::vector<int> pieces(stages_.size());
+  for (std::int64_t row = 0; row < call.rows; row += plan_->rows) {
+    const Memory memory = call.memory(scratch, row);
+    const std::int64_t rows = std::min(plan_->rows, call.rows - row);
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const std::int64_t worth = rows * stages_[i]->nanoseconds() / piece_nanoseconds;
+      cuts[i] = Cut(*stages_[i], rows, std::clamp<std::int64_t>(worth, 1, threads));
+      pieces[i] = cuts[i].pieces();
+    }
+    workers.run_stages(pieces, nanoseconds(rows), [&](int stage, int piece) {
+      cuts[static_cast<std::size_t>(stage)].run(memory, piece);
+    });
+  }
+}
+
+void Network::run_timed(const float* const* inputs, float* const* outputs, std::int64_t rows,
+                        double* seconds) const {
+  using Clock = std::chrono::steady_clock;
+  const Call call{inputs, outputs, rows};
+  const Scratch scratch(*this);
+  for (std::int64_t row = 0; row < rows; row += plan_->rows) {
+    const Memory memory = call.memory(scratch, row);
+    const std::int64_t together = std::min(plan_->rows, rows - row);
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const Clock::time_point start = Clock::now();
+      const Stage& stage = *stages_[i];
+      stage.run(memory, {0, together, 0, stage.lines, 0, stage.channels});
+      seconds[i] += std::chrono::duration<double>(Clock::now() - start).count();
+    }
+  }
+  call.finish();
+}
+
+std::vector<StageReport> Network::report() const {
+  std::vector<StageReport> reports;
+  for (const auto& stage : stages_) {
+    const auto coding = [](const Place* at) {
+      return at == nullptr ? std::string_view() : name_of(at->storage.coding);
+    };
+    reports.push_back({stage->name, stage->kernel(), coding(stage->source), coding(stage->target),
+                       stage->bytes(), stage->multiplications});
+  }
+  return reports;
+}
+
+}  // namespace anybit::lowbit

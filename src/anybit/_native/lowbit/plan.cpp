@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "damage.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+// Tensors of the rows that are worked on together stay in a processor's own cache.
+constexpr std::int64_t cached_bytes = 256 * 1024;
+constexpr std::int64_t most_rows = 128;
+constexpr std::int64_t most_bytes_per_row = std::int64_t{1} << 31;
+
+template <class... Visitors>
+struct Overloaded : Visitors... {
+  using Visitors::operator()...;
+};
+
+// What the readers of a tensor, and gathers that fill it, say of its coding.
+struct Votes {
+  std::optional<Coding> product, others;
+  bool bytes = false;  // readers differ, or something can be done in bytes only
+
+  void add_product(Coding coding) {
+    bytes = bytes || (product && *product != coding);
+    product = coding;
+  }
+  // From a reader that takes every coding, and has least to do with this one.
+  void add(Coding coding) { others = others && *others != coding ? Coding::bytes : coding; }
+
+  Coding result(std::int64_t levels) const {
+    const Coding coding = bytes ? Coding::bytes : product.value_or(others.value_or(Coding::bytes));
+    return levels <= most_levels_of(coding) ? coding : Coding::bytes;
+  }
+};
+
+void widen(Border& border, const Window& window) {
+  const Border other = Border::of(window);
+  border.top = std::max(border.top, other.top);
+  border.left = std::max(border.left, other.left);
+  border.bottom = std::max(border.bottom, other.bottom);
+  border.right = std::max(border.right, other.right);
+}
+
+std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number); }
+
+// The first and the last instruction that has to do with a tensor.
+struct Life {
+  std::size_t first = ~std::size_t{0}, last = 0;
+
+  void meet(std::size_t instruction) {
+    first = std::min(first, instruction);
+    last = std::max(last, instruction);
+  }
+  bool overlaps(const Life& other) const { return first <= other.last && other.first <= last; }
+};
+
+std::vector<Life> lives_of(const Program& program) {
+  std::vector<Life> lives(program.tensors.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const auto meet = [&](std::int64_t tensor) { lives[place(tensor)].meet(i); };
+    std::visit(Overloaded{
+                   [&](const Quantize& at) { meet(at.target); },
+                   [&](const Product& at) {
+                     meet(at.source);
+                     if (!std::holds_alternative<Arithmetic>(at.tail)) meet(at.target);
+                   },
+                   [&](const Combine& at) { meet(at.first), meet(at.second), meet(at.target); },
+                   [&](const Dequantize& at) { meet(at.source); },
+                   [&](const auto& at) { meet(at.source), meet(at.target); },
+               },
+               program.instructions[i]);
+  }
+  return lives;
+}
+
+}  // namespace
+
+ProductTask task_of(const Program& program, const Product& product) {
+  ProductTask task{&product, program.tensors[place(product.source)], {}};
+  if (std::holds_alternative<Arithmetic>(product.tail)) {
+    const Port& port = program.outputs[place(product.target)];
+    task.target = {port.height, port.width, port.channels, 0, 1, 1};
+  } else {
+    task.target = program.tensors[place(product.target)];
+  }
+  return task;
+}
+
+Plan::Plan(const Program& program, Level level) {
+  choose_storage(program, level);
+  lay_out(program);
+  if (bytes > most_bytes_per_row)
+    refuse("one row needs " + text(bytes) + " bytes of memory, more than " +
+           text(most_bytes_per_row));
+  rows = std::clamp<std::int64_t>(cached_bytes / std::max<std::int64_t>(bytes, 1), 1, most_rows);
+  if (rows > 1) lay_out(program);
+}
+
+// From the last instruction to the first: what passes codes on wants what its target is stored as.
+void Plan::choose_storage(const Program& program, Level level) {
+  std::vector<Votes> votes(program.tensors.size());
+  std::vector<Border> borders(program.tensors.size());
+  const auto coding_of = [&](std::int64_t tensor) {
+    return votes[place(tensor)].result(program.tensors[place(tensor)].levels);
+  };
+  for (auto at = program.instructions.rbegin(); at != program.instructions.rend(); ++at) {
+    std::visit(
+        Overloaded{
+            [&](const Product& product) {
+              votes[place(product.source)].add_product(
+                  PackedProduct::wanted(task_of(program, product), level));
+              widen(borders[place(product.source)], product.window);
+            },
+            [&](const Gather& gather) {
+              const Tensor& target = program.tensors[place(gather.target)];
+              const auto count = static_cast<std::int64_t>(gather.channels.size());
+              if (gather.first_channel % 32 != 0 ||
+                  (count % 32 != 0 && gather.first_channel + count != target.channels))
+                votes[place(gather.target)].bytes = true;
+            },
+            [&](const MaxPool& pool) { votes[place(pool.source)].add(coding_of(pool.target)); },
+            [&](const Reshape& reshape) {
+              votes[place(reshape.source)].add(coding_of(reshape.target));
+            },
+            [](const auto&) {},
+        },
+        *at);
+  }
+  for (std::size_t i = 0; i < program.tensors.size(); ++i)
+    tensors.push_back(
+        {Storage(coding_of(static_cast<std::int64_t>(i)), program.tensors[i], borders[i]), 0});
+}
+
+// Each tensor at the first place that is free for all of its life. A chain alternates between two.
+void Plan::lay_out(const Program& program) {
+  const std::vector<Life> lives = lives_of(program);
+  std::vector<std::size_t> order, placed;
+  for (std::size_t i = 0; i < lives.size(); ++i)
+    if (lives[i].first <= lives[i].last) order.push_back(i);
+  const auto size_of = [&](std::size_t i) {
+    const std::int64_t size = tensors[i].storage.size(rows) + slack;
+    return (size + alignment - 1) / alignment * alignment;
+  };
+  std::ranges::stable_sort(order, std::greater(), size_of);
+  bytes = 0;
+  for (const std::size_t i : order) {
+    std::int64_t offset = 0;
+    for (const std::size_t other : placed) {  // ascending
+      const std::int64_t start = tensors[other].offset, end = start + size_of(other);
+      if (!lives[i].overlaps(lives[other]) || end <= offset) continue;
+      if (start >= offset + size_of(i)) break;
+      offset = end;
+    }
+    tensors[i].offset = offset;
+    bytes = std::max(bytes, offset + size_of(i));
+    const auto after = std::ranges::upper_bound(
+        placed, offset, {}, [&](std::size_t other) { return tensors[other].offset; });
+    placed.insert(after, i);
+  }
+}
+
+}  // namespace anybit::lowbit

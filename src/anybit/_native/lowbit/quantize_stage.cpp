@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Float32 to indices.
+#include "quantizer.hpp"
+#include "runs.hpp"
+#include "tensor_stage.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+class QuantizeStage final : public TensorStage {
+ public:
+  QuantizeStage(const Quantize& at, const PortPlace& from, const Tensor& tensor, const Place& to,
+                const ElementLoops& loops)
+      : TensorStage(Quantize::name, nullptr, to),
+        loops_(loops),
+        port_(from),
+        quantizer_(at, tensor),
+        nan_(static_cast<std::uint8_t>(std::max<std::int64_t>(at.nan, 0))),
+        refuses_nan_(at.nan < 0) {
+    const bool together = from.channels_last() && !quantizer_.per_channel();
+    compares_ = together && tensor.levels == 2 && to.storage.coding == Coding::bits;
+    // Words of 32 channels follow one another without gaps if those of a pixel do.
+    whole_lines_ = together && (in_bytes(to) || (compares_ && to.storage.channels % 32 == 0));
+  }
+
+  std::string kernel() const override {
+    return std::string(quantizer_.way()) + " to " + TensorStage::kernel();
+  }
+  std::int64_t bytes() const override { return quantizer_.bytes(); }
+
+ protected:
+  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
+    const float* const x = memory.inputs[port_.index] +
+                           (memory.first_row + row) * port_.strides.row +
+                           y * target->storage.width * port_.strides.pixel;
+    std::byte* const to = target->row(memory, row);
+    if (!port_.channels_last()) return fill_transposed(memory, x, to, y);
+    for_each_run(target->storage.width, channels, whole_lines_, [&](const Run& run) {
+      const float* const from = x + run.pixel * port_.strides.pixel + run.channel;
+      if (compares_) compare(memory, from, to, y, run);
+      else store(memory, from, to, y, run);
+    });
+  }
+
+ private:
+  void store(const Memory& memory, const float* x, std::byte* to, std::int64_t y,
+             const Run& run) const {
+    Room room;
+    std::uint8_t* const result = room_for(target->storage, to, y, run, room);
+    if (quantizer_.per_channel())
+      for (std::int64_t i = 0; i < run.count; ++i)
+        indices(memory, quantizer_.levels(run.channel + i), x + i, 1, result + i);
+    else indices(memory, quantizer_.levels(0), x, run.count, result);
+    put_indices(target->storage, to, y, run, result);
+  }
+
+  void compare(const Memory& memory, const float* x, std::byte* to, std::int64_t y,
+               const Run& run) const {
+    const Levels& levels = quantizer_.levels(0);
+    std::byte* const words = to + target->storage.offset(y, run.pixel) + run.channel / 8;
+    if (!loops_.compare(x, run.count, levels.thresholds[1], levels.falls, words)) return;
+    for (std::int64_t done = 0; done < run.count; done += run_length) {
+      const std::int64_t here = std::min(run_length, run.count - done);
+      Room room;
+      indices(memory, levels, x + done, here, room);
+      put_run(Coding::bits, words, done, room, here);
+    }
+  }
+
+  // A line whose channels lie apart.
+  void fill_transposed(const Memory& memory, const float* x, std::byte* to, std::int64_t y) const {
+    constexpr std::int64_t most_pixels = 64, most_channels = 32;
+    const std::int64_t width = target->storage.width;
+    std::uint8_t block[most_channels][most_pixels];
+    for (std::int64_t c = 0; c < channels; c += most_channels) {
+      const std::int64_t some = std::min(most_channels, channels - c);
+      for (std::int64_t first = 0; first < width; first += most_pixels) {
+        const std::int64_t here = std::min(most_pixels, width - first);
+        for (std::int64_t i = 0; i < some; ++i)
+          indices(memory, quantizer_.levels(c + i), x + (c + i) * port_.strides.channel + first,
+                  here, block[i]);
+        for (std::int64_t p = 0; p < here; ++p) {
+          std::uint8_t pixel[most_channels];
+          for (std::int64_t i = 0; i < some; ++i) pixel[i] = block[i][p];
+          put_run(target->storage.coding, to + target->storage.offset(y, first + p), c, pixel,
+                  some);
+        }
+      }
+    }
+  }
+
+  void indices(const Memory& memory, const Levels& levels, const float* x, std::int64_t n,
+               std::uint8_t* to) const {
+    if (!loops_.indices(levels, x, n, to)) return;
+    for (std::int64_t i = 0; i < n; ++i)
+      if (x[i] != x[i]) to[i] = nan_;
+    if (refuses_nan_) memory.refused_nan->store(true, std::memory_order_relaxed);
+  }
+
+  const ElementLoops& loops_;
+  const PortPlace port_;
+  const Quantizer quantizer_;
+  const std::uint8_t nan_;
+  const bool refuses_nan_;
+  bool compares_ = false, whole_lines_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_stage(const Quantize& at, const PortPlace& source, const Tensor& tensor,
+                                  const Place& target, const ElementLoops& loops) {
+  return std::make_unique<QuantizeStage>(at, source, tensor, target, loops);
+}
+
+}  // namespace anybit::lowbit

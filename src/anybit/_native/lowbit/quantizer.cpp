@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantizer.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace anybit::lowbit {
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+// Up to so many thresholds are compared one by one.
+constexpr int few_levels = 8;
+
+// What the loops compute, see elements.cpp.
+float guess(const Levels& levels, float x) {
+  const float highest = levels.lowest + static_cast<float>(levels.levels - 1);
+  const float y = x * levels.gain + levels.offset;
+  return std::nearbyint(std::clamp(y, levels.lowest, highest)) - levels.lowest;
+}
+
+// The number of thresholds that x reaches.
+int reached(const Levels& levels, float x) {
+  const float* const first = levels.thresholds + 1;
+  return static_cast<int>(std::upper_bound(first, first + levels.levels - 1, x) - first);
+}
+
+// By how much the guess is wrong at most. It rises with x, as the index does, and this only at the
+// thresholds: the numbers on both sides of each stand for all.
+int largest_error(const Levels& levels) {
+  if (!std::isfinite(levels.gain) || !(levels.gain > 0) || !std::isfinite(levels.offset))
+    return most_levels;
+  int largest = 0;
+  const auto look = [&](float x) {
+    largest = std::max(largest, std::abs(static_cast<int>(guess(levels, x)) - reached(levels, x)));
+  };
+  look(-infinity);
+  look(infinity);
+  for (int k = 1; k < levels.levels; ++k) {
+    look(levels.thresholds[k]);
+    look(std::nextafter(levels.thresholds[k], -infinity));
+  }
+  return largest;
+}
+
+}  // namespace
+
+Quantizer::Quantizer(const Quantize& at, const Tensor& target) {
+  const auto channels = static_cast<std::size_t>(target.channels);
+  const int levels = static_cast<int>(target.levels);
+  const auto each = static_cast<std::size_t>(levels - 1);
+  const bool many = at.thresholds.size() > each || at.directions.size() > 1;
+  const std::size_t room = std::bit_ceil(static_cast<std::size_t>(levels)) + 1;
+  levels_.resize(many ? channels : 1);
+  thresholds_.assign(levels_.size() * room, std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t i = 0; i < levels_.size(); ++i) {
+    float* const own = thresholds_.data() + i * room;
+    own[0] = -infinity;
+    const std::size_t from = at.thresholds.size() > each ? i * each : 0;
+    std::copy_n(at.thresholds.begin() + static_cast<std::ptrdiff_t>(from), each, own + 1);
+    Levels& made = levels_[i];
+    made.levels = levels;
+    made.falls = at.directions[at.directions.size() > 1 ? i : 0] < 0;
+    made.thresholds = own;
+    choose_way(made);
+  }
+}
+
+void Quantizer::choose_way(Levels& levels) {
+  levels.way = Levels::Way::search;
+  if (levels.levels <= few_levels) {
+    levels.way = Levels::Way::count;
+    return;
+  }
+  const float first = levels.thresholds[1], last = levels.thresholds[levels.levels - 1];
+  const float gain = static_cast<float>(levels.levels - 2) / (last - first);
+  // Where thresholds lie half way between multiples of a scale, no offset is needed, which would
+  // round once more.
+  const float lowest = std::nearbyint(first * gain - 0.5f);
+  int best = 2;
+  for (const bool shifted : {false, true}) {
+    Levels candidate = levels;
+    candidate.lowest = shifted ? 0 : lowest;
+    if (!(std::abs(candidate.lowest) < 1048576)) continue;
+    for (const float near : {gain, std::nextafter(gain, 0.0f), std::nextafter(gain, infinity)}) {
+      candidate.gain = near;
+      candidate.offset = shifted ? 0.5f - first * near : 0;
+      const int error = largest_error(candidate);
+      if (error >= best) continue;
+      best = error;
+      levels = candidate;
+      levels.way = error == 0 ? Levels::Way::guess : Levels::Way::correct;
+    }
+  }
+}
+
+std::string_view Quantizer::way() const {
+  constexpr std::string_view names[] = {"compare", "affine", "affine, corrected", "search"};
+  return names[static_cast<int>(levels_[0].way)];
+}
+
+}  // namespace anybit::lowbit

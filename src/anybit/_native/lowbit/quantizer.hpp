@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thresholds of a Quantize, prepared: one way to an index, or one per channel.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "elements.hpp"
+#include "program.hpp"
+
+namespace anybit::lowbit {
+
+class Quantizer {
+ public:
+  Quantizer(const Quantize& at, const Tensor& target);
+
+  bool per_channel() const { return levels_.size() > 1; }
+  const Levels& levels(std::int64_t channel) const {
+    return levels_[per_channel() ? static_cast<std::size_t>(channel) : 0];
+  }
+
+  // For reports: how indices are found, and the bytes of the thresholds.
+  std::string_view way() const;
+  std::int64_t bytes() const { return static_cast<std::int64_t>(thresholds_.size() * 4); }
+
+ private:
+  void choose_way(Levels& levels);
+
+  std::vector<float> thresholds_;  // of all levels, with what is before and behind them
+  std::vector<Levels> levels_;
+};
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// One instruction, planned: where it reads and writes, and the loops that do it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "elements.hpp"
+#include "product.hpp"
+#include "program.hpp"
+#include "storage.hpp"
+
+namespace anybit::lowbit {
+
+// The memory of a run of some rows, the first of which is row 0 here.
+struct Memory {
+  std::byte* tensors = nullptr;
+  const float* const* inputs = nullptr;
+  float* const* outputs = nullptr;
+  std::int64_t first_row = 0;  // of the inputs and outputs
+  std::atomic<bool>* refused_nan = nullptr;
+};
+
+// A tensor in that memory.
+struct Place {
+  Storage storage;
+  std::int64_t offset = 0;
+
+  std::byte* row(const Memory& memory, std::int64_t row) const {
+    return memory.tensors + offset + row * storage.row;
+  }
+};
+
+// An input or an output of the network.
+struct PortPlace {
+  PortPlace() = default;
+  PortPlace(const Port& port, std::int64_t number)
+      : index(static_cast<std::size_t>(number)), strides{port.elements(), port.channels, 1} {
+    if (port.channels_first && port.height * port.width > 1)
+      strides = {port.elements(), 1, port.height * port.width};
+  }
+  // Whether the elements of a line lie as they do in bytes.
+  bool channels_last() const { return strides.channel == 1; }
+
+  std::size_t index = 0;
+  FloatStrides strides;
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  // Fills a part of the target; parts may run at the same time. Throws nothing.
+  virtual void run(const Memory& memory, const Part& part) const = 0;
+
+  // Roughly how long a thread takes for a row.
+  std::int64_t nanoseconds() const;
+
+  // For reports.
+  virtual std::string kernel() const = 0;
+  virtual std::int64_t bytes() const { return 0; }
+
+  std::string_view name;
+  std::int64_t lines = 1;  // of the target, which parts may divide
+  std::int64_t channels = 1;
+  bool by_channels = false;  // whether parts may divide the channels, too
+  std::int64_t multiplications = 0;
+  std::int64_t elements = 0;      // of the target, in one row
+  const Place* source = nullptr;  // null: an input
+  const Place* target = nullptr;  // null: an output
+};
+
+using Stages = std::vector<std::unique_ptr<Stage>>;
+
+// One maker per instruction. Places are those of the plan, and outlive the stages.
+std::unique_ptr<Stage> make_stage(const Quantize& at, const PortPlace& source, const Tensor& tensor,
+                                  const Place& target, const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source, const Place& target,
+                                  Level level);
+std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source,
+                                  const PortPlace& target, Level level);
+std::unique_ptr<Stage> make_stage(const MaxPool& at, const Place& source, const Place& target,
+                                  const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const Lookup& at, const Tensor& tensor, const Place& source,
+                                  const Place& target, const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const Combine& at, const Tensor& first, const Tensor& second,
+                                  const Place& first_place, const Place& second_place,
+                                  const Place& target, const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const Gather& at, const Place& source, const Place& target);
+std::unique_ptr<Stage> make_stage(const Reshape& at, const Place& source, const Place& target);
+std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, const Place& source,
+                                  const PortPlace& target, const ElementLoops& loops);
+
+// The border of a target becomes 0 with the first part of each row.
+inline void start_rows(const Place& target, const Memory& memory, const Part& part) {
+  if (part.first_line == 0 && part.first_channel == 0 && !target.storage.border.empty())
+    clear_border(target.storage, target.row(memory, 0), part.first_row, part.last_row);
+}
+
+}  // namespace anybit::lowbit

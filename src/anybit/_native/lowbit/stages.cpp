@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instructions that work element by element on indices.
+#include <vector>
+
+#include "runs.hpp"
+#include "tensor_stage.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+// The part of a table that belongs to a channel.
+template <class Element>
+class PerChannel {
+ public:
+  PerChannel(std::span<const Element> entries, std::int64_t size)
+      : entries_(entries.begin(), entries.end()), size_(size) {}
+
+  bool per_channel() const { return static_cast<std::int64_t>(entries_.size()) > size_; }
+  const Element* of(std::int64_t channel) const {
+    return entries_.data() + (per_channel() ? channel * size_ : 0);
+  }
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(entries_.size() * sizeof(Element));
+  }
+
+ private:
+  std::vector<Element> entries_;
+  std::int64_t size_;
+};
+
+class LookupStage final : public TensorStage {
+ public:
+  LookupStage(const Lookup& at, const Tensor& tensor, const Place& from, const Place& to,
+              const ElementLoops& loops)
+      : TensorStage(Lookup::name, &from, to),
+        loops_(loops),
+        entries_(at.entries, tensor.levels),
+        whole_lines_(in_bytes(from) && in_bytes(to) && !entries_.per_channel()) {}
+
+  std::int64_t bytes() const override { return entries_.bytes(); }
+
+ protected:
+  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
+    const std::byte* const from = source->row(memory, row);
+    std::byte* const to = target->row(memory, row);
+    for_each_run(target->storage.width, channels, whole_lines_, [&](const Run& run) {
+      Room in, out;
+      const std::uint8_t* const indices = indices_at(source->storage, from, y, run, in);
+      std::uint8_t* const result = room_for(target->storage, to, y, run, out);
+      if (entries_.per_channel())
+        for (std::int64_t i = 0; i < run.count; ++i)
+          result[i] = entries_.of(run.channel + i)[indices[i]];
+      else loops_.lookup(entries_.of(0), indices, run.count, result);
+      put_indices(target->storage, to, y, run, result);
+    });
+  }
+
+ private:
+  const ElementLoops& loops_;
+  const PerChannel<std::uint8_t> entries_;
+  const bool whole_lines_;
+};
+
+class CombineStage final : public TensorStage {
+ public:
+  CombineStage(const Combine& at, const Tensor& first, const Tensor& second, const Place& from,
+               const Place& other, const Place& to, const ElementLoops& loops)
+      : TensorStage(Combine::name, &from, to),
+        loops_(loops),
+        other_(other),
+        levels_(static_cast<std::int32_t>(second.levels)),
+        entries_(at.entries, first.levels * second.levels),
+        whole_lines_(in_bytes(from) && in_bytes(other) && in_bytes(to) && !entries_.per_channel() &&
+                     first.channels == second.channels) {}
+
+  std::int64_t bytes() const override { return entries_.bytes(); }
+
+ protected:
+  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
+    std::byte* const to = target->row(memory, row);
+    for_each_run(target->storage.width, channels, whole_lines_, [&](const Run& run) {
+      Room in, other_in, out;
+      const std::uint8_t* const first = operand(*source, memory, row, y, run, in);
+      const std::uint8_t* const second = operand(other_, memory, row, y, run, other_in);
+      std::uint8_t* const result = room_for(target->storage, to, y, run, out);
+      if (entries_.per_channel())
+        for (std::int64_t i = 0; i < run.count; ++i)
+          result[i] = entries_.of(run.channel + i)[first[i] * levels_ + second[i]];
+      else loops_.combine(entries_.of(0), levels_, first, second, run.count, result);
+      put_indices(target->storage, to, y, run, result);
+    });
+  }
+
+ private:
+  // The indices of one source; a single channel stands for all.
+  const std::uint8_t* operand(const Place& place, const Memory& memory, std::int64_t row,
+                              std::int64_t y, const Run& run, Room& room) const {
+    const std::byte* const from = place.row(memory, row);
+    if (place.storage.channels == channels) return indices_at(place.storage, from, y, run, room);
+    const std::byte* const pixel = from + place.storage.offset(y, run.pixel);
+    std::fill_n(room, run.count, take(place.storage.coding, pixel, 0));
+    return room;
+  }
+
+  const ElementLoops& loops_;
+  const Place& other_;
+  const std::int32_t levels_;
+  const PerChannel<std::uint8_t> entries_;
+  const bool whole_lines_;
+};
+
+class DequantizeStage final : public Stage {
+ public:
+  DequantizeStage(const Dequantize& at, const Tensor& tensor, const Place& from,
+                  const PortPlace& to, const ElementLoops& loops)
+      : loops_(loops),
+        port_(to),
+        values_(at.values, tensor.levels),
+        whole_lines_(in_bytes(from) && !values_.per_channel() && to.channels_last()) {
+    name = Dequantize::name;
+    source = &from;
+    lines = tensor.height;
+    channels = tensor.channels;
+    elements = tensor.elements();
+  }
+
+  std::string kernel() const override { return std::string(name_of(source->storage.coding)); }
+  std::int64_t bytes() const override { return values_.bytes(); }
+
+  void run(const Memory& memory, const Part& part) const override {
+    for (std::int64_t row = part.first_row; row < part.last_row; ++row) {
+      float* const to = memory.outputs[port_.index] + (memory.first_row + row) * port_.strides.row;
+      for (std::int64_t y = part.first_line; y < part.last_line; ++y)
+        write(source->row(memory, row), y, to);
+    }
+  }
+
+ private:
+  void write(const std::byte* from, std::int64_t y, float* row) const {
+    const std::int64_t width = source->storage.width;
+    for_each_run(width, channels, whole_lines_, [&](const Run& run) {
+      Room room;
+      const std::uint8_t* const indices = indices_at(source->storage, from, y, run, room);
+      float* const to =
+          row + (y * width + run.pixel) * port_.strides.pixel + run.channel * port_.strides.channel;
+      if (port_.channels_last() && !values_.per_channel())
+        return loops_.values(values_.of(0), indices, run.count, to);
+      for (std::int64_t i = 0; i < run.count; ++i)
+        to[i * port_.strides.channel] = values_.of(run.channel + i)[indices[i]];
+    });
+  }
+
+  const ElementLoops& loops_;
+  const PortPlace port_;
+  const PerChannel<float> values_;
+  const bool whole_lines_;
+};
+
+class GatherStage final : public TensorStage {
+ public:
+  GatherStage(const Gather& at, const Place& from, const Place& to)
+      : TensorStage(Gather::name, &from, to),
+        rows_(at.rows.begin(), at.rows.end()),
+        columns_(at.columns.begin(), at.columns.end()),
+        channels_(at.channels.begin(), at.channels.end()),
+        first_(at.first_channel),
+        fill_(static_cast<std::uint8_t>(at.fill < 0 ? 0 : at.fill)) {
+    copies_ = channels_[0] >= 0 && channels_[0] % 32 == 0;
+    for (std::size_t i = 1; i < channels_.size(); ++i)
+      copies_ = copies_ && channels_[i] == channels_[i - 1] + 1;
+    elements = lines * to.storage.width * static_cast<std::int64_t>(channels_.size());
+  }
+
+  std::int64_t bytes() const override {
+    return static_cast<std::int64_t>((rows_.size() + columns_.size() + channels_.size()) * 4);
+  }
+
+ protected:
+  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
+    const std::byte* const from = source->row(memory, row);
+    std::byte* const to = target->row(memory, row);
+    const auto count = static_cast<std::int64_t>(channels_.size());
+    const std::int32_t line = rows_[static_cast<std::size_t>(y)];
+    for_each_run(target->storage.width, count, false, [&](const Run& run) {
+      const std::int32_t column = columns_[static_cast<std::size_t>(run.pixel)];
+      Run placed = run;
+      placed.channel += first_;
+      Room room;
+      std::uint8_t* const result = room_for(target->storage, to, y, placed, room);
+      if (line < 0 || column < 0) std::fill_n(result, run.count, fill_);
+      else collect(from + source->storage.offset(line, column), run, result);
+      put_indices(target->storage, to, y, placed, result);
+    });
+  }
+
+ private:
+  void collect(const std::byte* pixel, const Run& run, std::uint8_t* to) const {
+    const Coding coding = source->storage.coding;
+    const std::int32_t* const wanted = channels_.data() + run.channel;
+    if (copies_) return take_run(coding, pixel, wanted[0], to, run.count);
+    for (std::int64_t i = 0; i < run.count; ++i)
+      to[i] = wanted[i] < 0 ? fill_ : take(coding, pixel, wanted[i]);
+  }
+
+  const std::vector<std::int32_t> rows_, columns_, channels_;
+  const std::int64_t first_;
+  const std::uint8_t fill_;
+  bool copies_ = false;  // a run of channels as it lies
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_stage(const Lookup& at, const Tensor& tensor, const Place& source,
+                                  const Place& target, const ElementLoops& loops) {
+  return std::make_unique<LookupStage>(at, tensor, source, target, loops);
+}
+
+std::unique_ptr<Stage> make_stage(const Combine& at, const Tensor& first, const Tensor& second,
+                                  const Place& first_place, const Place& second_place,
+                                  const Place& target, const ElementLoops& loops) {
+  return std::make_unique<CombineStage>(at, first, second, first_place, second_place, target,
+                                        loops);
+}
+
+std::unique_ptr<Stage> make_stage(const Gather& at, const Place& source, const Place& target) {
+  return std::make_unique<GatherStage>(at, source, target);
+}
+
+std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, const Place& source,
+                                  const PortPlace& target, const ElementLoops& loops) {
+  return std::make_unique<DequantizeStage>(at, tensor, source, target, loops);
+}
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stage whose target is a tensor, which it fills line by line.
+#pragma once
+
+#include "stage.hpp"
+
+namespace anybit::lowbit {
+
+constexpr std::string_view name_of(Coding coding) {
+  constexpr std::string_view names[] = {"bytes", "bits", "planes"};
+  return names[static_cast<int>(coding)];
+}
+
+class TensorStage : public Stage {
+ public:
+  TensorStage(std::string_view instruction, const Place* from, const Place& to) {
+    name = instruction;
+    source = from;
+    target = &to;
+    lines = to.storage.height;
+    channels = to.storage.channels;
+    elements = lines * to.storage.width * channels;
+  }
+
+  std::string kernel() const override { return std::string(name_of(target->storage.coding)); }
+
+  void run(const Memory& memory, const Part& part) const final {
+    start_rows(*target, memory, part);
+    for (std::int64_t row = part.first_row; row < part.last_row; ++row)
+      for (std::int64_t y = part.first_line; y < part.last_line; ++y) fill(memory, row, y);
+  }
+
+ protected:
+  // Fills a line of the target.
+  virtual void fill(const Memory& memory, std::int64_t row, std::int64_t y) const = 0;
+};
+
+}  // namespace anybit::lowbit

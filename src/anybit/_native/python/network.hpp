@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs of integer regions as Python objects.
+#pragma once
+
+#include "interpreter.hpp"
+
+namespace anybit {
+
+// Adds the class Network to the module, and what this side believes of programs, for the test that
+// compares it with `anybit/lowbit/program.py`.
+void add_networks(const nb::module_& module);
+
+}  // namespace anybit

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads for work of some 10 us to 1 ms that has several stages. Helpers that are awake join in;
+// the caller never waits for one that is not: it takes all pieces itself. No stage begins before
+// the last piece of the one before is done. Each thread takes the pieces of its own number first,
+// so that what one stage writes and the next reads stays in the cache of one processor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "workers.hpp"
+
+namespace anybit {
+
+class Crew {
+ public:
+  // Runs all pieces of all stages, helped by up to so many threads. `wake`: whether helpers that
+  // sleep are worth a system call. One call at a time.
+  void run(int helpers, bool wake, std::span<const int> pieces, const Workers::Piece& piece);
+
+ private:
+  struct alignas(64) Stage {
+    std::atomic<std::uint64_t> taken{0};  // one bit for each of most_pieces
+    std::atomic<int> done{0};
+  };
+
+  void prepare(int helpers, std::span<const int> pieces, const Workers::Piece& piece);
+  void take_part(int number);
+  void serve(int number);
+  std::uint32_t next_job(std::uint32_t seen);
+
+  // Written by the caller while no helper is inside.
+  std::unique_ptr<Stage[]> stages_;
+  std::size_t room_ = 0;
+  std::span<const int> pieces_;
+  const Workers::Piece* piece_ = nullptr;
+  int admitted_ = 0;
+
+  int started_ = 0;
+  alignas(64) std::atomic<std::uint32_t> job_{0};
+  alignas(64) std::atomic<int> asleep_{0};
+  alignas(64) std::atomic<int> inside_{0};
+  std::atomic<bool> open_{false};
+};
+
+}  // namespace anybit

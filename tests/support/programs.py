@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random programs of integer regions, and inputs that lie on their thresholds."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from hypothesis import strategies as st
+
+from anybit.lowbit import program as p
+
+T = TypeVar("T")
+SIZES = (1, 1, 2, 3, 5, 8)
+CHANNELS = (1, 2, 3, 8, 31, 32, 33, 64, 70)
+LEVELS = (2, 2, 2, 3, 4, 4, 7, 16, 200, 256)
+MOST_ENTRIES = 4000
+
+
+class Choices(Protocol):
+    """Where decisions come from: Hypothesis, or a generator of random numbers."""
+
+    def integer(self, lowest: int, highest: int) -> int: ...
+
+
+class FromGenerator:
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+
+    def integer(self, lowest: int, highest: int) -> int:
+        return int(self._generator.integers(lowest, highest, endpoint=True))
+
+
+class _Drawn:
+    def __init__(self, draw: Callable[..., Any]) -> None:
+        self._draw = draw
+
+    def integer(self, lowest: int, highest: int) -> int:
+        return int(self._draw(st.integers(lowest, highest)))
+
+
+@st.composite
+def programs(draw: Callable[..., Any]) -> p.Program:
+    """Whole programs: every instruction, tail and coding, small and odd sizes."""
+    return make_program(_Drawn(draw))
+
+
+def make_program(choices: Choices) -> p.Program:
+    return _Maker(choices).program()
+
+
+def inputs_for(program: p.Program, rows: int, seed: int) -> list[np.ndarray]:
+    """Inputs around the thresholds, on them, beside them and far away."""
+    rng = np.random.default_rng(seed)
+    inputs = []
+    for number, port in enumerate(program.inputs):
+        near = [np.float32([-np.inf, np.inf, 0, -0.0, 1e30])]
+        keeps_nan = True
+        for each in program.instructions:
+            if isinstance(each, p.Quantize) and each.source == number:
+                near += [each.thresholds, np.nextafter(each.thresholds, np.float32(-np.inf))]
+                keeps_nan &= each.nan >= 0
+        if keeps_nan:
+            near.append(np.float32([np.nan]))
+        shape = rows, *port.sizes.tolist()
+        x = rng.choice(np.concatenate(near), shape)
+        noise = rng.normal(0, 2, shape)
+        inputs.append(np.where(rng.random(shape) < 0.5, noise, x).astype(np.float32))
+    return inputs
+
+
+class _Maker:
+    def __init__(self, choices: Choices) -> None:
+        self._integer = choices.integer
+        self._rng = np.random.default_rng(choices.integer(0, 2**31))
+        self._inputs: list[p.Port] = []
+        self._outputs: list[p.Port] = []
+        self._tensors: list[p.Tensor] = []
+        self._instructions: list[p.Instruction] = []
+
+    def program(self) -> p.Program:
+        for _ in range(self._integer(1, 2)):
+            self._quantize()
+        kinds = (
+            *(self._product, self._product, self._product, self._maxpool, self._lookup),
+            *(self._combine, self._gather, self._reshape, self._concat),
+        )
+        for _ in range(self._integer(0, 6)):
+            self._one_of(kinds)()
+        self._one_of((self._dequantize, self._result))(len(self._tensors) - 1)
+        for _ in range(self._integer(0, 1)):
+            self._one_of((self._dequantize, self._result))(self._source())
+        return p.Program(
+            *(tuple(each) for each in (self._inputs, self._outputs, self._tensors)),
+            tuple(self._instructions),
+        )
+
+    def _one_of(self, options: tuple[T, ...]) -> T:
+        return options[self._integer(0, len(options) - 1)]
+
+    def _source(self) -> int:
+        return len(self._tensors) - 1 - self._integer(0, min(2, len(self._tensors) - 1))
+
+    def _tensor(self, height: int, width: int, channels: int, levels: int = 0) -> int:
+        levels = levels or self._one_of(LEVELS)
+        lowest, step = self._one_of(((0, 1), (-1, 2), (-1, 1), (-levels // 2, 1), (3, 5)))
+        self._tensors.append(p.Tensor(height, width, channels, lowest, step, levels))
+        return len(self._tensors) - 1
+
+    def _like(self, tensor: p.Tensor, height: int, width: int, channels: int) -> int:
+        codes = tensor.lowest, tensor.step, tensor.levels
+        self._tensors.append(p.Tensor(height, width, channels, *codes))
+        return len(self._tensors) - 1
+
+    def _port(self, tensor: p.Tensor) -> p.Port:
+        h, w, c = tensor.height, tensor.width, tensor.channels
+        first = self._integer(0, 1)
+        sizes = (h * w * c,) if self._integer(0, 1) else ((c, h, w) if first else (h, w, c))
+        return p.Port(np.int32(sizes), h, w, c, first)
+
+    def _quantize(self) -> None:
+        h, w, c = self._one_of(SIZES), self._one_of(SIZES), self._one_of(CHANNELS)
+        target = self._tensor(h, w, c)
+        tensor = self._tensors[target]
+        each = tensor.levels - 1
+        lists = self._one_of((1, 1, c))
+        directions = self._rng.choice([-1, 1], self._one_of((1, lists))).astype(np.int32)
+        first = np.float32(self._integer(-8, 8)) / 4
+        match self._integer(0, 2):
+            case 0:  # a uniform quantizer
+                scale = np.float32(self._one_of((0.25, 0.1, 1 / 3)))
+                thresholds = np.tile((np.arange(each) + 0.5) * scale + first, (lists, 1))
+            case 1:
+                thresholds = self._rng.normal(0, 2, (lists, each))
+            case _:
+                thresholds = self._rng.choice([-np.inf, np.inf, -1, 0, 0.5, 3], (lists, each))
+        self._inputs.append(self._port(tensor))
+        thresholds = np.sort(thresholds.astype(np.float32)).ravel()
+        nan = self._one_of((-1, 0, each))
+        self._instructions.append(
+            p.Quantize(len(self._inputs) - 1, target, directions, thresholds, nan)
+        )
+
+    def _window(self, tensor: p.Tensor, pads: bool) -> tuple[p.Window, int, int]:
+        axes = [self._axis(size, pads) for size in (tensor.height, tensor.width)]
+        (kh, sh, dh, top, bottom, h), (kw, sw, dw, left, right, w) = axes
+        return p.Window(kh, kw, sh, sw, dh, dw, top, left, bottom, right), h, w
+
+    def _axis(self, size: int, pads: bool) -> tuple[int, ...]:
+        kernel, dilation = self._integer(1, min(size, 3)), 1
+        if kernel > 1 and (kernel - 1) * 2 + 1 <= size:
+            dilation = self._integer(1, 2)
+        stride = self._integer(1, 2)
+        most = 2 if pads else kernel - 1 if dilation == 1 else 0
+        before, after = self._integer(0, most), self._integer(0, most)
+        windows = (size + before + after - (kernel - 1) * dilation - 1) // stride + 1
+        return kernel, stride, dilation, before, after, windows
+
+    def _weights(self, count: int) -> tuple[int, np.ndarray, np.ndarray]:
+        bits = self._integer(1, 8)
+        values = self._one_of(
+            (
+                np.sort(self._rng.integers(-128, 128, self._integer(1, 2**bits))),
+                np.array([-1, 1]),
+                np.array([-1, 0, 1][: 2**bits]),
+                np.arange(-(2 ** (bits - 1)), 2 ** (bits - 1)),
+            )
+        ).astype(np.int32)
+        indices = self._rng.integers(0, len(values), count).astype(np.uint8)
+        flags = (indices[:, None] >> np.arange(bits)) & 1
+        return bits, np.packbits(flags.ravel(), bitorder="little"), values
+
+    def _product(self, result: bool = False, source: int = -1) -> None:
+        source = self._source() if source < 0 else source
+        tensor = self._tensors[source]
+        window, h, w = self._window(tensor, True)
+        channels = tensor.channels
+        groups = self._one_of(tuple({1, channels, 2 if channels % 2 == 0 else 1}))
+        outer = groups * self._one_of((1, 2, 3) if groups > 1 else CHANNELS)
+        each = window.kernel_height * window.kernel_width * (channels // groups)
+        bits, weights, values = self._weights(outer * each)
+        largest = abs(tensor.lowest) + tensor.step * (tensor.levels - 1)
+        reach = each * int(np.abs(values).max()) * largest
+        if result:
+            self._outputs.append(self._port(p.Tensor(h, w, outer, 0, 1, 2)))
+            target = len(self._outputs) - 1
+            tail: p.Tail = self._arithmetic(outer)
+        else:
+            target = self._tensor(h, w, outer)
+            tail = self._tail(outer, self._tensors[target].levels, reach)
+        self._instructions.append(
+            p.Product(source, target, window, groups, bits, weights, values, tail)
+        )
+
+    def _tail(self, channels: int, levels: int, reach: int) -> p.Tail:
+        kind = self._integer(0, 2)
+        if kind == 0 and 2 * reach + 1 <= MOST_ENTRIES:
+            first = self._rng.integers(-reach - 3, -reach + 1, channels).astype(np.int32)
+            shape = channels, 2 * reach + 4
+            return p.Table(first, self._rng.integers(0, levels, shape).astype(np.uint8).ravel())
+        if kind == 1:
+            gains = self._rng.normal(0, levels / (reach + 1) * 3, channels)
+            offsets = self._rng.normal(levels / 2, levels / 4, channels)
+            return p.Affine(gains.astype(np.float32), offsets.astype(np.float32))
+        shape = channels, levels - 1
+        thresholds = self._rng.normal(0, reach / 4 + 1, shape).round()
+        thresholds[self._rng.random(shape) < 0.05] = 2**31 - 1
+        thresholds[self._rng.random(shape) < 0.05] = -(2**31)
+        clipped = np.clip(thresholds, -(2**31), 2**31 - 1).astype(np.int32)
+        directions = self._rng.choice([-1, 1], channels).astype(np.int32)
+        return p.Thresholds(directions, np.sort(clipped).ravel())
+
+    def _arithmetic(self, channels: int) -> p.Arithmetic:
+        operands = (0.5, -3, 0.1, 7, np.inf, -0.0, 0, np.nan)
+        steps = tuple(
+            p.Step(
+                self._integer(0, len(p.Operation) - 1),
+                self._rng.choice(operands, self._one_of((1, channels))).astype(np.float32),
+            )
+            for _ in range(self._integer(0, 3))
+        )
+        return p.Arithmetic(self._rng.normal(0, 1, channels).astype(np.float32), steps)
+
+    def _result(self, source: int) -> None:
+        self._product(True, source)
+
+    def _maxpool(self) -> None:
+        source = self._source()
+        tensor = self._tensors[source]
+        window, h, w = self._window(tensor, False)
+        target = self._like(tensor, h, w, tensor.channels)
+        self._instructions.append(p.MaxPool(source, target, window))
+
+    def _lookup(self) -> None:
+        source = self._source()
+        tensor = self._tensors[source]
+        target = self._tensor(tensor.height, tensor.width, tensor.channels)
+        size = tensor.levels * self._one_of((1, tensor.channels))
+        entries = self._rng.integers(0, self._tensors[target].levels, size).astype(np.uint8)
+        self._instructions.append(p.Lookup(source, target, entries))
+
+    def _combine(self) -> None:
+        first = self._source()
+        tensor = self._tensors[first]
+        h, w, c = tensor.height, tensor.width, tensor.channels
+        fitting = [
+            number
+            for number, other in enumerate(self._tensors)
+            if (other.height, other.width) == (h, w) and other.channels in (1, c)
+        ]
+        second = self._one_of(tuple(fitting))
+        levels = tensor.levels * self._tensors[second].levels
+        if self._integer(0, 1):
+            first, second = second, first
+        target = self._tensor(h, w, c)
+        size = levels * (c if levels * c <= MOST_ENTRIES and self._integer(0, 1) else 1)
+        entries = self._rng.integers(0, self._tensors[target].levels, size).astype(np.uint8)
+        self._instructions.append(p.Combine(first, second, target, entries))
+
+    def _indices(self, size: int, count: int, missing: bool) -> np.ndarray:
+        return self._rng.integers(-1 if missing else 0, size, count).astype(np.int32)
+
+    def _gather(self) -> None:
+        source = self._source()
+        tensor = self._tensors[source]
+        h, w, c = self._one_of(SIZES), self._one_of(SIZES), self._one_of(CHANNELS)
+        missing = self._integer(0, 1) == 1
+        channels = self._indices(tensor.channels, c, missing)
+        if self._integer(0, 1):
+            c = tensor.channels
+            channels = np.arange(c, dtype=np.int32)
+        target = self._like(tensor, h, w, c)
+        rows = self._indices(tensor.height, h, missing)
+        columns = self._indices(tensor.width, w, missing)
+        fill = self._integer(0, tensor.levels - 1)
+        self._instructions.append(p.Gather(source, target, rows, columns, channels, 0, fill))
+
+    def _concat(self) -> None:
+        """A tensor behind itself and behind one of its like."""
+        source = self._source()
+        tensor = self._tensors[source]
+        fitting = [
+            number
+            for number, other in enumerate(self._tensors)
+            if (other.height, other.width, other.lowest, other.step, other.levels)
+            == (tensor.height, tensor.width, tensor.lowest, tensor.step, tensor.levels)
+        ]
+        parts = [source, self._one_of(tuple(fitting))]
+        target = self._like(
+            tensor, tensor.height, tensor.width, sum(self._tensors[each].channels for each in parts)
+        )
+        first = 0
+        for part in parts:
+            other = self._tensors[part]
+            ranges = (np.arange(size, dtype=np.int32) for size in (other.height, other.width))
+            channels = np.arange(other.channels, dtype=np.int32)
+            self._instructions.append(p.Gather(part, target, *ranges, channels, first, 0))
+            first += other.channels
+
+    def _reshape(self) -> None:
+        source = self._source()
+        tensor = self._tensors[source]
+        h, w, c = tensor.height, tensor.width, tensor.channels
+        sizes = self._one_of(((1, 1, h * w * c), (w, h, c), (h * w, 1, c), (c, w, h), (h, w, c)))
+        target = self._like(tensor, *sizes)
+        orders = self._integer(0, 1), self._integer(0, 1)
+        self._instructions.append(p.Reshape(source, target, *orders))
+
+    def _dequantize(self, source: int) -> None:
+        tensor = self._tensors[source]
+        self._outputs.append(self._port(tensor))
+        size = tensor.levels * self._one_of((1, tensor.channels))
+        values = self._rng.normal(0, 1, size).astype(np.float32)
+        self._instructions.append(p.Dequantize(source, len(self._outputs) - 1, values))
