@@ -19,20 +19,28 @@ def best_times(
 ) -> dict[str, float]:
     """Seconds per call. Every round times every contestant once, so that noise hits all alike;
     short calls are repeated until a round lasts `at_least` seconds."""
-    repeats = {}
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, int(at_least / max(1e-9, time.perf_counter() - start)))
+    repeats = {name: _repeats(call, at_least) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(repeats[name]):
-                call()
-            best[name] = min(best[name], (time.perf_counter() - start) / repeats[name])
+            best[name] = min(best[name], _seconds(call, repeats[name]) / repeats[name])
     return best
+
+
+def _repeats(call: Call, at_least: float) -> int:
+    """How many calls last so long: found by doubling, because the first calls are slow ones."""
+    call()
+    repeats = 1
+    while (seconds := min(_seconds(call, repeats) for _ in range(2))) < at_least / 2:
+        repeats *= 2
+    return max(1, int(repeats * at_least / seconds))
+
+
+def _seconds(call: Call, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return time.perf_counter() - start
 
 
 def machine() -> str:

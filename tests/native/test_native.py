@@ -195,6 +195,25 @@ def test_python_objects_are_not_leaked() -> None:
     assert abs(sys.getrefcount(None) - counts[1]) < 100
 
 
+@pytest.mark.parametrize("named", [None, "baseline", "avx512"])
+def test_few_elements_get_narrow_kernels_unless_a_level_is_named(
+    named: str | None, isas: list[str]
+) -> None:
+    if named and named not in isas:
+        pytest.skip(f"this processor cannot run {named}")
+    show = "from anybit._native import _core as c; print(c.isa(), *map(c.isa_for, (16, 1 << 20)))"
+    done = subprocess.run(
+        [sys.executable, "-c", show],
+        env={**os.environ, "ANYBIT_ISA": named or ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    best = named or isas[-1]
+    few = best if named or best != "avx512" else "avx2"
+    assert done.stdout.split() == [best, few, best]
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [

@@ -35,7 +35,7 @@ template <class Visit>
 void for_each_stretch(const Tensor& tensor, Visit visit) {
   constexpr std::int64_t block = 256;
   double values[block];
-  const Load load = kernels_of<KernelSet>(selected_level()).load[static_cast<int>(tensor.type)][1];
+  const Load load = kernels_of<KernelSet>(level_for(tensor)).load[static_cast<int>(tensor.type)][1];
   const int inner = tensor.rank - 1;
   const std::int64_t length = tensor.rank == 0 ? 1 : tensor.shape[inner];
   std::int64_t rows = 1;

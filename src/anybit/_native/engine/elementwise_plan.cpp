@@ -54,7 +54,7 @@ ElementwisePlan::ElementwisePlan(const OperatorInfo& op, const void* attributes,
                                  std::span<const Tensor> inputs)
     : op_(op),
       attributes_(attributes),
-      level_(selected_level()),
+      level_(level_for(inputs[0])),
       set_(kernels_of<KernelSet>(level_)) {
   const Tensor& x = inputs[0];
   x_type_ = x.type;

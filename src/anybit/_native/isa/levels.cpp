@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "levels.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string>
-
-#include "ops/types.hpp"
 
 namespace anybit {
 
@@ -50,16 +49,41 @@ Level find(std::string_view wanted) {
                                       ", got " + quoted(wanted));
 }
 
-Level first_choice() {
-  if (const char* wanted = std::getenv("ANYBIT_ISA"); wanted != nullptr && *wanted != '\0')
-    return find(wanted);
+// A level, and the one for few elements.
+struct Choice {
+  Level level;
+  Level for_few;
+};
+
+// Processors switch the upper half of 512-bit registers on when it is used after a pause, which
+// takes longer than the narrower loops need for few elements.
+constexpr std::int64_t few = 4096;
+
+Level best_below(Level limit) {
   for (const Row& row : levels)
-    if (row.runs_here()) return row.level;
+    if (row.level <= limit && row.runs_here()) return row.level;
   throw Error(Error::Kind::value, "this processor lacks SSE4.2, which anybit needs");
 }
 
-constexpr int undecided = -1;
-std::atomic<int> chosen{undecided};
+Choice first_choice() {
+  if (const char* wanted = std::getenv("ANYBIT_ISA"); wanted != nullptr && *wanted != '\0') {
+    const Level level = find(wanted);
+    return {level, level};
+  }
+  return {best_below(Level::avx512), best_below(Level::avx2)};
+}
+
+constexpr Choice undecided{Level{UINT8_MAX}, Level{UINT8_MAX}};
+std::atomic<Choice> chosen{undecided};
+
+Choice choice() {
+  Choice found = chosen.load(std::memory_order_relaxed);
+  if (found.level == undecided.level) {
+    found = first_choice();
+    chosen.store(found, std::memory_order_relaxed);
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -69,15 +93,19 @@ std::string_view name_of(Level level) {
   return "";
 }
 
-Level selected_level() {
-  int level = chosen.load(std::memory_order_relaxed);
-  if (level == undecided) {
-    level = static_cast<int>(first_choice());
-    chosen.store(level, std::memory_order_relaxed);
-  }
-  return static_cast<Level>(level);
+Level selected_level() { return choice().level; }
+
+Level level_for(const Tensor& tensor) {
+  const Choice found = choice();
+  std::int64_t elements = 1;
+  for (int i = 0; i < tensor.rank && elements < few; ++i)
+    elements *= std::min(tensor.shape[i], few);
+  return elements < few ? found.for_few : found.level;
 }
 
-void select_level(std::string_view name) { chosen.store(static_cast<int>(find(name))); }
+void select_level(std::string_view name) {
+  const Level level = find(name);
+  chosen.store({level, level});
+}
 
 }  // namespace anybit

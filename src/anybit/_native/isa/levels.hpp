@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "ops/types.hpp"
+
 namespace anybit {
 
 // What each level needs of the processor stands in levels.cpp, its compiler flags in
@@ -24,6 +26,10 @@ std::string_view name_of(Level level);
 // The level in use: the best one this processor runs, or what ANYBIT_ISA names. Throws Error if
 // that is unknown or cannot run here.
 Level selected_level();
+
+// The level for loops over a tensor: the one in use, or a narrower one for few elements, unless a
+// level was named.
+Level level_for(const Tensor& tensor);
 
 // Use another level from now on. Throws Error for one that is unknown or that cannot run here.
 void select_level(std::string_view name);

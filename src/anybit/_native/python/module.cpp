@@ -115,6 +115,9 @@ NB_MODULE(_core, module) {
   module.def("set_num_threads", &set_num_threads);
   module.def("limit_threads", &limit_threads);
   module.def("isa", [] { return std::string(name_of(selected_level())); });
+  module.def("isa_for", [](std::int64_t elements) {
+    return std::string(name_of(level_for({nullptr, ElementType::float32, 1, &elements})));
+  });
   module.def("set_isa", [](const std::string& name) { select_level(name); });
   // What is wrong with the environment fails the import, not some later call.
   selected_level();

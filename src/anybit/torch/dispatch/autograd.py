@@ -79,7 +79,8 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
 def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tuple[Call, Call]:
     """The operator for eager calls that need gradients, of (call, *tensors): see `apart`.
 
-    The second function is its derivative, of (ctx, gradient) with what `keep` has put into ctx.
+    The second function is its derivative, of (ctx, gradient): `ctx.call` is the call, and what was
+    saved are the tensors that it was given, and no others.
     """
     second = _backward_function(operator, backward)
     names = [declared.name for declared in operator.inputs]
@@ -107,19 +108,14 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tup
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             del output
-            keep(ctx, *inputs)
+            ctx.call, *tensors = inputs
+            ctx.save_for_backward(*tensors)
 
         backward = staticmethod(carry_back)
 
     # PyTorch reads it at each call; found here it costs nothing.
     Forward.forward.__signature__ = inspect.signature(Forward.forward)  # type: ignore[attr-defined]
     return Forward.apply, carry_back
-
-
-def keep(ctx: Any, call: Any, *tensors: torch.Tensor) -> None:
-    """Keep a call for its derivative: the tensors that it was given, and no others."""
-    ctx.call = call
-    ctx.save_for_backward(*tensors)
 
 
 def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd.Function]:

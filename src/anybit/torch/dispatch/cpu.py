@@ -107,19 +107,12 @@ def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]
         arrays = map(_view, (gradient, *inputs))
         out = _view(x_gradient)
         found = run(native, gradient.numel(), *arrays, wanted=wanted, out=out, **attributes)
-        return as_gradients(found, wanted, x_name, x_gradient)
+        return [
+            as_tensor(array) if x_gradient is None or name != x_name else x_gradient
+            for name, array in zip(wanted, found, strict=True)
+        ]
 
     return gradients
-
-
-def as_gradients(
-    arrays: Sequence[Array], wanted: Sequence[str], x_name: str, x_gradient: torch.Tensor | None
-) -> list[torch.Tensor]:
-    """The kernel's arrays as tensors, but x's as the tensor that it is."""
-    return [
-        _tensor(array) if x_gradient is None or name != x_name else x_gradient
-        for name, array in zip(wanted, arrays, strict=True)
-    ]
 
 
 def _view(value: Any) -> Any:
@@ -135,7 +128,7 @@ def _view(value: Any) -> Any:
     return array
 
 
-def _tensor(array: Array) -> torch.Tensor:
+def as_tensor(array: Array) -> torch.Tensor:
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

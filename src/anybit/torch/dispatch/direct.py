@@ -8,23 +8,23 @@ dense CPU tensors, nothing is done here.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import empty_like
+from torch import empty_like, is_grad_enabled
 from torch.autograd import forward_ad
 
 from anybit._native import _core
 from anybit.ops import Operator
-from anybit.torch.dispatch.autograd import keep
-from anybit.torch.dispatch.cpu import SHARED, as_gradients, native_gradients, native_result, run
-from anybit.torch.dispatch.parameters import Call, apart, joined
+from anybit.torch.dispatch.cpu import SHARED, as_tensor, native_gradients, native_result, run
+from anybit.torch.dispatch.parameters import Attributes, Call, apart, joined
 from anybit.torch.results import empty_result
 
-Attributes = Mapping[str, Any]
 # The result, or None for a call that is the dispatcher's.
 Direct = Callable[[Sequence[Any], Attributes], torch.Tensor | None]
+Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
 
 # DLPack's functions in C, which PyTorch has since 2.10; None before.
@@ -73,36 +73,41 @@ def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
     """The operator for plain calls. `carry_back` is its derivative for all that are not."""
     result = _result(operator)
     apply = carry_back and _differentiable(operator, result, carry_back)
-    fixed = [
-        place
-        for place, declared in enumerate(operator.inputs)
-        if place and declared.name not in operator.differentiable
-    ]
+    fixed = _without_gradient(operator)
 
     def direct(inputs: Sequence[Any], attributes: Attributes) -> torch.Tensor | None:
         call, tensors = apart(inputs, attributes)
         if not are_direct(*tensors):
             return None
-        needs = False
-        for tensor in tensors:
-            needs = needs or tensor.requires_grad
         try:
-            if not needs or not torch.is_grad_enabled():
-                return result(inputs, attributes)
-            # What has no gradient and requires one is refused there.
-            if apply is None or (fixed and _any_requires_gradient(inputs, fixed)):
-                return None
-            return apply(call, *tensors)
+            if is_grad_enabled():
+                for tensor in tensors:
+                    if tensor.requires_grad:
+                        # What has no gradient and requires one is refused there.
+                        if apply is None or (fixed and _any_requires_gradient(inputs, fixed)):
+                            return None
+                        return apply(call, *tensors)
+            return result(inputs, attributes)
         except (TypeError, ValueError):
             return None  # so that there is one wording of what is refused
 
     return direct
 
 
+def _without_gradient(operator: Operator) -> list[int]:
+    """The places of parameters that have no gradient."""
+    return [
+        place
+        for place, declared in enumerate(operator.inputs)
+        if place and declared.name not in operator.differentiable
+    ]
+
+
 def _any_requires_gradient(inputs: Sequence[Any], places: Sequence[int]) -> bool:
-    return any(
-        isinstance(inputs[place], torch.Tensor) and inputs[place].requires_grad for place in places
-    )
+    for place in places:
+        if isinstance(inputs[place], torch.Tensor) and inputs[place].requires_grad:
+            return True
+    return False
 
 
 def _result(operator: Operator) -> Callable[[Sequence[Any], Attributes], torch.Tensor]:
@@ -128,21 +133,23 @@ def _gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
         return native_gradients(operator)
     native = getattr(_core, f"{operator.name}_backward")
     x_name = operator.inputs[0].name
-    only_x = [x_name]
 
     def call(
-        gradient: torch.Tensor, inputs: Sequence[Any], wanted: list[str], attributes: Attributes
+        gradient: torch.Tensor, inputs: Sequence[Any], wanted: Sequence[str], attributes: Attributes
     ) -> Sequence[torch.Tensor]:
         x = inputs[0]
-        keywords = {"wanted": wanted, "exchange": _EXCHANGE, **attributes}
-        out = None
-        if x_name in wanted:
-            keywords["out"] = out = empty_like(x)
+        out = empty_like(x) if x_name in wanted else None
         if x.numel() < SHARED:
-            found = native(gradient, *inputs, **keywords)
+            found: list[Any] = native(
+                gradient, *inputs, wanted=wanted, out=out, exchange=_EXCHANGE, **attributes
+            )
         else:
+            keywords = {"wanted": wanted, "out": out, "exchange": _EXCHANGE, **attributes}
             found = run(native, x.numel(), gradient, *inputs, **keywords)
-        return [out] if wanted == only_x else as_gradients(found, wanted, x_name, out)
+        if len(found) == 1 and out is not None:
+            return found
+        # The kernel hands `out` back as it is.
+        return [each if each is out else as_tensor(each) for each in found]
 
     return call
 
@@ -151,39 +158,43 @@ def _differentiable(
     operator: Operator,
     result: Callable[[Sequence[Any], Attributes], torch.Tensor],
     carry_back: CarryBack,
-) -> Callable[..., Any]:
+) -> Callable[..., torch.Tensor]:
     gradients = _gradients(operator)
     names = [declared.name for declared in operator.inputs]
     native = frozenset(_core.descriptions[operator.name]["differentiable"])
 
     @functools.cache
-    def asked(places: tuple[int, ...], needs: tuple[bool, ...]) -> tuple[list[str], bool, bool]:
-        """The inputs that need a gradient; whether these are all tensors; whether natively."""
-        wanted = [names[place] for place, need in zip(places, needs[1:], strict=True) if need]
-        return wanted, len(wanted) == len(places), native.issuperset(wanted)
+    def asked(
+        places: tuple[int, ...], needs: tuple[bool, ...]
+    ) -> tuple[tuple[str, ...], Pick] | None:
+        """The inputs that need a gradient, and what puts None beside these; None if not native."""
+        wanted = [place for place, need in zip(places, needs[1:], strict=True) if need]
+        if not native.issuperset(names[place] for place in wanted):
+            return None
+        found = [None, *wanted]
+        order = [found.index(place if place in wanted else None) for place in (None, *places)]
+        return tuple(names[place] for place in wanted), itemgetter(*order)
 
     class Direct(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> torch.Tensor:
-            keep(ctx, call, *tensors)
+            ctx.call = call
+            ctx.save_for_backward(*tensors)
             return result(joined(call, tensors), call[0])
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
             saved = ctx.saved_tensors
-            if torch.is_grad_enabled() or not are_direct(gradient, *saved):
+            if is_grad_enabled() or not are_direct(gradient, *saved):
                 return carry_back(ctx, gradient)
-            call, needs = ctx.call, ctx.needs_input_grad
-            wanted, is_all, is_native = asked(call[2], needs)
-            if not is_native:
+            call = ctx.call
+            found = asked(call[2], ctx.needs_input_grad)
+            if found is None:
                 return carry_back(ctx, gradient)
-            found = gradients(gradient, joined(call, saved), wanted, call[0])
-            if is_all:
-                return None, *found
-            rest = iter(found)
-            return tuple([next(rest) if need else None for need in needs])
+            wanted, pick = found
+            return pick((None, *gradients(gradient, joined(call, saved), wanted, call[0])))
 
     # Function.apply looks for functorch first, which has no say here.
     without = super(torch.autograd.Function, Direct)
-    apply: Callable[..., Any] | None = getattr(without, "apply", None)
+    apply: Callable[..., torch.Tensor] | None = getattr(without, "apply", None)
     return apply or Direct.apply

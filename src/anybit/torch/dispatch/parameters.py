@@ -24,9 +24,11 @@ _ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
 _EXACT = 2**53
 # Wider integers mean the same wherever integers are asked for; the conversion must not wrap.
 _WIDEST = 2**62
+Attributes: TypeAlias = Mapping[str, Any]
 # The attributes, the parameters with None for those that are tensors, and the places of tensors
 # among the inputs.
-Call: TypeAlias = tuple[Mapping[str, Any], list[Any], tuple[int, ...]]
+Call: TypeAlias = tuple[Attributes, Sequence[Any], tuple[int, ...]]
+_ONLY_X: tuple[int, ...] = (0,)
 # Inputs of these types are the same for all kernels, be they tensors or not.
 NUMBERS = frozenset({float, int, bool, NoneType})
 
@@ -38,26 +40,33 @@ def as_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor |
     return [x, *(as_parameter(value, declared, x) for value, declared in parameters)]
 
 
-def apart(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Call, list[torch.Tensor]]:
+def apart(inputs: Sequence[Any], attributes: Attributes) -> tuple[Call, Sequence[torch.Tensor]]:
     """A call without its tensors, and these. The first input is a tensor."""
-    x, *parameters = inputs
-    tensors = [x]
-    places: tuple[int, ...] = (0,)
-    for place, value in enumerate(parameters):
+    parameters = inputs[1:]
+    for value in parameters:
+        if type(value) not in NUMBERS:
+            break
+    else:
+        return (attributes, parameters, _ONLY_X), inputs[:1]
+    tensors = [inputs[0]]
+    places = _ONLY_X
+    rest = list(parameters)
+    for place, value in enumerate(parameters, 1):
         if type(value) not in NUMBERS:
             tensors.append(value)
-            parameters[place] = None
-            places += (place + 1,)
-    return (attributes, parameters, places), tensors
+            places += (place,)
+            rest[place - 1] = None
+    return (attributes, rest, places), tensors
 
 
-def joined(call: Call, tensors: Sequence[torch.Tensor]) -> list[Any]:
+def joined(call: Call, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
     """The inputs of the call again."""
     _, parameters, places = call
+    if len(places) == 1:
+        return tensors[0], *parameters
     inputs = [tensors[0], *parameters]
-    if len(places) > 1:
-        for place, tensor in zip(places, tensors, strict=True):
-            inputs[place] = tensor
+    for place, tensor in zip(places, tensors, strict=True):
+        inputs[place] = tensor
     return inputs
 
 
