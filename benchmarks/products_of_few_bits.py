@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnxruntime
 from _measure import Call, arguments, best_times, machine, show, versions
-from anybit.lowbit.network import Network
 from onnx import TensorProto, helper, numpy_helper
 
 import anybit
 from anybit.lowbit import program as p
+from anybit.lowbit.network import Network
 
 PRODUCT = 1
 """The place of the product in its program."""

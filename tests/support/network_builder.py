@@ -51,14 +51,14 @@ class Network:
         proto: The model; its batch is symbolic.
         row: The sizes of x behind the batch.
         steps: What the numbers of x are compared with: rounding changes at multiples of half of it.
-        powers: Whether all scales before products are powers of two.
+        codes: Whether y is quantized.
         seed: For inputs.
     """
 
     proto: onnx.ModelProto
     row: tuple[int, ...]
     steps: np.ndarray
-    powers: bool
+    codes: bool
     seed: int
 
     def __repr__(self) -> str:

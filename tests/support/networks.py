@@ -53,7 +53,7 @@ def _finished(builder: Builder, row: tuple[int, ...], seed: int) -> Network:
     imports = [helper.make_opsetid("", 19), helper.make_opsetid(DOMAIN, 2)]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=9)
     steps = np.float32(1 / 8) if builder.steps is None else builder.steps
-    return Network(proto, row, np.asarray(steps, np.float32), builder.powers, seed)
+    return Network(proto, row, np.asarray(steps, np.float32), builder.last.codes, seed)
 
 
 def inputs(network: Network, rows: int, finite: bool = True) -> np.ndarray:
