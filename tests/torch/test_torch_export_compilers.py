@@ -29,6 +29,13 @@ def convolutional() -> torch.nn.Module:
     )
 
 
+def pooled() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        *(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3), torch.nn.ReLU()),
+        *(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 10)),
+    )
+
+
 def dense() -> torch.nn.Module:
     return torch.nn.Sequential(
         *(torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh()),
@@ -36,9 +43,15 @@ def dense() -> torch.nn.Module:
     )
 
 
-@pytest.mark.parametrize("target", ["finn", "hls4ml"])
 @pytest.mark.parametrize(
-    ("make", "shape"), [(convolutional, (3, 8, 8)), (dense, (16,))], ids=["convolutional", "dense"]
+    ("make", "shape", "target"),
+    [
+        (convolutional, (3, 8, 8), "finn"),
+        (convolutional, (3, 8, 8), "hls4ml"),
+        (pooled, (3, 8, 8), "hls4ml"),
+        (dense, (16,), "finn"),
+        (dense, (16,), "hls4ml"),
+    ],
 )
 def test_from_a_module_to_the_compiler(
     make: type[torch.nn.Module], shape: tuple[int, ...], target: str, tmp_path: Path
@@ -58,5 +71,5 @@ def test_from_a_module_to_the_compiler(
     assert (got.shape, got.tobytes()) == (wanted.shape, wanted.tobytes())
     assert {each.op_type for each in cleaned.graph.node} <= {
         *("Quant", "IntQuant", "MatMul", "Add", "Mul", "Conv", "Relu", "MaxPool", "Tanh"),
-        *("Transpose", "Reshape"),
+        *("Reshape", "Flatten", *["Transpose", "GlobalAveragePool"] * (make is pooled)),
     }

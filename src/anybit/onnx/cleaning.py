@@ -14,6 +14,7 @@ from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.passes import (
+    AbsorbTransposes,
     BatchNormToAffine,
     ChangeBatch,
     ChannelsLast,
@@ -22,6 +23,7 @@ from anybit.onnx.passes import (
     FreeSizes,
     GemmToMatMul,
     InferShapes,
+    MeanToPool,
     MoveTransposes,
     NameNodes,
     Normalize,
@@ -36,7 +38,10 @@ _Steps: TypeAlias = tuple[Callable[[], InPlacePass], ...]
 _FOR_HARDWARE: _Steps = (GemmToMatMul, ExtractConvBias, BatchNormToAffine)
 _STEPS: Mapping[str, _Steps] = {
     "finn": _FOR_HARDWARE,
-    "hls4ml": (*_FOR_HARDWARE, ChannelsLast, MoveTransposes),
+    "hls4ml": (
+        *(*_FOR_HARDWARE, MeanToPool),
+        *(ChannelsLast, MoveTransposes, InferShapes, AbsorbTransposes),
+    ),
 }
 """What the model is made of for each compiler, besides names and a fixed batch."""
 
@@ -77,8 +82,9 @@ def clean(
         keep_quantizers: Leave quantizers of weights as they are, for compilers that want them.
         target: A compiler, "finn" or "hls4ml". Quantizers are kept, under the names that it looks
             for; a free batch becomes 1; Gemm becomes MatMul and Add, a bias of a convolution an
-            Add, BatchNormalization Mul and Add where that gives the same bits. For hls4ml,
-            convolutions and pooling have channels last, and so have inputs that they read.
+            Add, BatchNormalization Mul and Add where that gives the same bits. For hls4ml, means
+            over images become GlobalAveragePool; convolutions and pooling have channels last, and
+            so have inputs that they read.
 
     Raises:
         ModelError: The model cannot be read, an operator refuses its parameters, or the batch

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass per file. A pass changes a model in place and names no operator."""
 
+from anybit.onnx.passes.absorb_transposes import AbsorbTransposes
 from anybit.onnx.passes.add_functions import AddFunctions
 from anybit.onnx.passes.batch_norm_to_affine import BatchNormToAffine
 from anybit.onnx.passes.change_batch import ChangeBatch
@@ -18,6 +19,7 @@ from anybit.onnx.passes.infer_shapes import InferShapes
 from anybit.onnx.passes.inline_functions import InlineFunctions
 from anybit.onnx.passes.lift_opset import LiftOpset
 from anybit.onnx.passes.lower import Lower
+from anybit.onnx.passes.mean_to_pool import MeanToPool
 from anybit.onnx.passes.move_transposes import MoveTransposes
 from anybit.onnx.passes.name_nodes import NameNodes
 from anybit.onnx.passes.name_sizes import NameSizes
@@ -29,6 +31,7 @@ from anybit.onnx.passes.to_qdq import ToQdq
 from anybit.onnx.passes.use_names import UseNames
 
 __all__ = [
+    "AbsorbTransposes",
     "AddFunctions",
     "BatchNormToAffine",
     "ChangeBatch",
@@ -46,6 +49,7 @@ __all__ = [
     "InlineFunctions",
     "LiftOpset",
     "Lower",
+    "MeanToPool",
     "MoveTransposes",
     "NameNodes",
     "NameSizes",

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposes before a Flatten go into the weight behind it."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from anybit.onnx.analysis.analysis import analyze
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.layout import Order, inverse, order_of
+from anybit.onnx.passes._reorder import Change, change_input, is_known, rank_of
+from anybit.onnx.passes.move_transposes import is_elementwise
+
+
+class AbsorbTransposes(InPlacePass):
+    """A Transpose whose result is flattened, row by row, for a MatMul is the order of its weight.
+
+    Between the two, elementwise nodes may compute with single numbers. The sum has another order
+    then, so that this is done where float32 computes it exactly, in whichever order; other
+    Transposes stay. The model is normalized, and its shapes are inferred.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        if not any(order_of(node) for node in model.graph.all_nodes()):
+            return PassResult(model, False)
+        exact = {each.node for each in analyze(model).products if each.exact}
+        found = [match for node in model.graph.all_nodes() for match in _matches(node, exact)]
+        editor = Editor(model)
+        for match in found:
+            match.flatten.replace_input_with(0, match.transpose.inputs[0])
+            change_input(match.product, 1, match.rows_in_order(), editor)
+        if found:
+            RemoveUnusedNodesPass()(model)
+        return PassResult(model, bool(found))
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A Transpose of an image of these sizes, behind it a Flatten and a MatMul."""
+
+    transpose: ir.Node
+    order: Order
+    sizes: tuple[int, ...]
+    flatten: ir.Node
+    product: ir.Node
+
+    def rows_in_order(self) -> Change:
+        """The change that gives the rows of a weight the order of what the Transpose reads."""
+        sizes = tuple(self.sizes[axis - 1] for axis in self.order[1:])
+        back = tuple(axis - 1 for axis in inverse(self.order)[1:])
+
+        def change(array: Array) -> Array:
+            if array.ndim < 2 or array.shape[0] == 1:  # a number, or one per column
+                return array
+            columns = array.shape[1:]
+            return array.reshape(sizes + columns).transpose(*back, len(back)).reshape(-1, *columns)
+
+        return change
+
+
+def _matches(node: ir.Node, exact: set[ir.Node]) -> Iterator[_Match]:
+    order, x = order_of(node), node.inputs[0] if node.inputs else None
+    if order is None or order[0] != 0 or x is None or x.shape is None:
+        return
+    sizes = tuple(size for size in x.shape[1:] if isinstance(size, int))
+    flatten = _only_reader(node)
+    if len(sizes) + 1 != len(order) or flatten is None or not _flattens(flatten, sizes):
+        return
+    product = _only_reader(flatten)
+    while product is not None and _is_pointwise(product):
+        product = _only_reader(product)
+    if product is not None and product in exact and _has_rows(product, math.prod(sizes)):
+        yield _Match(node, order, sizes, flatten, product)
+
+
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    """What alone reads the only result, as its first input."""
+    result = node.outputs[0]
+    readers = list(result.uses())
+    if len(node.outputs) != 1 or result.is_graph_output() or len(readers) != 1:
+        return None
+    reader, index = readers[0]
+    return reader if index == 0 and reader.graph is node.graph else None
+
+
+def _flattens(node: ir.Node, sizes: tuple[int, ...]) -> bool:
+    """Whether each row of an array of such rows becomes a vector."""
+    shape = node.outputs[0].shape
+    if node.domain != "" or node.op_type not in ("Reshape", "Flatten") or shape is None:
+        return False
+    return len(shape) == 2 and shape[1] == math.prod(sizes)
+
+
+def _is_pointwise(node: ir.Node) -> bool:
+    """Whether one function is applied to every element."""
+    others = [value for value in node.inputs[1:] if value is not None]
+    return is_elementwise(node) and all(
+        is_known(value) and value.const_value is not None and value.const_value.size == 1
+        for value in others
+    )
+
+
+def _has_rows(node: ir.Node, count: int) -> bool:
+    weight = node.inputs[1] if (node.domain, node.op_type) == ("", "MatMul") else None
+    if weight is None or not is_known(weight) or rank_of(weight) != 2:
+        return False
+    return weight.shape is not None and weight.shape[0] == count

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ReduceMean over whole images becomes GlobalAveragePool."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.editor import Editor
+
+_RANKS = (3, 4)
+
+
+class MeanToPool(InPlacePass):
+    """No ReduceMean any more over all axes behind the channels; other means stay.
+
+    Where those axes are not kept, a Flatten drops them. Both operators add up and divide, in orders
+    of their own: where sums round, the last bit may differ. Sums of quantized values that float32
+    holds do not round.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        editor = Editor(model)
+        nodes = [node for node in model.graph.all_nodes() if _is_global(node)]
+        for node in nodes:
+            _replace(node, editor)
+        return PassResult(model, bool(nodes))
+
+
+def _is_global(node: ir.Node) -> bool:
+    if (node.domain, node.op_type) != ("", "ReduceMean") or not node.inputs:
+        return False
+    x = node.inputs[0]
+    if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
+        return False
+    rank = len(x.shape)
+    return sorted(axis % rank for axis in _axes(node)) == list(range(2, rank))
+
+
+def _axes(node: ir.Node) -> list[int]:
+    """The axes that are named; none where they are not known, or none stands for all."""
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is None:  # before opset 18
+        return list(attribute_of(node, "axes", ()))
+    return array_of(given).ravel().tolist() if is_constant(given) else []
+
+
+def _replace(node: ir.Node, editor: Editor) -> None:
+    x, result, name = node.inputs[0], node.outputs[0], node.name or node.op_type
+    assert x is not None, "asked before"
+    assert x.shape is not None, "asked before"
+    float32 = ir.DataType.FLOAT
+    y = editor.insert(node, "GlobalAveragePool", [x], name, like=x, dtype=float32)
+    y.shape = ir.Shape([*x.shape[:2], *[1] * (len(x.shape) - 2)])
+    pool = y.producer()
+    if not attribute_of(node, "keepdims", 1):
+        y = editor.insert(node, "Flatten", [y], f"{name}_flatten", like=result, dtype=float32)
+    editor.replace(node, y)
+    assert pool is not None, "it has been inserted"
+    pool.name = node.name

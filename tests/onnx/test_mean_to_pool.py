@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means over whole images become GlobalAveragePool: the same bits where sums do not round."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cleaned import clean
+from passes import after, assert_bits, random
+from small_models import kinds, model, node
+
+from anybit.onnx.checks.checking import check
+from anybit.onnx.passes import MeanToPool
+
+
+def mean(axes: list[int] | None, rank: int = 4, opset: int = 18, **options: Any) -> onnx.ModelProto:
+    """The mean of what is a quarter of an integer."""
+    constants: dict[str, Any] = {"quarter": 0.25, "zero": 0, "eight": 8}
+    inputs = "q"
+    if axes is not None and opset >= 18:
+        constants["axes"] = np.array(axes, np.int64)
+        inputs = "q axes"
+    elif axes is not None:
+        options["axes"] = axes
+    nodes = [
+        node("IntQuant", "x quarter zero eight", "q", name="quantizer"),
+        node("ReduceMean", inputs, domain="", name="mean", **options),
+    ]
+    shape = [1, 3, 5, 7][:rank]
+    opsets = {"": opset, "qonnx.custom_op.general": 1}
+    return model(nodes, constants, inputs={"x": shape}, opsets=opsets)
+
+
+@pytest.mark.parametrize(
+    ("proto", "wanted"),
+    [
+        (mean([2, 3]), ["GlobalAveragePool"]),
+        (mean([-1, -2]), ["GlobalAveragePool"]),
+        (mean([2, 3], opset=13), ["GlobalAveragePool"]),
+        (mean([2], rank=3), ["GlobalAveragePool"]),
+        (mean([2, 3], keepdims=0), ["GlobalAveragePool", "Flatten"]),
+        (mean([2, 3], opset=13, keepdims=0), ["GlobalAveragePool", "Flatten"]),
+        (mean([1, 2, 3]), ["ReduceMean"]),
+        (mean([2]), ["ReduceMean"]),
+        (mean([3]), ["ReduceMean"]),
+        (mean([1], rank=2), ["ReduceMean"]),
+        (mean(None), ["ReduceMean"]),
+        (mean([], noop_with_empty_axes=1), ["ReduceMean"]),
+    ],
+)
+def test_means_of_images(proto: onnx.ModelProto, wanted: list[str]) -> None:
+    changed = after(proto, MeanToPool())
+    assert kinds(changed) == ["IntQuant", *wanted]
+    assert changed.graph[1].name == "mean"
+    shape = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim]
+    assert_bits(proto, changed, 8 * random(*shape))
+
+
+def test_axes_that_are_computed_stay() -> None:
+    proto = mean([2, 3])
+    proto.graph.input.append(
+        onnx.helper.make_tensor_value_info("axes", onnx.TensorProto.INT64, [2])
+    )
+    del proto.graph.initializer[-1]
+    assert kinds(after(proto, MeanToPool())) == ["IntQuant", "ReduceMean"]
+
+
+def test_hls4ml_has_a_layer_for_it() -> None:
+    assert "layer" in {each.code for each in check(mean([2, 3]), "hls4ml")}
+    cleaned = clean(mean([2, 3]), target="hls4ml")
+    assert [each.code for each in check(cleaned, "hls4ml") if each.severity == "error"] == []
