@@ -9,6 +9,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-u
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import described
+from anybit.onnx.graph.walk import nodes_in
 from anybit.text import counted
 
 
@@ -19,7 +20,7 @@ def check_counts(model: ir.Model) -> None:
         ModelError: The first such node.
     """
     opset = model.graph.opset_imports.get("", 1)
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         problem = wrong_count(node, opset) if node.domain == "" else ""
         if problem:
             raise ModelError(f"{described(node)} {problem}; {REMEDY}")

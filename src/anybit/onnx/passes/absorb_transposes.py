@@ -13,6 +13,7 @@ from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import Order, inverse, order_of
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.passes._reorder import Change, change_input, is_known, rank_of
 from anybit.onnx.passes.move_transposes import is_elementwise
 
@@ -26,10 +27,10 @@ class AbsorbTransposes(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        if not any(order_of(node) for node in model.graph.all_nodes()):
+        if not any(order_of(node) for node in nodes_in(model.graph)):
             return PassResult(model, False)
         exact = {each.node for each in analyze(model).products if each.exact}
-        found = [match for node in model.graph.all_nodes() for match in _matches(node, exact)]
+        found = [match for node in nodes_in(model.graph) for match in _matches(node, exact)]
         editor = Editor(model)
         for match in found:
             match.flatten.replace_input_with(0, match.transpose.inputs[0])

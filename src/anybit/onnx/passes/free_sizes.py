@@ -5,6 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
 from anybit.onnx.graph.shapes import declarable, is_noted, noted
+from anybit.onnx.graph.walk import inner_graphs, nodes_in
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.report import Report
 from anybit.text import listed
@@ -49,12 +50,12 @@ def _behind_unknown_operators(model: ir.Model) -> set[ir.Value]:
 
     Where there are any, branches and loops may give, or read, what comes from them.
     """
-    nodes = list(model.graph.all_nodes())
+    nodes = list(nodes_in(model.graph))
     found: set[ir.Value] = set()
     if all(map(_is_known, nodes)):
         return found
     for node in nodes:
-        graphs = [graph for attribute in node.attributes.values() for graph in _graphs(attribute)]
+        graphs = list(inner_graphs(node))
         if graphs or not _is_known(node) or any(value in found for value in node.inputs):
             found.update(node.outputs)
             found.update(value for graph in graphs for value in graph.inputs)
@@ -63,9 +64,3 @@ def _behind_unknown_operators(model: ir.Model) -> set[ir.Value]:
 
 def _is_known(node: ir.Node) -> bool:
     return node.domain == "" or bool(versions_of(node.domain, node.op_type))
-
-
-def _graphs(attribute: ir.Attr) -> list[ir.Graph]:
-    if attribute.type is ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return list(attribute.as_graphs()) if attribute.type is ir.AttributeType.GRAPHS else []

@@ -7,6 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.walk import nodes_in
 
 _RANKS = (3, 4)
 
@@ -21,7 +22,7 @@ class MeanToPool(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
-        nodes = [node for node in model.graph.all_nodes() if _is_global(node)]
+        nodes = [node for node in nodes_in(model.graph) if _is_global(node)]
         for node in nodes:
             _replace(node, editor)
         return PassResult(model, bool(nodes))
