@@ -50,6 +50,11 @@ class Codes:
         return range(int(self.lowest.min()), int(self.highest.max()) + 1, self.step)
 
     @property
+    def hull_members(self) -> frozenset[int]:
+        """All codes that can occur in any channel, or more."""
+        return frozenset(self.hull) if self.members is None else self.members
+
+    @property
     def integral(self) -> bool:
         """Whether code - zeropt is an integer."""
         return bool(np.all(self.zeropt == np.rint(self.zeropt)))
@@ -100,8 +105,9 @@ class Carrier:
         nan: Whether a value may be NaN. Infinite values show in `lowest` and `highest`.
         codes: The integers that the values stand for, if they are such.
         integers: Of a constant its codes, an integer array of the tensor's own shape.
-        sources: Where there are no codes: the tensors of codes or sums of which each element here
-            is a function, of the elements at its own place and of its channel; empty if it is not.
+        sources: The quantized tensors or sums of products of which each element is a function, of
+            the elements at its own place and of its channel; empty for these themselves, where they
+            have codes, and where nothing is known. A sum that has none is its own source.
     """
 
     lowest: Array
@@ -264,7 +270,7 @@ def on_units(carrier: Carrier) -> Carrier:
         return carrier
     scale, zeropt = np.asarray(unit, np.float32), np.zeros((), np.float32)
     codes = Codes(scale, zeropt, lowest.astype(np.int64), highest.astype(np.int64))
-    return replace(carrier, codes=codes.uniform(carrier.axis)[1], sources=())
+    return replace(carrier, codes=codes.uniform(carrier.axis)[1])
 
 
 def few(members: Array) -> tuple[int, int, int, frozenset[int] | None]:

@@ -58,10 +58,8 @@ class Layout:
             case "MatMul":
                 if weight.ndim == 0:
                     raise ValueError("a number is no matrix")
-                swapped = weight if self.weight == 0 else weight[..., None]
-                if weight.ndim > 1 and self.weight == 1:
-                    swapped = np.swapaxes(weight, -1, -2)
-                return swapped.reshape(1, -1, weight.shape[self.x_axis_of_weight], 1)
+                first = weight if self.weight == 0 or weight.ndim == 1 else weight.swapaxes(-1, -2)
+                return first.reshape(1, -1, first.shape[-1], 1)
             case "Gemm":
                 outer = weight if self.transposed else weight.T
                 if weight.ndim != 2:
@@ -71,11 +69,6 @@ class Layout:
             raise ValueError("no such groups")
         split = weight.reshape(self.groups, len(weight) // self.groups, weight.shape[1], -1)
         return np.swapaxes(split, 1, 2) if self.kind == "ConvTranspose" else split
-
-    @property
-    def x_axis_of_weight(self) -> int:
-        """The axis of a MatMul's weight that is summed over."""
-        return -1 if self.weight == 0 else -2
 
 
 def layout_of(node: ir.Node, view: View) -> Layout | None:

@@ -2,7 +2,7 @@
 """Functions of single elements, by what they give for the values that can occur."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -67,7 +67,7 @@ def image(
         nan: Whether it may take NaN, and gives that.
         margin: How much another implementation may differ, relative and absolute; then there are
             no codes.
-        sources: Of what the result is a function, where it has no codes.
+        sources: Of what the result is a function.
     """
     with np.errstate(all="ignore"):
         results = np.asarray(function(points.values))
@@ -87,10 +87,11 @@ def image(
     for scale, zeropt in scales:
         found = regrid(results, occur, scale, zeropt, points.axis)
         if found is not None:
-            return found
+            return replace(found, sources=plain.sources)
     exponent = exponent_of(results[occur])
     plain = of_interval(low, high, points.axis, exponent=exponent, sources=sources)
-    return _on_units(results, occur, exponent, points.axis) or on_units(plain)
+    found = _on_units(results, occur, exponent, points.axis)
+    return on_units(plain) if found is None else replace(found, sources=plain.sources)
 
 
 def _on_units(results: Array, occur: Array, exponent: int, axis: int | None) -> Carrier | None:

@@ -19,7 +19,7 @@ class Accumulator:
 
     Attributes:
         lowest, highest: One of each per channel of the result, for the weights that are there.
-        any_lowest, any_highest: The same for whichever weights of that type.
+        any_lowest, any_highest: The same for whichever weights and x of their types.
     """
 
     lowest: Array

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.carriers import Carrier, Codes
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.products import Accumulator
 from anybit.onnx.analysis.units import LOWEST_EXPONENT, exponents_of
@@ -71,8 +71,7 @@ def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) ->
     if layout.padded:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
     count = math.prod(parts.weight.shape[2:])
-    ends = _any_ends(weight)
-    corners = [a * b * count for a in ends for b in (int(low.min()), int(high.max()))]
+    corners = [a * b * count for a in _type_ends(weight.codes) for b in _type_ends(x.codes)]
     if max(map(abs, corners)) >= _MOST:
         return None
     above, below = np.maximum(parts.weight, 0), np.minimum(parts.weight, 0)
@@ -81,14 +80,12 @@ def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) ->
     return Accumulator(lowest, highest, min(*corners, 0), max(*corners, 0))
 
 
-def _any_ends(weight: Carrier) -> tuple[int, int]:
-    """The lowest and the highest code - zeropt of a weight's type."""
-    codes = weight.codes
-    assert codes is not None, "asked before"
+def _type_ends(codes: Codes) -> tuple[int, int]:
+    """The lowest and the highest code - zeropt of a type; of none, those that are there."""
     if codes.allowed is None:
         low, high = codes.centered
         reach = max(abs(int(low.min())), abs(int(high.max())))
-        return -reach, reach
+        return (-reach if low.min() < 0 else 0), reach
     zeropt = codes.zeropt.astype(np.int64)
     return min(codes.allowed) - int(zeropt.max()), max(codes.allowed) - int(zeropt.min())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of single elements."""
+"""Functions of single elements that IEEE arithmetic determines, one input aside constant."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,33 +7,150 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.carriers import Carrier, Codes, on_units
 from anybit.onnx.analysis.points import image, points_of
-from anybit.onnx.analysis.view import View, given
+from anybit.onnx.analysis.unions import union
+from anybit.onnx.analysis.view import View, channels_of_constant, given
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
+
+Function = Callable[[Array], Array]
+Scales = Callable[[Codes], Sequence[tuple[Array, Array]]]
+"""Other scales and zero-points of which results may be codes."""
+
+_ZERO = np.float32(0)
 
 
 def relu(node: ir.Node, view: View) -> Carrier | None:
-    return _applied(node, view, lambda x: np.maximum(x, np.float32(0)))
+    return applied(node, view, lambda x: np.maximum(x, _ZERO), among=True)
 
 
-def _applied(
-    node: ir.Node, view: View, function: Callable[[Array], Array], turns: Sequence[float] = (0.0,)
+def leaky_relu(node: ir.Node, view: View) -> Carrier | None:
+    slope = np.float32(attribute_of(node, "alpha", 0.01))
+    return applied(node, view, lambda x: np.where(x < 0, x * slope, x))
+
+
+def thresholded_relu(node: ir.Node, view: View) -> Carrier | None:
+    limit = np.float32(attribute_of(node, "alpha", 1.0))
+    turns = (0.0, float(limit), float(np.nextafter(limit, np.float32(np.inf))))
+    return applied(node, view, lambda x: np.where(x > limit, x, _ZERO), turns=turns, among=True)
+
+
+def prelu(node: ir.Node, view: View) -> Carrier | None:
+    slope = view.array(given(node, 1))
+    layout = None if slope is None else channels_of_constant(slope)
+    if layout is None or layout[1].dtype != np.float32:
+        return None
+    axis, slopes = layout
+    return applied(node, view, lambda x: np.where(x < 0, x * slopes, x), axis)
+
+
+def clip(node: ir.Node, view: View) -> Carrier | None:
+    bounds = []
+    for index, name in ((1, "min"), (2, "max")):
+        value = given(node, index)
+        array = view.array(value)
+        if value is not None and (array is None or array.size != 1):
+            return None
+        infinite = np.inf if index == 2 else -np.inf
+        bounds.append(attribute_of(node, name, infinite) if array is None else array.flat[0])
+    low, high = np.float32(bounds[0]), np.float32(bounds[1])
+    turns = (0.0, float(low), float(high))
+    return applied(node, view, lambda x: np.minimum(np.maximum(x, low), high), turns=turns)
+
+
+def negated(node: ir.Node, view: View) -> Carrier | None:
+    return applied(node, view, lambda x: -x, scales=lambda codes: [(codes.scale, -codes.zeropt)])
+
+
+def simple(function: Function) -> Callable[[ir.Node, View], Carrier | None]:
+    """The rule of a function without parameters."""
+
+    def rule(node: ir.Node, view: View) -> Carrier | None:
+        return applied(node, view, function)
+
+    return rule
+
+
+def cast(node: ir.Node, view: View) -> Carrier | None:
+    """To float32, or to integers that hold the values."""
+    x = view.carrier(given(node, 0))
+    to = attribute_of(node, "to", 0)
+    if x is None or to == ir.DataType.FLOAT.value:
+        return x
+    limits = _INTEGERS.get(to)
+    if limits is None or not x.bounded:
+        return None
+    if np.any(x.lowest < limits.min) or np.any(x.highest > limits.max):
+        return None
+    return applied(node, view, np.trunc)
+
+
+_INTEGERS = {
+    ir.DataType[name.upper()].value: np.iinfo(name)
+    for name in ("int8", "uint8", "int16", "uint16", "int32")
+}
+
+
+def applied(
+    node: ir.Node,
+    view: View,
+    function: Function,
+    axis: int | None = None,
+    *,
+    scales: Scales = lambda codes: (),
+    turns: Sequence[float] = (0.0,),
+    among: bool = False,
+    at: int = 0,
 ) -> Carrier | None:
-    """A function of IEEE arithmetic, monotone between its turning points."""
-    value = given(node, 0)
+    """What a function gives that is monotone between its turning points.
+
+    `axis` is that of its own parameters; what is `among` gives the element itself, or 0.
+    """
+    value = given(node, at)
     x = view.carrier(value)
     if x is None or value is None:
         return None
-    points = points_of(x, None, turns)
-    scales = [] if x.codes is None else [(x.codes.scale, x.codes.zeropt)]
-    found = image(points, function, scales, nan=x.nan, sources=sources_of(value, x))
-    if not points.every and found.codes is None and function(np.zeros(1, np.float32))[0] == 0:
-        # What gives 0 or x gives multiples of what x is one of.
-        return replace(found, exponent=x.exponent)
+    if axis is not None and x.axis not in (None, axis):
+        x = x.whole()
+    points = points_of(x, axis, turns)
+    tried: list[tuple[Array, Array]] = []
+    if x.codes is not None:
+        tried = [*scales(x.codes), (x.codes.scale, x.codes.zeropt)]
+    found = image(points, function, tried, nan=x.nan, sources=sources_of(value, x))
+    if among and not points.every:
+        found = replace(found, exponent=x.exponent)
+        kept = None if x.codes is None else union([x, _zero(x)])
+        if kept is not None and kept.codes is not None:
+            return _limited(kept, found)
+        return on_units(found)
     return found
+
+
+def _zero(x: Carrier) -> Carrier:
+    none = np.zeros(())
+    return Carrier(none, none, exponent=x.exponent)
+
+
+def _limited(kept: Carrier, found: Carrier) -> Carrier:
+    """The codes of one carrier within the bounds of the other."""
+    codes, grid = kept.codes, kept.grid
+    if codes is None or grid is None or kept.axis != found.axis or np.any(codes.scale <= 0):
+        return kept
+    low = np.ceil(found.lowest / codes.scale + codes.zeropt - 1e-3).astype(np.int64)
+    high = np.floor(found.highest / codes.scale + codes.zeropt + 1e-3).astype(np.int64)
+    lowest, highest = np.maximum(codes.lowest, low), np.minimum(codes.highest, high)
+    if np.any(lowest > highest):
+        return kept
+    narrower = replace(codes, lowest=lowest, highest=highest, step=1)
+    return replace(
+        found,
+        lowest=np.maximum(kept.lowest, found.lowest),
+        highest=np.minimum(kept.highest, found.highest),
+        codes=narrower,
+    )
 
 
 def sources_of(value: ir.Value, x: Carrier) -> tuple[ir.Value, ...]:
     """Of what a function of the elements of a tensor is a function."""
-    return (value,) if x.codes is not None else x.sources
+    return x.sources or ((value,) if x.codes is not None else ())

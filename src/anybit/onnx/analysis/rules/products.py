@@ -39,7 +39,7 @@ def product(node: ir.Node, view: View) -> tuple[ProductAnalysis, Carrier | None]
     try:
         found = _with_codes(found, layout)
         return _judged(found, layout, node, values, view)
-    except ValueError as mismatch:
+    except (ValueError, IndexError) as mismatch:
         return replace(found, reason=f"invalid: {mismatch}"), None
 
 
@@ -78,7 +78,7 @@ def _scale(weight: Carrier, layout: Layout) -> Array | None:
     assert codes is not None, "asked before"
     if codes.scale.ndim == 0 or np.all(codes.scale == codes.scale[0]):
         return np.asarray(codes.scale.flat[0])
-    if weight.axis != layout.weight_axis:
+    if weight.axis != layout.weight_axis or layout.y_axis is None:
         return None
     return np.tile(codes.scale, layout.groups if layout.kind == "ConvTranspose" else 1)
 

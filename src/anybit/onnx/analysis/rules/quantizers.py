@@ -93,10 +93,13 @@ def _of_activation(
     if x is None:
         x = unknown(node.inputs[0])
     points = points_of(x, axis)
+    channels = max(each.size for each in arrays if each is not None)
 
     def function(values: Array) -> Array:
+        shape = np.broadcast_shapes(values.shape, (channels,))
+        spread = np.ascontiguousarray(np.broadcast_to(values, shape))
         keywords = keywords_of(node, found.operator)
-        return np.asarray(found.operator.function(values, *arrays, **keywords))
+        return np.asarray(found.operator.function(spread, *arrays, **keywords))
 
     try:
         nan = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())

@@ -4,18 +4,14 @@
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.carriers import Carrier
-from anybit.onnx.analysis.rules.elementwise import relu
-from anybit.onnx.analysis.rules.moves import (
-    identity,
-    kept,
-    moved,
-    pooled,
-    reshaped,
-    transposed,
-)
+from anybit.onnx.analysis.rules import elementwise, joins, moves, pools
+from anybit.onnx.analysis.rules.arithmetic import arithmetic
+from anybit.onnx.analysis.rules.functions import FUNCTIONS, share, smooth
+from anybit.onnx.analysis.rules.normalization import batch_normalization
 from anybit.onnx.analysis.rules.quantizers import quantized
 from anybit.onnx.analysis.view import View
 from anybit.onnx.operators.registry import versions_of
@@ -26,23 +22,54 @@ Rule: TypeAlias = Callable[[ir.Node, View], Found]
 """What is known of the first output, or of each."""
 
 RULES: dict[str, Rule] = {
-    "DepthToSpace": moved,
-    "Dropout": identity,
-    "Expand": kept,
-    "Flatten": reshaped,
-    "Gather": moved,
-    "GlobalMaxPool": pooled,
-    "Identity": identity,
-    "MaxPool": pooled,
-    "ReduceMax": moved,
-    "Relu": relu,
-    "Reshape": reshaped,
-    "Slice": moved,
-    "SpaceToDepth": moved,
-    "Squeeze": reshaped,
-    "Tile": moved,
-    "Transpose": transposed,
-    "Unsqueeze": reshaped,
+    "Abs": elementwise.simple(np.abs),
+    "Add": arithmetic,
+    "AveragePool": pools.average_pool,
+    "BatchNormalization": batch_normalization,
+    "Cast": elementwise.cast,
+    "Ceil": elementwise.simple(np.ceil),
+    "Clip": elementwise.clip,
+    "Concat": joins.concatenated,
+    "DepthToSpace": moves.moved,
+    "Div": arithmetic,
+    "Dropout": moves.identity,
+    "Expand": moves.kept,
+    "Flatten": moves.reshaped,
+    "Floor": elementwise.simple(np.floor),
+    "Gather": joins.gathered,
+    "GlobalAveragePool": pools.global_average_pool,
+    "GlobalMaxPool": moves.pooled,
+    "Identity": moves.identity,
+    "LeakyRelu": elementwise.leaky_relu,
+    "Max": joins.extreme,
+    "MaxPool": moves.pooled,
+    "Min": joins.extreme,
+    "Mul": arithmetic,
+    "Neg": elementwise.negated,
+    "PRelu": elementwise.prelu,
+    "Pad": joins.padded,
+    "ReduceMax": pools.reduced,
+    "ReduceMean": pools.reduced,
+    "ReduceMin": pools.reduced,
+    "ReduceSum": pools.reduced,
+    "Relu": elementwise.relu,
+    "Reshape": moves.reshaped,
+    "Resize": joins.resized,
+    "Round": elementwise.simple(np.rint),
+    "Sign": elementwise.simple(np.sign),
+    "Slice": joins.sliced,
+    "Softmax": share,
+    "SpaceToDepth": moves.moved,
+    "Split": joins.split,
+    "Squeeze": moves.reshaped,
+    "Sub": arithmetic,
+    "ThresholdedRelu": elementwise.thresholded_relu,
+    "Tile": moves.moved,
+    "Transpose": moves.transposed,
+    "Unsqueeze": moves.reshaped,
+    "Upsample": joins.resized,
+    "Where": joins.selected,
+    **dict.fromkeys(FUNCTIONS, smooth),
 }
 
 

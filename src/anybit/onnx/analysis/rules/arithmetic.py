@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add, Sub, Mul and Div: with a constant, or of two tensors."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval, on_units
+from anybit.onnx.analysis.rules.elementwise import applied, sources_of
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponents_of
+from anybit.onnx.analysis.view import View, channels_of_constant, given
+from anybit.onnx.graph.constants import Array, are_powers_of_two
+
+_MOST_SOURCES = 2
+
+
+def arithmetic(node: ir.Node, view: View) -> Carrier | None:
+    """One of the four operations."""
+    for at in (1, 0):
+        array = view.array(given(node, at))
+        layout = None if array is None else channels_of_constant(array)
+        if layout is not None and array is not None and array.dtype == np.float32:
+            found = _with_constant(node, view, at, *layout)
+            if found is not None:
+                return found
+    return _of_two(node, view)
+
+
+def _with_constant(
+    node: ir.Node, view: View, at: int, axis: int | None, operand: Array
+) -> Carrier | None:
+    """`at` is the input that is the constant."""
+    first, second = given(node, 0), given(node, 1)
+    if first is None or second is None or not np.isfinite(operand).all():
+        return None
+    x = view.carrier(second if at == 0 else first)
+    if x is None:
+        return None
+    compute = _OPERATIONS[node.op_type]
+    divisor = (operand, operand) if at == 1 else (x.lowest, x.highest)
+    if node.op_type == "Div" and _has_zero(*divisor):
+        return None
+
+    def function(values: Array) -> Array:
+        return np.asarray(compute(operand, values) if at == 0 else compute(values, operand))
+
+    def scales(codes: Codes) -> list[tuple[Array, Array]]:
+        return _scales(node.op_type, codes, operand, at)
+
+    found = applied(node, view, function, axis, scales=scales, at=1 - at)
+    if found is None or found.codes is not None:
+        return found
+    exponent = _exponent(node.op_type, x, operand, at)
+    return on_units(replace(found, exponent=exponent)) if found.exponent is None else found
+
+
+def _has_zero(lowest: Array, highest: Array) -> bool:
+    return bool(np.any((lowest <= 0) & (highest >= 0)))
+
+
+def _scales(kind: str, codes: Codes, operand: Array, at: int) -> list[tuple[Array, Array]]:
+    """Scales and zero-points that the result may have."""
+    scale, zeropt = codes.scale, codes.zeropt
+    if kind == "Mul":
+        return [(np.asarray(scale * operand), zeropt)]
+    if kind == "Div":
+        return [(np.asarray(scale / operand), zeropt)] if at == 1 else []
+    shift = np.rint(np.asarray(operand / scale))
+    moved = [(scale, np.asarray(zeropt - (shift if kind == "Add" else -shift), np.float32))]
+    return moved if kind == "Add" or at == 1 else []
+
+
+def _exponent(kind: str, x: Carrier, operand: Array, at: int) -> int | None:
+    """Of which power of two results are multiples, rounded or not."""
+    if x.exponent is None:
+        return None
+    if kind == "Div":
+        if at == 0 or not are_powers_of_two(np.abs(operand)).all():
+            return None
+        found = x.exponent - int(exponents_of(operand).max())
+    elif kind == "Mul":
+        nonzero = operand[operand != 0]
+        found = x.exponent + int(exponents_of(nonzero).min(initial=2**10)) if nonzero.size else 0
+    else:
+        nonzero = operand[operand != 0]
+        found = int(exponents_of(nonzero).min(initial=x.exponent))
+    return max(found, LOWEST_EXPONENT)
+
+
+def _of_two(node: ir.Node, view: View) -> Carrier | None:
+    first, second = given(node, 0), given(node, 1)
+    if first is None or second is None:
+        return None
+    carriers = view.carrier(first), view.carrier(second)
+    if carriers[0] is None or carriers[1] is None:
+        return None
+    a, b = _together(carriers[0], carriers[1])
+    if not a.bounded or not b.bounded:
+        return None
+    bounds = _bounds(node.op_type, a, b)
+    if bounds is None:
+        return None
+    low, high = bounds
+    sources = _both(first, a, second, b)
+    axis = a.axis if a.axis is not None else b.axis
+    exponent = _common_exponent(node.op_type, a, b)
+    if exponent is None or np.maximum(-low, high).max() > EXACT * 2.0**exponent:
+        largest = np.finfo(np.float32).max
+        nan = bool(np.any(low < -largest) or np.any(high > largest))
+        low, high = (_rounded(each, way) for each, way in ((low, -np.inf), (high, np.inf)))
+        found = of_interval(low, high, axis, exponent=exponent, sources=sources, nan=nan)
+        return replace(found, exponent=None) if nan else found
+    codes = _summed(node.op_type, a, b)
+    if codes is not None:
+        found_codes = of_codes(codes, axis)
+        if found_codes is not None:
+            return replace(found_codes, sources=sources)
+    return on_units(of_interval(low, high, axis, exponent=exponent, sources=sources))
+
+
+def _together(a: Carrier, b: Carrier) -> tuple[Carrier, Carrier]:
+    """Two tensors with the same channels, or the one without them that has others."""
+    if a.axis is None or b.axis is None or (a.axis == b.axis and a.lowest.size == b.lowest.size):
+        return a, b
+    return a.whole(), b.whole()
+
+
+def _bounds(kind: str, a: Carrier, b: Carrier) -> tuple[Array, Array] | None:
+    match kind:
+        case "Add":
+            return a.lowest + b.lowest, a.highest + b.highest
+        case "Sub":
+            return a.lowest - b.highest, a.highest - b.lowest
+        case "Mul":
+            low, high = b.lowest, b.highest
+        case _:
+            if _has_zero(b.lowest, b.highest):
+                return None
+            low, high = 1 / b.highest, 1 / b.lowest
+    corners = (x * y for x in (a.lowest, a.highest) for y in (low, high))
+    stacked = np.stack(np.broadcast_arrays(*corners))
+    return stacked.min(axis=0), stacked.max(axis=0)
+
+
+def _rounded(bound: Array, way: float) -> Array:
+    """The next float32 in a direction."""
+    return np.asarray(np.nextafter(np.float32(bound), np.float32(way)), np.float64)
+
+
+def _common_exponent(kind: str, a: Carrier, b: Carrier) -> int | None:
+    if a.exponent is None or b.exponent is None or kind == "Div":
+        return None
+    if kind == "Mul":
+        return max(a.exponent + b.exponent, LOWEST_EXPONENT)
+    return min(a.exponent if a.reach else b.exponent, b.exponent if b.reach else a.exponent)
+
+
+def _summed(kind: str, a: Carrier, b: Carrier) -> Codes | None:
+    """The codes of a sum of two that have one scale: they add up, and their zero-points are 0."""
+    if kind not in ("Add", "Sub") or a.codes is None or b.codes is None:
+        return None
+    if not a.codes.integral or not b.codes.integral:
+        return None
+    if not np.all(a.codes.scale == b.codes.scale):
+        return None
+    (low, high), (other_low, other_high) = a.codes.centered, b.codes.centered
+    if kind == "Sub":
+        other_low, other_high = -other_high, -other_low
+    scale = a.codes.scale if a.codes.scale.ndim else b.codes.scale
+    step = int(np.gcd(a.codes.step, b.codes.step))
+    lowest = low + other_low
+    if np.any((lowest - lowest.min()) % step):
+        step = 1
+    return Codes(scale, np.zeros((), np.float32), lowest, high + other_high, step)
+
+
+def _both(first: ir.Value, a: Carrier, second: ir.Value, b: Carrier) -> tuple[ir.Value, ...]:
+    """Of which tensors the result is a function; () if of too many."""
+    found: dict[ir.Value, None] = {}
+    for value, carrier in ((first, a), (second, b)):
+        own = sources_of(value, carrier)
+        constant = np.array_equal(carrier.lowest, carrier.highest) or carrier.integers is not None
+        if not own and not constant and not value.is_initializer():
+            return ()
+        found |= dict.fromkeys(own)
+    return tuple(found) if len(found) <= _MOST_SOURCES else ()
+
+
+_OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "Add": np.add,
+    "Div": np.divide,
+    "Mul": np.multiply,
+    "Sub": np.subtract,
+}

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means, sums and extremes of several elements of one tensor."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval, on_units
+from anybit.onnx.analysis.sums import error_of
+from anybit.onnx.analysis.units import EXACT
+from anybit.onnx.analysis.view import View, given
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import are_powers_of_two
+
+
+def average_pool(node: ir.Node, view: View) -> Carrier | None:
+    kernel = attribute_of(node, "kernel_shape", ())
+    x = _with_channels(node, view)
+    if x is None or not kernel or any(size < 1 for size in kernel):
+        return None
+    padded = any(attribute_of(node, "pads", ())) or attribute_of(node, "ceil_mode", 0)
+    padded = padded or attribute_of(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    if padded:  # windows at borders have fewer elements
+        return _bounded_mean(x, math.prod(kernel), node, with_zero=True)
+    return _mean(x, math.prod(kernel), node)
+
+
+def global_average_pool(node: ir.Node, view: View) -> Carrier | None:
+    x, sizes = _with_channels(node, view), view.sizes(given(node, 0))
+    if x is None or sizes is None or len(sizes) < 3:
+        return None
+    return _mean(x, _product(sizes[2:]), node)
+
+
+def _with_channels(node: ir.Node, view: View) -> Carrier | None:
+    """What is pooled, with its channels if they lie along axis 1."""
+    value = given(node, 0)
+    x = view.carrier(value)
+    if x is None or x.axis is None or x.axis == view.axis(value, 1):
+        return x
+    return x.whole()
+
+
+def reduced(node: ir.Node, view: View) -> Carrier | None:
+    """ReduceMean, ReduceSum, ReduceMin and ReduceMax."""
+    value = given(node, 0)
+    x, sizes = view.carrier(value), view.sizes(value)
+    if x is None:
+        return None
+    axes = _axes(node, view, len(sizes) if sizes is not None else None)
+    if axes is None or sizes is None:
+        return None if node.op_type not in _EXTREMES else _plain(x.whole())
+    x = _remaining(x, axes, len(sizes), bool(attribute_of(node, "keepdims", 1)))
+    count = _product([sizes[axis] for axis in axes])
+    if node.op_type in _EXTREMES:
+        return _plain(x)
+    return _mean(x, count, node) if node.op_type == "ReduceMean" else _total(x, count, node)
+
+
+_EXTREMES = ("ReduceMax", "ReduceMin")
+
+
+def _plain(x: Carrier) -> Carrier:
+    return replace(x, integers=None, sources=())
+
+
+def _axes(node: ir.Node, view: View, rank: int | None) -> list[int] | None:
+    """The axes that a reduction is over; None if they are not known."""
+    value = given(node, 1)
+    named: Sequence[int] | None = attribute_of(node, "axes", ())
+    if value is not None:
+        named = view.integers(value)
+    if named is None or rank is None:
+        return None
+    if not named:
+        return [] if attribute_of(node, "noop_with_empty_axes", 0) else list(range(rank))
+    if any(not -rank <= axis < rank for axis in named):
+        return None
+    return sorted({axis % rank for axis in named})
+
+
+def _remaining(x: Carrier, axes: Sequence[int], rank: int, keeps: bool) -> Carrier:
+    """x with its channels where they are after a reduction, unless they are reduced."""
+    if x.axis is None or rank + x.axis in axes:
+        return x.whole()
+    behind = 0 if keeps else sum(axis > rank + x.axis for axis in axes)
+    return replace(x, axis=x.axis + behind)
+
+
+def _product(sizes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
+
+
+def _total(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
+    """A sum of so many elements; exact where they are multiples of a power of two and few."""
+    if count is None or not x.bounded:
+        return None
+    low, high = x.lowest * count, x.highest * count
+    reach = float(np.maximum(np.abs(low), np.abs(high)).max())
+    if x.exponent is None or reach > EXACT * 2.0**x.exponent:
+        error = error_of(np.asarray(reach), np.asarray(count))
+        return of_interval(low - error, high + error, x.axis, sources=node.outputs[:1])
+    codes = x.codes
+    if codes is not None and codes.integral:
+        lowest, highest = (each * count for each in codes.centered)
+        step = codes.step if count else 1
+        if np.any((lowest - lowest.min()) % step):
+            step = 1
+        summed = Codes(codes.scale, np.zeros((), np.float32), lowest, highest, step)
+        found = of_codes(summed, x.axis)
+        if found is not None:
+            return found
+    return on_units(of_interval(low, high, x.axis, exponent=x.exponent))
+
+
+def _mean(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
+    if count == 0 or not x.bounded:
+        return None
+    total = None if count is None else _total(x, count, node)
+    codes = None if total is None else total.codes
+    if count is None or total is None or codes is None or not are_powers_of_two(count):
+        return _bounded_mean(x, count, node, with_zero=False)
+    scale = np.asarray(codes.scale / np.float32(count))
+    if np.any(scale * np.float32(count) != codes.scale):
+        return _bounded_mean(x, count, node, with_zero=False)
+    return of_codes(replace(codes, scale=scale), total.axis)
+
+
+def _bounded_mean(x: Carrier, count: int | None, node: ir.Node, *, with_zero: bool) -> Carrier:
+    """Means of numbers lie between them, but for rounding."""
+    low, high = x.lowest, x.highest
+    if with_zero:
+        low, high = np.minimum(low, 0), np.maximum(high, 0)
+    if count is None or not x.bounded:
+        return of_interval(-np.inf, np.inf, nan=x.nan or x.infinite)
+    error = error_of(np.asarray(x.reach), np.asarray(count + 2))
+    sources = node.outputs[:1] if not with_zero else ()
+    return of_interval(low - error, high + error, x.axis, nan=x.nan, sources=sources)

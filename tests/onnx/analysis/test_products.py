@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products: accumulators, bits, and whether float32 computes them exactly."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from carried import followed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from qdq_models import plain, qdq, tensor
+from small_models import model, node
+
+from anybit.onnx.analysis.products import ProductAnalysis, bits_of
+
+
+def values(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) * 2
+
+
+def built(
+    kind: str,
+    x: tuple[int, ...],
+    weight: np.ndarray,
+    *,
+    scale: Any = 0.5,
+    weight_scale: Any = 0.25,
+    zeropt: Any = 0,
+    bias: np.ndarray | None = None,
+    swapped: bool = False,
+    **options: Any,
+) -> onnx.ModelProto:
+    """x with 4 bits, times a weight of 3."""
+    constants = {
+        "w": weight,
+        "xs": scale,
+        "ws": weight_scale,
+        "z": zeropt,
+        "zero": 0,
+        "four": 4,
+        "three": 3,
+    }
+    inputs = "wq q" if swapped else "q wq"
+    if bias is not None:
+        constants["b"] = bias
+        inputs += " b"
+    nodes = [
+        node("Quant", "x xs z four", "q", name="q"),
+        node("Quant", "w ws zero three", "wq", name="wq"),
+        node(kind, inputs, domain="", **options),
+    ]
+    return model(nodes, constants, inputs={"x": x})
+
+
+def one(proto: onnx.ModelProto, *, fold: bool = False, seed: int = 0) -> ProductAnalysis:
+    shape = [size.dim_value for size in proto.graph.input[0].type.tensor_type.shape.dim]
+    x = values(*shape, seed=seed) * 4
+    (found,) = followed(proto, {"x": x}, fold=fold).products
+    return found
+
+
+KINDS = {
+    "Conv": ("Conv", (2, 4, 5, 5), (3, 4, 3, 3), {}),
+    "Conv with pads": ("Conv", (2, 4, 5, 5), (3, 4, 3, 3), {"pads": [1] * 4, "strides": [2, 2]}),
+    "Conv, same": ("Conv", (1, 4, 5, 5), (3, 4, 3, 3), {"auto_pad": "SAME_UPPER"}),
+    "Conv of groups": ("Conv", (1, 4, 5, 5), (6, 2, 3, 3), {"group": 2}),
+    "depthwise Conv": ("Conv", (1, 4, 5, 5), (4, 1, 3, 3), {"group": 4, "dilations": [2, 2]}),
+    "Conv in one dimension": ("Conv", (1, 4, 9), (3, 4, 3), {"pads": [2, 0]}),
+    "ConvTranspose": ("ConvTranspose", (1, 4, 5, 5), (4, 3, 3, 3), {"strides": [2, 2]}),
+    "ConvTranspose of groups": ("ConvTranspose", (1, 4, 5, 5), (4, 3, 3, 3), {"group": 2}),
+    "Gemm": ("Gemm", (2, 4), (4, 3), {}),
+    "Gemm, transposed weight": ("Gemm", (2, 4), (3, 4), {"transB": 1}),
+    "Gemm, transposed x": ("Gemm", (4, 2), (4, 3), {"transA": 1}),
+    "MatMul": ("MatMul", (2, 4), (4, 3), {}),
+    "MatMul of a vector": ("MatMul", (2, 4), (4,), {}),
+    "MatMul of many": ("MatMul", (2, 3, 4), (2, 4, 3), {}),
+    "MatMul, weight first": ("MatMul", (4, 2), (3, 4), {"swapped": True}),
+    "MatMul, weight first, vector": ("MatMul", (4,), (3, 4), {"swapped": True}),
+}
+
+
+@pytest.mark.parametrize("fold", [False, True], ids=["quantized", "folded"])
+@pytest.mark.parametrize("name", KINDS)
+def test_exact(name: str, fold: bool) -> None:
+    kind, x, weight, options = KINDS[name]
+    found = one(built(kind, x, values(*weight, seed=1), **options), fold=fold)
+    assert found.exact
+    assert found.reason == ""
+    assert found.accumulator is not None
+    assert found.accumulator.bits <= found.accumulator.any_bits
+    assert found.codes is not None
+    assert found.codes.shape == weight
+    assert found.x_bits == 4
+    assert fold or found.weight_bits == 3
+    assert found.macs
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_any_scales_and_biases(name: str) -> None:
+    """Whatever the scales and zero-points, per tensor or channel: sums stay in their bounds."""
+    kind, x, weight, options = KINDS[name]
+    scales = st.sampled_from([0.1, 1 / 3, 0.75, 0.5, 2.0**-20, 1.0, -0.5])
+    axis = {"Conv": 0, "ConvTranspose": 1}.get(kind, len(weight) - 1)
+    if options.get("transB") or options.get("swapped"):
+        axis = 0
+    shape = [weight[axis] if each == axis else 1 for each in range(len(weight))]
+    several = st.lists(scales, min_size=weight[axis], max_size=weight[axis])
+    per_channel = several.map(lambda each: np.float32(each).reshape(shape))
+    x_axis = len(x) - 1 if "Conv" not in kind else 1
+    x_shape = [x[x_axis] if each == x_axis else 1 for each in range(len(x))]
+    x_several = st.lists(scales, min_size=x[x_axis], max_size=x[x_axis])
+    per_x = x_several.map(lambda each: np.float32(each).reshape(x_shape))
+    channels = weight[axis] * (options.get("group", 1) if kind == "ConvTranspose" else 1)
+    biases = st.none() if kind == "MatMul" else st.none() | st.sampled_from([0.3, 0.125, 1e-3])
+
+    @settings(max_examples=12, deadline=None)
+    @given(
+        scales | per_x, scales | per_channel, st.sampled_from([0, 3, 0.5]), biases, st.booleans()
+    )
+    def check(scale: Any, weight_scale: Any, zeropt: Any, bias: Any, fold: bool) -> None:
+        proto = built(
+            kind,
+            x,
+            values(*weight, seed=2),
+            scale=scale,
+            weight_scale=weight_scale,
+            zeropt=zeropt,
+            bias=None if bias is None else bias * np.arange(channels, dtype=np.float32),
+            **options,
+        )
+        one(proto, fold=fold, seed=3)
+
+    check()
+
+
+def test_accumulators_by_hand() -> None:
+    """x is -8 .. 7 steps of 0.5; the weight's codes are 1, -2 and 0, 3."""
+    weight = np.float32([[0.25, 0], [-0.5, 0.75]])
+    found = one(built("MatMul", (1, 2), weight))
+    assert found.codes.tolist() == [[1, 0], [-2, 3]]
+    assert found.accumulator.lowest.tolist() == [-8 - 14, -24]
+    assert found.accumulator.highest.tolist() == [7 + 16, 21]
+    assert found.accumulator.bits == 6
+    assert (found.accumulator.any_lowest, found.accumulator.any_highest) == (-56, 64)
+    assert found.accumulator.any_bits == 8
+    assert found.macs == 4
+    assert found.bops == 4 * 4 * 3
+    assert found.sparsity == 0.25
+
+
+def test_bits() -> None:
+    assert [bits_of(0, 0), bits_of(0, 1), bits_of(0, 255), bits_of(-1, 0)] == [1, 1, 8, 1]
+    assert [bits_of(-128, 127), bits_of(-128, 128), bits_of(-129, 0)] == [8, 9, 9]
+
+
+REASONS = {
+    "a step of 0.1 is no power of two": {"scale": 0.1},
+    "the bias 0.1 is no multiple": {"bias": np.float32([0.1, 0, 0])},
+    "more than the 2^24": {"scale": 0.5, "weight_scale": np.float32([[1e-6, 1, 1]])},
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_reasons(reason: str) -> None:
+    options = REASONS[reason]
+    if reason.startswith("more"):
+        options = {"weight_scale": 2.0**-3}
+        proto = built("Gemm", (1, 4), values(4, 3), **options)
+        proto.graph.initializer[[t.name for t in proto.graph.initializer].index("four")].CopyFrom(
+            onnx.numpy_helper.from_array(np.float32(24), "four")
+        )
+    else:
+        proto = built("Gemm", (1, 4), values(4, 3), **options)
+    assert reason in one(proto).reason
+
+
+def test_what_is_not_known() -> None:
+    nodes = [node("MatMul", "x w", domain="")]
+    floats = one(model(nodes, {"w": values(4, 3)}))
+    assert not floats.exact
+    assert floats.reason == "nothing is known of its input"
+    both = model([node("MatMul", "x x", domain="")], inputs={"x": [2, 2]})
+    assert one(both).reason == "the weight is computed when the model runs"
+    scaled = one(built("Gemm", (1, 4), values(4, 3), alpha=2.0))
+    assert "attributes" in scaled.reason
+
+
+def test_stored_codes() -> None:
+    """A DequantizeLinear of stored codes, behind a pair."""
+    codes = np.random.default_rng(0).integers(-128, 128, (4, 3))
+    tensors = [
+        tensor("s", 0.5),
+        tensor("z", 7, onnx.TensorProto.UINT8),
+        tensor("w", codes, onnx.TensorProto.INT8),
+        tensor("ws", [0.5, 1, 2]),
+    ]
+    nodes = [
+        plain("QuantizeLinear", "x s z", "c"),
+        plain("DequantizeLinear", "c s z", "q"),
+        plain("DequantizeLinear", "w ws", "wq", axis=1),
+        plain("MatMul", "q wq"),
+    ]
+    found = one(qdq(nodes, tensors, shape=(2, 4), output=(2, 3)))
+    assert found.exact
+    assert np.array_equal(found.codes, codes)
+    assert (found.x_bits, found.weight_bits) == (8, 8)
+    assert found.x.codes.hull == range(256)
