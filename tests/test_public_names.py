@@ -18,6 +18,7 @@ OPERATORS = ["bipolar_quant", "dynamic_quantize", "float_quant", "int_quant", "t
 PUBLIC = {
     "anybit": [
         "Cleaned",
+        "Compiled",
         "Conversion",
         "Difference",
         "Finding",
@@ -27,6 +28,7 @@ PUBLIC = {
         "Summary",
         "check",
         "clean",
+        "compile",
         "convert",
         "diff",
         "formats",

@@ -23,6 +23,7 @@ from anybit.ops.trunc_v1 import trunc_v1
 
 if TYPE_CHECKING:
     from anybit.comparison import Difference, diff
+    from anybit.compilation import Compiled, compile
     from anybit.errors import ModelError
     from anybit.model import Model, load
     from anybit.onnx import save
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cleaned",
+    "Compiled",
     "Conversion",
     "Difference",
     "Finding",
@@ -43,6 +45,7 @@ __all__ = [
     "bipolar_quant",
     "check",
     "clean",
+    "compile",
     "convert",
     "diff",
     "dynamic_quantize",
@@ -61,6 +64,7 @@ __all__ = [
 # Models need onnx and onnxruntime, which take a second to import; arrays need neither.
 _LAZY = {
     "Cleaned": "anybit.onnx.cleaning",
+    "Compiled": "anybit.compilation",
     "Conversion": "anybit.onnx.conversion",
     "Difference": "anybit.comparison",
     "Finding": "anybit.onnx.checks.checking",
@@ -69,6 +73,7 @@ _LAZY = {
     "Summary": "anybit.onnx.summary",
     "check": "anybit.onnx.checks.checking",
     "clean": "anybit.onnx.cleaning",
+    "compile": "anybit.compilation",
     "convert": "anybit.onnx.conversion",
     "diff": "anybit.comparison",
     "info": "anybit.onnx.summary",

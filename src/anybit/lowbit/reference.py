@@ -155,19 +155,29 @@ def _after(tail: p.Tail, sums: Array, levels: int) -> Array:
             reached = (sums * tail.directions)[..., None] >= thresholds
             return np.asarray(reached.sum(axis=-1))
         case p.Affine():
-            with np.errstate(all="ignore"):
-                y = sums.astype(np.float32) * tail.gains + tail.offsets
-            return np.asarray(np.clip(np.rint(y), 0, levels - 1), np.int64)
+            return index_of(tail, sums, levels)
         case p.Table():
             entries = tail.entries.reshape(sums.shape[-1], -1)
             chosen = entries[np.arange(sums.shape[-1]), sums - tail.first]
             return np.asarray(chosen, np.int64)
         case p.Arithmetic():
-            with np.errstate(all="ignore"):
-                y = sums.astype(np.float32) * tail.scales
-                for step in tail.steps:
-                    y = _OPERATIONS[p.Operation(step.operation)](y, step.operands)
-            return y
+            return result_of(tail, sums)
+
+
+def index_of(tail: p.Affine, sums: Array, levels: int) -> Array:
+    """The indices of accumulators; channels lie along the last axis."""
+    with np.errstate(all="ignore"):
+        y = sums.astype(np.float32) * tail.gains + tail.offsets
+    return np.asarray(np.clip(np.rint(y), 0, levels - 1), np.int64)
+
+
+def result_of(tail: p.Arithmetic, sums: Array) -> Array:
+    """The float32 results of accumulators; channels lie along the last axis."""
+    with np.errstate(all="ignore"):
+        y = sums.astype(np.float32) * tail.scales
+        for step in tail.steps:
+            y = _OPERATIONS[p.Operation(step.operation)](y, step.operands)
+    return y
 
 
 _OPERATIONS: Mapping[p.Operation, Callable[[Array, Array], Array]] = {

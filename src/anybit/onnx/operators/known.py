@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.layout import is_channels_last
+from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.registry import versions_of
 
 # Domains whose operators ONNX Runtime itself brings.
@@ -40,4 +41,6 @@ def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
     if not node.domain:
         # Operators younger than the installed onnx are left to the runtime.
         return opset > onnx.defs.onnx_opset_version() or onnx.defs.has(node.op_type, opset)
+    if is_integer_network(node):
+        return True
     return is_channels_last(node) or bool(versions_of(node.domain, node.op_type))

@@ -31,17 +31,17 @@ class BatchNormToAffine(InPlacePass):
         editor = Editor(model)
         count = 0
         for node in list(model.graph.all_nodes()):
-            parameters = _parameters(node)
+            parameters = parameters_of(node)
             if parameters is None:
                 continue
-            factor, offset = _affine(node, *parameters)
+            factor, offset = affine_of(node, *parameters)
             if _is_exact(node, parameters, factor, offset, opset, model.ir_version or 8):
                 _replace(node, factor, offset, editor)
                 count += 1
         return PassResult(model, bool(count))
 
 
-def _parameters(node: ir.Node) -> list[Array] | None:
+def parameters_of(node: ir.Node) -> list[Array] | None:
     """Scale, bias, mean and variance; None for other nodes, and where one is not known."""
     if (node.domain, node.op_type) != ("", "BatchNormalization") or len(node.outputs) != 1:
         return None
@@ -58,9 +58,10 @@ def _parameters(node: ir.Node) -> list[Array] | None:
     return arrays if arrays[0].ndim == 1 else None
 
 
-def _affine(
+def affine_of(
     node: ir.Node, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> tuple[Array, Array]:
+    """Factor and offset of x."""
     epsilon = np.float32(attribute_of(node, "epsilon", _EPSILON))
     with np.errstate(all="ignore"):
         factor = np.float32(1) / np.sqrt(variance + epsilon) * scale

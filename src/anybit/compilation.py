@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models whose quantized layers run on integers: `compile` one, and call `run`, or save it."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.inputs import Array, Tensor, declared, declared_inputs
+from anybit.lowbit.compiler import plan, rewritten
+from anybit.lowbit.emission import Region
+from anybit.lowbit.layers import Guarantee
+from anybit.lowbit.network import Network
+from anybit.lowbit.report import Report
+from anybit.model import Engine, Model, RuntimeEngine
+from anybit.onnx import Source, save
+from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.files.reader import read_copy
+from anybit.onnx.passes import (
+    FoldConstants,
+    InferShapes,
+    InlineFunctions,
+    Normalize,
+    StandardLayout,
+)
+from anybit.onnx.preparation import apply
+
+
+class Compiled(Model):
+    """A model whose integer regions run as such. Made by `compile`.
+
+    Attributes:
+        model: The ONNX model, in which each region is one node.
+        report: What was made of each layer, and why.
+    """
+
+    def __init__(self, engine: Engine, model: ir.Model, report: Report) -> None:
+        super().__init__(engine)
+        self.model = model
+        self.report = report
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model, as `anybit.save` does.
+
+        It is an ordinary ONNX file, for any program with ONNX Runtime 1.17 or newer that registers
+        the library (`anybit.onnxruntime.library_path`), on any processor.
+        """
+        save(self.model, path)
+
+
+def compile(
+    source: Source,
+    *,
+    guarantee: str = Guarantee.BOUNDED,
+    input_ranges: Mapping[str, Carrier] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Compiled:
+    """Let the quantized layers of a model run on integers: exactly, and several times as fast.
+
+    What follows a sum up to the next quantizer becomes thresholds, found by evaluating the float
+    nodes themselves. Each layer has a class:
+
+    * `exact`: its results are those of the float graph, element for element.
+    * `certified`: its quantized results are those of every float32 evaluation of the graph.
+    * `bounded`: its sums are exact, and what follows is the float graph as it is written. Another
+      float32 evaluation may differ, from this one as from itself, at the accumulators that the
+      report lists.
+
+    Args:
+        source: As for `anybit.load`. It is not changed.
+        guarantee: The weakest class of layers that are compiled; the others stay float.
+        input_ranges: What inputs hold, by name, where the file has no quantizer for them.
+        progress: Called with the share that is done, from 0 to 1.
+
+    Raises:
+        ModelError: The model cannot be run, or there is no such class.
+    """
+    where = str(source) if isinstance(source, str | os.PathLike) else "the model"
+    weakest = _guarantee(guarantee)
+    model = read_copy(source)
+    apply(model, source, InlineFunctions(), Normalize(), StandardLayout())
+    apply(model, source, FoldConstants(operators=False), InferShapes())
+    found = plan(model, weakest, input_ranges, progress)
+    whole = _engine(model, found.regions, where)
+    report = Report(found.layers, tuple(region.program for region in found.regions))
+    compiled = rewritten(found)
+    if whole is not None:
+        return Compiled(whole, compiled, report)
+    return Compiled(RuntimeEngine(compiled, where), compiled, report)
+
+
+def _guarantee(name: str) -> Guarantee:
+    try:
+        return Guarantee(name)
+    except ValueError:
+        known = ", ".join(each.value for each in Guarantee)
+        raise ModelError(f"guarantee must be one of {known}, got {name!r}") from None
+
+
+def _engine(model: ir.Model, regions: tuple[Region, ...], where: str) -> "NetworkEngine | None":
+    """What runs a graph that is one region; None for others."""
+    if len(regions) != 1:
+        return None
+    (region,) = regions
+    graph = model.graph
+    inputs = [value for value in graph.inputs if not value.is_initializer()]
+    if set(inputs) != set(region.inputs) or set(graph.outputs) != set(region.outputs):
+        return None
+    outputs = tuple(declared(value, where) for value in graph.outputs)
+    return NetworkEngine(region, declared_inputs(graph, where), outputs)
+
+
+class NetworkEngine:
+    """A network that is integer from input to output: no session, any number of rows."""
+
+    def __init__(
+        self, region: Region, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
+    ) -> None:
+        self.network = Network(region.program)
+        # Rows do not know of one another, whatever number of them the file was written for.
+        self.inputs, self.outputs = (tuple(map(_of_any_rows, each)) for each in (inputs, outputs))
+        self._takes = [value.name or "" for value in region.inputs]
+        self._gives = [value.name or "" for value in region.outputs]
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        arrays = [np.ascontiguousarray(feeds[name]) for name in self._takes]
+        try:
+            results = self.network.run(arrays)
+        except ValueError as error:
+            raise ModelError(f"the model cannot be run: {error}") from error
+        named = dict(zip(self._gives, results, strict=True))
+        return {each.name: named[each.name] for each in self.outputs}
+
+
+def _of_any_rows(tensor: Tensor) -> Tensor:
+    assert tensor.shape is not None, "regions know their sizes"
+    return replace(tensor, shape=(None, *tensor.shape[1:]))

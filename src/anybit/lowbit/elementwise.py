@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes compute single elements, and along which axes their constants vary."""
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.facts import Effect, effect_of, is_identity
+from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+
+_ALSO = frozenset({"Celu", "Gelu", "HardSwish", "Mish", "Swish"})
+
+
+def varying_inputs(node: ir.Node) -> list[ir.Value]:
+    """The inputs that are not constant, each once."""
+    return list(dict.fromkeys(v for v in node.inputs if v is not None and not is_constant(v)))
+
+
+def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
+    """The axes along which an elementwise node has several constants; None for other nodes."""
+    if len(node.outputs) != 1 or not varying_inputs(node):
+        return None
+    if is_quantize(node) or is_dequantize(node):
+        return _of_linear(node, rank)
+    if node.domain:
+        operator = operator_of(node)
+        known = operator is not None and operator.result_dtype is None
+        plain = known and varying_inputs(node) == [node.inputs[0]]
+        return _of_broadcast(node, rank) if plain else None
+    if node.op_type == "BatchNormalization":
+        inner = all(value is not None and is_constant(value) for value in node.inputs[1:])
+        return {1} if inner and not attribute_of(node, "training_mode", 0) else None
+    effect = effect_of(node, opset)
+    if effect in (Effect.ELEMENTWISE, Effect.RECTIFY) or is_identity(node, opset):
+        return _of_broadcast(node, rank)
+    return _of_broadcast(node, rank) if node.op_type in _ALSO else None
+
+
+def _of_linear(node: ir.Node, rank: int) -> set[int] | None:
+    if varying_inputs(node) != [node.inputs[0]] or attribute_of(node, "block_size", 0):
+        return None
+    sizes = {array_of(value).size for value in node.inputs[1:] if value is not None}
+    return set() if sizes <= {1} else {attribute_of(node, "axis", 1) % rank}
+
+
+def _of_broadcast(node: ir.Node, rank: int) -> set[int] | None:
+    axes: set[int] = set()
+    for value in node.inputs:
+        if value is None or not is_constant(value) or value.const_value is None:
+            continue
+        shape = value.const_value.shape.numpy()
+        if len(shape) > rank:
+            return None
+        axes |= {rank - len(shape) + axis for axis, size in enumerate(shape) if size != 1}
+    return axes
+
+
+def is_uniform(node: ir.Node) -> bool:
+    """Whether an elementwise node has one of each constant."""
+    constants = [value for value in node.inputs if value is not None and is_constant(value)]
+    if node.op_type == "BatchNormalization":
+        return False
+    return all(value.const_value is not None and value.const_value.size == 1 for value in constants)

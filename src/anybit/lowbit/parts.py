@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a region is planned as before it is a program: tensors of codes, and functions of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.lowbit import program as p
+from anybit.lowbit.elementwise import is_uniform
+from anybit.lowbit.functions import Function, Nodes
+from anybit.lowbit.layers import Layer
+from anybit.lowbit.places import Place
+from anybit.lowbit.tails import Sum
+from anybit.lowbit.uncovered import Uncovered
+from anybit.onnx.graph.constants import Array
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The integers of a tensor: lowest, lowest + step, ... ; each times the scale is a value."""
+
+    scale: float
+    lowest: int
+    step: int
+    levels: int
+
+    @property
+    def highest(self) -> int:
+        return self.lowest + self.step * (self.levels - 1)
+
+    @property
+    def all(self) -> Array:
+        return self.lowest + self.step * np.arange(self.levels)
+
+    def decode(self, integers: Array) -> Array:
+        """The values, as the float graph computes them."""
+        return np.asarray(integers.astype(np.float32) * np.float32(self.scale))
+
+    def nearest(self, values: Array) -> Array:
+        """The value of a code that is nearest to each; NaN stays."""
+        with np.errstate(all="ignore"):
+            position = np.rint((values.astype(np.float64) / self.scale - self.lowest) / self.step)
+        integers = self.lowest + self.step * np.clip(position, 0, self.levels - 1)
+        return self.decode(integers)
+
+    def index(self, values: Array) -> Array:
+        """The index of each value.
+
+        Raises:
+            Uncovered: One that is not on the grid.
+        """
+        with np.errstate(all="ignore"):
+            integers = np.rint(values.astype(np.float64) / self.scale)
+        if not np.array_equal(self.decode(integers), values):
+            raise Uncovered("values that are NaN or infinite, or off their grid")
+        index, rest = np.divmod(integers.astype(np.int64) - self.lowest, self.step)
+        if rest.any() or (index < 0).any() or (index >= self.levels).any():
+            raise Uncovered("values that are not among the codes")
+        return np.asarray(index)
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A value of the graph that a program holds as a tensor of codes.
+
+    Attributes:
+        value: The value.
+        place: How it lies.
+        codes: The codes.
+        stage: How often floats came in on the way to it.
+        tensor: What tells tensors apart: two values may be one, by two names.
+    """
+
+    value: ir.Value
+    place: Place
+    codes: Codes
+    stage: int
+    tensor: object = field(default_factory=object)
+
+
+@dataclass(frozen=True, eq=False)
+class PortRoot:
+    """Any float value of the graph: a function of it can be quantized where it comes in."""
+
+    value: ir.Value
+    sizes: tuple[int, ...]
+    stage: int
+
+
+@dataclass(frozen=True, eq=False)
+class SumRoot:
+    """The accumulators of a sum of products.
+
+    Attributes:
+        node: Conv, Gemm, MatMul, or a mean, which is a sum with weights of 1.
+        weights: Integers as target channel x kernel row x kernel column x source channel.
+        exact: Whether float32 computes the sum exactly, in whatever order.
+        reason: Why not.
+        macs: Multiplications per row.
+        weight_bits, input_bits: Of the codes that the graph has.
+    """
+
+    node: ir.Node
+    source: Coded
+    window: p.Window
+    groups: int
+    weights: Array
+    sum: Sum
+    exact: bool
+    reason: str
+    macs: int
+    weight_bits: int
+    input_bits: int
+
+    @property
+    def stage(self) -> int:
+        return self.source.stage
+
+
+@dataclass(frozen=True, eq=False)
+class CodesRoot:
+    """A tensor of codes."""
+
+    coded: Coded
+
+    @property
+    def stage(self) -> int:
+        return self.coded.stage
+
+
+@dataclass(frozen=True, eq=False)
+class PairRoot:
+    """Two tensors of codes, element by element."""
+
+    first: Coded
+    second: Coded
+
+    @property
+    def stage(self) -> int:
+        return max(self.first.stage, self.second.stage)
+
+
+@dataclass(frozen=True, eq=False)
+class Inlet:
+    """A float value as a region reads it."""
+
+    value: ir.Value
+    sizes: tuple[int, ...]
+    place: Place
+
+
+@dataclass(frozen=True, eq=False)
+class Outlet:
+    """A float value that a region gives."""
+
+    value: ir.Value
+    place: Place
+    stage: int
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """An instruction of which only the numbers of tensors and ports are missing.
+
+    Attributes:
+        kind: Its class.
+        reads, writes: What its sources and its target are.
+        fields: The others by name.
+        layer: What it computes of the graph, for the report.
+    """
+
+    kind: type[Any]
+    reads: tuple[Inlet | Coded, ...]
+    writes: Coded | Outlet
+    fields: Mapping[str, Any]
+    layer: Layer | None = None
+
+
+Root: TypeAlias = PortRoot | SumRoot | CodesRoot | PairRoot
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """A value each of whose elements is a function of the element of a root at its own place.
+
+    Attributes:
+        root: The root.
+        value: The value of the graph.
+        place: How it lies.
+        before: What is done first.
+        starts: What the nodes read: the root, or both, or what a move has made of it.
+        nodes: What is done then, in an order in which it can run.
+        quantized: The last value on the way that was one of codes; it may be this one.
+        behind: The expression that a move has given another place or name.
+    """
+
+    root: Root
+    value: ir.Value
+    place: Place
+    before: Function = field(default_factory=Function)
+    starts: tuple[ir.Value, ...] = ()
+    nodes: tuple[ir.Node, ...] = ()
+    quantized: "Expression | None" = None
+    behind: "Expression | None" = None
+
+    @property
+    def uniform(self) -> bool:
+        """Whether the function is the same for all channels."""
+        return self.before.uniform and all(is_uniform(node) for node in self.nodes)
+
+    def function(self, model: ir.Model) -> Function:
+        """The whole function."""
+        if not self.nodes:
+            return self.before
+        part = Nodes(model, self.nodes, self.starts, self.value, self.place.rank, self.place.axis)
+        return self.before.then(part, monotone=part.monotone, uniform=self.uniform)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From expressions to instructions: what is computed for who needs codes, or floats."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.lowbit import program as p
+from anybit.lowbit.arithmetic import arithmetic_of
+from anybit.lowbit.functions import Function
+from anybit.lowbit.layers import Guarantee, Layer
+from anybit.lowbit.parts import (
+    Coded,
+    Codes,
+    CodesRoot,
+    Expression,
+    Inlet,
+    Outlet,
+    PairRoot,
+    Planned,
+    PortRoot,
+    SumRoot,
+)
+from anybit.lowbit.places import Place
+from anybit.lowbit.tails import Tabled, tabled
+from anybit.lowbit.thresholds import quantized
+from anybit.lowbit.uncovered import Uncovered
+from anybit.lowbit.weights import packed
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.names import label_of
+
+_MOST_ENTRIES = 2**24
+
+
+class Refused(Exception):
+    """A node that has to stay float although a walk has not left it: the next one will."""
+
+    def __init__(self, node: ir.Node, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+        self.reason = reason
+
+
+@dataclass
+class Memory:
+    """What one walk finds out for the next: nodes that stay float, and tails."""
+
+    refused: dict[ir.Node, str] = field(default_factory=dict)
+    tails: dict[Any, Tabled | Uncovered] = field(default_factory=dict)
+
+
+class Planner:
+    """Plans instructions; `taken` gives those since it was called last."""
+
+    def __init__(self, model: ir.Model, guarantee: Guarantee, memory: Memory) -> None:
+        self.memory = memory
+        self._model = model
+        self._guarantee = guarantee
+        self._planned: list[Planned] = []
+
+    def taken(self) -> list[Planned]:
+        planned, self._planned = self._planned, []
+        return planned
+
+    def from_port(self, expression: Expression, codes: Codes, place: Place) -> Coded:
+        """Codes of a float value: one Quantize, in whatever place its readers want."""
+        root = expression.root
+        assert isinstance(root, PortRoot), "asked before"
+        function = expression.function(self._model)
+        if not function.parts:  # a value that is said to be on a grid
+            function = Function().then(codes.nearest, monotone=True, uniform=True)
+        uniform = expression.uniform
+        if place != expression.place and not uniform:
+            raise Uncovered("its channels lie along another axis than those of its constants")
+        channels = 1 if uniform else place.channels
+        fields = quantized(function, codes.index, codes.levels, channels)
+        target = Coded(expression.value, place, codes, root.stage)
+        inlet = Inlet(root.value, root.sizes, place)
+        self._planned.append(Planned(p.Quantize, (inlet,), target, fields))
+        return target
+
+    def from_codes(self, expression: Expression, codes: Codes) -> Coded:
+        """Codes of a function of what the region has: a sum, one tensor of codes, or two."""
+        root = expression.root
+        assert not isinstance(root, PortRoot), "asked before"
+        target = Coded(expression.value, expression.place, codes, root.stage)
+        if isinstance(root, SumRoot):
+            self._product(expression, root, target)
+            return target
+        function = expression.function(self._model)
+        if isinstance(root, CodesRoot):
+            source = root.coded
+            values = _columns(source.codes.decode(source.codes.all), expression)
+            entries = _entries(codes.index(function(values)))
+            self._planned.append(Planned(p.Lookup, (source,), target, {"entries": entries}))
+            return target
+        pairs = _pairs(root, expression)
+        entries = _entries(codes.index(function(*pairs)))
+        reads = (root.first, root.second)
+        self._planned.append(Planned(p.Combine, reads, target, {"entries": entries}))
+        return target
+
+    def _product(self, expression: Expression, root: SumRoot, target: Coded) -> None:
+        found = self._tail(expression, root, target.codes)
+        guarantee = Guarantee.EXACT if root.exact else Guarantee.CERTIFIED
+        guarantee = Guarantee.BOUNDED if found.risks else guarantee
+        self._check(root, guarantee)
+        layer = replace(
+            _layer(root, guarantee, found.tail),
+            levels=target.codes.levels,
+            steps=found.steps,
+            risks=found.risks,
+        )
+        self._planned.append(_of_sum(root, target, found.tail, layer))
+
+    def _tail(self, expression: Expression, root: SumRoot, codes: Codes) -> Tabled:
+        key = root.node, expression.value, codes, root.source.codes
+        if key not in self.memory.tails:
+            function = expression.function(self._model)
+            try:
+                found: Tabled | Uncovered = tabled(function, codes.index, codes.levels, root.sum)
+            except Uncovered as reason:
+                found = reason
+            self.memory.tails[key] = found
+        known = self.memory.tails[key]
+        if isinstance(known, Uncovered):
+            raise known
+        return known
+
+    def _check(self, root: SumRoot, guarantee: Guarantee) -> None:
+        if guarantee.rank > self._guarantee.rank:
+            why = f"{guarantee}, and only {self._guarantee} was asked for: {root.reason}"
+            raise Refused(root.node, why)
+
+    def outlet(self, expression: Expression) -> Outlet | None:
+        """Give a value as floats; None if no instruction does."""
+        root = expression.root
+        outlet = Outlet(expression.value, expression.place, root.stage)
+        if isinstance(root, CodesRoot):
+            values = _columns(root.coded.codes.decode(root.coded.codes.all), expression)
+            results = expression.function(self._model)(values)
+            if results.dtype != np.float32:
+                return None
+            fields = {"values": _narrow(results.T).ravel()}
+            self._planned.append(Planned(p.Dequantize, (root.coded,), outlet, fields))
+            return outlet
+        if not isinstance(root, SumRoot):
+            return None
+        tail = arithmetic_of(expression.function(self._model), root)
+        if tail is None:
+            return None
+        guarantee = Guarantee.EXACT if root.exact else Guarantee.BOUNDED
+        self._check(root, guarantee)
+        self._planned.append(_of_sum(root, outlet, tail, _layer(root, guarantee, tail)))
+        return outlet
+
+    def placed(self, coded: Coded, place: Place) -> Coded:
+        """The same codes in another place: the order of the elements in the graph stays."""
+        if coded.place == place:
+            return coded
+        target = Coded(coded.value, place, coded.codes, coded.stage)
+        self.reshape(coded, target)
+        return target
+
+    def reshape(self, source: Coded, target: Coded) -> None:
+        """The same elements in the order of the graph, with other sizes."""
+        fields = {
+            "source_channels_first": int(source.place.channels_first),
+            "target_channels_first": int(target.place.channels_first),
+        }
+        self.add(p.Reshape, (source,), target, **fields)
+
+    def add(self, kind: type[Any], reads: tuple[Coded, ...], writes: Coded, **fields: Any) -> None:
+        self._planned.append(Planned(kind, reads, writes, fields))
+
+
+def _of_sum(root: SumRoot, target: Coded | Outlet, tail: p.Tail, layer: Layer) -> Planned:
+    bits, weights, values = packed(root.weights)
+    fields = {
+        "window": root.window,
+        "groups": root.groups,
+        "weight_bits": bits,
+        "weights": weights,
+        "values": values,
+        "tail": tail,
+    }
+    return Planned(p.Product, (root.source,), target, fields, layer)
+
+
+def _layer(root: SumRoot, guarantee: Guarantee, tail: p.Tail) -> Layer:
+    low, high = root.sum.reach.lowest, root.sum.reach.highest
+    return Layer(
+        node=label_of(root.node),
+        operator=root.node.op_type,
+        guarantee=guarantee,
+        macs=root.macs,
+        weight_bits=root.weight_bits,
+        input_bits=root.input_bits,
+        lowest=int(low.min()),
+        highest=int(high.max()),
+        tail=type(tail).__name__,
+        reason=root.reason,
+    )
+
+
+def _columns(values: Array, expression: Expression) -> Array:
+    """The values in one column, or in one per channel where the function differs between them."""
+    channels = 1 if expression.uniform else expression.place.channels
+    return np.repeat(values[:, None], channels, axis=1)
+
+
+def _pairs(root: PairRoot, expression: Expression) -> tuple[Array, Array]:
+    """All pairs of values, the second's running fastest."""
+    first, second = (each.codes.decode(each.codes.all) for each in (root.first, root.second))
+    pairs = np.repeat(first, len(second)), np.tile(second, len(first))
+    columns = _columns(pairs[0], expression), _columns(pairs[1], expression)
+    if columns[0].size > _MOST_ENTRIES:
+        raise Uncovered("its two inputs have too many codes in too many channels")
+    return columns
+
+
+def _entries(indices: Array) -> Array:
+    return _narrow(indices.T.astype(np.uint8)).ravel()
+
+
+def _narrow(rows: Array) -> Array:
+    """One row where all are the same."""
+    rows = np.ascontiguousarray(rows)
+    bits = rows.view(f"u{rows.dtype.itemsize}")
+    return rows[:1] if np.all(bits == bits[0]) else rows

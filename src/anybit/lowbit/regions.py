@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a graph is computed with integers: one walk through its nodes.
+
+A stage is how often values have gone from integers to floats before. Instructions of one stage
+never wait for floats that wait for them, so that those that hang together are a region.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.lowbit.elementwise import constant_axes, varying_inputs
+from anybit.lowbit.layers import Guarantee, Layer
+from anybit.lowbit.moves import moved
+from anybit.lowbit.parts import Codes, Expression, PairRoot, Planned, PortRoot
+from anybit.lowbit.places import place_of
+from anybit.lowbit.planning import Memory, Planner
+from anybit.lowbit.sums import mean_root, product_root, source_axis
+from anybit.lowbit.uncovered import Uncovered
+from anybit.lowbit.values import Values
+from anybit.onnx.analysis.analysis import Analysis
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.quantizers.nodes import is_dequantize
+
+_MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
+_MOST_PAIRS = 2**16
+
+
+class Walk:
+    """The instructions for a graph.
+
+    Attributes:
+        reasons: Why a node with sums is not among them.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        analysis: Analysis,
+        wanted: Mapping[ir.Value, Codes],
+        guarantee: Guarantee,
+        memory: Memory,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self.reasons: dict[ir.Node, str] = {}
+        self._model = model
+        self._values = Values(model, analysis, wanted, Planner(model, guarantee, memory))
+        self._wanted = wanted
+        self._memory = memory
+        self._progress = progress
+        self._opset = model.graph.opset_imports.get("", 1)
+        self._products = {product.node: product for product in analysis.products}
+        self._carriers = analysis.carriers
+
+    def run(self) -> list[Planned]:
+        """Go through all nodes: the instructions in an order in which they can run.
+
+        Raises:
+            Refused: A node that the walk has to leave alone; the next one knows.
+        """
+        nodes = list(self._model.graph)
+        for number, node in enumerate(nodes):
+            if varying_inputs(node) or _captures(node):
+                self._visit(node)
+            if self._progress is not None:
+                self._progress((number + 1) / len(nodes))
+        for value in self._model.graph.outputs:
+            self._values.require(value)
+        return self._values.planned
+
+    def _visit(self, node: ir.Node) -> None:
+        try:
+            found = self._expressed(node)
+        except (Uncovered, ModelError) as reason:
+            self.reasons.setdefault(node, str(reason))
+            found = None
+        if found is None:
+            self._leave(node)
+            return
+        self._values.put(found)
+        if _is_quantizer(node) and node.outputs[0] in self._wanted:
+            self._anchor(node)
+
+    def _expressed(self, node: ir.Node) -> Expression | None:
+        """The expression for what a node gives; None for a node that stays."""
+        if node in self._memory.refused:
+            raise Uncovered(self._memory.refused[node])
+        if node in self._products:
+            return self._product(node)
+        if node.domain == "" and node.op_type in _MEANS:
+            return self._mean(node)
+        expression = self._elementwise(node)
+        if expression is None:
+            expression = moved(self._values, node)
+            self._values.take()
+        return expression
+
+    def _product(self, node: ir.Node) -> Expression:
+        product = self._products[node]
+        x, y = node.inputs[0], node.outputs[0]
+        assert x is not None, "a product has two inputs"
+        sizes = self._values.sizes(x)
+        axis = source_axis(product, len(sizes) + 1)
+        source = self._values.codes(x, axis)
+        place = place_of(
+            self._values.sizes(y), 1 if node.op_type == "Conv" else len(self._values.sizes(y))
+        )
+        root, before = product_root(product, source, place)
+        return Expression(root, y, place, before, (y,))
+
+    def _mean(self, node: ir.Node) -> Expression:
+        x, y = node.inputs[0], node.outputs[0]
+        assert x is not None, "a mean has an input"
+        carrier = self._carriers.get(x)
+        if carrier is None or (node.op_type.startswith("Reduce") and not self._over_space(node)):
+            raise Uncovered("it is not a mean over height and width of codes")
+        place = place_of(self._values.sizes(y), 1)
+        root, before = mean_root(
+            self._model, node, self._values.codes(x, 1), place, carrier.reach, carrier.exponent
+        )
+        return Expression(root, y, place, before, (y,))
+
+    def _over_space(self, node: ir.Node) -> bool:
+        """Whether it reduces all axes behind the channels, and these only."""
+        x, y = node.inputs[0], node.outputs[0]
+        assert x is not None, "asked before"
+        before, after = self._values.sizes(x), self._values.sizes(y)
+        kept = (before[0], *[1] * (len(before) - 1))
+        axes = set(_axes_of(node, len(before) + 1))
+        return axes == set(range(2, len(before) + 1)) and after in (kept, kept[:1])
+
+    def _elementwise(self, node: ir.Node) -> Expression | None:
+        values = varying_inputs(node)
+        if len(values) > 2 or not values:
+            return None
+        rank = len(self._values.sizes(values[0])) + 1
+        axes = constant_axes(node, rank, self._opset)
+        if axes is None or node.outputs[0].dtype is None:
+            return None
+        parts = [self._read(value, axes) for value in values]
+        y = node.outputs[0]
+        first = parts[0]
+        if any(axis != first.place.axis for axis in axes):
+            return None
+        if len(parts) == 1:
+            return _extended(first, y, node)
+        second = parts[1]
+        same = (first.root, first.before, first.starts) == (
+            second.root,
+            second.before,
+            second.starts,
+        )
+        if same and first.place == second.place:
+            nodes = self._ordered({*first.nodes, *second.nodes, node})
+            return Expression(first.root, y, first.place, first.before, first.starts, nodes)
+        pair = [self._values.codes(value, first.place.axis) for value in values]
+        if pair[0].place != pair[1].place or pair[0].place.rank != rank:
+            raise Uncovered("its two inputs differ in their sizes")
+        if pair[0].codes.levels * pair[1].codes.levels > _MOST_PAIRS:
+            raise Uncovered("its two inputs have too many codes")
+        if pair[0].stage != pair[1].stage:
+            raise Uncovered("one of its inputs waits for floats, the other does not")
+        return Expression(PairRoot(*pair), y, pair[0].place, starts=tuple(values), nodes=(node,))
+
+    def _read(self, value: ir.Value, axes: set[int]) -> Expression:
+        """The expression of a value, with its channels along these axes if that can be had."""
+        found = self._values.expression(value)
+        if isinstance(found.root, PortRoot) and found.uniform and len(axes) == 1:
+            (axis,) = axes
+            if axis in (1, found.place.rank - 1):
+                return replace(found, place=place_of(self._values.sizes(value), axis))
+        return found
+
+    def _ordered(self, nodes: set[ir.Node]) -> tuple[ir.Node, ...]:
+        return tuple(node for node in self._model.graph if node in nodes)
+
+    def _anchor(self, node: ir.Node) -> None:
+        """Compute the codes of what a quantizer gives, unless its readers go on elementwise."""
+        value = node.outputs[0]
+        expression = self._values.expression(value)
+        if isinstance(expression.root, PortRoot):
+            self._values.put(_with_quantized(expression))
+            return
+        if not value.is_graph_output() and all(
+            len(varying_inputs(reader)) == 1
+            and constant_axes(reader, expression.place.rank, self._opset) is not None
+            for reader, _ in value.uses()
+        ):
+            self._values.put(_with_quantized(expression))
+            return
+        try:
+            coded = self._values.codes(value, expression.place.axis)
+        except Uncovered as reason:
+            self._break(node, str(reason))
+            return
+        self._values.coded(value, coded)
+
+    def _break(self, node: ir.Node, reason: str) -> None:
+        """Let floats come in before a quantizer: nothing gives its codes from further back."""
+        self.reasons.setdefault(node, reason)
+        x = node.inputs[0]
+        assert x is not None, "a quantizer has an input"
+        self._values.require(x)
+        stage = self._values.stage(x)
+        self._values.put_float(x, stage)
+        expression = self._elementwise(node)
+        if expression is None:
+            self._leave(node)
+        else:
+            self._values.put(_with_quantized(expression))
+
+    def _leave(self, node: ir.Node) -> None:
+        """Let a node be as it is: what it reads must be there as floats."""
+        values = [*varying_inputs(node), *_captures(node)]
+        stage = max((self._values.stage(value) for value in values), default=0)
+        for value in values:
+            self._values.require(value)
+        for value in node.outputs:
+            self._values.put_float(value, stage)
+
+    def layers(self) -> Iterator[Layer]:
+        """What stays float of the nodes with sums."""
+        for node, product in self._products.items():
+            if node in self.reasons:
+                yield Layer(
+                    label_of(node),
+                    node.op_type,
+                    None,
+                    product.macs or 0,
+                    product.weight_bits,
+                    product.x_bits,
+                    reason=self.reasons[node],
+                )
+
+
+def _extended(expression: Expression, y: ir.Value, node: ir.Node) -> Expression:
+    return replace(expression, value=y, nodes=(*expression.nodes, node))
+
+
+def _with_quantized(expression: Expression) -> Expression:
+    return replace(expression, quantized=expression)
+
+
+def _is_quantizer(node: ir.Node) -> bool:
+    operator = operator_of(node)
+    return is_dequantize(node) or (operator is not None and operator.grid is not None)
+
+
+def _axes_of(node: ir.Node, rank: int) -> Iterator[int]:
+    """The axes that a reduction goes over, where they are known."""
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    axes = attribute_of(node, "axes", ())
+    if given is not None:
+        axes = tuple(array_of(given).ravel().tolist()) if is_constant(given) else ()
+    return (axis % rank for axis in axes)
+
+
+def _captures(node: ir.Node) -> list[ir.Value]:
+    """What the graphs inside a node read from around them."""
+    found = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
+            continue
+        graph = attribute.as_graph()
+        own = {*graph.inputs, *graph.initializers.values()}
+        inner = list(graph.all_nodes())
+        own.update(value for each in inner for value in each.outputs)
+        read = [value for each in inner for value in each.inputs] + list(graph.outputs)
+        found += [value for value in read if value is not None and value not in own]
+    return [value for value in found if not is_constant(value)]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions from integers to indices that rise, or fall, step by step: where the steps are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from anybit.onnx.graph.constants import Array
+
+Indices: TypeAlias = Callable[[Array], Array]
+"""From int64, points x channels, to the index of each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """The integers that there can be, per channel."""
+
+    lowest: Array
+    highest: Array
+
+    @property
+    def longest(self) -> int:
+        """The most integers of any channel."""
+        return int((self.highest - self.lowest).max()) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Staircase:
+    """index = how many thresholds direction * point reaches.
+
+    Attributes:
+        directions: 1 or -1 per channel.
+        thresholds: int64, levels - 1 x channels, ascending.
+    """
+
+    directions: Array
+    thresholds: Array
+
+    def __call__(self, points: Array) -> Array:
+        """The indices of points x channels."""
+        u = points * self.directions
+        return np.asarray((u[None] >= self.thresholds[:, None]).sum(axis=0))
+
+    def within(self, reach: Range) -> "Staircase":
+        """The same on a range; thresholds beyond lie just outside of it."""
+        lowest, highest = oriented(reach, self.directions)
+        return Staircase(self.directions, np.clip(self.thresholds, lowest, highest + 1))
+
+
+def oriented(reach: Range, directions: Array) -> tuple[Array, Array]:
+    """The bounds of direction * point."""
+    ends = reach.lowest * directions, reach.highest * directions
+    return np.minimum(*ends), np.maximum(*ends)
+
+
+def bisected(indices: Indices, levels: int, reach: Range) -> Staircase:
+    """The staircase of a function that rises or falls everywhere: log2(range) evaluations."""
+    ends = indices(np.stack([reach.lowest, reach.highest]))
+    directions = np.where(ends[1] >= ends[0], 1, -1)
+    lowest, highest = oriented(reach, directions)
+    wanted = np.arange(1, levels)[:, None]
+    start, end = np.minimum(ends[0], ends[1]), np.maximum(ends[0], ends[1])
+    below, above = np.broadcast_arrays(lowest, highest, np.empty(wanted.shape))[:2]
+    below, above = below.copy(), above.copy()
+    while np.any(above - below > 1):
+        middle = below + (above - below) // 2
+        reached = indices(middle * directions) >= wanted
+        above = np.where(reached, middle, above)
+        below = np.where(reached, below, middle)
+    thresholds = np.where(start >= wanted, lowest, np.where(end >= wanted, above, highest + 1))
+    return Staircase(directions, thresholds)
+
+
+def read_off(table: Array, levels: int, reach: Range) -> Staircase | None:
+    """The staircase of a function known at every point of its range; None if it is none.
+
+    Args:
+        table: Indices, points x channels; the first row is that of the lowest point of each
+            channel. What lies behind its highest point repeats that.
+        levels: How many indices there are.
+        reach: The range.
+    """
+    rises = np.diff(table, axis=0)
+    up, down = (rises >= 0).all(axis=0), (rises <= 0).all(axis=0)
+    if not np.all(up | down):
+        return None
+    above = np.stack([(table >= level).sum(axis=0) for level in range(1, levels)])
+    # The row of the highest point is repeated, and so counted too often where it is above.
+    overhang = len(table) - 1 - (reach.highest - reach.lowest)
+    rising = reach.lowest + len(table) - above
+    falling = 1 - reach.lowest - above + np.where(above == len(table), overhang, 0)
+    thresholds = np.where(up, rising, falling)
+    return Staircase(np.where(up, 1, -1), thresholds).within(reach)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One multiplication, one addition and a rounding in the place of many thresholds.
+
+Index k begins in (threshold - 1, threshold]. A line that passes through all these gaps at
+k - 1/2 gives the same indices; where there is one, it is found as the middle of the narrowest
+strip. In float32 it is only a candidate: it counts if it equals the staircase at every step, and
+both never fall, so that they are equal everywhere.
+"""
+
+import numpy as np
+
+from anybit.lowbit.program import Affine
+from anybit.lowbit.reference import index_of
+from anybit.lowbit.staircases import Range, Staircase, oriented
+from anybit.onnx.graph.constants import Array
+
+_ROUNDS = 60
+_GOLDEN = (np.sqrt(5.0) - 1) / 2
+
+
+def affine_of(wide: Staircase, far: Range, reach: Range, levels: int) -> Affine | None:
+    """What gives the indices of a staircase at every point that can be reached; None if nothing.
+
+    Args:
+        wide: The staircase far beyond what can be reached: more of its steps tell more of the line.
+        far: The range on which it is known.
+        reach: The range that counts.
+        levels: How many indices there are.
+    """
+    stairs = wide.within(reach)
+    lowest, highest = oriented(reach, stairs.directions)
+    start, end = oriented(far, stairs.directions)
+    inside = (stairs.thresholds > lowest) & (stairs.thresholds <= highest)
+    known = (wide.thresholds > start) & (wide.thresholds <= end)
+    # x = width * k + first where index k begins.
+    width, first = _line(wide.thresholds - 0.5, np.where(known.any(axis=0), known, True))
+    constant = ~inside.any(axis=0)
+    gains = np.where(constant, 0, stairs.directions / width)
+    offsets = np.where(constant, (stairs.thresholds <= lowest).sum(axis=0), -0.5 - first / width)
+    found = Affine(gains.astype(np.float32), offsets.astype(np.float32))
+    if not np.all(np.isfinite(found.gains) & np.isfinite(found.offsets)):
+        return None
+    if np.any(found.gains * stairs.directions < 0):
+        return None
+    near = np.concatenate([stairs.thresholds, stairs.thresholds - 1, [lowest, highest]])
+    points = np.clip(near, lowest, highest) * stairs.directions
+    return found if np.array_equal(index_of(found, points, levels), stairs(points)) else None
+
+
+def _line(points: Array, used: Array) -> tuple[Array, Array]:
+    """Slope and value at 0 of the line nearest to the points at 1, 2, ... of each column.
+
+    Nearest is that whose largest distance is least. The distance is convex in the slope, so that a
+    golden section finds it.
+    """
+    at = np.arange(1, len(points) + 1)[:, None]
+
+    def spread(slope: Array) -> tuple[Array, Array, Array]:
+        rest = points - slope * at
+        top = np.where(used, rest, -np.inf).max(axis=0)
+        bottom = np.where(used, rest, np.inf).min(axis=0)
+        return top - bottom, top, bottom
+
+    low, high = _slopes(points, at, used)
+    for _ in range(_ROUNDS):
+        inner = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        left = spread(inner[0])[0] <= spread(inner[1])[0]
+        low, high = np.where(left, low, inner[0]), np.where(left, inner[1], high)
+    slope = (low + high) / 2
+    _, top, bottom = spread(slope)
+    return slope, (top + bottom) / 2
+
+
+def _slopes(points: Array, at: Array, used: Array) -> tuple[Array, Array]:
+    """Between which the slope lies: those of the outermost points, give and take two units."""
+    first, last = used.argmax(axis=0), len(used) - 1 - used[::-1].argmax(axis=0)
+    columns = np.arange(points.shape[1])
+    span = np.maximum(last - first, 1)
+    mean = (points[last, columns] - points[first, columns]) / span
+    mean = np.where(last > first, mean, 1.0)
+    return np.maximum(mean - 2.0 / span, mean * 1e-3), mean + 2.0 / span

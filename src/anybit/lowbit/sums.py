@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that add up: products with weights that are codes, and means, whose weights are 1."""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.lowbit import program as p
+from anybit.lowbit.functions import AddConstant, Function, Mean, Nodes
+from anybit.lowbit.parts import Coded, SumRoot
+from anybit.lowbit.places import Place
+from anybit.lowbit.staircases import Range
+from anybit.lowbit.tails import Sum
+from anybit.lowbit.uncovered import Uncovered
+from anybit.lowbit.windows import SINGLE, is_padded, window_of
+from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+
+_WEIGHTS = range(-128, 128)
+_LARGEST_SUM = 2**31 - 1
+_EXACT = 2.0**24
+_UNIT_ROUNDOFF = 2.0**-24
+
+
+def source_axis(product: ProductAnalysis, rank: int) -> int:
+    """The axis along which the channels of a product's input lie.
+
+    Raises:
+        Uncovered: The product is not one of a tensor of codes and a constant of codes.
+    """
+    node, layout = product.node, product.layout
+    if node.op_type == "ConvTranspose":
+        raise Uncovered("transposed convolutions are not among the kernels")
+    if layout is None or product.codes is None or product.scale is None:
+        raise Uncovered(product.reason or "its weights are not on a grid")
+    if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
+        raise Uncovered("its weights are not its second input")
+    axis = layout.x_axis % rank
+    if axis != (1 if node.op_type == "Conv" else rank - 1) or axis == 0:
+        raise Uncovered("it sums over another axis than that of the channels")
+    if node.op_type == "MatMul" and product.codes.ndim != 2:
+        raise Uncovered("its weights are a batch of matrices")
+    return axis
+
+
+def product_root(product: ProductAnalysis, source: Coded, y: Place) -> tuple[SumRoot, Function]:
+    """The accumulators of a product, and what the node does with them: the bias is added.
+
+    Raises:
+        Uncovered: Weights that are no bytes, a window that does not fit, or too long sums.
+    """
+    node, layout = product.node, product.layout
+    assert layout is not None, "asked before"
+    assert product.codes is not None, "asked before"
+    codes = product.codes.astype(np.int64)
+    if codes.min() not in _WEIGHTS or codes.max() not in _WEIGHTS:
+        raise Uncovered(f"its weights go from {codes.min()} to {codes.max()}, beyond 8 bits")
+    kernel = codes.shape[2:] if node.op_type == "Conv" else ()
+    window = window_of(node, kernel, source.place, y) if kernel else SINGLE
+    groups = layout.groups if kernel else 1
+    split = layout.canonical(codes)
+    weights = split.reshape(y.channels, split.shape[2], *((1, *kernel)[-2:] if kernel else (1, 1)))
+    weights = weights.transpose(0, 2, 3, 1)
+    if window is None or weights.shape[3] * groups != source.place.channels:
+        raise Uncovered("its sizes are not those of its attributes")
+    assert product.scale is not None, "asked before"
+    scales = source.codes.scale * np.broadcast_to(
+        product.scale.astype(np.float64).reshape(-1), (y.channels,)
+    )
+    scales = scales.astype(np.float32)
+    if product.error is None:
+        raise Uncovered(product.reason or "nothing is known of the rounding of its sums")
+    slack = np.broadcast_to(0.0 if product.exact else product.error, (y.channels,))
+    reach = _reach(source, weights, is_padded(window))
+    root = SumRoot(
+        node=node,
+        source=source,
+        window=window,
+        groups=groups,
+        weights=weights,
+        sum=Sum(scales, reach, slack),
+        exact=product.exact,
+        reason=product.reason,
+        macs=product.macs or 0,
+        weight_bits=product.weight_bits,
+        input_bits=product.x_bits,
+    )
+    return root, _with_bias(product, y.channels)
+
+
+def _with_bias(product: ProductAnalysis, channels: int) -> Function:
+    at = product.layout.bias if product.layout is not None else None
+    inputs = product.node.inputs
+    value = inputs[at] if at is not None and at < len(inputs) else None
+    if value is None:
+        return Function()
+    if not is_constant(value) or array_of(value).dtype != np.float32:
+        raise Uncovered("its bias is not a constant of float32")
+    bias = array_of(value)
+    if bias.size not in (1, channels) or bias.shape[-1:] not in ((1,), (channels,), ()):
+        raise Uncovered("its bias is not one number per channel")
+    part = AddConstant(np.broadcast_to(bias.reshape(-1), (channels,)))
+    return Function().then(part, monotone=True, uniform=False)
+
+
+def _reach(source: Coded, weights: Array, padded: bool) -> Range:
+    """The accumulators that there can be.
+
+    Raises:
+        Uncovered: They are more than 32 bits hold.
+    """
+    low, high = source.codes.lowest, source.codes.highest
+    if padded:
+        low, high = min(low, 0), max(high, 0)
+    each = weights.reshape(len(weights), -1)
+    up, down = np.maximum(each, 0).sum(axis=1), np.minimum(each, 0).sum(axis=1)
+    largest = source.codes.step * (source.codes.levels - 1) + abs(source.codes.lowest)
+    if int((up - down).max(initial=0)) * max(largest, 1) > _LARGEST_SUM:
+        raise Uncovered("its sums need more than 32 bits")
+    return Range(up * low + down * high, up * high + down * low)
+
+
+def mean_root(
+    model: ir.Model, node: ir.Node, source: Coded, y: Place, reach: float, exponent: int | None
+) -> tuple[SumRoot, Function]:
+    """The accumulators of a mean or a sum over height and width, and what the node makes of them.
+
+    Args:
+        model: The graph.
+        node: The node.
+        source: What it reads.
+        y: How its result lies.
+        reach: The largest magnitude of its input.
+        exponent: Of which power of two its input is a multiple.
+
+    Raises:
+        Uncovered: It is a mean over something else.
+    """
+    place = source.place
+    spatial = place.spatial
+    if node.op_type == "AveragePool":
+        kernel = attribute_of(node, "kernel_shape", ())
+        window = window_of(node, kernel, place, y) if len(kernel) == len(spatial) else None
+        if window is None or is_padded(window) or attribute_of(node, "ceil_mode", 0):
+            raise Uncovered("means at its borders are of fewer elements")
+    else:
+        kernel = spatial
+        window = p.Window(place.height, place.width, 1, 1, 1, 1, 0, 0, 0, 0)
+    if not spatial or not place.channels_first:
+        raise Uncovered("it is not a mean over height and width")
+    count = math.prod(kernel)
+    shape = (place.channels, window.kernel_height, window.kernel_width, 1)
+    weights = np.ones(shape, np.int64)
+    exact = exponent is not None and count * reach <= _EXACT * 2.0**exponent
+    roundings = (count + 1) * _UNIT_ROUNDOFF
+    slack = 0.0 if exact else roundings / (1 - roundings) * count * reach
+    root = SumRoot(
+        node=node,
+        source=source,
+        window=window,
+        groups=place.channels,
+        weights=weights,
+        sum=Sum(
+            np.full(place.channels, source.codes.scale, np.float32),
+            _reach(source, weights, padded=False),
+            np.full(place.channels, slack),
+        ),
+        exact=exact,
+        reason="" if exact else "the scale of its input is no short number",
+        macs=0,
+        weight_bits=1,
+        input_bits=max(1, (source.codes.levels - 1).bit_length()),
+    )
+    start, result = node.inputs[0], node.outputs[0]
+    assert start is not None, "it has a source"
+    nodes = Nodes(model, (node,), (start,), result, place.rank, place.axis, tuple(kernel))
+    return root, Function().then(Mean(nodes), monotone=True, uniform=True)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tails: from a float function of accumulators to what a program does with them.
+
+Only sums have an order. All that comes behind one is a function of a single number, and that is
+evaluated as it stands, on float32(accumulator) * scale for the accumulators that there can be. A
+tail is what equals it on each of them; among those that do, the cheapest.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from anybit.lowbit import program as p
+from anybit.lowbit.functions import Function
+from anybit.lowbit.staircases import Range, Staircase, bisected, read_off
+from anybit.lowbit.strips import affine_of
+from anybit.lowbit.uncovered import Uncovered
+from anybit.onnx.graph.constants import Array
+
+Index: TypeAlias = Callable[[Array], Array]
+"""From float32 values on a grid, elements x channels, to indices; Uncovered for others."""
+
+_MOST_EVALUATIONS = 2**24
+"""So many values of a function that may rise and fall are computed, in all channels together."""
+
+_MOST_ENTRIES = 2**22
+_FEW_LEVELS = 4
+_SEVERAL_LEVELS = 16
+_WIDE = 2**22
+_SAMPLES = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """An accumulator and what the float graph has for it, per channel.
+
+    Attributes:
+        scales: float32: what one unit is.
+        reach: The accumulators that there can be.
+        slack: float64: a float32 sum, in whatever order, is at most so far from the exact one. 0
+            where it is exact.
+    """
+
+    scales: Array
+    reach: Range
+    slack: Array
+
+    def values(self, accumulators: Array) -> Array:
+        """float32(accumulator) * scale, rounded to float32."""
+        with np.errstate(all="ignore"):
+            return np.asarray(accumulators.astype(np.float32) * self.scales)
+
+
+@dataclass(frozen=True, eq=False)
+class Tabled:
+    """A function of accumulators to indices, known everywhere.
+
+    Attributes:
+        tail: What equals it.
+        steps: How many accumulators there are, in all channels, at which the index changes.
+        risks: Pairs of a channel and an accumulator at which a float32 sum that is off by rounding
+            may give another index.
+    """
+
+    tail: p.Tail
+    steps: int
+    risks: tuple[tuple[int, int], ...] = ()
+
+
+def tabled(function: Function, index: Index, levels: int, of: Sum) -> Tabled:
+    """The tail for a function that ends on a grid.
+
+    Raises:
+        Uncovered: It rises and falls over too many accumulators.
+    """
+
+    def indices(accumulators: Array) -> Array:
+        return index(function(of.values(accumulators)))
+
+    if function.monotone:
+        stairs = bisected(indices, levels, of.reach)
+        _check(stairs, indices, of.reach)
+        tail = _of_stairs(stairs, indices, levels, of.reach)
+        return Tabled(tail, *_risks_of_stairs(stairs, function, index, of))
+    if of.reach.longest * of.scales.size > _MOST_EVALUATIONS:
+        raise Uncovered("what follows it rises and falls, over too many accumulators")
+    offsets = np.arange(of.reach.longest)[:, None]
+    points = np.minimum(of.reach.lowest + offsets, of.reach.highest)
+    table = indices(points)
+    found = read_off(table, levels, of.reach)
+    risks = _risks_of_table(points, table, function, index, of)
+    if found is not None:
+        return Tabled(_of_stairs(found, None, levels, of.reach), *risks)
+    if table.size > _MOST_ENTRIES:
+        raise Uncovered("what follows it rises and falls, and its table would be too large")
+    first = of.reach.lowest.astype(np.int32)
+    return Tabled(p.Table(first, table.T.astype(np.uint8).ravel()), *risks)
+
+
+def _check(stairs: Staircase, indices: Callable[[Array], Array], reach: Range) -> None:
+    """That the function is what its operators say of it, where that is seen at little cost."""
+    share = np.linspace(0, 1, _SAMPLES)[:, None]
+    points = reach.lowest + np.rint(share * (reach.highest - reach.lowest)).astype(np.int64)
+    if not np.array_equal(stairs(points), indices(points)):
+        raise Uncovered("what follows it neither rises nor falls, although its operators do")
+
+
+def _of_stairs(
+    stairs: Staircase, indices: Callable[[Array], Array] | None, levels: int, reach: Range
+) -> p.Tail:
+    inside = stairs.within(reach)
+    if levels > _FEW_LEVELS:
+        wide, far = stairs, reach
+        if indices is not None:
+            wide, far = _widened(stairs, indices, levels, reach)
+        affine = affine_of(wide, far, reach, levels)
+        if affine is not None:
+            return affine
+        entries = reach.longest * reach.lowest.size
+        if levels > _SEVERAL_LEVELS and entries <= _MOST_ENTRIES:
+            points = reach.lowest + np.arange(reach.longest)[:, None]
+            table = inside(np.minimum(points, reach.highest))
+            return p.Table(reach.lowest.astype(np.int32), table.T.astype(np.uint8).ravel())
+    return p.Thresholds(
+        inside.directions.astype(np.int32), inside.thresholds.T.astype(np.int32).ravel()
+    )
+
+
+def _widened(
+    stairs: Staircase, indices: Callable[[Array], Array], levels: int, reach: Range
+) -> tuple[Staircase, Range]:
+    """Also the steps far beyond what can be reached, where the function has values there."""
+    size = reach.lowest.shape
+    far = Range(
+        np.minimum(reach.lowest, np.full(size, -_WIDE)),
+        np.maximum(reach.highest, np.full(size, _WIDE)),
+    )
+    try:
+        return bisected(indices, levels, far), far
+    except Uncovered:
+        return stairs, reach
+
+
+def _risks_of_stairs(
+    stairs: Staircase, function: Function, index: Index, of: Sum
+) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """How many steps there are, and where slack moves an element over one."""
+    inside = stairs.within(of.reach)
+    ends = np.sort(np.stack([of.reach.lowest, of.reach.highest]) * inside.directions, axis=0)
+    real = (inside.thresholds > ends[0]) & (inside.thresholds <= ends[1])
+    real[1:] &= inside.thresholds[1:] != inside.thresholds[:-1]
+    steps = int(real.sum())
+    found: set[tuple[int, int]] = set()
+    if not np.any(of.slack > 0):
+        return steps, ()
+    with np.errstate(all="ignore"):
+        most = of.slack / np.abs(of.scales)
+    radius = int(np.nanmax(np.where(np.isfinite(most), most, 0), initial=0)) + 2
+    for distance in range(radius):
+        for side in (inside.thresholds + distance, inside.thresholds - 1 - distance):
+            points = np.clip(side, ends[0], ends[1]) * inside.directions
+            moved = _moves(points, function, index, of) & real
+            found.update(
+                (int(channel), int(points[row, channel])) for row, channel in np.argwhere(moved)
+            )
+    return steps, tuple(sorted(found))
+
+
+def _risks_of_table(
+    points: Array, table: Array, function: Function, index: Index, of: Sum
+) -> tuple[int, tuple[tuple[int, int], ...]]:
+    steps = int((np.diff(table, axis=0) != 0).sum())
+    if not np.any(of.slack > 0):
+        return steps, ()
+    moved = np.argwhere(_moves(points, function, index, of))
+    return steps, tuple(
+        sorted({(int(channel), int(points[row, channel])) for row, channel in moved})
+    )
+
+
+def _moves(points: Array, function: Function, index: Index, of: Sum) -> Array:
+    """At which accumulators a sum that is off by the slack may give another index."""
+    exact = of.values(points)
+    own = index(function(exact))
+    moved = np.zeros(points.shape, bool)
+    for sign in (-1, 1):
+        # One float further, because the bound itself is rounded here.
+        off = (exact + sign * of.slack).astype(np.float32)
+        off = np.nextafter(off, np.float32(sign * np.inf))
+        moved |= index(function(off)) != own
+    return moved & (of.slack > 0)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of the values of a graph, and what computes them for who needs them.
+
+Every value is an expression: a function of single elements of a root, be that a float value, the
+accumulators of a sum, or one or two tensors of codes. Nothing is decided about it until somebody
+reads it: who needs codes gets the instruction that computes them from the root, who needs floats
+gets an output of the region, or the float nodes as they stand.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from anybit.lowbit.parts import (
+    Coded,
+    Codes,
+    CodesRoot,
+    Expression,
+    Outlet,
+    PairRoot,
+    Planned,
+    PortRoot,
+    SumRoot,
+)
+from anybit.lowbit.places import Place, place_of
+from anybit.lowbit.planning import Planner, Refused
+from anybit.lowbit.uncovered import Uncovered
+from anybit.lowbit.wanted import why_none
+from anybit.onnx.analysis.analysis import Analysis
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.shapes import sizes_that_follow
+
+
+class Values:
+    """The values of one graph.
+
+    Attributes:
+        model: The graph.
+        analysis: What is known of it before it runs.
+        planner: What plans instructions.
+        planned: The instructions, each behind those that it waits for.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        analysis: Analysis,
+        wanted: Mapping[ir.Value, Codes],
+        planner: Planner,
+    ) -> None:
+        self.model = model
+        self.analysis = analysis
+        self.planner = planner
+        self.planned: list[Planned] = []
+        self._wanted = wanted
+        self._outlets: dict[ir.Value, Outlet] = {}
+        self._expressions: dict[ir.Value, Expression] = {}
+        self._coded: dict[tuple[ir.Value, Place], Coded] = {}
+        self._float_stages: dict[ir.Value, int] = {}
+
+    def sizes(self, value: ir.Value) -> tuple[int, ...]:
+        """The sizes behind the rows.
+
+        Raises:
+            Uncovered: They are not known, or too many.
+        """
+        sizes = sizes_that_follow(value, self.model)
+        if sizes is None or len(sizes) < 2 or None in sizes[1:]:
+            raise Uncovered("its sizes are not known before it runs")
+        found = tuple(size for size in sizes[1:] if size is not None)
+        if min(found) < 1 or len(found) > 3:
+            raise Uncovered("it has more axes than rows, height, width and channels")
+        return found
+
+    def wanted_codes(self, value: ir.Value) -> Codes | None:
+        """The codes of a value as a tensor, if it can be one."""
+        return self._wanted.get(value)
+
+    def expression(self, value: ir.Value) -> Expression:
+        """What a value is: a float value like any other if nothing else is known.
+
+        Raises:
+            Uncovered: It is not float32, or its sizes are not known.
+        """
+        found = self._expressions.get(value)
+        if found is not None:
+            return found
+        if value.dtype != ir.DataType.FLOAT:
+            raise Uncovered(f"{value.name!r} is not float32")
+        sizes = self.sizes(value)
+        root = PortRoot(value, sizes, self._float_stages.get(value, 0))
+        return Expression(root, value, place_of(sizes, 1), starts=(value,))
+
+    def put(self, expression: Expression) -> None:
+        """Let a value be an expression."""
+        self._expressions[expression.value] = expression
+
+    def put_float(self, value: ir.Value, stage: int) -> None:
+        """Let a value be a float like any other."""
+        self._expressions.pop(value, None)
+        self._float_stages[value] = stage
+
+    def coded(self, value: ir.Value, coded: Coded) -> Expression:
+        """Let a value be a tensor of codes from here on."""
+        found = Expression(CodesRoot(coded), value, coded.place, starts=(value,))
+        self._expressions[value] = found
+        self._coded[value, coded.place] = coded
+        return found
+
+    def stage(self, value: ir.Value) -> int:
+        """That of a value as floats."""
+        expression = self._expressions.get(value)
+        if expression is None:
+            return self._float_stages.get(value, 0)
+        port = isinstance(expression.root, PortRoot)
+        return expression.root.stage + (0 if port else 1)
+
+    def codes(self, value: ir.Value, axis: int) -> Coded:
+        """The tensor of a value's codes, with its channels along an axis.
+
+        Raises:
+            Uncovered: It has no codes, or nothing computes them.
+        """
+        expression = self.expression(value)
+        place = place_of(self.sizes(value), axis)
+        key = value, place
+        if key in self._coded:
+            return self._coded[key]
+        wanted = self._wanted.get(value)
+        if wanted is None:
+            raise Uncovered(why_none(value, self.analysis))
+        if isinstance(expression.root, CodesRoot) and expression.root.coded.value is value:
+            found = self.planner.placed(expression.root.coded, place)
+        elif isinstance(expression.root, PortRoot):
+            found = self._from_port(expression, wanted, place)
+        else:
+            made = self.planner.from_codes(expression, wanted)
+            self._coded[value, made.place] = made
+            found = self.planner.placed(made, place)
+        self.take()
+        self._coded[key] = found
+        return found
+
+    def take(self) -> None:
+        """Keep the instructions that have been planned."""
+        self.planned += self.planner.taken()
+
+    def _from_port(self, expression: Expression, wanted: Codes, place: Place) -> Coded:
+        try:
+            return self.planner.from_port(expression, wanted, place)
+        except Uncovered:
+            # The quantizer alone, then: it rises or falls, whatever lies before it.
+            node = expression.value.producer()
+            x = None if node is None else node.inputs[0]
+            if node is None or x is None or len(expression.nodes) < 2:
+                raise
+            root = PortRoot(x, self.sizes(x), expression.root.stage)
+            alone = Expression(root, expression.value, expression.place, starts=(x,), nodes=(node,))
+            return self.planner.from_port(alone, wanted, place)
+
+    def require(self, value: ir.Value) -> None:
+        """See to it that a value is there as floats.
+
+        Raises:
+            Refused: The results of a sum cannot be given.
+        """
+        expression = self._expressions.get(value)
+        if expression is None or value in self._outlets or is_constant(value):
+            return
+        if isinstance(expression.root, PortRoot):
+            return
+        expression = self._from_quantized(expression)
+        outlet = self.planner.outlet(expression)
+        if outlet is not None:
+            self.take()
+            self._outlets[value] = outlet
+            return
+        for each in _before(expression):
+            self.require(each)
+
+    def _from_quantized(self, expression: Expression) -> Expression:
+        """The same as a function of the tensor of codes that its last quantizer gives, if any."""
+        last = expression.quantized
+        if last is None or isinstance(last.root, PortRoot | CodesRoot):
+            return expression
+        if expression.starts != last.starts:
+            return expression
+        try:
+            coded = self.codes(last.value, last.place.axis)
+        except Uncovered:
+            return expression
+        start = self.coded(last.value, coded)
+        nodes = expression.nodes[len(last.nodes) :]
+        return replace(start, value=expression.value, nodes=nodes)
+
+
+def _before(expression: Expression) -> list[ir.Value]:
+    """The floats that the nodes of an expression read, if they are to run as they are."""
+    root = expression.root
+    if isinstance(root, PairRoot):
+        return [root.first.value, root.second.value]
+    if expression.starts[0] is not expression.value:
+        return [expression.starts[0]]
+    if expression.behind is not None:
+        return [expression.behind.value]
+    node = root.node if isinstance(root, SumRoot) else expression.value.producer()
+    assert node is not None, "expressions come from nodes"
+    raise Refused(node, "its results cannot be given as floats")
