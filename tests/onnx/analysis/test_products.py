@@ -155,8 +155,8 @@ def test_bits() -> None:
 
 
 REASONS = {
-    "a step of 0.1 is no power of two": {"scale": 0.1},
-    "the bias 0.1 is no multiple": {"bias": np.float32([0.1, 0, 0])},
+    "a step of 0.1 is not a power of two": {"scale": 0.1},
+    "the bias 0.1 is not a multiple": {"bias": np.float32([0.1, 0, 0])},
     "more than the 2^24": {"scale": 0.5, "weight_scale": np.float32([[1e-6, 1, 1]])},
 }
 

@@ -71,6 +71,13 @@ class Layout:
         return np.swapaxes(split, 1, 2) if self.kind == "ConvTranspose" else split
 
 
+def weight_layout(kind: str, rank: int) -> Layout:
+    """That of a Conv or a MatMul of one group, whose weight has so many axes."""
+    if kind == "MatMul":
+        return Layout(0, 1, None, -1, -1 if rank == 2 else None, 1, False, kind)
+    return Layout(0, 1, 2, 1 - rank, 1 - rank, 1, False, kind)
+
+
 def layout_of(node: ir.Node, view: View) -> Layout | None:
     """The layout of a standard product; None if its attributes or inputs leave it open.
 
@@ -99,7 +106,7 @@ def _of_matmul(node: ir.Node, view: View) -> Layout | None:
         x_axis = -1 if x_rank == 1 else -2
         y_axis = None if rank != 2 or x_rank is None else -1 if x_rank == 1 else -2
         return Layout(1, 0, None, x_axis, y_axis, 1, False, "MatMul")
-    return Layout(0, 1, None, -1, -1 if rank == 2 else None, 1, False, "MatMul")
+    return weight_layout("MatMul", 0 if rank is None else rank)
 
 
 def _is_known(value: ir.Value, view: View) -> bool:

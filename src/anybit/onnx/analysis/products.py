@@ -49,13 +49,13 @@ class Sum:
     """How a sum of products fares in float32.
 
     Attributes:
-        unit: Per channel of the result: the exponent of the power of two that products are
-            multiples of; None if they are of none.
+        unit: Per channel of the result: the exponent of the power of two that products and bias
+            are multiples of; None if they are of none.
         longest: Per channel: the largest sum of magnitudes, in such units; in values without.
         reach: Per channel: the same in values, the bias included.
-        off: A step that is no power of two; None if there is none.
-        bias: An element of the bias that is no multiple of its unit; None if there is none.
-        floating: Whether a factor is a float of few bits and no integer times a step.
+        off: A scale that is not a power of two; None if there is none.
+        bias: An element of the bias that makes the sum too long, because it lies between the steps
+            of the products; None if there is none.
         terms: Per channel: how many products there are at most that are not 0.
     """
 
@@ -65,7 +65,6 @@ class Sum:
     terms: Array
     off: float | None = None
     bias: float | None = None
-    floating: bool = False
 
 
 @dataclass(frozen=True, eq=False)

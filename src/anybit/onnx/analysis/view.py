@@ -28,6 +28,7 @@ class View:
         self.carriers: dict[ir.Value, Carrier] = {}
         self._constants: dict[ir.Value, Carrier | None] = {}
         self._recovered: dict[tuple[ir.Value, int], Carrier | None] = {}
+        self._arrays: dict[ir.Value, Array] = {}
         self._budget = _ROOM + 4 * sum(tensor.size for tensor in tensors_in(model))
 
     def afford(self, size: int) -> bool:
@@ -70,14 +71,18 @@ class View:
         return self._recovered[key] or known
 
     def array(self, value: ir.Value | None) -> Array | None:
-        """The array of a constant of numbers; None of others."""
+        """The array of a constant of numbers, stored or computed; None of others."""
         if value is None or not is_constant(value):
-            return None
+            return None if value is None else self._arrays.get(value)
         try:
             array = array_of(value)
         except ModelError:  # told when the model is folded
             return None
         return array if array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub" else None
+
+    def keep(self, value: ir.Value, array: Array) -> None:
+        """Remember what a node gives that reads constants only."""
+        self._arrays[value] = array
 
     def integers(self, value: ir.Value | None) -> list[int] | None:
         """The elements of a constant of a few integers."""

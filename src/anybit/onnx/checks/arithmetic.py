@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.checks.finding import Finding, warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.checks.sums import EXACT, Sum, means_in, sums_in
+from anybit.onnx.checks.sums import Sum, means_in, sums_in
 from anybit.onnx.graph.constants import are_powers_of_two
 
 _ORDER = "float32 results depend on the order of the sum"

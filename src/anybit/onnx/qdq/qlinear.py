@@ -8,6 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx.analysis.layouts import weight_layout
+from anybit.onnx.analysis.sums import Parts
 from anybit.onnx.graph.constants import Array, are_powers_of_two, array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described, label_of
@@ -114,10 +116,10 @@ class _Parts:
         shape = [1] * self.weights.ndim
         shape[self.axis] = -1
         codes = self.weights.astype(np.int64) - self.w_zeropt.astype(np.int64).reshape(shape)
-        # Conv sums over all axes but that of the channels, MatMul over the last but one.
-        axes = tuple(range(1, codes.ndim)) if self.kind == "Conv" else (codes.ndim - 2,)
-        sums = np.abs(codes).sum(axis=axes)
-        most = int(sums.max(initial=0)) * largest
+        sums = Parts(weight_layout(self.kind, codes.ndim).canonical(codes)).magnitudes(
+            np.asarray(largest)
+        )
+        most = int(sums.max(initial=0))
         return most + (0 if self.bias is None else int(np.abs(self.bias.astype(np.int64)).max()))
 
     def _of_weights(self) -> tuple[Array, Array]:

@@ -16,6 +16,23 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import are_powers_of_two
 
 
+def averaged(node: ir.Node, view: View) -> int | None:
+    """Of how many elements each mean is that a node gives; None if it is not known.
+
+    Raises:
+        ModelError: An attribute of a wrong type.
+    """
+    sizes = view.sizes(given(node, 0))
+    if node.op_type == "AveragePool":
+        return math.prod(attribute_of(node, "kernel_shape", (0,)))
+    if sizes is None:
+        return None
+    if node.op_type == "GlobalAveragePool":
+        return _product(sizes[2:])
+    axes = _axes(node, view, len(sizes))
+    return None if axes is None else _product([sizes[axis] for axis in axes])
+
+
 def average_pool(node: ir.Node, view: View) -> Carrier | None:
     kernel = attribute_of(node, "kernel_shape", ())
     x = _with_channels(node, view)

@@ -16,7 +16,7 @@ from anybit.onnx.analysis.costs import multiplications
 from anybit.onnx.analysis.layouts import Layout, layout_of
 from anybit.onnx.analysis.products import Accumulator, ProductAnalysis, Sum
 from anybit.onnx.analysis.sums import Parts, accumulator_of, error_of, units_of
-from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponents_of
 from anybit.onnx.analysis.view import View, given
 from anybit.onnx.graph.constants import Array, are_powers_of_two
 
@@ -150,12 +150,18 @@ def _sum(
     if x.exponent is None:
         return Sum(None, magnitudes, reach, parts.terms, off)
     unit = x.exponent + units_of(values, layout)
-    size = np.exp2(unit.astype(np.float64))
-    wrong = None
-    if added is not None:
-        misfit = added / size != np.rint(added / size)
-        wrong = float(added[misfit][0]) if misfit.any() else None
-    return Sum(unit, reach / size, reach, parts.terms, off, wrong)
+    if added is None:
+        return Sum(unit, magnitudes / _powers(unit), reach, parts.terms, off)
+    finer = np.where(added == 0, unit, np.minimum(unit, exponents_of(added)))
+    longest = reach / _powers(finer)
+    # A bias between the steps of the products makes sums longer, in its own steps.
+    wrong = (longest > EXACT) & (reach / _powers(unit) <= EXACT)
+    bias = float(added[wrong][0]) if wrong.any() else None
+    return Sum(finer, longest, reach, parts.terms, off, bias)
+
+
+def _powers(exponents: Array) -> Array:
+    return np.exp2(exponents.astype(np.float64))
 
 
 def _off(*carriers: Carrier | None) -> float | None:
@@ -177,16 +183,16 @@ def _reason(found: ProductAnalysis, total: Sum, added: Array | None) -> str:
         return "its input is not on a grid"
     usable = (total.unit >= LOWEST_EXPONENT) & (total.unit <= 127)
     longest = float(total.longest.max())
-    if longest <= EXACT and usable.all() and total.bias is None and added is not None:
+    if longest <= EXACT and usable.all() and added is not None:
         return ""
     if total.off is not None and longest > EXACT:
-        return f"a step of {total.off:.6g} is no power of two: products round"
+        return f"a step of {total.off:.6g} is not a power of two: products round"
+    if total.bias is not None:
+        return f"the bias {total.bias:.6g} is not a multiple of the products' step"
     if longest > EXACT:
         return f"sums reach {longest:.4g} units, more than the 2^24 that float32 holds exactly"
     if added is None:
         return "the bias is computed when the model runs"
-    if total.bias is not None:
-        return f"the bias {total.bias:.6g} is no multiple of the products' step"
     return "products are too small for float32"
 
 

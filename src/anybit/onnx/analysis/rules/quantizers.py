@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_codes, of_interval
-from anybit.onnx.analysis.constants import of_integers, with_codes
+from anybit.onnx.analysis.constants import of_constant, of_integers, with_codes
 from anybit.onnx.analysis.points import Points, image, points_of, regrid
-from anybit.onnx.analysis.units import EXACT
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array
@@ -69,13 +69,18 @@ def _of_constant(
 ) -> Carrier | None:
     arrays = [None if value is None else view.array(value) for value in found.node.inputs]
     x = arrays[0] if arrays else None
-    if x is None or grid is None or allowed is None or not view.afford(x.size):
+    if x is None or not view.afford(x.size):
         return None
     try:
         values = evaluate_operator(found.node, found.operator, arrays)
     except ModelError:  # told with its parameters
         return None
-    return with_codes(values, grid, allowed) if values.dtype == np.float32 else None
+    if values.dtype != np.float32:
+        return None
+    coded = None if grid is None or allowed is None else with_codes(values, grid, allowed)
+    if coded is None:
+        view.keep(found.node.outputs[0], values)
+    return coded or of_constant(values)
 
 
 def _of_activation(
@@ -105,10 +110,18 @@ def _of_activation(
         nan = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())
         plain = image(points, function, (), nan=nan)
         if grid is None:
-            return plain
+            return replace(plain, exponent=_exponent(found.grid))
         return _on_grid(function, points, grid, allowed, nan=plain.nan) or plain
     except (TypeError, ValueError):  # parameters that it refuses: told with them
         return None
+
+
+def _exponent(grid: Grid | None) -> int | None:
+    """Of which power of two the values of a floating-point format are multiples."""
+    if not isinstance(grid, FloatGrid) or not np.isfinite(grid.scale).all():
+        return None
+    exponent = exponent_of(np.asarray(grid.format.smallest_subnormal)) + exponent_of(grid.scale)
+    return max(LOWEST_EXPONENT, exponent)
 
 
 def _on_grid(
