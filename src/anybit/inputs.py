@@ -207,7 +207,7 @@ def slices_of(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> int:
 
 
 def slice_of(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, Array]:
-    """The arrays of one of so many runs."""
+    """The arrays of one run, where there are that many."""
     if slices == 1:
         return dict(feeds)
     part = {}

@@ -68,13 +68,13 @@ def test_findings_of_one_kind_are_one() -> None:
     ]  # fmt: skip
     constants = {"s0": 0, "s1": -1, "s2": -2.5, "zero": 0, "four": 4}
     found = check(model(nodes, constants, outputs=["x3"]), "finn")
-    kinds = [(each.code, each.problem.partition(" (and so")[0]) for each in found]
+    kinds = [(each.code, each.problem.partition(" (also")[0]) for each in found]
     assert len(set(kinds)) == len(kinds)
     by_code = {each.code: each for each in found if "mirrors" not in each.problem}
     mirrored = next(each for each in found if "mirrors" in each.problem)
     assert (
         mirrored.problem
-        == "scale must be > 0, got -1, which mirrors the codes (and so in 1 more node)"
+        == "scale must be > 0, got -1, which mirrors the codes (also in 1 more node)"
     )
     assert (mirrored.node, mirrored.nodes) == ("q1", ("q1", "q2"))
     assert by_code["rounding-mode-spelling"].nodes == ("q0", "q1", "q2")

@@ -22,6 +22,8 @@ SECONDS = 300
 """For all that is done with one file."""
 MEMORY = 1500 * 2**20
 """Bytes in use, the interpreter and its libraries included."""
+WRITTEN = 2**26
+"""Bytes of constants in what a small file becomes."""
 
 
 def attack(kind: str) -> None:
@@ -29,6 +31,7 @@ def attack(kind: str) -> None:
     import anybit
     from anybit.errors import ModelError
     from anybit.onnx.conversion import Form
+    from anybit.onnx.graph.walk import tensors_in
     from anybit.onnx.summary import info
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -45,9 +48,13 @@ def attack(kind: str) -> None:
     actions += [partial(anybit.convert, to=form) for form in Form]
     for action in actions:
         try:
-            action(file)
+            made = getattr(action(file), "model", None)
         except ModelError as error:
             print(f"  refused: {error}")
+            continue
+        written = 0 if made is None else sum(tensor.nbytes for tensor in tensors_in(made))
+        if written > WRITTEN + 5 * len(file):
+            raise AssertionError(f"holds {written} bytes of constants")
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if used > MEMORY:
         raise AssertionError(f"took {used / 2**20:.0f} MiB")

@@ -110,7 +110,7 @@ def _quantizers(quantizers: tuple[QuantizerSummary, ...], console: Console) -> T
     rows = spared(rows, _SPARED, _NAMES, _table, console)
     missing = [name for name in _SPARED if name not in rows[0]]
     if missing:
-        notes.append(f"no room here for {', '.join(missing)}: --json has all")
+        notes.append(f"no room here for {', '.join(missing)}; --json shows all")
     return _table(rows, notes)
 
 

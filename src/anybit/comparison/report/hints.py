@@ -24,7 +24,7 @@ def hints(
     known_a: Arrays,
     known_b: Arrays,
 ) -> Iterator[str]:
-    """What can be told of the first difference, whose inputs are equal.
+    """What is known of the first difference, whose inputs are equal.
 
     `known_a` and `known_b` are all tensors of a side, by name.
     """

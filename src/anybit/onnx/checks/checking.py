@@ -71,7 +71,7 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
 
 
 def _prepared(model: ir.Model) -> Iterator[Finding]:
-    """Bring the model into the form that the rules see. What fails is told."""
+    """Bring the model into the form that the rules see. What fails is reported."""
     passes: tuple[Callable[[], ir.passes.InPlacePass], ...] = (
         InlineFunctions,
         Normalize,

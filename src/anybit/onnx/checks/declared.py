@@ -21,13 +21,13 @@ def findings(subject: Subject) -> Iterator[Finding]:
         for value in declarable(subject.file)
         if value.shape is not None and value.name in following
     ]
-    for tell, problem in ((error, contradicts), (warning, claims_more)):
+    for report, problem in ((error, contradicts), (warning, claims_more)):
         wrong = [each for each in declared if problem(each[2], each[1])]
         if wrong:
             value, *shapes = wrong[0]
             claimed, follows = (sizes(sizes_of(shape)) for shape in shapes)
             more = f" (and {len(wrong) - 1} more values)" if len(wrong) > 1 else ""
-            yield tell(
+            yield report(
                 value.producer(),
                 "stale-shape",
                 f"{value.name!r} is declared with the shape {claimed}, but has "

@@ -10,6 +10,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from anybit.onnx.graph.names import label_of
+from anybit.text import counted
 
 Severity = Literal["error", "warning"]
 
@@ -79,5 +80,5 @@ def _together(alike: Sequence[Finding]) -> Finding:
     if not more:
         return first
     nodes = tuple(dict.fromkeys(name for each in alike for name in each.nodes))
-    what = f"in {more} more node{'s' * (more > 1)}" if first.node else f"{more} more"
-    return replace(first, problem=f"{first.problem} (and so {what})", nodes=nodes)
+    what = f"also in {counted(more, 'more node')}" if first.node else f"and {more} more"
+    return replace(first, problem=f"{first.problem} ({what})", nodes=nodes)

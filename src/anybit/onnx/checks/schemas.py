@@ -38,7 +38,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
     foreign = {node.domain for node in nodes} - ours - set(_STANDARD)
     if not (ours | foreign) <= model.graph.opset_imports.keys():
         # Two versions of one operator, of which the checker knows one only; or nodes that are
-        # told already.
+        # reported already.
         return
     try:
         CheckerPass(full_check=True, check_custom_domain=not foreign)(model)

@@ -36,8 +36,8 @@ def _versions(file: ir.Model) -> Iterator[Finding]:
     opset = file.graph.opset_imports.get("", 0)
     if opset > NEWEST_OPSET:
         problem = f"opset {opset} is newer than runtimes load ({NEWEST_OPSET})"
-        tell = error if opset > onnx.defs.onnx_opset_version() else warning
-        yield tell(None, "opset", problem, "export with an older opset")
+        report = error if opset > onnx.defs.onnx_opset_version() else warning
+        yield report(None, "opset", problem, "export with an older opset")
 
 
 def _imports(file: ir.Model) -> Iterator[Finding]:
@@ -79,7 +79,7 @@ def _legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
                 yield "legacy-attribute", f"{alias} is called {attribute.onnx_name} by its document"
         value = getattr(node.attributes.get(attribute.onnx_name), "value", None)
         if attribute.is_mode and isinstance(value, str):
-            with suppress(ValueError):  # no mode at all: told when it is normalized
+            with suppress(ValueError):  # not a mode at all: reported when it is normalized
                 mode = attribute.restored(value)
                 if mode != value:
                     yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"

@@ -139,12 +139,12 @@ def deciding_input(node: ir.Node) -> ir.Value | None:
 
 def is_bounded(node: ir.Node) -> bool:
     """Whether it is one of the standard operators that scales, bit-widths and weights are computed
-    with, so that the size of its result can be told. A Loop never is, nor what holds graphs."""
+    with, so that the size of its result is known. A Loop never is, nor what holds graphs."""
     return len(node.outputs) == 1 and _bound(node) is not None
 
 
 def result_extent(node: ir.Node, inputs: Extents) -> Extent | None:
-    """What a standard operator gives at most; None if it cannot be told."""
+    """What a standard operator gives at most; None if nothing is known."""
     bound = _bound(node)
     extent = None if bound is None else bound(inputs)
     return None if extent is None else replace(extent, itemsize=_itemsize(node, inputs))

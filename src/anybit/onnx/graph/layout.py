@@ -45,7 +45,7 @@ def laid_out_inputs(node: ir.Node) -> range:
 
 
 def order_of(node: ir.Node) -> Order | None:
-    """The order of a Transpose; None for other nodes, and where nothing tells it."""
+    """The order of a Transpose; None for other nodes, and where it is not known."""
     if (node.domain, node.op_type) != ("", "Transpose") or len(node.inputs) != 1:
         return None
     order, x = attribute_of(node, "perm", ()), node.inputs[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes that follow from a model's inputs and constants, told from those that it merely declares.
+"""Shapes that follow from a model's inputs and constants, and those that it merely declares.
 
 A file may declare for a value inside it, or for an output, what was true before somebody edited
 the file. Runtimes hold nobody to that, so nothing may be computed from it.

@@ -67,6 +67,6 @@ def _standard(name: str, opset: int) -> onnx.defs.OpSchema | None:
 
 @cache
 def _contributed() -> dict[str, onnx.defs.OpSchema]:
-    """The operators of ONNX Runtime's own domain, as far as it tells them."""
-    told = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", list)
-    return {each.name: each for each in told() if each.domain == "com.microsoft"}
+    """The operators of ONNX Runtime's own domain, as far as it lists them."""
+    listed = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", list)
+    return {each.name: each for each in listed() if each.domain == "com.microsoft"}

@@ -71,7 +71,7 @@ def _is_registered(name: str, version: int, domain: str) -> bool:
 def schema_of(operator: Operator, name: str = "") -> OpSchema:
     """The schema under a name, the operator's own if none is given; it infers no shapes."""
     name = name or operator.onnx_name
-    told = operator.documentation
+    documented = operator.documentation
     x = operator.inputs[0]
     types = [_constraint(declared.name, declared.domain.dtypes) for declared in operator.inputs]
     result = x.name
@@ -83,10 +83,10 @@ def schema_of(operator: Operator, name: str = "") -> OpSchema:
         operator.onnx_domain,
         operator.version,
         _described(operator, name),
-        inputs=[_input(declared, told.arguments) for declared in operator.inputs],
-        outputs=[OpSchema.FormalParameter("result", _variable(result), told.returns)],
+        inputs=[_input(declared, documented.arguments) for declared in operator.inputs],
+        outputs=[OpSchema.FormalParameter("result", _variable(result), documented.returns)],
         type_constraints=types,
-        attributes=[_attribute(declared, told.arguments) for declared in operator.attributes],
+        attributes=[_attribute(declared, documented.arguments) for declared in operator.attributes],
     )
 
 
@@ -105,27 +105,27 @@ def _element(dtype: str) -> str:
     return {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())
 
 
-def _input(declared: Input, told: Mapping[str, str]) -> OpSchema.FormalParameter:
+def _input(declared: Input, documented: Mapping[str, str]) -> OpSchema.FormalParameter:
     options = OpSchema.FormalParameterOption
     return OpSchema.FormalParameter(
         declared.name,
         _variable(declared.name),
-        told.get(declared.name, ""),
+        documented.get(declared.name, ""),
         param_option=options.Optional if declared.optional else options.Single,
     )
 
 
-def _attribute(declared: Attribute, told: Mapping[str, str]) -> OpSchema.Attribute:
+def _attribute(declared: Attribute, documented: Mapping[str, str]) -> OpSchema.Attribute:
     name, default = declared.onnx_name, declared.default
     value = onnx.helper.make_attribute(name, declared.stored(default))
-    return OpSchema.Attribute(name, value, told.get(declared.name, ""))
+    return OpSchema.Attribute(name, value, documented.get(declared.name, ""))
 
 
 def _described(operator: Operator, name: str) -> str:
-    told = operator.documentation
+    documented = operator.documentation
     legacy = f"Legacy name of {operator.onnx_name}." if name != operator.onnx_name else ""
-    source = f"Source: {told.source}" if told.source else ""
-    return "\n\n".join(part for part in (legacy, told.description, source) if part)
+    source = f"Source: {documented.source}" if documented.source else ""
+    return "\n\n".join(part for part in (legacy, documented.description, source) if part)
 
 
 def _inference(operator: Operator) -> Callable[["InferenceContext"], None]:

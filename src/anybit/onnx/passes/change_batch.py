@@ -33,7 +33,7 @@ class ChangeBatch(InPlacePass):
 
     Raises:
         ModelError: No input has a first axis; a Reshape mixes rows; an output does not follow, as
-            far as can be told.
+            far as shape inference shows.
     """
 
     def __init__(self, batch: int | str) -> None:
@@ -214,7 +214,7 @@ def _targets(model: ir.Model) -> dict[str | None, Array]:
 
 
 def _free_states(node: ir.Node, batch: ir.SymbolicDim) -> None:
-    """Leave out states of a recurrent layer that are stored for so many rows, if they are 0."""
+    """Leave out states of a recurrent layer that are stored for that many rows, if they are 0."""
     if node.domain != "" or node.op_type not in ("LSTM", "GRU", "RNN"):
         return
     x = node.inputs[0]
@@ -287,5 +287,5 @@ def _check_follows(value: ir.Value, batch: ir.SymbolicDim, wanted: int | str) ->
         shape = "unknown" if value.shape is None else str(value.shape)
         raise ModelError(
             f"with batch {wanted} the output {value.name!r} has the shape {shape}, which does not "
-            "follow the batch as far as can be told; export the model with that batch"
+            "follow the batch as far as shape inference shows; export the model with that batch"
         )

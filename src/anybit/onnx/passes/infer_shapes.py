@@ -57,7 +57,7 @@ def _infer(model: ir.Model) -> None:
 
 
 def _type_unknown(model: ir.Model) -> bool:
-    """Type what nodes give at which ONNX's inference stops, and tell whether that gave a type.
+    """Type what nodes give at which ONNX's inference stops, and say whether that gave a type.
 
     They are the QuantizeLinear and DequantizeLinear of ONNX Runtime's own domain, and our operators
     in a file that has two versions of one, and so imports none.

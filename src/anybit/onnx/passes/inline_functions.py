@@ -169,7 +169,7 @@ def _is_same(kind: str, first: int, second: int) -> bool:
 
 def _import_domains(model: ir.Model, functions: Functions) -> None:
     """Import what the bodies need. A domain of ours in two versions is not imported, as in any
-    file that holds both: nodes tell theirs by their inputs."""
+    file that holds both: those of nodes follow from their inputs."""
     imports, used = model.graph.opset_imports, {node.domain for node in model.graph.all_nodes()}
     for function in functions.values():
         for domain, version in function.graph.opset_imports.items():

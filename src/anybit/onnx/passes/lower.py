@@ -34,7 +34,7 @@ class Lower(InPlacePass):
         *,
         only: Container[str] | None = None,
     ) -> None:
-        """`reasons` tells, by the name of a node's output, why it is not expressed otherwise.
+        """`reasons` says, by the name of a node's output, why it is not expressed otherwise.
 
         With `only`, the nodes whose outputs have these names are replaced, and no others.
         """

@@ -40,7 +40,7 @@ class Normalize(InPlacePass):
 
     * Operators get their own domain and name (`onnx.brevitas`, `finn.custom_op.general` and
       legacy names are known), missing attributes their defaults, rounding modes upper case.
-    * Results whose type follows from an attribute are typed: runtimes cannot always tell.
+    * Results whose type follows from an attribute are typed: runtimes cannot always infer it.
     * Local functions with an operator's name go: the operator itself is meant, and some exporters
       write a body that merely copies its input.
     * Domains in use are imported: with the version that the file declares, else with the version

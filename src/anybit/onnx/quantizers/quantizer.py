@@ -79,7 +79,7 @@ class Quantizer:
 
     @property
     def role(self) -> Use:
-        """What it quantizes, as far as its readers tell."""
+        """What it quantizes, as far as its readers show."""
         if not self.constant:
             return "input" if self.x is not None and self.x.is_graph_input() else "activation"
         readers = self.node.outputs[0].uses()
@@ -288,6 +288,6 @@ def _parameters(node: ir.Node) -> dict[str, Array]:
         if value is not None and is_constant(value):
             try:
                 found[declared.name] = array_of(value)
-            except ModelError:  # it is told when the model is folded
+            except ModelError:  # reported when the model is folded
                 continue
     return found

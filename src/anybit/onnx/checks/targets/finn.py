@@ -37,7 +37,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
             yield error(quantizer.node, "operator", problem, remedy)
             continue
         if quantizer.spelled not in NAMES:
-            problem = f"FINN looks for {min(known)} and passes over {quantizer.spelled}"
+            problem = f"FINN looks for {min(known)} and ignores {quantizer.spelled}"
             yield error(quantizer.node, "name", problem, "run anybit clean --target finn")
         yield from _quantizer_findings(quantizer)
 
@@ -75,7 +75,7 @@ def _activation_findings(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator
         return
     if grid.coding is Coding.OTHER:
         mode = quantizer.attributes.get("rounding_mode")
-        problem = f"rounding mode {mode}; FINN's thresholds round to nearest without a word"
+        problem = f"rounding mode {mode}; FINN's thresholds silently round to nearest"
         yield error(node, "rounding-mode", problem, "train with ROUND")
     signed, narrow = grid.lowest < 0, quantizer.attributes.get("narrow", False)
     if quantizer.before == "Relu" and (signed or narrow):

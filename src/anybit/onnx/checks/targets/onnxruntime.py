@@ -35,7 +35,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
             continue
         x = node.inputs[0] if node.inputs else None
         if x is None or x.shape is None or len(x.shape) == 0:
-            problem = "the runtime cannot tell the type of the result, since the rank is unknown"
+            problem = "the runtime cannot infer the type of the result, since the rank is unknown"
             yield warning(node, "type-not-declared", problem, "run anybit clean, which declares it")
     yield from _default_options(subject)
 

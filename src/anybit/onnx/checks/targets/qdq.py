@@ -24,5 +24,5 @@ def findings(subject: Subject) -> Iterator[Finding]:
                 f"QuantizeLinear and DequantizeLinear cannot express it exactly: {reason}",
                 "convert it anyway: this node becomes standard operators, the others do not",
             )
-        except ModelError:  # told with its parameters
+        except ModelError:  # reported with its parameters
             continue
