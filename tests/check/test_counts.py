@@ -77,3 +77,14 @@ def test_what_is_left_out_is_not_counted() -> None:
 def test_a_quantizer_with_two_outputs(action: str) -> None:
     with pytest.raises(ModelError, match=r"node 'q' \(IntQuant\) must have 1 output, got 2"):
         ACTIONS[action](two_outputs())
+
+
+def test_a_model_without_an_opset_is_taken_for_a_new_one() -> None:
+    """As ONNX Runtime takes it."""
+    proto = small("y = Clip(x, low, high)", "<float low = {0}, float high = {1}>")
+    del proto.opset_import[0]
+    assert told(proto) == []
+    assert anybit.load(proto).run([-3.0, 3.0])["y"].tolist() == [0, 1]
+    proto.graph.node[0].input.extend(["x", "x"])
+    with pytest.raises(ModelError, match="must have 1 to 3 inputs, got 5"):
+        anybit.load(proto)

@@ -4,12 +4,11 @@
 import re
 from collections.abc import Iterator
 
-import onnx_ir as ir
 from onnx_ir.passes.common import CheckerPass
 
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.operators.counts import REMEDY, wrong_count
+from anybit.onnx.operators.counts import REMEDY, wrong_counts
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.operators.schemas import register
 
@@ -24,9 +23,10 @@ _STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.t
 def findings(subject: Subject) -> Iterator[Finding]:
     """Wrong numbers of inputs and outputs; if there are none, the first thing that the checker
     refuses: it stops there. It sees no large tensors."""
-    counts = list(_counts(subject.model))
+    counts = list(wrong_counts(subject.model))
+    for node, problem in counts:
+        yield error(node, "bad-inputs", problem, REMEDY)
     if counts:  # at which the checker would stop
-        yield from counts
         return
     try:
         register()
@@ -44,14 +44,6 @@ def findings(subject: Subject) -> Iterator[Finding]:
         CheckerPass(full_check=True, check_custom_domain=not foreign)(model)
     except Exception as refusal:  # the checker has several classes, onnx_ir wraps them
         yield _finding(refusal)
-
-
-def _counts(model: ir.Model) -> Iterator[Finding]:
-    opset = model.graph.opset_imports.get("", 1)
-    for node in model.graph.all_nodes():
-        problem = wrong_count(node, opset)
-        if problem:
-            yield error(node, "bad-inputs", problem, REMEDY)
 
 
 def _finding(refusal: BaseException) -> Finding:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many inputs and outputs operators take that are not ours."""
 
+from collections.abc import Iterator
 from functools import cache
 
 import onnx
@@ -19,18 +20,27 @@ def check_counts(model: ir.Model) -> None:
     Raises:
         ModelError: The first such node.
     """
-    opset = model.graph.opset_imports.get("", 1)
-    for node in nodes_in(model.graph):
-        problem = wrong_count(node, opset) if node.domain == "" else ""
-        if problem:
+    for node, problem in wrong_counts(model):
+        if node.domain == "":
             raise ModelError(f"{described(node)} {problem}; {REMEDY}")
 
 
 REMEDY = "export the model again"
 
 
-def wrong_count(node: ir.Node, opset: int) -> str:
-    """What is wrong with the number of a node's inputs or outputs; "" if nothing is known to be."""
+def wrong_counts(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
+    """Nodes with a wrong number of inputs or outputs, as far as that is known, and what is wrong.
+
+    A model that imports no standard operators gets the newest, as in ONNX Runtime.
+    """
+    opset = model.graph.opset_imports.get("", onnx.defs.onnx_opset_version())
+    for node in nodes_in(model.graph):
+        problem = _wrong_count(node, opset)
+        if problem:
+            yield node, problem
+
+
+def _wrong_count(node: ir.Node, opset: int) -> str:
     schema = _schema(node, opset)
     if schema is None:
         return ""
