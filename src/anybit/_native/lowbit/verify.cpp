@@ -31,6 +31,7 @@ void verify_sizes(const Shaped& shaped) {
 void verify_port(const Port& port) {
   verify_sizes(port);
   need(port.channels_first, 0, 1, "channels_first");
+  need(static_cast<std::int64_t>(port.sizes.size()), 0, max_rank - 1, "the number of sizes");
   std::int64_t elements = 1;
   for (const std::int32_t size : port.sizes) {
     need(size, 1, most_elements, "a size");

@@ -100,7 +100,8 @@ struct OrtApi {
                                       const char* value);
   Unused<131, 229> slots_131_to_229;
   OrtStatus* (*KernelInfo_GetInputCount)(const OrtKernelInfo* info, std::size_t* out);
-  Unused<231, 232> slots_231_to_232;
+  OrtStatus* (*KernelInfo_GetOutputCount)(const OrtKernelInfo* info, std::size_t* out);
+  Unused<232, 232> slot_232;
   OrtStatus* (*KernelInfo_GetOutputName)(const OrtKernelInfo* info, std::size_t index, char* out,
                                          std::size_t* size);
   OrtStatus* (*KernelInfo_GetInputTypeInfo)(const OrtKernelInfo* info, std::size_t index,
@@ -151,6 +152,7 @@ static_assert(offsetof(OrtApi, ReleaseTypeInfo) == 98 * slot);
 static_assert(offsetof(OrtApi, ReleaseCustomOpDomain) == 101 * slot);
 static_assert(offsetof(OrtApi, AddSessionConfigEntry) == 130 * slot);
 static_assert(offsetof(OrtApi, KernelInfo_GetInputCount) == 230 * slot);
+static_assert(offsetof(OrtApi, KernelInfo_GetOutputCount) == 231 * slot);
 static_assert(offsetof(OrtApi, KernelInfo_GetOutputName) == 233 * slot);
 static_assert(offsetof(OrtApi, HasSessionConfigEntry) == 237 * slot);
 static_assert(offsetof(OrtApi, KernelInfo_GetNodeName) == 244 * slot);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "elementwise_kernel.hpp"
+#include "network_kernel.hpp"
 #include "ops/operators.hpp"
 #include "overload.hpp"
 
@@ -62,7 +63,7 @@ std::vector<std::vector<OrtElementType>> type_choices(std::span<const Input> inp
 // All operators for one host. Never destroyed: sessions may outlive every order of destruction.
 class Library {
  public:
-  explicit Library(const Host& host) : host_(host) {
+  explicit Library(const Host& host) : host_(host), network_(host) {
     std::map<std::string, std::vector<Declaration>> operators;
     Operators::for_each([&]<class Op>() {
       const Declaration declaration{
@@ -73,6 +74,7 @@ class Library {
       if (!Op::onnx.alias.empty()) operators[std::string(Op::onnx.alias)].push_back(declaration);
     });
     for (auto& [name, declarations] : operators) declare(name, declarations);
+    add(network_, network_domain);
   }
 
   void add_to(OrtSessionOptions* options) const {
@@ -110,6 +112,7 @@ class Library {
   }
 
   const Host host_;
+  const NetworkOperator network_;
   std::deque<Overload<ElementwiseKernel>> overloads_;  // the host keeps pointers to them
   std::map<std::string, OrtCustomOpDomain*> domains_;
 };

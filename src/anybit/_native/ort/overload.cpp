@@ -7,9 +7,6 @@ namespace anybit::ort {
 
 namespace {
 
-// The newest OrtCustomOp that abi.hpp describes.
-constexpr std::uint32_t newest_custom_op = 18;
-
 const Signature& signature(const OrtCustomOp* op) { return *static_cast<const Signature*>(op); }
 
 OrtCharacteristic characteristic(const OrtCustomOp* op, std::size_t input) noexcept {

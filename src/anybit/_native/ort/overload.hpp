@@ -15,6 +15,9 @@ namespace anybit::ort {
 inline constexpr std::uint32_t takes_empty_names = 24;
 inline constexpr std::uint32_t refuses_empty_variadic = 20;
 
+// The newest OrtCustomOp that abi.hpp describes.
+inline constexpr std::uint32_t newest_custom_op = 18;
+
 // What the ONNX Runtime that loaded this library can do.
 struct Host {
   const OrtApi& api;

@@ -5,6 +5,7 @@ Its inputs are the four arrays of an encoded program, and then those of the prog
 """
 
 import onnx_ir as ir
+from onnx.defs import OpSchema
 
 DOMAIN = "anybit"
 NAME = "IntegerNetwork"
@@ -14,3 +15,26 @@ PROGRAM = ("words", "bytes", "integers", "floats")
 
 def is_integer_network(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == (DOMAIN, NAME)
+
+
+def integer_network_schema() -> OpSchema:
+    """What the checker of onnx knows of it; shapes stay those that a file declares."""
+    types = {"words": "int64", "bytes": "uint8", "integers": "int32", "floats": "float"}
+    parts = [
+        OpSchema.FormalParameter(part, f"tensor({types[part]})", f"Its {part}.") for part in PROGRAM
+    ]
+    return OpSchema(
+        NAME,
+        DOMAIN,
+        1,
+        "Runs the program of an integer region. What it computes stands in anybit.lowbit.",
+        inputs=[*parts, _several("inputs")],
+        outputs=[_several("outputs")],
+    )
+
+
+def _several(name: str) -> OpSchema.FormalParameter:
+    variadic = OpSchema.FormalParameterOption.Variadic
+    return OpSchema.FormalParameter(
+        name, "tensor(float)", f"Its {name}.", param_option=variadic, is_homogeneous=True
+    )

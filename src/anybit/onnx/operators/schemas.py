@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx.defs import OpSchema
 
+from anybit.onnx.operators.integer_network import integer_network_schema
 from anybit.ops import OPERATORS, Attribute, Input, Operator
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ def register() -> None:
                     schema.set_type_and_shape_inference_function(_inference(operator))
                     onnx.defs.register_schema(schema)
                     _ours.add(key)
+        network = integer_network_schema()
+        key = (network.name, network.since_version, network.domain)
+        if not _is_registered(*key):
+            onnx.defs.register_schema(network)
+            _ours.add(key)
 
 
 def _deregister() -> None:

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "network_kernel.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "workers.hpp"
+
+namespace anybit::ort {
+
+namespace {
+
+using lowbit::Network;
+
+constexpr const char* operator_name = "IntegerNetwork";
+
+struct ProgramInput {
+  const char* name;
+  OrtElementType type;
+};
+constexpr std::array<ProgramInput, 4> program_inputs{{{"words", OrtElementType::int64},
+                                                      {"bytes", OrtElementType::uint8},
+                                                      {"integers", OrtElementType::int32},
+                                                      {"floats", OrtElementType::float32}}};
+
+// The elements of a constant input.
+template <class Element>
+std::span<const Element> constant(const OrtApi& api, const OrtKernelInfo* info, std::size_t i) {
+  const ProgramInput& wanted = program_inputs[i];
+  int is_constant = 0;
+  const OrtValue* value = nullptr;
+  check(api, api.KernelInfoGetConstantInput_tensor(info, i, &is_constant, &value));
+  if (is_constant == 0 || value == nullptr)
+    throw Error(Error::Kind::value, std::string(wanted.name) +
+                                        " must be a constant: an initializer that is no input of "
+                                        "the graph");
+  Description description;
+  description.read(api, value);
+  if (description.type != wanted.type)
+    throw Error(Error::Kind::type, std::string(wanted.name) + " must have ONNX element type " +
+                                       std::to_string(static_cast<int>(wanted.type)) + ", got " +
+                                       std::to_string(static_cast<int>(description.type)));
+  std::int64_t size = 1;
+  for (std::size_t axis = 0; axis < description.rank; ++axis) size *= description.sizes[axis];
+  return {static_cast<const Element*>(data_of(api, value)), static_cast<std::size_t>(size)};
+}
+
+// (n, 3, 32, 32)
+std::string shape_text(const std::string& first, std::span<const std::int64_t> sizes) {
+  std::string text = "(" + first;
+  for (const std::int64_t size : sizes)
+    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + ")";
+}
+
+void check_shape(std::size_t i, const Description& x, const Network::Sizes& sizes,
+                 std::int64_t rows) {
+  if (x.type == OrtElementType::float32 && x.rank == sizes.size() + 1 &&
+      std::equal(sizes.begin(), sizes.end(), x.sizes + 1) && (rows < 0 || x.sizes[0] == rows))
+    return;
+  throw Error(Error::Kind::value, "input " + std::to_string(i) + " must be float32 of shape " +
+                                      shape_text(rows < 0 ? "n" : std::to_string(rows), sizes) +
+                                      ", got " + shape_text("", {x.sizes, x.rank}));
+}
+
+}  // namespace
+
+NetworkKernel::NetworkKernel(const OrtApi& api, const OrtKernelInfo* info)
+    : node_(api, info, operator_name) {
+  located(node_.label(), [&] {
+    read_program(info);
+    check_counts(info);
+  });
+}
+
+void NetworkKernel::read_program(const OrtKernelInfo* info) {
+  network_ = std::make_unique<Network>(lowbit::Encoded{
+      constant<std::int64_t>(api(), info, 0), constant<std::uint8_t>(api(), info, 1),
+      constant<std::int32_t>(api(), info, 2), constant<float>(api(), info, 3)});
+}
+
+void NetworkKernel::check_counts(const OrtKernelInfo* info) const {
+  std::size_t outputs = 0;
+  check(api(), api().KernelInfo_GetOutputCount(info, &outputs));
+  const std::size_t inputs = node_.inputs() - std::min(node_.inputs(), program_inputs.size());
+  if (inputs != network_->inputs().size() || outputs != network_->outputs().size())
+    throw Error(Error::Kind::value,
+                "the program has " + std::to_string(network_->inputs().size()) + " inputs and " +
+                    std::to_string(network_->outputs().size()) + " outputs, the node " +
+                    std::to_string(inputs) + " and " + std::to_string(outputs));
+}
+
+void NetworkKernel::compute(OrtKernelContext* context) const {
+  located(node_.label(), [&] { run(context); });
+}
+
+void NetworkKernel::run(OrtKernelContext* context) const {
+  const std::vector<Network::Sizes>&inputs = network_->inputs(), &outputs = network_->outputs();
+  std::vector<const float*> from(inputs.size());
+  std::vector<float*> to(outputs.size());
+  std::vector<std::unique_ptr<float[]>> unread;
+  std::int64_t rows = -1;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const OrtValue* value = nullptr;
+    check(api(), api().KernelContext_GetInput(context, i + program_inputs.size(), &value));
+    if (value == nullptr)
+      throw Error(Error::Kind::value, "input " + std::to_string(i) + " is missing");
+    Description x;
+    x.read(api(), value);
+    check_shape(i, x, inputs[i], rows);
+    rows = x.sizes[0];
+    from[i] = static_cast<const float*>(data_of(api(), value));
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    std::array<std::int64_t, max_rank> shape{rows};
+    std::copy(outputs[i].begin(), outputs[i].end(), shape.begin() + 1);
+    OrtValue* value = nullptr;
+    check(api(),
+          api().KernelContext_GetOutput(context, i, shape.data(), outputs[i].size() + 1, &value));
+    if (value != nullptr) {
+      to[i] = static_cast<float*>(data_of(api(), value));
+      continue;
+    }
+    // Nobody reads it.
+    std::int64_t size = rows;
+    for (const std::int64_t each : outputs[i]) size *= each;
+    unread.push_back(std::make_unique<float[]>(static_cast<std::size_t>(size)));
+    to[i] = unread.back().get();
+  }
+  network_->run(from.data(), to.data(), rows, SessionWorkers(api(), context));
+}
+
+NetworkOperator::NetworkOperator(const Host& host) : OrtCustomOp{} {
+  version = std::min(host.minor, newest_custom_op);
+  GetName = [](const OrtCustomOp*) { return operator_name; };
+  GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+  GetInputType = [](const OrtCustomOp*, std::size_t i) {
+    return i < program_inputs.size() ? program_inputs[i].type : OrtElementType::float32;
+  };
+  GetInputTypeCount = [](const OrtCustomOp*) { return program_inputs.size() + 1; };
+  GetOutputType = [](const OrtCustomOp*, std::size_t) { return OrtElementType::float32; };
+  GetOutputTypeCount = [](const OrtCustomOp*) { return std::size_t{1}; };
+  GetInputCharacteristic = [](const OrtCustomOp*, std::size_t i) {
+    return i < program_inputs.size() ? OrtCharacteristic::required : OrtCharacteristic::variadic;
+  };
+  GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) {
+    return OrtCharacteristic::variadic;
+  };
+  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemoryType::device; };
+  GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
+  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
+  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
+  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
+  GetStartVersion = [](const OrtCustomOp*) { return 1; };
+  GetEndVersion = [](const OrtCustomOp*) { return 1000; };
+  CreateKernelV2 = [](const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
+                      void** kernel) {
+    return guarded(*api, [&] { *kernel = new NetworkKernel(*api, info); });
+  };
+  KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
+    const auto& self = *static_cast<const NetworkKernel*>(kernel);
+    return guarded(self.api(), [&] { self.compute(context); });
+  };
+  KernelDestroy = [](void* kernel) { delete static_cast<NetworkKernel*>(kernel); };
+}
+
+}  // namespace anybit::ort

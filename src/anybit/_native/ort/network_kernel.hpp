@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program of an integer region as a node of a session: its first inputs are the encoded
+// program, which must be constant, the others are those of the program.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "_native/lowbit/network.hpp"
+#include "node.hpp"
+#include "overload.hpp"
+
+namespace anybit::ort {
+
+inline constexpr const char* network_domain = "anybit";
+
+class NetworkKernel {
+ public:
+  // Throws Error if the program is not constant or damaged, or does not fit the node.
+  NetworkKernel(const OrtApi& api, const OrtKernelInfo* info);
+
+  const OrtApi& api() const { return node_.api(); }
+
+  // Throws Error if an input has another shape, or NaN that the program refuses.
+  void compute(OrtKernelContext* context) const;
+
+ private:
+  void read_program(const OrtKernelInfo* info);
+  void check_counts(const OrtKernelInfo* info) const;
+  void run(OrtKernelContext* context) const;
+
+  Node node_;
+  std::unique_ptr<const lowbit::Network> network_;
+};
+
+// That operator as ONNX Runtime knows it.
+struct NetworkOperator : OrtCustomOp {
+  explicit NetworkOperator(const Host& host);
+};
+
+}  // namespace anybit::ort
