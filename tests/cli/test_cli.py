@@ -382,3 +382,14 @@ def test_numbers_have_no_colours_of_their_own(monkeypatch: pytest.MonkeyPatch) -
     with console.capture() as captured:
         console.print("1 run, 2.5 ms (*)")
     assert captured.get() == "1 run, 2.5 ms (*)\n"
+
+
+def test_clean_notes_sizes_that_depend_on_the_data(shell: Shell) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[4] x) => (int64[1, 2] y) {y = NonZero(x)}"""
+    onnx.save(onnx.parser.parse_model(text), "n.onnx")
+    code, out, _ = shell("clean", "n.onnx", "-o", "c.onnx")
+    assert code == 0
+    assert "note: sizes that depend on the data are free, not fixed: y\n" in out
+    code, out, _ = shell("clean", "c.onnx", "-o", "again.onnx")
+    assert (code, "note:" in out) == (0, False)
