@@ -17,6 +17,7 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import operators_in, versions_of
 from anybit.onnx.passes import (
     AddFunctions,
+    FencePairs,
     FoldConstants,
     FreeSizes,
     FromQdq,
@@ -109,28 +110,29 @@ def convert(
     except ValueError:
         raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
     options = _Options(allow_approximate, min(opset_limit, wanted.opset_limit))
-    converted = _converted(source, form, options)
+    converted, pairs = _converted(source, form, options)
     native = any(is_dequantize(node) for node in nodes_in(converted.model.graph))
     if form not in (Form.QDQ, Form.QCDQ) or not native or not wanted.tried:
         return converted
-    return _tried(source, converted, options)
+    return _tried(converted, pairs)
 
 
-def _tried(source: Source, converted: Conversion, options: "_Options") -> Conversion:
-    """The conversion, or one with fences if ONNX Runtime keeps the values of that alone."""
+def _tried(converted: Conversion, pairs: tuple[ir.Node, ...]) -> Conversion:
+    """The conversion, with fences if ONNX Runtime keeps the values of that alone."""
     reference = reference_of(converted.model)
     if reference is None:
         return converted
     problem = reference.problem(converted.model)
     if not problem:
         return _remarked(converted, Trial())
-    for bounded in (False, True):
-        fenced = _converted(source, converted.form, replace(options, fenced=True, bounded=bounded))
-        if not reference.problem(fenced.model):
-            before = " and before each QuantizeLinear" * bounded
-            aside = f"; without a Min behind each DequantizeLinear{before} it {problem}"
-            return _remarked(fenced, Trial(), aside)
-    return _remarked(converted, Trial(problem, reference.setting(converted.model)))
+    bare = converted.model.clone()
+    for before in (False, True) if pairs else ():
+        FencePairs(pairs, before=before)(converted.model)
+        if not reference.problem(converted.model):
+            where = " and before each QuantizeLinear" * before
+            aside = f"; without a Min behind each DequantizeLinear{where} it {problem}"
+            return _remarked(converted, Trial(), aside)
+    return _remarked(replace(converted, model=bare), Trial(problem, reference.setting(bare)))
 
 
 def _remarked(converted: Conversion, trial: Trial, aside: str = "") -> Conversion:
@@ -142,11 +144,12 @@ def _remarked(converted: Conversion, trial: Trial, aside: str = "") -> Conversio
 class _Options:
     allow_approximate: bool
     opset_limit: int
-    fenced: bool = False
-    bounded: bool = False
 
 
-def _converted(source: Source, form: Form, options: _Options) -> Conversion:
+def _converted(
+    source: Source, form: Form, options: _Options
+) -> tuple[Conversion, tuple[ir.Node, ...]]:
+    """The conversion, and the DequantizeLinear that it wrote."""
     work = _Work(source, options)
     match form:
         case Form.QONNX:
@@ -160,7 +163,7 @@ def _converted(source: Source, form: Form, options: _Options) -> Conversion:
     if form is not Form.QONNX:
         work.name_foreign()
     model = work.finished()
-    return Conversion(model, form, tuple(work.steps), tuple(work.remarks))
+    return Conversion(model, form, tuple(work.steps), tuple(work.remarks)), work.pairs
 
 
 class _Work:
@@ -171,6 +174,7 @@ class _Work:
         self._options = options
         self.steps: list[Step] = []
         self.remarks: list[str] = []
+        self.pairs: tuple[ir.Node, ...] = ()
         self._model = read_copy(source)
         inline(self._model, source)
         if not any(_is_quantizer(node) for node in nodes_in(self._model.graph)):
@@ -198,12 +202,12 @@ class _Work:
             style=style,
             opset_limit=self._options.opset_limit,
             allow_approximate=self._options.allow_approximate,
-            fenced=self._options.fenced,
-            bounded=self._options.bounded,
         )
         # First, since lifting the version loses the ranges that nodes are annotated with.
         self._run(LiftOpset(opset))
-        return self._reported(native).left
+        report = self._reported(native)
+        self.pairs = report.pairs
+        return report.left
 
     def expand(self, reasons: Mapping[str, str]) -> None:
         """What is left of ours becomes constants and standard operators."""

@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import onnx_ir as ir
 from onnx_ir.passes import PassResult
 
 
@@ -34,8 +35,10 @@ class Report(PassResult):
         steps: One per node that was changed, or that could not be.
         left: Why nodes stay for another pass, by the name of their output.
         remarks: What there is to know of the whole model, one line each.
+        pairs: The DequantizeLinear that were written.
     """
 
     steps: tuple[Step, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    pairs: tuple[ir.Node, ...] = ()

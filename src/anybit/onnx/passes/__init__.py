@@ -10,6 +10,7 @@ from anybit.onnx.passes.drop_identities import DropIdentities
 from anybit.onnx.passes.drop_metadata import DropMetadata
 from anybit.onnx.passes.drop_zeros import DropZeros
 from anybit.onnx.passes.extract_conv_bias import ExtractConvBias
+from anybit.onnx.passes.fence_pairs import FencePairs
 from anybit.onnx.passes.fix_reshapes import FixReshapes
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.free_sizes import FreeSizes
@@ -40,6 +41,7 @@ __all__ = [
     "DropMetadata",
     "DropZeros",
     "ExtractConvBias",
+    "FencePairs",
     "FixReshapes",
     "FoldConstants",
     "FreeSizes",

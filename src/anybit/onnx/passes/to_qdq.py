@@ -43,11 +43,8 @@ class ToQdq(InPlacePass):
 
     Nodes that cannot be had so stay, and the report says why (`left`). With `allow_approximate`
     an integral zero-point of an activation is one that QuantizeLinear adds after rounding, and
-    the step says so. With `fenced` a Min stands behind each DequantizeLinear, which changes
-    nothing, but keeps runtimes from making integer operators of what is behind it; with `bounded`
-    a Min stands before each QuantizeLinear too, so that it is not moved. Opset imports and IR
-    version are not changed: types and operators that the model's opset or `opset_limit` lacks are
-    not used.
+    the step says so. Opset imports and IR version are not changed: types and operators that the
+    model's opset or `opset_limit` lacks are not used.
 
     Raises:
         ModelError: An operator refuses its constant inputs, or a tensor cannot be read.
@@ -59,10 +56,8 @@ class ToQdq(InPlacePass):
         style: Form,
         opset_limit: int = 25,
         allow_approximate: bool = False,
-        fenced: bool = False,
-        bounded: bool = False,
     ) -> None:
-        self._options = Options(style, opset_limit, allow_approximate, fenced, bounded)
+        self._options = Options(style, opset_limit, allow_approximate)
 
     def call(self, model: ir.Model) -> Report:
         wanted = self._options
@@ -81,7 +76,7 @@ class ToQdq(InPlacePass):
                 continue
             steps.append(step)
         modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
-        return Report(model, modified, tuple(steps), left)
+        return Report(model, modified, tuple(steps), left, pairs=tuple(writer.pairs))
 
 
 def needed_opset(

@@ -44,11 +44,6 @@ class Options:
     style: Form
     opset: int
     allow_approximate: bool = False
-    fenced: bool = False
-    """A Min behind each DequantizeLinear that changes nothing, but keeps runtimes from making
-    integer operators of what stands behind it."""
-    bounded: bool = False
-    """Max and Min before each QuantizeLinear of one scale, which keep runtimes from moving it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,6 @@ class Plan:
     constant: bool
     limit: Limit
     approximation: str = ""
-    fenced: bool = False
 
     @property
     def sign(self) -> bool:
@@ -115,12 +109,11 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
     layout = _layout(grid, x)
     approximation = "" if constant else _approximation(layout, options)
 
-    beside = frozenset(Neighbour) if options.bounded else neighbours_of(node)
-    neighbours = frozenset() if constant else beside
+    neighbours = frozenset() if constant else neighbours_of(node)
     opsets = []
     subject = _Subject(grid, layout, constant, neighbours, options.style)
     for native, limit in _candidates(subject):
-        each = Plan(grid, layout, native, dtype, constant, limit, approximation, options.fenced)
+        each = Plan(grid, layout, native, dtype, constant, limit, approximation)
         if each.opset <= options.opset:
             return each
         opsets.append(each.opset)

@@ -11,7 +11,7 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.qdq.plan import Limit, Plan
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.metadata import CODING_KEY, FENCE_KEY, RANGE_KEY
+from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, FloatGrid, IntegerGrid
 
@@ -19,9 +19,14 @@ _FLOAT = ir.DataType.FLOAT
 
 
 class QdqWriter:
-    """Writes plans into a model."""
+    """Writes plans into a model.
+
+    Attributes:
+        pairs: The DequantizeLinear that were written.
+    """
 
     def __init__(self, editor: Editor) -> None:
+        self.pairs: list[ir.Node] = []
         self._editor = editor
         self._codes: dict[ir.Value, dict[object, ir.Value]] = {}
 
@@ -134,10 +139,9 @@ class QdqWriter:
             attributes=_axis(layout.axis, codes if codes.shape is not None else node.outputs[0]),
             metadata=metadata,
         )
-        if plan.fenced:
-            bound = self._parameter(node, "largest", np.asarray(plan.type.largest(layout)))
-            note = {FENCE_KEY: "1"}
-            result = self._insert(node, "Min", [result, bound], "fenced", _FLOAT, metadata=note)
+        written = result.producer()
+        assert written is not None, "just inserted"
+        self.pairs.append(written)
         if plan.dtype == _FLOAT:
             return result
         return self._insert(

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep runtimes from making integer operators of pairs, and from moving them."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.qdq.before_quantize import sign_source
+from anybit.onnx.quantizers.metadata import FENCE_KEY
+from anybit.onnx.quantizers.nodes import Scaling, dtype_of, is_quantize, scaling_of
+
+_FLOAT = ir.DataType.FLOAT
+
+
+class FencePairs(InPlacePass):
+    """Put a Min that changes nothing behind each of some DequantizeLinear, or before its pair.
+
+    The bound is the largest value of the codes, so that no value changes. Behind DequantizeLinear
+    the Min hides it from what comes next, so that no integer operator is made of the two. Before
+    QuantizeLinear it keeps runtimes from moving that, as they would where there is one scale; what
+    stands behind a Min, a Max or the nodes that give signs is not moved.
+
+    The nodes have constant parameters and float32 results. Running it twice changes nothing.
+    """
+
+    def __init__(self, dequantizers: Iterable[ir.Node], *, before: bool = False) -> None:
+        self._dequantizers = tuple(dequantizers)
+        self._before = before
+
+    def call(self, model: ir.Model) -> PassResult:
+        editor = Editor(model)
+        fence = _fence_before if self._before else _fence_behind
+        modified = False
+        for node in self._dequantizers:
+            if node.graph is not None:
+                modified |= fence(editor, node)
+        return PassResult(model, modified)
+
+
+def _fence_behind(editor: Editor, node: ir.Node) -> bool:
+    result, codes, graph = node.outputs[0], node.inputs[0], node.graph
+    assert graph is not None, "asked before"
+    assert codes is not None, "it was written so"
+    if any(FENCE_KEY in reader.metadata_props for reader, _ in result.uses()):
+        return False
+    name = str(result.name)
+    bound = _bound(editor, name, scaling_of(node, dtype_of(codes)))
+    fence = ir.Node("", "Min", [result, bound], name=editor.unique(f"{name}_fenced"))
+    fence.metadata_props[FENCE_KEY] = "1"
+    fenced = fence.outputs[0]
+    fenced.type, fenced.shape = ir.TensorType(_FLOAT), result.shape and result.shape.copy()
+    fenced.metadata_props.update(result.metadata_props)
+    result.metadata_props.clear()
+    graph.insert_after(node, fence)
+    result.replace_all_uses_with(fenced, replace_graph_outputs=True)
+    fence.replace_input_with(0, result)
+    result.name, fenced.name = editor.unique(f"{name}_dequantized"), name
+    return True
+
+
+def _fence_before(editor: Editor, node: ir.Node) -> bool:
+    quantize = _quantizer_of(node)
+    x = None if quantize is None else quantize.inputs[0]
+    if quantize is None or x is None:
+        return False
+    scaling = scaling_of(quantize)  # of which that of signs is not the node's
+    if scaling.layout.axis is not None:
+        return False
+    if _is_limited(x) or sign_source(quantize, scaling) is not None:
+        return False
+    name = str(quantize.outputs[0].name)
+    bound = _bound(editor, name, scaling)
+    limited = editor.insert(quantize, "Min", [x, bound], f"{name}_limited", like=x, dtype=_FLOAT)
+    quantize.replace_input_with(0, limited)
+    return True
+
+
+def _bound(editor: Editor, owner: str, scaling: Scaling) -> ir.Value:
+    largest = np.asarray(scaling.type.largest(scaling.layout))
+    return editor.parameter(owner, "largest", largest, _FLOAT)
+
+
+def _quantizer_of(node: ir.Node) -> ir.Node | None:
+    """The QuantizeLinear whose codes the node reads, be they clipped in between."""
+    codes = node.inputs[0]
+    producer = None if codes is None else codes.producer()
+    if producer is not None and (producer.domain, producer.op_type) == ("", "Clip"):
+        codes = producer.inputs[0]
+        producer = None if codes is None else codes.producer()
+    return producer if is_quantize(producer) else None
+
+
+def _is_limited(x: ir.Value) -> bool:
+    """Whether it comes from a Min or a Max that does something."""
+    node = x.producer()
+    if node is None or node.domain or node.op_type not in ("Max", "Min"):
+        return False
+    return any(value is not None and is_constant(value) for value in node.inputs)
