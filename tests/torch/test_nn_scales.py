@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import anybit.torch  # noqa: E402  after the check for torch
 from anybit.torch import nn  # noqa: E402
+from anybit.torch.dispatch import direct  # noqa: E402
 
 
 def sample(*shape: int, seed: int = 0) -> Any:
@@ -119,6 +120,71 @@ def test_a_negative_parameter_is_a_positive_scale() -> None:
     with torch.no_grad():
         quantizer.scale.threshold.neg_()
     assert torch.equal(quantizer(x), expected)
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+@pytest.mark.parametrize(
+    "value", [0.5, -0.5, 2.0**-64, 2.0**-65, 0.0, -0.0, 1e30, math.nan, math.inf]
+)
+def test_looking_at_a_scale_changes_neither_values_nor_gradients(
+    value: float, channels: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scales that are large enough are left alone where a look at them is cheap."""
+    granularity = "per-channel" if channels else "per-tensor"
+    quantizer = nn.IntQuantizer(4, granularity=granularity, channels=channels)
+    found = []
+    for looks in (True, False):
+        with monkeypatch.context() as patch:
+            if not looks:
+                patch.setattr(direct, "are_direct", lambda *tensors: False)
+            threshold = quantizer.scale.threshold
+            threshold.data.fill_(7.0)
+            threshold.data.view(-1)[0] = value * 7.0  # behind the back of its version
+            quantizer.scale.is_known = True
+            x = sample(2, 3).requires_grad_()
+            result = quantizer(x)
+            found.append([result, *torch.autograd.grad(result.sum(), (x, threshold))])
+    for ours, other in zip(*found, strict=True):
+        assert ours.detach().numpy().tobytes() == other.detach().numpy().tobytes()
+
+
+def test_a_scale_is_read_in_each_call() -> None:
+    """Whatever was done to the state since: written to, replaced, moved, or loaded."""
+    x = torch.tensor([0.5, 1.4, -7.0])
+    for quantizer in (nn.IntQuantizer(8, scale=0.5), nn.IntQuantizer(8)):
+        reach = 1.0 if quantizer.scale.name == "value" else 127.0
+        quantizer.initialize(x)
+        quantizer.scale.set(torch.tensor(0.5))
+        saved = quantizer.state_dict()
+        assert quantizer.scale(x) == 0.5
+        quantizer.scale.state.data.mul_(2)
+        assert quantizer.scale(x) == 1.0
+        quantizer.scale.state.data = torch.tensor(2.0 * reach)
+        assert quantizer.scale(x) == 2.0
+        changed = {name: torch.tensor(4.0 * reach) for name in saved}
+        assert (
+            torch.func.functional_call(
+                quantizer.scale,
+                {quantizer.scale.name: changed["scale." + quantizer.scale.name]},
+                (x,),
+            )
+            == 4.0
+        )
+        quantizer.load_state_dict(changed)
+        assert quantizer.scale(x) == 4.0
+        assert quantizer.double().scale(x).dtype == torch.float64
+        assert quantizer.to("meta").scale(x.to("meta")).is_meta
+    learned = nn.IntQuantizer(8)
+    learned.initialize(x)
+    doubled = Doubled()
+    before = learned.scale(x).item()
+    torch.nn.utils.parametrize.register_parametrization(learned.scale, "threshold", doubled)
+    assert learned.scale(x).item() == 2 * before
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
 
 
 @pytest.mark.parametrize("policy", ["absmax", "ema"])

@@ -33,15 +33,18 @@ def function_of(operator: Operator) -> Callable[..., Any]:
     reads = {item.name: item.read for item in operator.attributes}
     count = len(operator.inputs)
 
+    def read(keywords: dict[str, Any]) -> dict[str, Any]:
+        for name, value in keywords.items():
+            if type(value) is not kinds[name]:
+                return {name: reads[name](value) for name, value in keywords.items()}
+        return keywords
+
     @functools.wraps(operator.function)
     def function(*arguments: Any, out: torch.Tensor | None = None, **keywords: Any) -> Any:
         if len(arguments) != count or (keywords and not keywords.keys() <= defaults.keys()):
             arguments, keywords = _sorted(operator, arguments, keywords)
         x = arguments[0]
-        attributes = keywords and {
-            name: value if type(value) is kinds[name] else reads[name](value)
-            for name, value in keywords.items()
-        }
+        attributes = keywords and read(keywords)
         if out is None and not torch.compiler.is_compiling():
             result = direct(arguments, attributes)
             if result is not None:

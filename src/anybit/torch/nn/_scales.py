@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anybit.torch.dispatch import operators
+from anybit.torch.dispatch import direct, operators
 from anybit.torch.nn._statistics import Reach
 
 # The smallest scale. Tensors of zeros then quantize to zeros, and x / scale stays finite for
@@ -62,7 +62,17 @@ class Layout:
 
     def elements(self, x: torch.Tensor) -> int:
         """How many elements share a scale: all of a weight, those of one sample elsewhere."""
+        if not self.per_channel and self.batch_axis is None:
+            return int(x.numel())
         return math.prod([x.shape[axis] for axis in self.reduced(x) if axis != self.batch_axis])
+
+
+def _is_positive(scale: torch.Tensor) -> bool:
+    """Whether these are large enough, where a look at them takes less time than making them so."""
+    if torch.compiler.is_compiling() or not direct.are_direct(scale) or scale.numel() == 0:
+        return False
+    smallest = scale.detach().min() if scale.ndim else scale
+    return bool(smallest.item() >= _SMALLEST)
 
 
 def check_scale(values: torch.Tensor, given: object) -> None:
@@ -94,7 +104,8 @@ class Scale(torch.nn.Module):
 
     def restricted(self, scale: torch.Tensor) -> torch.Tensor:
         """The scale made positive, and a power of two if that is wanted."""
-        scale = scale.abs().clamp(min=_SMALLEST)
+        if not _is_positive(scale):
+            scale = scale.abs().clamp(min=_SMALLEST)
         if self.power_of_two:
             scale = operators.float_quant(scale, 1.0, *_POWERS_OF_TWO)
         return scale

