@@ -34,6 +34,8 @@ struct GradientKernel {
 
 // The family of the backward loops.
 struct GradientSet {
+  static constexpr Level serving(Level level) { return without_integer_extensions(level); }
+
   GradientKernel (*kernel)(int operator_index, bool float64);
 };
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "levels.hpp"
 
+#ifdef ANYBIT_X86_KERNELS
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -21,12 +25,28 @@ struct Row {
 #if !defined(__GNUC__)
 #error "tell the features of the processor with this compiler's intrinsics"
 #endif
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+// AVX-VNNI, which not every compiler can ask for by name; the rest as for AVX2.
+bool has_avxvnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 &&
+         (eax >> 4 & 1) != 0;
+}
+
 constexpr Row levels[] = {
-    {Level::avx512, "avx512",
+    {Level::avx512vpopcnt, "avx512vpopcnt",
      [] {
-       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+       return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
+              __builtin_cpu_supports("avx512vpopcntdq");
      }},
+    {Level::avx512vnni, "avx512vnni",
+     [] { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }},
+    {Level::avx512, "avx512", has_avx512},
+    {Level::avxvnni, "avxvnni", has_avxvnni},
     {Level::avx2, "avx2", [] { return __builtin_cpu_supports("avx2") != 0; }},
     {Level::baseline, "baseline", [] { return __builtin_cpu_supports("sse4.2") != 0; }},
 };
@@ -59,6 +79,8 @@ struct Choice {
 // takes longer than the narrower loops need for few elements.
 constexpr std::int64_t few = 4096;
 
+constexpr Level undecided{UINT8_MAX};  // above all others
+
 Level best_below(Level limit) {
   for (const Row& row : levels)
     if (row.level <= limit && row.runs_here()) return row.level;
@@ -70,15 +92,14 @@ Choice first_choice() {
     const Level level = find(wanted);
     return {level, level};
   }
-  return {best_below(Level::avx512), best_below(Level::avx2)};
+  return {best_below(undecided), best_below(Level::avx2)};
 }
 
-constexpr Choice undecided{Level{UINT8_MAX}, Level{UINT8_MAX}};
-std::atomic<Choice> chosen{undecided};
+std::atomic<Choice> chosen{Choice{undecided, undecided}};
 
 Choice choice() {
   Choice found = chosen.load(std::memory_order_relaxed);
-  if (found.level == undecided.level) {
+  if (found.level == undecided) {
     found = first_choice();
     chosen.store(found, std::memory_order_relaxed);
   }

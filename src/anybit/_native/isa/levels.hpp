@@ -14,12 +14,25 @@ namespace anybit {
 
 // What each level needs of the processor stands in levels.cpp, its compiler flags in
 // CMakeLists.txt.
-enum class Level : std::uint8_t { baseline, avx2, avx512 };
+enum class Level : std::uint8_t {
+  baseline,
+  avx2,
+  avx512,
+  // Further instructions for integers: what gains nothing by them is not compiled again.
+  avxvnni,
+  avx512vnni,
+  avx512vpopcnt,
+};
 #ifdef ANYBIT_X86_KERNELS
-inline constexpr int level_count = 3;
+inline constexpr int level_count = 6;
 #else
 inline constexpr int level_count = 1;
 #endif
+
+// Whose kernels serve a level where only vectors of floating-point numbers matter.
+constexpr Level without_integer_extensions(Level level) {
+  return level == Level::avxvnni ? Level::avx2 : level > Level::avx512 ? Level::avx512 : level;
+}
 
 std::string_view name_of(Level level);
 
@@ -35,7 +48,9 @@ Level level_for(const Tensor& tensor);
 void select_level(std::string_view name);
 
 // The kernels of one family for one level. Each family is a type whose object holds its kernels'
-// addresses; the file that is compiled once per level specializes this for Level::ANYBIT_ISA.
+// addresses; the file that is compiled once per level specializes this for Level::ANYBIT_ISA. A
+// family that has no kernels of its own for some levels says whose serve them, in
+// `static constexpr Level serving(Level)`.
 template <class Family, Level level>
 const Family& compiled();
 
@@ -43,7 +58,11 @@ const Family& compiled();
 template <class Family>
 const Family& kernels_of(Level level) {
   static constexpr auto all = []<int... each>(std::integer_sequence<int, each...>) {
-    return std::array{&compiled<Family, Level{each}>...};
+    const auto serving = [](Level level) {
+      if constexpr (requires { Family::serving(level); }) return Family::serving(level);
+      else return level;
+    };
+    return std::array{&compiled<Family, serving(Level{each})>...};
   }(std::make_integer_sequence<int, level_count>{});
   return all[static_cast<std::size_t>(level)]();
 }

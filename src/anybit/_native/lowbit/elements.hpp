@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "_native/isa/levels.hpp"
+
 namespace anybit::lowbit {
 
 // How a float32 becomes an index: by the thresholds that it reaches, which a guess can spare.
@@ -26,6 +28,8 @@ struct Levels {
 };
 
 struct ElementLoops {
+  static constexpr Level serving(Level level) { return without_integer_extensions(level); }
+
   // The indices of n numbers; whether one of them is NaN, whose index is any then.
   bool (*indices)(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to);
 

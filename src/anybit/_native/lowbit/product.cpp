@@ -2,210 +2,235 @@
 #include "product.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <vector>
+#include <map>
+
+#include "choice.hpp"
+#include "product_state.hpp"
 
 namespace anybit::lowbit {
 
 namespace {
 
-// Weight after weight in the order of the record.
-std::vector<std::int8_t> unpacked(const Product& product, std::int64_t count) {
-  std::vector<std::int8_t> weights(static_cast<std::size_t>(count));
-  std::size_t place = 0;
-  for (std::int8_t& weight : weights) {
-    std::size_t index = 0;
-    for (std::int64_t bit = 0; bit < product.weight_bits; ++bit, ++place)
-      index |= static_cast<std::size_t>(product.weights[place / 8] >> place % 8 & 1) << bit;
-    weight = static_cast<std::int8_t>(product.values[index]);
+using State = PackedProduct::State;
+
+bool reads_planes(const State& at) { return at.from.coding == Coding::planes; }
+
+// Which taps of a kernel lie inside the tensor, [first, last), for the windows of one axis: windows
+// with the same taps have the same class.
+struct AxisClasses {
+  std::vector<std::int32_t> of;  // each window
+  std::vector<std::pair<std::int64_t, std::int64_t>> taps;
+
+  AxisClasses(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
+              std::int64_t dilation, std::int64_t pad) {
+    std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> known;
+    for (std::int64_t window = 0; window < windows; ++window) {
+      const std::int64_t start = window * stride - pad;
+      const std::int64_t before = start < 0 ? (-start + dilation - 1) / dilation : 0;
+      const std::int64_t until = size > start ? (size - start + dilation - 1) / dilation : 0;
+      const std::int64_t last = std::min(kernel, until), first = std::min(before, last);
+      const auto [entry, is_new] =
+          known.try_emplace({first, last}, static_cast<std::int32_t>(known.size()));
+      if (is_new) taps.emplace_back(first, last);
+      of.push_back(entry->second);
+    }
   }
-  return weights;
-}
-
-template <class T>
-std::vector<T> copy(std::span<const T> values) {
-  return {values.begin(), values.end()};
-}
-
-struct OwnedStep {
-  Operation operation;
-  std::vector<float> operands;
+  // All windows in one class, whose taps all count.
+  AxisClasses(std::int64_t windows, std::int64_t kernel)
+      : of(static_cast<std::size_t>(windows)), taps{{0, kernel}} {}
 };
 
-float applied(Operation operation, float y, float c) {
-  switch (operation) {
-    case Operation::add:
-      return y + c;
-    case Operation::subtract:
-      return y - c;
-    case Operation::subtract_from:
-      return c - y;
-    case Operation::multiply:
-      return y * c;
-    case Operation::divide:
-      return y / c;
-    case Operation::maximum:
-      return y > c || std::isnan(y) ? y : c;
-    case Operation::minimum:
-      return y < c || std::isnan(y) ? y : c;
+// How the accumulator follows from the sum of a scheme, for a channel whose weights have the unit
+// `unit`: see `Scheme`. Indices in the border and behind the last channel are 0.
+struct Folding {
+  std::int64_t scale = 0;
+  std::int64_t everywhere = 0;  // a constant
+  std::int64_t inside = 0;      // times the sum of the weights inside the tensor
+  std::int64_t outside = 0;     // times that of those outside
+};
+
+Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
+  const std::int64_t low = at.source.lowest, step = at.source.step;
+  switch (at.scheme) {
+    case Scheme::dot8:
+    case Scheme::dot4:
+    case Scheme::dot2:
+    case Scheme::wide8:
+    case Scheme::depthwise:
+      return {step, 0, low, 0};
+    case Scheme::xor11:
+    case Scheme::xor12:
+    case Scheme::ternary11:
+    case Scheme::ternary12:
+      return {-step * unit, (reads_planes(at) ? 3 : 1) * step * unit * positive, low, 0};
+    case Scheme::signs12: {
+      // Behind the last channel an index of 0 counts as a sign, but meets no weight.
+      const std::int64_t words = (at.source.channels + 31) / 32;
+      const std::int64_t gaps =
+          (words * 32 - at.source.channels) * at.window.kernel_height * at.window.kernel_width;
+      return {-step * unit, -step * unit * gaps, low + step, step};
+    }
+    case Scheme::and21:
+    case Scheme::and22:
+      return {step * unit, 0, low, 0};
   }
-  return y;
+  return {};
+}
+
+// Only the low 32 bits matter: accumulators fit, and parts of them may not.
+std::int32_t wrapped(std::int64_t value) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(static_cast<std::uint64_t>(value)));
+}
+
+std::int64_t weight_sum(const Weights& weights, std::int64_t channel, std::int64_t tap) {
+  std::int64_t sum = 0;
+  for (std::int64_t i = 0; i < weights.inner; ++i) sum += weights.of(channel, tap)[i];
+  return sum;
+}
+
+void fold(State& at, const Weights& weights, const WeightForm& form, const Tail& tail) {
+  const Window& w = at.window;
+  const bool one_class =
+      at.source.lowest == 0 || (w.pad_top | w.pad_left | w.pad_bottom | w.pad_right) == 0;
+  const AxisClasses lines = one_class
+                                ? AxisClasses(at.target.height, w.kernel_height)
+                                : AxisClasses(at.source.height, at.target.height, w.kernel_height,
+                                              w.stride_height, w.dilation_height, w.pad_top);
+  const AxisClasses columns = one_class
+                                  ? AxisClasses(at.target.width, w.kernel_width)
+                                  : AxisClasses(at.source.width, at.target.width, w.kernel_width,
+                                                w.stride_width, w.dilation_width, w.pad_left);
+  at.line_class = lines.of;
+  at.column_class = columns.of;
+  at.column_classes = static_cast<std::int32_t>(columns.taps.size());
+  at.padded = (weights.channels + chunk_channels - 1) / chunk_channels * chunk_channels;
+  at.scales = Aligned<std::int32_t>(at.padded);
+  at.constants = Aligned<std::int32_t>(
+      at.padded * static_cast<std::int64_t>(lines.taps.size() * columns.taps.size()));
+  const auto* const thresholds = std::get_if<Thresholds>(&tail);
+  const bool two_bits = at.scheme == Scheme::and21 || at.scheme == Scheme::and22;
+  std::vector<std::int64_t> sums(static_cast<std::size_t>(weights.taps));
+  for (std::int64_t channel = 0; channel < weights.channels; ++channel) {
+    std::int64_t total = 0, positive = 0;
+    for (std::int64_t tap = 0; tap < weights.taps; ++tap) {
+      total += sums[static_cast<std::size_t>(tap)] = weight_sum(weights, channel, tap);
+      for (std::int64_t i = 0; i < weights.inner; ++i)
+        positive += weights.of(channel, tap)[i] > 0 ? 1 : 0;
+    }
+    const std::int64_t unit =
+        two_bits ? -form.set.front() / 2 : form.units[static_cast<std::size_t>(channel)];
+    const Folding folding = folding_of(at, unit, positive);
+    // Thresholds compare the accumulator times the direction.
+    const std::int64_t sign =
+        thresholds == nullptr ? 1 : thresholds->directions[static_cast<std::size_t>(channel)];
+    at.scales[channel] = wrapped(sign * folding.scale);
+    std::int64_t place = channel;
+    for (const auto& [first_line, last_line] : lines.taps)
+      for (const auto& [first_column, last_column] : columns.taps) {
+        std::int64_t inside = 0;
+        for (std::int64_t y = first_line; y < last_line; ++y)
+          for (std::int64_t x = first_column; x < last_column; ++x)
+            inside += sums[static_cast<std::size_t>(y * w.kernel_width + x)];
+        at.constants[place] = wrapped(sign * (folding.everywhere + folding.inside * inside +
+                                              folding.outside * (total - inside)));
+        place += at.padded;
+      }
+  }
+}
+
+// Panels never cross a chunk or a group.
+std::vector<PanelChannels> lay_panels(State& at, std::int64_t groups) {
+  const std::int64_t channels = at.target.channels, each = channels / groups;
+  const std::int64_t inner = at.source.channels / groups;
+  const bool depthwise = at.scheme == Scheme::depthwise;
+  std::vector<PanelChannels> panels;
+  for (std::int64_t chunk = 0; chunk < channels; chunk += chunk_channels) {
+    at.first_run.push_back(at.runs.size());
+    const std::int64_t end = std::min(channels, chunk + chunk_channels);
+    for (std::int64_t channel = chunk; channel < end;) {
+      const std::int64_t group = depthwise ? 0 : channel / each;
+      const std::int64_t last = depthwise ? end : std::min(end, (group + 1) * each);
+      PanelRun run;
+      run.panel = static_cast<std::int64_t>(panels.size());
+      run.channel = channel - chunk;
+      if (depthwise) run.source = channel;
+      else if (at.from.coding == Coding::bytes) run.source = group * inner;
+      else run.source = group * (inner / 32) * (reads_planes(at) ? 8 : 4);
+      for (; channel < last; channel += panels.back().count, ++run.panels)
+        panels.push_back(
+            {channel, static_cast<int>(std::min<std::int64_t>(panel_channels, last - channel))});
+      at.runs.push_back(run);
+    }
+  }
+  at.first_run.push_back(at.runs.size());
+  return panels;
+}
+
+// Runs of the window in memory; neighbouring taps of a line are one where nothing lies between.
+Runs lay_segments(State& at, std::int64_t groups) {
+  const Window& w = at.window;
+  const std::int64_t taps = w.kernel_height * w.kernel_width;
+  const bool joined = groups == 1 && w.dilation_width == 1 && at.scheme != Scheme::depthwise;
+  for (std::int64_t y = 0; y < w.kernel_height; ++y)
+    for (std::int64_t x = 0; x < (joined ? 1 : w.kernel_width); ++x)
+      at.segments.push_back(y * w.dilation_height * at.from.line +
+                            x * w.dilation_width * at.from.pixel);
+  const auto count = static_cast<std::int64_t>(at.segments.size());
+  return {count, taps / count};
+}
+
+std::unique_ptr<State> made(const ProductTask& task, const Storage& source, const Storage& target,
+                            FloatStrides floats, Level level) {
+  auto at = std::make_unique<State>();
+  const Product& product = *task.product;
+  at->source = task.source, at->target = task.target, at->window = product.window;
+  at->from = source, at->to = target, at->floats = floats;
+  at->to_floats = std::holds_alternative<Arithmetic>(product.tail);
+  const Weights weights(product, task.target.channels, task.source.channels);
+  const WeightForm form(weights);
+  at->scheme = scheme_for(task, form, source.coding, level);
+  at->kernels = &kernels_of<ProductKernels>(level);
+  const std::vector<PanelChannels> panels = lay_panels(*at, product.groups);
+  at->weights = packed(at->scheme, weights, form, lay_segments(*at, product.groups), panels);
+  fold(*at, weights, form, product.tail);
+  at->tail = tail_state(product.tail, task.target.channels, task.target.levels);
+  at->multiplications =
+      static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
+  return at;
 }
 
 }  // namespace
 
-struct PackedProduct::State {
-  Tensor source, target;
-  Window window;
-  std::int64_t groups = 1;
-  Storage from, to;
-  FloatStrides floats;
-  std::vector<std::int8_t> weights;
-  Tail tail;
-  std::vector<std::int32_t> integers[2];
-  std::vector<float> reals[2];
-  std::vector<std::uint8_t> entries;
-  std::vector<OwnedStep> steps;
-
-  State(const ProductTask& task, const Storage& from_, const Storage& to_, FloatStrides floats_)
-      : source(task.source),
-        target(task.target),
-        window(task.product->window),
-        groups(task.product->groups),
-        from(from_),
-        to(to_),
-        floats(floats_),
-        weights(unpacked(*task.product, target.channels * window.kernel_height *
-                                            window.kernel_width * source.channels / groups)),
-        tail(task.product->tail) {
-    if (auto* thresholds = std::get_if<Thresholds>(&tail)) {
-      integers[0] = copy(thresholds->directions), integers[1] = copy(thresholds->thresholds);
-      *thresholds = {integers[0], integers[1]};
-    } else if (auto* affine = std::get_if<Affine>(&tail)) {
-      reals[0] = copy(affine->gains), reals[1] = copy(affine->offsets);
-      *affine = {reals[0], reals[1]};
-    } else if (auto* table = std::get_if<Table>(&tail)) {
-      integers[0] = copy(table->first), entries = copy(table->entries);
-      *table = {integers[0], entries};
-    } else {
-      auto& arithmetic = std::get<Arithmetic>(tail);
-      reals[0] = copy(arithmetic.scales);
-      for (const Step& step : arithmetic.steps)
-        steps.push_back({step.kind(), copy(step.operands)});
-      arithmetic = {reals[0], {}};
-    }
-  }
-
-  std::int32_t sum(const std::byte* row, std::int64_t y, std::int64_t x,
-                   std::int64_t channel) const {
-    const std::int64_t inner = source.channels / groups;
-    const std::int64_t first = channel / (target.channels / groups) * inner;
-    const std::int8_t* weight =
-        &weights[static_cast<std::size_t>(channel * window.kernel_height * window.kernel_width * inner)];
-    std::int64_t sum = 0;
-    for (std::int64_t i = 0; i < window.kernel_height; ++i)
-      for (std::int64_t j = 0; j < window.kernel_width; ++j, weight += inner) {
-        const std::int64_t v = y * window.stride_height + i * window.dilation_height - window.pad_top;
-        const std::int64_t u = x * window.stride_width + j * window.dilation_width - window.pad_left;
-        if (v < 0 || v >= source.height || u < 0 || u >= source.width) continue;
-        const std::byte* const pixel = row + from.offset(v, u);
-        for (std::int64_t c = 0; c < inner; ++c)
-          sum += (source.lowest + source.step * take(from.coding, pixel, first + c)) * weight[c];
-      }
-    return static_cast<std::int32_t>(sum);
-  }
-
-  std::uint8_t index(std::int32_t sum, std::int64_t channel_) const {
-    const auto channel = static_cast<std::size_t>(channel_);
-    if (const auto* thresholds = std::get_if<Thresholds>(&tail)) {
-      const auto each = static_cast<std::size_t>(target.levels - 1);
-      int reached = 0;
-      for (std::size_t i = 0; i < each; ++i)
-        reached += sum * thresholds->directions[channel] >= thresholds->thresholds[channel * each + i];
-      return static_cast<std::uint8_t>(reached);
-    }
-    if (const auto* affine = std::get_if<Affine>(&tail)) {
-      const float y =
-          std::nearbyint(static_cast<float>(sum) * affine->gains[channel] + affine->offsets[channel]);
-      return static_cast<std::uint8_t>(
-          std::clamp(y, 0.0f, static_cast<float>(target.levels - 1)));
-    }
-    const auto& table = std::get<Table>(tail);
-    const std::size_t each = table.entries.size() / table.first.size();
-    return table.entries[channel * each + static_cast<std::size_t>(sum - table.first[channel])];
-  }
-
-  float real(std::int32_t sum, std::int64_t channel) const {
-    float y = static_cast<float>(sum) * reals[0][static_cast<std::size_t>(channel)];
-    for (const OwnedStep& step : steps)
-      y = applied(step.operation, y,
-                  step.operands[step.operands.size() == 1 ? 0 : static_cast<std::size_t>(channel)]);
-    return y;
-  }
-};
-
-Coding PackedProduct::wanted(const ProductTask& task, Level /*level*/) {
-  const std::int64_t inner = task.source.channels / task.product->groups;
-  if (task.product->groups > 1 && inner % 32 != 0) return Coding::bytes;
-  if (inner < 16 || task.product->weight_bits > 2) return Coding::bytes;
-  return task.source.levels <= 2   ? Coding::bits
-         : task.source.levels <= 4 ? Coding::planes
-                                   : Coding::bytes;
+Coding PackedProduct::wanted(const ProductTask& task, Level level) {
+  const Weights weights(*task.product, task.target.channels, task.source.channels);
+  return coding_for(task, WeightForm(weights), level);
 }
 
 PackedProduct::PackedProduct(const ProductTask& task, const Storage& source, const Storage& target,
-                             Level /*level*/)
-    : state_(std::make_unique<State>(task, source, target, FloatStrides{})) {}
+                             Level level)
+    : state_(made(task, source, target, {}, level)) {}
 
 PackedProduct::PackedProduct(const ProductTask& task, const Storage& source, FloatStrides target,
-                             Level /*level*/)
-    : state_(std::make_unique<State>(task, source, Storage{}, target)) {}
+                             Level level)
+    : state_(made(task, source, {}, target, level)) {}
 
 PackedProduct::~PackedProduct() = default;
 PackedProduct::PackedProduct(PackedProduct&&) noexcept = default;
 
-namespace {
-
-template <class Element>
-void each_pixel(const Part& part, std::int64_t width, Element&& element) {
-  for (std::int64_t row = part.first_row; row < part.last_row; ++row)
-    for (std::int64_t y = part.first_line; y < part.last_line; ++y)
-      for (std::int64_t x = 0; x < width; ++x) element(row, y, x);
+std::string_view PackedProduct::kernel() const {
+  constexpr std::string_view names[scheme_count] = {"dot8",    "dot4",  "dot2",      "wide8",
+                                                    "xor11",   "xor12", "ternary11", "ternary12",
+                                                    "signs12", "and21", "and22",     "depthwise"};
+  return names[static_cast<std::size_t>(state_->scheme)];
 }
-
-}  // namespace
-
-void PackedProduct::run(const std::byte* source, std::byte* target, const Part& part) const {
-  const State& at = *state_;
-  std::vector<std::uint8_t> indices(
-      static_cast<std::size_t>(part.last_channel - part.first_channel));
-  each_pixel(part, at.target.width, [&](std::int64_t row, std::int64_t y, std::int64_t x) {
-    for (std::int64_t c = part.first_channel; c < part.last_channel; ++c)
-      indices[static_cast<std::size_t>(c - part.first_channel)] =
-          at.index(at.sum(source + row * at.from.row, y, x, c), c);
-    put_run(at.to.coding, target + row * at.to.row + at.to.offset(y, x), part.first_channel,
-            indices.data(), static_cast<std::int64_t>(indices.size()));
-  });
-}
-
-void PackedProduct::run(const std::byte* source, float* target, const Part& part) const {
-  const State& at = *state_;
-  each_pixel(part, at.target.width, [&](std::int64_t row, std::int64_t y, std::int64_t x) {
-    for (std::int64_t c = part.first_channel; c < part.last_channel; ++c)
-      target[row * at.floats.row + (y * at.target.width + x) * at.floats.pixel +
-             c * at.floats.channel] = at.real(at.sum(source + row * at.from.row, y, x, c), c);
-  });
-}
-
-std::string_view PackedProduct::kernel() const { return "plain"; }
 
 std::int64_t PackedProduct::bytes() const {
-  return static_cast<std::int64_t>(state_->weights.size());
+  const State& at = *state_;
+  return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
+                                   at.scales.bytes() + at.tail.thresholds.bytes() +
+                                   at.tail.entries.size());
 }
 
-std::int64_t PackedProduct::multiplications() const {
-  const auto weights = static_cast<std::int64_t>(state_->weights.size());
-  return weights * state_->target.height * state_->target.width;
-}
+std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }
 
 }  // namespace anybit::lowbit

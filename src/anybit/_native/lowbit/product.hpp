@@ -12,8 +12,8 @@
 namespace anybit::lowbit {
 
 // What a product gives: indices of a tensor, or float32 that lie apart by these strides, in floats.
-// The strides of a port in the order height x width x channels are {elements, channels, 1}, those of
-// channels x height x width {elements, 1, height * width}.
+// The strides of a port in the order height x width x channels are {elements, channels, 1}, those
+// of channels x height x width {elements, 1, height * width}.
 struct FloatStrides {
   std::int64_t row = 0, pixel = 0, channel = 0;
 };
@@ -57,8 +57,9 @@ class PackedProduct {
   std::int64_t bytes() const;
   std::int64_t multiplications() const;
 
- private:
   struct State;
+
+ private:
   std::unique_ptr<State> state_;
 };
 

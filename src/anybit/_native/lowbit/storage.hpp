@@ -20,6 +20,13 @@
 
 namespace anybit::lowbit {
 
+// Kernels are compiled once per instruction set: what they call must not be shared by the linker.
+#if defined(__GNUC__)
+#define ANYBIT_INLINE [[gnu::always_inline]] inline
+#else
+#define ANYBIT_INLINE inline
+#endif
+
 static_assert(std::endian::native == std::endian::little, "words of bits are read as bytes, too");
 
 enum class Coding : std::uint8_t {
@@ -71,19 +78,22 @@ void clear_border(const Storage& storage, std::byte* tensor, std::int64_t first,
 // Everything becomes 0 there: what `put` needs before it, unless the coding is bytes.
 inline void clear(const Storage& storage, std::byte* tensor, std::int64_t first,
                   std::int64_t last) {
-  std::memset(tensor + first * storage.row, 0, static_cast<std::size_t>((last - first) * storage.row));
+  std::memset(tensor + first * storage.row, 0,
+              static_cast<std::size_t>((last - first) * storage.row));
 }
 
-inline std::uint32_t word_at(const std::byte* at) {
+ANYBIT_INLINE std::uint32_t word_at(const std::byte* at) {
   std::uint32_t word;
   std::memcpy(&word, at, sizeof word);
   return word;
 }
 
-inline void store_word(std::byte* at, std::uint32_t word) { std::memcpy(at, &word, sizeof word); }
+ANYBIT_INLINE void store_word(std::byte* at, std::uint32_t word) {
+  std::memcpy(at, &word, sizeof word);
+}
 
 // The index of a channel.
-inline std::uint8_t take(Coding coding, const std::byte* pixel, std::int64_t channel) {
+ANYBIT_INLINE std::uint8_t take(Coding coding, const std::byte* pixel, std::int64_t channel) {
   const auto bit = [&](std::int64_t word) { return word_at(pixel + word * 4) >> channel % 32 & 1; };
   switch (coding) {
     case Coding::bytes:
@@ -96,8 +106,9 @@ inline std::uint8_t take(Coding coding, const std::byte* pixel, std::int64_t cha
   return static_cast<std::uint8_t>(bit(channel / 32 * 2) | bit(channel / 32 * 2 + 1) << 1);
 }
 
-// Sets the index of a channel, which was 0 if the coding is not bytes. Threads must not share words.
-inline void put(Coding coding, std::byte* pixel, std::int64_t channel, std::uint8_t index) {
+// Sets the index of a channel, which was 0 if the coding is not bytes. Threads must not share
+// words.
+ANYBIT_INLINE void put(Coding coding, std::byte* pixel, std::int64_t channel, std::uint8_t index) {
   const auto set = [&](std::int64_t word, std::uint32_t bit) {
     std::byte* const at = pixel + word * 4;
     store_word(at, word_at(at) | (bit & 1) << channel % 32);
@@ -115,20 +126,20 @@ inline void put(Coding coding, std::byte* pixel, std::int64_t channel, std::uint
 }
 
 // 8 bytes that are 0 or 1 as bits, the first as the lowest.
-inline std::uint32_t packed_eight(std::uint64_t bytes) {
+ANYBIT_INLINE std::uint32_t packed_eight(std::uint64_t bytes) {
   return static_cast<std::uint32_t>((bytes & 0x0101010101010101u) * 0x0102040810204080u >> 56);
 }
 
 // The reverse of it.
-inline std::uint64_t spread_eight(std::uint32_t bits) {
+ANYBIT_INLINE std::uint64_t spread_eight(std::uint32_t bits) {
   const std::uint64_t copies = (bits & 0xffu) * 0x0101010101010101u & 0x8040201008040201u;
   return (copies + 0x7f7f7f7f7f7f7f7fu) >> 7 & 0x0101010101010101u;
 }
 
 // Writes the indices of channels [first, first + count): first is a multiple of 32, and so is count
 // unless the last channel is among them. Bits behind the last one become 0.
-inline void put_run(Coding coding, std::byte* pixel, std::int64_t first,
-                    const std::uint8_t* indices, std::int64_t count) {
+ANYBIT_INLINE void put_run(Coding coding, std::byte* pixel, std::int64_t first,
+                           const std::uint8_t* indices, std::int64_t count) {
   if (coding == Coding::bytes) {
     std::memcpy(pixel + first, indices, static_cast<std::size_t>(count));
     return;
@@ -155,8 +166,8 @@ inline void put_run(Coding coding, std::byte* pixel, std::int64_t first,
 }
 
 // Reads the indices of channels [first, first + count), first being a multiple of 32.
-inline void take_run(Coding coding, const std::byte* pixel, std::int64_t first,
-                     std::uint8_t* indices, std::int64_t count) {
+ANYBIT_INLINE void take_run(Coding coding, const std::byte* pixel, std::int64_t first,
+                            std::uint8_t* indices, std::int64_t count) {
   if (coding == Coding::bytes) {
     std::memcpy(indices, pixel + first, static_cast<std::size_t>(count));
     return;

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// SSE4 (x86-64-v2).
+#pragma once
+#include <immintrin.h>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+struct Sse4Base {
+  using Vector = __m128i;  // 4 lanes of 32 bits
+  static constexpr int lanes = 4, registers = 16;
+  static Vector zero() { return _mm_setzero_si128(); }
+  static Vector load(const void* at) { return _mm_load_si128(static_cast<const Vector*>(at)); }
+  static void store(void* at, Vector v) { _mm_storeu_si128(static_cast<Vector*>(at), v); }
+  static Vector broadcast(const void* at) {
+    std::int32_t word;
+    std::memcpy(&word, at, sizeof word);
+    return _mm_set1_epi32(word);
+  }
+  static Vector add(Vector a, Vector b) { return _mm_add_epi32(a, b); }
+  static Vector sub(Vector a, Vector b) { return _mm_sub_epi32(a, b); }
+  static Vector bit_and(Vector a, Vector b) { return _mm_and_si128(a, b); }
+  static Vector bit_xor(Vector a, Vector b) { return _mm_xor_si128(a, b); }
+  static Vector and_xor(Vector p, Vector a, Vector b) { return bit_and(p, bit_xor(a, b)); }
+  static Vector without_xor(Vector a, Vector b, Vector c) {
+    return _mm_andnot_si128(a, bit_xor(b, c));
+  }
+  using Table = __m128i;
+  static Table table(const std::int8_t* entries) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(entries));
+  }
+  template <int shift, int bits>
+  static Vector look_up(Table table, Vector packed) {
+    const Vector codes = shift == 0 ? packed : _mm_srli_epi16(packed, shift);
+    return _mm_shuffle_epi8(table, bit_and(codes, _mm_set1_epi8((1 << bits) - 1)));
+  }
+  static Vector even_u8(Vector a) { return bit_and(a, _mm_set1_epi16(255)); }
+  static Vector odd_u8(Vector a) { return _mm_srli_epi16(a, 8); }
+  static Vector even_s8(Vector a) { return odd_s8(_mm_slli_epi16(a, 8)); }
+  static Vector odd_s8(Vector a) { return _mm_srai_epi16(a, 8); }
+  static Vector dot16(Vector sum, Vector a, Vector b) { return add(sum, _mm_madd_epi16(a, b)); }
+  // Ones per byte, added to sums of 8 bits: at most 31 steps of 8.
+  static Vector count(Vector sum, Vector bits) {
+    const Vector ones = _mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    const Vector low = _mm_set1_epi8(15);
+    const Vector a = _mm_shuffle_epi8(ones, bit_and(bits, low));
+    const Vector b = _mm_shuffle_epi8(ones, bit_and(_mm_srli_epi16(bits, 4), low));
+    return _mm_add_epi8(_mm_add_epi8(sum, a), b);
+  }
+};
+
+// Bits: sums of 8 bits.
+struct Sse4Bits : Sse4Base {
+  static constexpr bool narrow = true;
+  static Vector widened(Vector sum) {
+    return _mm_madd_epi16(_mm_maddubs_epi16(sum, _mm_set1_epi8(1)), _mm_set1_epi16(1));
+  }
+};
+
+// u8 x s8 as sums of 16-bit pairs, which saturate: 2 max|a| max|w| <= 32767.
+struct Sse4 : Sse4Base {
+  static constexpr bool narrow = false;
+  static Vector dot(Vector sum, Vector u8, Vector s8) {
+    const Vector pairs = _mm_maddubs_epi16(u8, s8);
+    return _mm_add_epi32(sum, _mm_madd_epi16(pairs, _mm_set1_epi16(1)));
+  }
+};
+
+}  // namespace

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one step along K does, for every pair of weight and activation kinds.
+//
+// A scheme says how many 32-bit words of A (one pixel) and how many packed vectors of B (16, 8 or 4
+// channels) a step reads, how many phases it has that share the packed vectors, how many sums an
+// output needs, and what is added in a phase. K per step is 32 / bits of A's codes per word times
+// the phases. What the sums mean stands at `Scheme` in product_kernels.hpp.
+#pragma once
+#include <cstdint>
+
+#include "unroll.hpp"
+
+namespace {
+
+// What most schemes have in common: operands are what was loaded.
+template <class Isa, int words_, int vectors_, int sums_>
+struct Plain {
+  using Vector = typename Isa::Vector;
+  static constexpr int words = words_, vectors = vectors_, phases = 1, sums = sums_;
+  static constexpr int operands_a = words, operands_b = vectors;
+  [[gnu::always_inline]] explicit Plain(const std::int8_t*) {}
+  [[gnu::always_inline]] static void expand(const Vector (&word)[words], Vector (&row)[words]) {
+    unroll<words>([&](auto w) __attribute__((always_inline)) { row[w] = word[w]; });
+  }
+  template <int phase>
+  [[gnu::always_inline]] void unpack(const Vector (&packed)[vectors], Vector (&b)[vectors]) const {
+    unroll<vectors>([&](auto v) __attribute__((always_inline)) { b[v] = packed[v]; });
+  }
+  [[gnu::always_inline]] static Vector result(const Vector (&sum)[sums]) {
+    static_assert(sums == 1);
+    return sum[0];
+  }
+};
+
+template <class Isa>
+struct Dot8 : Plain<Isa, 1, 1, 1> {  // 4 k per step
+  using Vector = typename Isa::Vector;
+  using Plain<Isa, 1, 1, 1>::Plain;
+  [[gnu::always_inline]] static void step(Vector (&sum)[1], const Vector (&a)[1],
+                                          const Vector (&b)[1]) {
+    sum[0] = Isa::dot(sum[0], a[0], b[0]);
+  }
+};
+
+// Any u8 x s8 by 16-bit products: even and odd bytes apart.
+template <class Isa>
+struct Wide8 : Plain<Isa, 1, 1, 1> {
+  using Vector = typename Isa::Vector;
+  using Plain<Isa, 1, 1, 1>::Plain;
+  static constexpr int operands_a = 2, operands_b = 2;
+  [[gnu::always_inline]] static void expand(const Vector (&word)[1], Vector (&row)[2]) {
+    row[0] = Isa::even_u8(word[0]);
+    row[1] = Isa::odd_u8(word[0]);
+  }
+  template <int phase>
+  [[gnu::always_inline]] void unpack(const Vector (&packed)[1], Vector (&b)[2]) const {
+    b[0] = Isa::even_s8(packed[0]);
+    b[1] = Isa::odd_s8(packed[0]);
+  }
+  [[gnu::always_inline]] static void step(Vector (&sum)[1], const Vector (&a)[2],
+                                          const Vector (&b)[2]) {
+    sum[0] = Isa::dot16(Isa::dot16(sum[0], a[0], b[0]), a[1], b[1]);
+  }
+};
+
+// Weights of 4 or 2 bits in a byte: the code of phase p at bit p * bits. A table gives their
+// values, so that any 16 (4) values will do.
+template <class Isa, int bits>
+struct DotPacked : Dot8<Isa> {
+  using Vector = typename Isa::Vector;
+  static constexpr int phases = 8 / bits;
+  typename Isa::Table values;
+  [[gnu::always_inline]] explicit DotPacked(const std::int8_t* entries)
+      : Dot8<Isa>(entries), values(Isa::table(entries)) {}
+  template <int phase>
+  [[gnu::always_inline]] void unpack(const Vector (&packed)[1], Vector (&b)[1]) const {
+    b[0] = Isa::template look_up<phase * bits, bits>(values, packed[0]);
+  }
+};
+template <class Isa>
+using Dot4 = DotPacked<Isa, 4>;
+template <class Isa>
+using Dot2 = DotPacked<Isa, 2>;
+
+// The ones of the low plane and twice those of the high one.
+template <class Isa>
+[[gnu::always_inline]] inline typename Isa::Vector weighted(typename Isa::Vector low,
+                                                            typename Isa::Vector high) {
+  return Isa::add(low, Isa::add(high, high));
+}
+
+// Mismatches of each plane of A with one plane of B.
+template <class Isa, int planes>
+struct Xor : Plain<Isa, planes, 1, planes> {
+  using Vector = typename Isa::Vector;
+  using Plain<Isa, planes, 1, planes>::Plain;
+  [[gnu::always_inline]] static void step(Vector (&sum)[planes], const Vector (&a)[planes],
+                                          const Vector (&b)[1]) {
+    unroll<planes>([&](auto p) __attribute__((always_inline)) {
+      sum[p] = Isa::count(sum[p], Isa::bit_xor(a[p], b[0]));
+    });
+  }
+  [[gnu::always_inline]] static Vector result(const Vector (&sum)[planes]) {
+    if constexpr (planes == 1) return sum[0];
+    else return weighted<Isa>(sum[0], sum[1]);
+  }
+};
+template <class Isa>
+using Xor11 = Xor<Isa, 1>;
+template <class Isa>
+using Xor12 = Xor<Isa, 2>;
+
+// B's planes are "not zero" and "positive".
+template <class Isa, int planes>
+struct Ternary : Plain<Isa, planes, 2, planes> {
+  using Vector = typename Isa::Vector;
+  using Plain<Isa, planes, 2, planes>::Plain;
+  [[gnu::always_inline]] static void step(Vector (&sum)[planes], const Vector (&a)[planes],
+                                          const Vector (&b)[2]) {
+    unroll<planes>([&](auto p) __attribute__((always_inline)) {
+      sum[p] = Isa::count(sum[p], Isa::and_xor(b[0], a[p], b[1]));
+    });
+  }
+  [[gnu::always_inline]] static Vector result(const Vector (&sum)[planes]) {
+    if constexpr (planes == 1) return sum[0];
+    else return weighted<Isa>(sum[0], sum[1]);
+  }
+};
+template <class Isa>
+using Ternary11 = Ternary<Isa, 1>;
+template <class Isa>
+using Ternary12 = Ternary<Isa, 2>;
+
+// Indices 0, 1, 2 are the signs -1, 0, 1: the low plane is "zero", the high one "positive".
+template <class Isa>
+struct Signs12 : Plain<Isa, 2, 1, 1> {
+  using Vector = typename Isa::Vector;
+  using Plain<Isa, 2, 1, 1>::Plain;
+  [[gnu::always_inline]] static void step(Vector (&sum)[1], const Vector (&a)[2],
+                                          const Vector (&b)[1]) {
+    sum[0] = Isa::count(sum[0], Isa::without_xor(a[0], a[1], b[0]));
+  }
+  [[gnu::always_inline]] static Vector result(const Vector (&sum)[1]) {
+    return Isa::add(sum[0], sum[0]);
+  }
+};
+
+// B's second plane counts -2.
+template <class Isa, int planes>
+struct And : Plain<Isa, planes, 2, 2 * planes> {
+  using Vector = typename Isa::Vector;
+  using Plain<Isa, planes, 2, 2 * planes>::Plain;
+  [[gnu::always_inline]] static void step(Vector (&sum)[2 * planes], const Vector (&a)[planes],
+                                          const Vector (&b)[2]) {
+    unroll<planes>([&](auto p) __attribute__((always_inline)) {
+      sum[2 * p] = Isa::count(sum[2 * p], Isa::bit_and(a[p], b[0]));
+      sum[2 * p + 1] = Isa::count(sum[2 * p + 1], Isa::bit_and(a[p], b[1]));
+    });
+  }
+  [[gnu::always_inline]] static Vector result(const Vector (&sum)[2 * planes]) {
+    const auto of_plane = [&](int p) __attribute__((always_inline)) {
+      return Isa::sub(sum[2 * p], Isa::add(sum[2 * p + 1], sum[2 * p + 1]));
+    };
+    if constexpr (planes == 1) return of_plane(0);
+    else return weighted<Isa>(of_plane(0), of_plane(1));
+  }
+};
+template <class Isa>
+using And21 = And<Isa, 1>;
+template <class Isa>
+using And22 = And<Isa, 2>;
+
+}  // namespace

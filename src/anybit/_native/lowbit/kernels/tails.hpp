@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of the sums of a chunk of channels while they are in the nearest cache.
+#pragma once
+#include "_native/lowbit/product_kernels.hpp"
+#include "lanes.hpp"
+
+namespace {
+
+using anybit::lowbit::chunk_channels;
+using anybit::lowbit::Coding;
+using anybit::lowbit::few_levels;
+using anybit::lowbit::Operation;
+using anybit::lowbit::TailBlock;
+using anybit::lowbit::TailStep;
+
+// The accumulators of a panel; `lane` is its first channel in the chunk.
+[[gnu::always_inline]] inline Lanes accumulators(const TailBlock& at, int pixel, int lane) {
+  return (read<Lanes>(at.sums + pixel * at.stride + lane) + at.addends[pixel]) *
+             read<Lanes>(at.scales + lane) +
+         read<Lanes>(at.constants[pixel] + at.first_channel + lane);
+}
+
+// Bits of a panel that are channels.
+[[gnu::always_inline]] inline std::uint32_t present(const TailBlock& at, int lane) {
+  const int left = at.channels - lane;
+  return left >= lane_count ? 0xffffu : (1u << left) - 1;
+}
+
+[[gnu::always_inline]] inline void store_half(std::byte* at, std::uint32_t bits) {
+  const auto half = static_cast<std::uint16_t>(bits);
+  std::memcpy(at, &half, sizeof half);
+}
+
+// Calls panel(pixel, lane) for all; then the upper half of the last word of bits has no panel where
+// the number of panels is odd.
+template <class Panel>
+[[gnu::always_inline]] inline void each_panel(const TailBlock& at, Panel&& panel) {
+  for (int pixel = 0; pixel < at.count; ++pixel)
+    for (int lane = 0; lane < at.channels; lane += lane_count) panel(pixel, lane);
+}
+
+[[gnu::always_inline]] inline bool ends_in_half_word(const TailBlock& at) {
+  return (at.channels - 1) % 32 < 16;
+}
+
+// A chunk's indices to where they belong. `index(pixel, lane)` gives those of a panel.
+template <class Index>
+[[gnu::always_inline]] inline void store_indices(const TailBlock& at, Index&& index) {
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    std::byte* const target = at.targets[pixel];
+    if (at.coding == Coding::bytes) {
+      int lane = 0;
+      for (; lane + lane_count <= at.channels; lane += lane_count)
+        write(target + lane, index(pixel, lane));
+      if (lane < at.channels) {
+        const ByteLanes last = index(pixel, lane);
+        std::memcpy(target + lane, &last, static_cast<std::size_t>(at.channels - lane));
+      }
+    } else {
+      alignas(64) std::uint8_t indices[chunk_channels];
+      for (int lane = 0; lane < at.channels; lane += lane_count)
+        write(indices + lane, index(pixel, lane));
+      anybit::lowbit::put_run(at.coding, target, 0, indices, at.channels);
+    }
+  }
+}
+
+void to_bits(const TailBlock& at) {
+  each_panel(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    store_half(at.targets[pixel] + lane / 8,
+               reached(accumulators(at, pixel, lane), read<Lanes>(at.thresholds + lane)) &
+                   present(at, lane));
+  });
+  if (ends_in_half_word(at))
+    for (int pixel = 0; pixel < at.count; ++pixel)
+      store_half(at.targets[pixel] + at.channels / 32 * 4 + 2, 0);
+}
+
+// Of three or four levels: a missing third threshold is one that nothing reaches.
+void to_planes(const TailBlock& at) {
+  each_panel(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    const Lanes sum = accumulators(at, pixel, lane);
+    const std::int32_t* const thresholds = at.thresholds + lane * (at.levels - 1);
+    const std::uint32_t one = reached(sum, read<Lanes>(thresholds)),
+                        two = reached(sum, read<Lanes>(thresholds + lane_count));
+    const std::uint32_t three =
+        at.levels == 4 ? reached(sum, read<Lanes>(thresholds + 2 * lane_count)) : 0;
+    std::byte* const target = at.targets[pixel] + lane / 32 * 8 + lane % 32 / 8;
+    store_half(target, (one ^ two ^ three) & present(at, lane));
+    store_half(target + 4, two & present(at, lane));
+  });
+  if (ends_in_half_word(at))
+    for (int pixel = 0; pixel < at.count; ++pixel) {
+      std::byte* const word = at.targets[pixel] + at.channels / 32 * 8;
+      store_half(word + 2, 0);
+      store_half(word + 6, 0);
+    }
+}
+
+void thresholds(const TailBlock& at) {
+  if (at.coding == Coding::bits && at.levels == 2) return to_bits(at);
+  if (at.coding == Coding::planes && at.levels >= 3) return to_planes(at);
+  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    const Lanes sum = accumulators(at, pixel, lane);
+    const std::int32_t* threshold = at.thresholds + lane * (at.levels - 1);
+    Lanes count = {};
+    for (int i = 1; i < at.levels; ++i, threshold += lane_count)
+      count = counted(count, sum, read<Lanes>(threshold));
+    return narrowed(count);
+  });
+}
+
+// Without branches: each step halves what is left of 256 thresholds.
+void many_thresholds(const TailBlock& at) {
+  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    const Lanes sum = accumulators(at, pixel, lane);
+    ByteLanes index;
+    for (int i = 0; i < lane_count; ++i) {
+      const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane + i} * 256;
+      int count = 0;
+      for (int half = 128; half > 0; half /= 2)
+        count += sum[i] >= thresholds[count + half - 1] ? half : 0;
+      index[i] = static_cast<std::uint8_t>(count < at.levels ? count : at.levels - 1);
+    }
+    return index;
+  });
+}
+
+// Numbers from 0 to 255 to the nearest integers, ties to even: 2^23 has a last bit of 1.
+[[gnu::always_inline]] inline Lanes nearest(const Reals& y) {
+  const Reals shifted = y + 8388608.0f;
+  return read<Lanes>(&shifted) & 0xff;
+}
+
+void affine(const TailBlock& at) {
+  const Reals top = Reals{} + static_cast<float>(at.levels - 1);
+  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    const Reals sum = __builtin_convertvector(accumulators(at, pixel, lane), Reals);
+    Reals y = sum * read<Reals>(at.gains + lane);
+    y = y + read<Reals>(at.offsets + lane);
+    // Saturated first: the bounds are integers, so the order does not matter.
+    y = y > 0.0f ? y : Reals{};
+    y = y < top ? y : top;
+    return narrowed(nearest(y));
+  });
+}
+
+void table(const TailBlock& at) {
+  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    const Lanes sum = accumulators(at, pixel, lane);
+    ByteLanes index = {};
+    for (int i = 0; i < lane_count && lane + i < at.channels; ++i)
+      index[i] = at.entries[at.first[lane + i] + sum[i]];
+    return index;
+  });
+}
+
+[[gnu::always_inline]] inline Reals applied(Operation operation, const Reals& y, const Reals& c) {
+  switch (operation) {
+    case Operation::add:
+      return y + c;
+    case Operation::subtract:
+      return y - c;
+    case Operation::subtract_from:
+      return c - y;
+    case Operation::multiply:
+      return y * c;
+    case Operation::divide:
+      return y / c;
+    case Operation::maximum:
+      return (y > c) | (y != y) ? y : c;
+    case Operation::minimum:
+      return (y < c) | (y != y) ? y : c;
+  }
+  return y;
+}
+
+void arithmetic(const TailBlock& at) {
+  each_panel(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    Reals y = __builtin_convertvector(accumulators(at, pixel, lane), Reals);
+    y = y * read<Reals>(at.gains + lane);
+    for (int i = 0; i < at.step_count; ++i)
+      y = applied(at.steps[i].operation, y, read<Reals>(at.steps[i].operands + lane));
+    float* const target = at.floats[pixel] + lane * at.float_channel;
+    const int left = at.channels - lane;
+    if (at.float_channel == 1 && left >= lane_count) return write(target, y);
+    for (int i = 0; i < lane_count && i < left; ++i) target[i * at.float_channel] = y[i];
+  });
+}
+
+}  // namespace

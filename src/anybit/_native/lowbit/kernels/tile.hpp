@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// One tile of sums: `rows` pixels times `panels` times 16 channels, held in registers.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "_native/lowbit/product_kernels.hpp"
+#include "unroll.hpp"
+
+namespace {
+
+using anybit::lowbit::panel_channels;
+using anybit::lowbit::SumBlock;
+
+constexpr int vector_block = 64;  // bytes of a packed vector: 16 channels of 32 bits
+
+// Adds up over all segments and steps, and stores sums[row][16 * panel + channel]. Loops are over
+// compile-time indices (unroll.hpp), so that all sums are registers.
+template <class Isa, template <class> class SchemeOf, int rows, int panels>
+[[gnu::noinline]] void tile(const SumBlock& at, const std::byte* const* pixels, const std::byte* b,
+                            std::int32_t* out) {
+  using Scheme = SchemeOf<Isa>;
+  using Vector = typename Isa::Vector;
+  constexpr int words = Scheme::words, vectors = Scheme::vectors, sums = Scheme::sums;
+  constexpr int parts = panel_channels / Isa::lanes;  // registers per panel
+  constexpr int columns = panels * parts;
+  const Scheme scheme(at.values);
+  const auto each_sum = [](auto&& f) __attribute__((always_inline)) {
+    unroll<rows>([&](auto i) __attribute__((always_inline)) {
+      unroll<columns>([&](auto j) __attribute__((always_inline)) {
+        unroll<sums>([&](auto s) __attribute__((always_inline)) { f(i, j, s); });
+      });
+    });
+  };
+  Vector sum[rows][columns][sums];
+  each_sum([&](auto i, auto j, auto s)
+               __attribute__((always_inline)) { sum[i][j][s] = Isa::zero(); });
+
+  const std::byte* a[rows];
+  unroll<rows>([&](auto i) __attribute__((always_inline)) { a[i] = pixels[i]; });
+  const std::ptrdiff_t panel = at.panel;
+  const auto run = [&](std::ptrdiff_t offset, int steps) __attribute__((always_inline)) {
+    for (int k = 0; k < steps; ++k) {
+      unroll<Scheme::phases>([&](auto phase) __attribute__((always_inline)) {
+        Vector row[rows][Scheme::operands_a], column[columns][Scheme::operands_b];
+        const auto load_row = [&](auto i) __attribute__((always_inline)) {
+          Vector word[words];
+          unroll<words>([&](auto w) __attribute__((always_inline)) {
+            word[w] = Isa::broadcast(a[i] + offset + (phase * words + w) * 4);
+          });
+          scheme.expand(word, row[i]);
+        };
+        const auto load_column = [&](auto j) __attribute__((always_inline)) {
+          Vector packed[vectors];
+          unroll<vectors>([&](auto v) __attribute__((always_inline)) {
+            packed[v] = Isa::load(b + j / parts * panel + v * vector_block +
+                                  j % parts * (vector_block / parts));
+          });
+          scheme.template unpack<phase>(packed, column[j]);
+        };
+        // The operands of the shorter side stay in registers, those of the other come one by one.
+        constexpr bool hold_columns = columns * Scheme::operands_b <= rows * Scheme::operands_a;
+        if constexpr (hold_columns) {
+          unroll<columns>(load_column);
+          unroll<rows>([&](auto i) __attribute__((always_inline)) {
+            load_row(i);
+            unroll<columns>([&](auto j) __attribute__((always_inline)) {
+              scheme.step(sum[i][j], row[i], column[j]);
+            });
+          });
+        } else {
+          unroll<rows>(load_row);
+          unroll<columns>([&](auto j) __attribute__((always_inline)) {
+            load_column(j);
+            unroll<rows>([&](auto i) __attribute__((always_inline)) {
+              scheme.step(sum[i][j], row[i], column[j]);
+            });
+          });
+        }
+      });
+      offset += Scheme::phases * words * 4;
+      b += vectors * vector_block;
+    }
+  };
+
+  if constexpr (!Isa::narrow) {
+    for (int segment = 0; segment < at.segment_count; ++segment)
+      run(at.segments[segment], at.steps);
+  } else {
+    // The wide sums are in memory while the narrow ones are in registers.
+    alignas(64) Vector wide[rows][columns][sums];
+    each_sum([&](auto i, auto j, auto s)
+                 __attribute__((always_inline)) { wide[i][j][s] = Isa::zero(); });
+    for (int segment = 0; segment < at.segment_count; ++segment) {
+      const std::ptrdiff_t offset = at.segments[segment];
+      for (int k = 0; k < at.steps; k += at.narrow_steps) {
+        run(offset + std::ptrdiff_t{k} * (Scheme::phases * words * 4),
+            std::min(at.narrow_steps, at.steps - k));
+        each_sum([&](auto i, auto j, auto s) __attribute__((always_inline)) {
+          wide[i][j][s] = Isa::add(wide[i][j][s], Isa::widened(sum[i][j][s]));
+          sum[i][j][s] = Isa::zero();
+        });
+      }
+    }
+    each_sum([&](auto i, auto j, auto s)
+                 __attribute__((always_inline)) { sum[i][j][s] = wide[i][j][s]; });
+  }
+  unroll<rows>([&](auto i) __attribute__((always_inline)) {
+    unroll<columns>([&](auto j) __attribute__((always_inline)) {
+      Isa::store(out + i * at.stride + j * Isa::lanes, Scheme::result(sum[i][j]));
+    });
+  });
+}
+
+// The sums of a block of pixels and neighbouring panels, tile by tile: the weights of a tile stay
+// near while all pixels pass.
+template <class Isa, template <class> class SchemeOf, int most_rows, int most_panels,
+          int single_panels>
+void sums(const SumBlock& at) {
+  const auto some_rows =
+      [&]<int rows, int panels>(const std::byte* b, int& pixel, std::int32_t* out)
+          __attribute__((always_inline)) {
+            for (; pixel + rows <= at.count; pixel += rows)
+              tile<Isa, SchemeOf, rows, panels>(at, at.pixels + pixel, b, out + pixel * at.stride);
+          };
+  const auto some_panels = [&]<int panels>(int panel) __attribute__((always_inline)) {
+    const std::byte* const b = at.weights + panel * at.panel;
+    std::int32_t* const out = at.sums + panel * panel_channels;
+    int pixel = 0;
+    some_rows.template operator()<most_rows, panels>(b, pixel, out);
+    if constexpr (most_rows > 4) some_rows.template operator()<4, panels>(b, pixel, out);
+    if constexpr (most_rows > 2) some_rows.template operator()<2, panels>(b, pixel, out);
+    some_rows.template operator()<1, panels>(b, pixel, out);
+  };
+  int panel = 0;
+  if (at.count == 1) {
+    int pixel = 0;
+    for (; panel + single_panels <= at.panels; panel += single_panels, pixel = 0)
+      some_rows.template operator()<1, single_panels>(at.weights + panel * at.panel, pixel,
+                                                      at.sums + panel * panel_channels);
+  }
+  for (; panel + most_panels <= at.panels; panel += most_panels)
+    some_panels.template operator()<most_panels>(panel);
+  if constexpr (most_panels > 2)
+    for (; panel + 2 <= at.panels; panel += 2) some_panels.template operator()<2>(panel);
+  if constexpr (most_panels > 1)
+    for (; panel < at.panels; ++panel) some_panels.template operator()<1>(panel);
+}
+
+}  // namespace

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of products take: plain data, filled in by product.cpp. One family per level.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "program.hpp"
+#include "storage.hpp"
+
+namespace anybit::lowbit {
+
+// Channels of a panel of weights: 16 lanes of 32 bits, whatever registers there are.
+inline constexpr int panel_channels = 16;
+
+// How indices meet weights; q is an index, w a weight, sums are over K. Names of bit schemes end in
+// the numbers of planes, of the weights and of the activations.
+enum class Scheme : std::uint8_t {
+  dot8,       // sum of q * w, w in bytes
+  dot4,       // w are indices of 4 bits into a table of 16
+  dot2,       // w are indices of 2 bits into a table of 4
+  wide8,      // dot8 where no instruction has products wide enough
+  xor11,      // w is -v or v: ones of q ^ (w > 0)
+  xor12,      // the same for each plane of q, the second twice
+  ternary11,  // w is -v, 0 or v: ones of (w != 0) & (q ^ (w > 0))
+  ternary12,
+  signs12,  // w is -v or v, q - 1 is -1, 0 or 1: twice the ones where (q - 1) * w < 0
+  and21,    // w is v * (m0 - 2 m1): ones of q & m0, less twice those of q & m1
+  and22,
+  depthwise,  // groups of one channel; w in bytes, channel by channel
+};
+inline constexpr int scheme_count = 12;
+
+constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
+
+// A block of pixels times neighbouring panels.
+struct SumBlock {
+  const std::byte* const* pixels;  // where the window of each pixel begins
+  int count;
+  const std::byte* weights;  // of the first panel
+  std::ptrdiff_t panel;      // bytes from one panel to the next
+  int panels;
+  const std::ptrdiff_t* segments;  // runs of the window in memory, from its beginning
+  int segment_count;
+  int steps;                  // per segment
+  int narrow_steps;           // so many until narrow sums must be widened
+  const std::int8_t* values;  // 16 weights that indices stand for
+  std::int32_t* sums;         // [pixel][stride]
+  std::ptrdiff_t stride;
+};
+
+// Tails work on [pixel][channel] of a chunk, channels beginning at a multiple of 64.
+inline constexpr int chunk_channels = 64;
+
+struct TailStep {
+  Operation operation;
+  const float* operands;  // per channel
+};
+
+// accumulator = (sum + addend) * scale + constant; arrays are those of the chunk, padded to panels.
+struct TailBlock {
+  const std::int32_t* sums;
+  std::ptrdiff_t stride;
+  int count;
+  int channels;
+  const std::int32_t* scales;
+  const std::int32_t* const* constants;  // per pixel: its class's at channel 0
+  std::ptrdiff_t first_channel;          // of the chunk, for the constants
+  const std::int32_t* addends;           // per pixel
+
+  std::byte* const* targets;  // per pixel: at the first channel of the chunk
+  Coding coding;
+  int levels;
+
+  const std::int32_t* thresholds;  // [panel][threshold][16], or [channel][256] where there are many
+  const float* gains;              // or scales of Arithmetic
+  const float* offsets;
+  const std::int64_t* first;  // per channel: where its table begins, less its first accumulator
+  const std::uint8_t* entries;
+  const TailStep* steps;
+  int step_count;
+  float* const* floats;  // per pixel
+  std::ptrdiff_t float_channel;
+};
+
+enum class TailKind : std::uint8_t { thresholds, many_thresholds, affine, table, arithmetic };
+
+// Up to so many levels, thresholds are compared one by one.
+inline constexpr int few_levels = 17;
+
+struct ProductKernels {
+  // Whether `dot8` and the packed ones are exact for indices and weights up to these.
+  bool (*dot_is_exact)(int largest_index, int largest_weight);
+  // A scheme that this level has none for is null.
+  std::array<void (*)(const SumBlock&), scheme_count> sums;
+  std::array<void (*)(const TailBlock&), 5> tails;
+};
+
+}  // namespace anybit::lowbit

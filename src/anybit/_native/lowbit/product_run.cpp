@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
+
+#include "product.hpp"
+#include "product_state.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+using State = PackedProduct::State;
+
+// So many pixels at a time: their sums stay in the nearest cache.
+constexpr int most_pixels = 32;
+
+// The pixels of a block, and what of them depends on where they lie.
+struct Pixels {
+  int count = 0;
+  const std::byte* windows[most_pixels];
+  const std::int32_t* constants[most_pixels];
+  std::byte* targets[most_pixels];
+  float* floats[most_pixels];
+  std::int32_t addends[most_pixels] = {};
+};
+
+// Walks over the target's pixels of a part.
+class Walk {
+ public:
+  Walk(const State& at, const Part& part, const std::byte* source, std::byte* target, float* floats)
+      : at_(at),
+        part_(part),
+        source_(source),
+        target_(target),
+        floats_(floats),
+        row_(part.first_row),
+        line_(part.first_line) {
+    done_ = part.first_row >= part.last_row || part.first_line >= part.last_line;
+    if (!done_) begin_line();
+  }
+
+  bool next(Pixels& pixels) {
+    pixels.count = 0;
+    while (!done_ && pixels.count < most_pixels) {
+      const auto here = static_cast<int>(
+          std::min<std::int64_t>(most_pixels - pixels.count, at_.target.width - column_));
+      for (int i = 0; i < here; ++i, ++column_, window_ += window_step_, ++pixels.count) {
+        pixels.windows[pixels.count] = window_;
+        pixels.constants[pixels.count] =
+            constants_ + at_.column_class[static_cast<std::size_t>(column_)] * at_.padded;
+        pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
+        pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
+      }
+      if (column_ == at_.target.width) end_line();
+    }
+    return pixels.count > 0;
+  }
+
+ private:
+  void begin_line() {
+    const Window& w = at_.window;
+    window_step_ = w.stride_width * at_.from.pixel;
+    window_ = source_ + row_ * at_.from.row +
+              at_.from.offset(line_ * w.stride_height - w.pad_top, -w.pad_left);
+    line_target_ = target_ + row_ * at_.to.row + at_.to.offset(line_, 0);
+    line_floats_ = floats_ + row_ * at_.floats.row + line_ * at_.target.width * at_.floats.pixel;
+    constants_ = at_.constants.data() +
+                 at_.line_class[static_cast<std::size_t>(line_)] * at_.column_classes * at_.padded;
+    column_ = 0;
+  }
+
+  void end_line() {
+    if (++line_ == part_.last_line) {
+      line_ = part_.first_line;
+      if (++row_ == part_.last_row) done_ = true;
+    }
+    if (!done_) begin_line();
+  }
+
+  const State& at_;
+  const Part& part_;
+  const std::byte* const source_;
+  std::byte* const target_;
+  float* const floats_;
+  std::int64_t row_, line_, column_ = 0;
+  bool done_ = false;
+  std::ptrdiff_t window_step_ = 0;
+  const std::byte* window_ = nullptr;
+  std::byte* line_target_ = nullptr;
+  float* line_floats_ = nullptr;
+  const std::int32_t* constants_ = nullptr;
+};
+
+// Less the number of activations of the window that are not 0, the gaps behind the last channel
+// included: the low plane of planes says "zero".
+std::int32_t less_signs(const State& at, const std::byte* window) {
+  std::int32_t zeros = 0;
+  const std::int64_t words = at.weights.steps;
+  for (const std::ptrdiff_t segment : at.segments)
+    for (std::int64_t i = 0; i < words; ++i)
+      zeros += std::popcount(word_at(window + segment + i * 8));
+  return zeros -
+         static_cast<std::int32_t>(words * 32 * static_cast<std::int64_t>(at.segments.size()));
+}
+
+TailBlock tail_block(const State& at) {
+  TailBlock block{};
+  block.coding = at.to.coding;
+  block.levels = static_cast<int>(at.target.levels);
+  block.entries = at.tail.entries.data();
+  block.steps = at.tail.steps.data();
+  block.step_count = static_cast<int>(at.tail.steps.size());
+  block.float_channel = at.floats.channel;
+  return block;
+}
+
+void run_part(const State& at, const Part& part, const std::byte* source, std::byte* target,
+              float* floats) {
+  const auto sums = at.kernels->sums[static_cast<std::size_t>(at.scheme)];
+  const auto tail = at.kernels->tails[static_cast<std::size_t>(at.tail.kind)];
+  // Panels at the end of a group are written whole, before the next group.
+  constexpr std::ptrdiff_t stride = chunk_channels + panel_channels;
+  alignas(64) std::int32_t scratch[most_pixels * stride];
+  const std::byte* windows[most_pixels];
+  std::byte* targets[most_pixels];
+  float* outputs[most_pixels];
+
+  SumBlock sum{windows,
+               0,
+               nullptr,
+               at.weights.panel,
+               0,
+               at.segments.data(),
+               static_cast<int>(at.segments.size()),
+               at.weights.steps,
+               31,
+               at.weights.values,
+               scratch,
+               stride};
+  TailBlock then = tail_block(at);
+  then.sums = scratch, then.stride = stride, then.targets = targets, then.floats = outputs;
+  std::vector<TailStep> steps = at.tail.steps;
+  then.steps = steps.data();
+
+  Pixels pixels;
+  Walk walk(at, part, source, target, floats);
+  while (walk.next(pixels)) {
+    sum.count = then.count = pixels.count;
+    if (at.scheme == Scheme::signs12)
+      for (int i = 0; i < pixels.count; ++i) pixels.addends[i] = less_signs(at, pixels.windows[i]);
+    then.constants = pixels.constants, then.addends = pixels.addends;
+    for (std::int64_t channel = part.first_channel; channel < part.last_channel;
+         channel += chunk_channels) {
+      const auto chunk = static_cast<std::size_t>(channel / chunk_channels);
+      for (std::size_t r = at.first_run[chunk]; r < at.first_run[chunk + 1]; ++r) {
+        const PanelRun& run = at.runs[r];
+        for (int i = 0; i < pixels.count; ++i) windows[i] = pixels.windows[i] + run.source;
+        sum.weights = at.weights.bytes.data() + run.panel * at.weights.panel;
+        sum.panels = run.panels;
+        sum.sums = scratch + run.channel;
+        sums(sum);
+      }
+      then.channels =
+          static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
+      then.first_channel = channel;
+      then.scales = at.scales.data() + channel;
+      const std::int64_t each = at.tail.kind == TailKind::many_thresholds ? 256 : then.levels - 1;
+      then.thresholds = at.tail.thresholds.data() + channel * each;
+      then.gains = at.tail.gains.data() + channel;
+      then.offsets = at.tail.offsets.data() + channel;
+      then.first = at.tail.first.data() + channel;
+      for (std::size_t i = 0; i < steps.size(); ++i)
+        steps[i].operands = at.tail.steps[i].operands + channel;
+      const std::int64_t place = at.to.coding == Coding::bytes    ? channel
+                                 : at.to.coding == Coding::planes ? channel / 4
+                                                                  : channel / 8;
+      for (int i = 0; i < pixels.count; ++i) {
+        targets[i] = pixels.targets[i] + place;
+        outputs[i] = pixels.floats[i] + channel * at.floats.channel;
+      }
+      tail(then);
+    }
+  }
+}
+
+}  // namespace
+
+void PackedProduct::run(const std::byte* source, std::byte* target, const Part& part) const {
+  run_part(*state_, part, source, target, nullptr);
+}
+
+void PackedProduct::run(const std::byte* source, float* target, const Part& part) const {
+  run_part(*state_, part, source, nullptr, target);
+}
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a packed product is made of. Filled in once, by product.cpp; read by product_run.cpp.
+#pragma once
+
+#include <vector>
+
+#include "product.hpp"
+#include "product_kernels.hpp"
+#include "weights.hpp"
+
+namespace anybit::lowbit {
+
+// Neighbouring panels of one chunk that read the same source channels.
+struct PanelRun {
+  std::ptrdiff_t source = 0;  // bytes from the beginning of a pixel
+  std::int64_t panel = 0;     // the first one
+  int panels = 0;
+  std::int64_t channel = 0;  // in the chunk
+};
+
+// Constants for everything behind the sums. Arrays are per channel, padded to whole chunks.
+struct TailState {
+  TailKind kind = TailKind::thresholds;
+  Aligned<std::int32_t> thresholds;
+  Aligned<float> gains, offsets;
+  Aligned<std::int64_t> first;
+  std::vector<std::uint8_t> entries;
+  std::vector<Aligned<float>> operands;
+  std::vector<TailStep> steps;
+};
+
+TailState tail_state(const Tail& tail, std::int64_t channels, std::int64_t levels);
+
+struct PackedProduct::State {
+  Tensor source, target;
+  Window window;
+  Storage from, to;
+  FloatStrides floats;
+  bool to_floats = false;
+
+  Scheme scheme = Scheme::dot8;
+  const ProductKernels* kernels = nullptr;
+  std::vector<std::ptrdiff_t> segments;
+  PackedWeights weights;
+  std::vector<PanelRun> runs;          // chunk by chunk
+  std::vector<std::size_t> first_run;  // of each chunk, and the end
+
+  // accumulator = (sum + the pixel's addend) * scale + constant of the pixel's class.
+  Aligned<std::int32_t> scales;
+  Aligned<std::int32_t> constants;  // [class][padded channels]
+  std::int64_t padded = 0;
+  std::vector<std::int32_t> line_class, column_class;  // of the target's lines and columns
+  std::int32_t column_classes = 1;
+
+  TailState tail;
+  std::int64_t multiplications = 0;
+};
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "product_state.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+std::int64_t whole_chunks(std::int64_t channels) {
+  return (channels + chunk_channels - 1) / chunk_channels * chunk_channels;
+}
+
+Aligned<float> per_channel(Floats values, std::int64_t channels) {
+  Aligned<float> all(whole_chunks(channels));
+  for (std::int64_t i = 0; i < channels; ++i)
+    all[i] = values[values.size() == 1 ? 0 : static_cast<std::size_t>(i)];
+  return all;
+}
+
+void fill(TailState& to, const Thresholds& tail, std::int64_t channels, std::int64_t levels) {
+  const std::int64_t each = levels - 1, padded = whole_chunks(channels);
+  const auto threshold = [&](std::int64_t channel, std::int64_t i) {
+    return tail.thresholds[static_cast<std::size_t>(channel * each + i)];
+  };
+  if (levels <= few_levels) {
+    to.kind = TailKind::thresholds;
+    to.thresholds = Aligned<std::int32_t>(padded * each);
+    for (std::int64_t channel = 0; channel < channels; ++channel)
+      for (std::int64_t i = 0; i < each; ++i)
+        to.thresholds[(channel / panel_channels * each + i) * panel_channels +
+                      channel % panel_channels] = threshold(channel, i);
+    return;
+  }
+  to.kind = TailKind::many_thresholds;
+  to.thresholds = Aligned<std::int32_t>(padded * 256);
+  for (std::int64_t channel = 0; channel < padded; ++channel)
+    for (std::int64_t i = 0; i < 256; ++i)
+      to.thresholds[channel * 256 + i] = channel < channels && i < each
+                                             ? threshold(channel, i)
+                                             : std::numeric_limits<std::int32_t>::max();
+}
+
+void fill(TailState& to, const Affine& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::affine;
+  to.gains = per_channel(tail.gains, channels);
+  to.offsets = per_channel(tail.offsets, channels);
+}
+
+void fill(TailState& to, const Table& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::table;
+  to.entries.assign(tail.entries.begin(), tail.entries.end());
+  to.first = Aligned<std::int64_t>(whole_chunks(channels));
+  const auto each = static_cast<std::int64_t>(tail.entries.size()) / channels;
+  for (std::int64_t channel = 0; channel < channels; ++channel)
+    to.first[channel] = channel * each - tail.first[static_cast<std::size_t>(channel)];
+}
+
+void fill(TailState& to, const Arithmetic& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::arithmetic;
+  to.gains = per_channel(tail.scales, channels);
+  for (const Step& step : tail.steps) {
+    to.operands.push_back(per_channel(step.operands, channels));
+    to.steps.push_back({step.kind(), to.operands.back().data()});
+  }
+}
+
+}  // namespace
+
+TailState tail_state(const Tail& tail, std::int64_t channels, std::int64_t levels) {
+  TailState state;
+  std::visit([&](const auto& each) { fill(state, each, channels, levels); }, tail);
+  return state;
+}
+
+}  // namespace anybit::lowbit

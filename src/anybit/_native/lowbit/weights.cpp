@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace anybit::lowbit {
+
+Weights::Weights(const Product& product, std::int64_t channels_, std::int64_t source_channels)
+    : channels(channels_),
+      taps(product.window.kernel_height * product.window.kernel_width),
+      inner(source_channels / product.groups) {
+  values.resize(static_cast<std::size_t>(channels * taps * inner));
+  std::size_t place = 0;
+  for (std::int8_t& value : values) {
+    std::size_t index = 0;
+    for (std::int64_t bit = 0; bit < product.weight_bits; ++bit, ++place)
+      index |= static_cast<std::size_t>(product.weights[place / 8] >> place % 8 & 1) << bit;
+    value = static_cast<std::int8_t>(product.values[index]);
+  }
+}
+
+WeightForm::WeightForm(const Weights& weights) {
+  bool seen[256] = {};
+  const std::int64_t each = weights.taps * weights.inner;
+  units.resize(static_cast<std::size_t>(weights.channels));
+  for (std::int64_t channel = 0; channel < weights.channels; ++channel) {
+    const std::int8_t* const own = weights.of(channel);
+    int lowest = 0, highest = 0;
+    for (std::int64_t i = 0; i < each; ++i) {
+      seen[own[i] + 128] = true;
+      lowest = std::min<int>(lowest, own[i]);
+      highest = std::max<int>(highest, own[i]);
+    }
+    const int unit = std::max(highest, -lowest);
+    units[static_cast<std::size_t>(channel)] = unit;
+    largest = std::max(largest, unit);
+    for (std::int64_t i = 0; i < each; ++i) {
+      const int magnitude = std::abs(own[i]);
+      bipolar = bipolar && magnitude == unit;
+      ternary = ternary && (magnitude == unit || magnitude == 0);
+    }
+  }
+  seen[128] = true;
+  for (int value = -128; value < 128; ++value)
+    if (seen[value + 128]) set.push_back(static_cast<std::int8_t>(value));
+  // 0, v, -2 v and -v for one v.
+  const int unit = -set.front() / 2;
+  for (const int value : set)
+    two_bits = two_bits && unit > 0 &&
+               (value == 0 || value == unit || value == -2 * unit || value == -unit);
+}
+
+namespace {
+
+int bits_of_index(Scheme scheme) {
+  return scheme == Scheme::dot4 ? 4 : scheme == Scheme::dot2 ? 2 : 8;
+}
+
+// Weights in bytes, or their indices in 4 or 2 bits: a step is [16 channels][4 bytes], and each
+// byte has the indices of its phases.
+class DotPacker {
+ public:
+  DotPacker(Scheme scheme, const WeightForm& form, PackedWeights& to)
+      : to_(to), bits_(bits_of_index(scheme)) {
+    for (std::size_t i = 0; i < 256; ++i) indices_[i] = static_cast<std::uint8_t>(i - 128);
+    if (bits_ < 8)
+      for (std::size_t i = 0; i < form.set.size(); ++i) {
+        to.values[i] = form.set[i];
+        indices_[form.set[i] + 128] = static_cast<std::uint8_t>(i);
+      }
+  }
+  int k_per_step() const { return 32 / bits_; }
+
+  // k counts within a run and may be behind its end, where weights are 0.
+  void put(std::byte* run, int lane, std::int64_t k, int weight) const {
+    const std::int64_t step = k / k_per_step(), phase = k % k_per_step() / 4;
+    std::byte& at = run[step * 64 + lane * 4 + k % 4];
+    at |= static_cast<std::byte>(indices_[weight + 128] << phase * bits_);
+  }
+
+ private:
+  PackedWeights& to_;
+  const int bits_;
+  std::uint8_t indices_[256];
+};
+
+// Planes of bits: a step is [plane][16 channels][32 bits].
+int planes_of(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::xor11:
+    case Scheme::xor12:
+    case Scheme::signs12:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+std::uint32_t plane_bits(Scheme scheme, int weight, int unit, int two_bit_unit) {
+  switch (scheme) {
+    case Scheme::ternary11:
+    case Scheme::ternary12:
+      return (weight != 0 ? 1u : 0u) | (weight > 0 ? 2u : 0u);
+    case Scheme::and21:
+    case Scheme::and22:
+      return static_cast<std::uint32_t>(weight / two_bit_unit) & 3;
+    default:
+      return unit > 0 && weight > 0 ? 1 : 0;
+  }
+}
+
+void pack_bits(Scheme scheme, const Weights& weights, const WeightForm& form, const Runs& runs,
+               const std::vector<PanelChannels>& panels, PackedWeights& to) {
+  const int planes = planes_of(scheme), unit = -form.set.front() / 2;
+  const std::int64_t words = (weights.inner + 31) / 32;
+  to.steps = static_cast<int>(runs.taps * words);
+  to.panel = runs.count * to.steps * planes * 64;
+  to.bytes = Aligned<std::byte>(to.panel * static_cast<std::int64_t>(panels.size()));
+  for (std::size_t p = 0; p < panels.size(); ++p)
+    for (int lane = 0; lane < panels[p].count; ++lane) {
+      const std::int64_t channel = panels[p].first + lane;
+      for (std::int64_t tap = 0; tap < weights.taps; ++tap)
+        for (std::int64_t c = 0; c < weights.inner; ++c) {
+          const std::uint32_t bits =
+              plane_bits(scheme, weights.of(channel, tap)[c],
+                         form.units[static_cast<std::size_t>(channel)], unit);
+          for (int plane = 0; plane < planes; ++plane) {
+            std::byte* const at = to.bytes.data() + static_cast<std::int64_t>(p) * to.panel +
+                                  ((tap * words + c / 32) * planes + plane) * 64 + lane * 4;
+            store_word(at, word_at(at) | (bits >> plane & 1) << c % 32);
+          }
+        }
+    }
+}
+
+void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, const Runs& runs,
+               const std::vector<PanelChannels>& panels, PackedWeights& to) {
+  const DotPacker packer(scheme, form, to);
+  const std::int64_t length = runs.taps * weights.inner, each = packer.k_per_step();
+  to.steps = static_cast<int>((length + each - 1) / each);
+  to.panel = runs.count * to.steps * 64;
+  to.bytes = Aligned<std::byte>(to.panel * static_cast<std::int64_t>(panels.size()));
+  for (std::size_t p = 0; p < panels.size(); ++p)
+    for (int lane = 0; lane < panel_channels; ++lane)
+      for (std::int64_t run = 0; run < runs.count; ++run) {
+        std::byte* const at =
+            to.bytes.data() + static_cast<std::int64_t>(p) * to.panel + run * to.steps * 64;
+        const bool present = lane < panels[p].count;
+        for (std::int64_t k = 0; k < to.steps * each; ++k)
+          packer.put(
+              at, lane, k,
+              present && k < length ? weights.of(panels[p].first + lane)[run * length + k] : 0);
+      }
+}
+
+void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& panels,
+                    PackedWeights& to) {
+  to.panel = weights.taps * panel_channels;
+  to.bytes = Aligned<std::byte>(to.panel * static_cast<std::int64_t>(panels.size()));
+  for (std::size_t p = 0; p < panels.size(); ++p)
+    for (int lane = 0; lane < panels[p].count; ++lane)
+      for (std::int64_t tap = 0; tap < weights.taps; ++tap)
+        to.bytes[static_cast<std::int64_t>(p) * to.panel + tap * panel_channels + lane] =
+            static_cast<std::byte>(*weights.of(panels[p].first + lane, tap));
+}
+
+}  // namespace
+
+PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
+                     const Runs& runs, const std::vector<PanelChannels>& panels) {
+  PackedWeights to;
+  if (scheme == Scheme::depthwise) pack_depthwise(weights, panels, to);
+  else if (is_dot(scheme)) pack_dots(scheme, weights, form, runs, panels, to);
+  else pack_bits(scheme, weights, form, runs, panels, to);
+  return to;
+}
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of a product: taken from the program, looked at, and packed for a kernel.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "product_kernels.hpp"
+#include "program.hpp"
+
+namespace anybit::lowbit {
+
+// Zeroed memory on a boundary of `alignment` that ends with `slack`.
+template <class T>
+class Aligned {
+ public:
+  Aligned() = default;
+  explicit Aligned(std::int64_t size)
+      : size_(size), data_(static_cast<T*>(::operator new[](bytes() + slack, boundary))) {
+    std::memset(static_cast<void*>(data_.get()), 0, bytes() + slack);
+  }
+  T* data() const { return data_.get(); }
+  T& operator[](std::int64_t i) const { return data_.get()[i]; }
+  std::int64_t size() const { return size_; }
+  std::size_t bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
+
+ private:
+  static constexpr std::align_val_t boundary{static_cast<std::size_t>(alignment)};
+  struct Delete {
+    void operator()(T* data) const { ::operator delete[](data, boundary); }
+  };
+  std::int64_t size_ = 0;
+  std::unique_ptr<T[], Delete> data_;
+};
+
+// In the order target channel, kernel row, kernel column, source channel of the group.
+struct Weights {
+  std::vector<std::int8_t> values;
+  std::int64_t channels = 0, taps = 0, inner = 0;  // inner: source channels of a group
+
+  Weights(const Product& product, std::int64_t channels, std::int64_t source_channels);
+  const std::int8_t* of(std::int64_t channel) const { return &values[index(channel, 0)]; }
+  const std::int8_t* of(std::int64_t channel, std::int64_t tap) const {
+    return &values[index(channel, tap)];
+  }
+
+ private:
+  std::size_t index(std::int64_t channel, std::int64_t tap) const {
+    return static_cast<std::size_t>((channel * taps + tap) * inner);
+  }
+};
+
+// What a kernel may make use of. `unit` is the v of a channel in the schemes for bits.
+struct WeightForm {
+  bool bipolar = true, ternary = true, two_bits = true;  // as xor, ternary and and2 need them
+  std::vector<int> units;                                // largest magnitude of each channel
+  std::vector<std::int8_t> set;                          // the different weights, and 0
+  int largest = 0;
+
+  explicit WeightForm(const Weights& weights);
+};
+
+// How the K of an output lies in memory: so many runs of `length` source channels each, a run being
+// as many taps as touch one another.
+struct Runs {
+  std::int64_t count = 1, taps = 1;  // per run
+};
+
+struct PackedWeights {
+  Aligned<std::byte> bytes;
+  std::ptrdiff_t panel = 0;
+  int steps = 0;
+  std::int8_t values[16] = {};
+};
+
+// `panels` says which channels each panel has: its first one, and how many.
+struct PanelChannels {
+  std::int64_t first = 0;
+  int count = 0;
+};
+
+PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
+                     const Runs& runs, const std::vector<PanelChannels>& panels);
+
+}  // namespace anybit::lowbit
