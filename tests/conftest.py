@@ -29,7 +29,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture
 def isas() -> Iterator[list[str]]:
-    """The instruction sets of this processor, to be set by the test."""
+    """The instruction sets of this processor that element-wise kernels are compiled for."""
     before = _core.isa()
     available = []
     for isa in ("baseline", "avx2", "avx512"):
