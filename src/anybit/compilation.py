@@ -80,9 +80,7 @@ def compile(
     """
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _guarantee(guarantee)
-    model = read_copy(source)
-    apply(model, source, InlineFunctions(), Normalize(), StandardLayout())
-    apply(model, source, FoldConstants(operators=False), InferShapes())
+    model = _prepared(source)
     found = plan(model, weakest, input_ranges, progress)
     whole = _engine(model, found.regions, where)
     report = Report(found.layers, tuple(region.program for region in found.regions))
@@ -90,6 +88,19 @@ def compile(
     if whole is not None:
         return Compiled(whole, compiled, report)
     return Compiled(RuntimeEngine(compiled, where), compiled, report)
+
+
+def exposed(source: Source) -> ir.Model:
+    """The compiled model, with all tensors of codes as further results of its regions."""
+    return rewritten(plan(_prepared(source), Guarantee.BOUNDED, exposed=True))
+
+
+def _prepared(source: Source) -> ir.Model:
+    """A copy as the compiler takes it: one spelling, scales folded, weights not."""
+    model = read_copy(source)
+    apply(model, source, InlineFunctions(), Normalize(), StandardLayout())
+    apply(model, source, FoldConstants(operators=False), InferShapes())
+    return model
 
 
 def _guarantee(name: str) -> Guarantee:

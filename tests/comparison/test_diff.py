@@ -115,7 +115,7 @@ def test_the_optimizer_merges_nodes() -> None:
 
 
 def test_unknown_and_missing_runners(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match=r"one of anybit, onnxruntime, .* got 'tensorrt'"):
+    with pytest.raises(ModelError, match=r"one of anybit, compiled, .* got 'tensorrt'"):
         diff(layers(), runners=("anybit", "tensorrt"))
 
     def missing(name: str) -> Any:

@@ -2,11 +2,14 @@
 """Compiled models give what the float graph gives, and say what became of each layer."""
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from places import MODELS
 
 import anybit
 from anybit.lowbit.layers import Guarantee
+from anybit.onnxruntime import library_path
 
 pytestmark = pytest.mark.skipif(not MODELS.exists(), reason="the shared models are missing")
 
@@ -62,3 +65,54 @@ def test_nan_is_refused_where_the_graph_keeps_it():
 def test_a_class_is_one_of_three():
     with pytest.raises(anybit.ModelError, match="exact, certified, bounded, got 'true'"):
         anybit.compile(MODELS / "TFC_1W1A.onnx", guarantee="true")
+
+
+@pytest.mark.parametrize("name", ["qkeras_jettagging", "mobilenet_w4a4", "cnv_1w1a"])
+def test_saved_files_run_as_they_were_compiled(tmp_path, name):
+    compiled = anybit.compile(MODELS / f"{name}.onnx")
+    path = tmp_path / "fast.onnx"
+    compiled.save(path)
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto)
+    assert [node.op_type for node in proto.graph.node].count("IntegerNetwork") == 1
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(library_path())
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    x = rows_of(name, 3)
+    for row in x[:, None]:
+        (wanted,) = compiled.run(row).values()
+        (got,) = session.run(None, {session.get_inputs()[0].name: row})
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_an_exact_region_between_floats_is_the_float_graph():
+    path = MODELS / "qkeras_jettagging.onnx"
+    compiled = anybit.compile(path)
+    assert compiled.report.coverage == "3 of 4 layers, 75.9 % of MACs"
+    assert compiled.report.layers[0].reason == "its input 'global_in' is not quantized"
+    x = rows_of("qkeras_jettagging", 200)
+    wanted, got = anybit.load(path).run(x), compiled.run(x)
+    np.testing.assert_array_equal(got["global_out"], wanted["global_out"])
+
+
+@pytest.mark.parametrize(
+    "name", ["TFC_1W1A", "TFC_2W2A", "cnv_1w1a", "qkeras_jettagging", "mobilenet_w4a4"]
+)
+def test_all_tensors_of_codes_are_those_of_the_float_graph(name):
+    found = anybit.diff(
+        MODELS / f"{name}.onnx", inputs=rows_of(name, 0), runners=("anybit", "compiled")
+    )
+    codes = [tensor for tensor in found.tensors if tensor.steps is not None]
+    assert len(codes) >= 3
+    assert not any(tensor.differing for tensor in codes)
+
+
+def test_layers_of_a_weaker_class_stay_float():
+    compiled = anybit.compile(MODELS / "mobilenet_w4a4.onnx", guarantee="certified")
+    classes = compiled.report.guarantees
+    assert set(classes) == {Guarantee.CERTIFIED}
+    refused = [layer for layer in compiled.report.layers if layer.guarantee is None]
+    assert any("only certified was asked for" in layer.reason for layer in refused)
+    x = rows_of("mobilenet_w4a4", 2)
+    wanted = anybit.load(MODELS / "mobilenet_w4a4.onnx").run(x)["linear"]
+    np.testing.assert_array_equal(compiled.run(x)["linear"], wanted)

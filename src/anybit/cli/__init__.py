@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import anybit
-from anybit.cli import check, clean, convert, diff, info, run
+from anybit.cli import check, clean, compile, convert, diff, info, run
 from anybit.errors import ModelError
 from anybit.text import problem, shown
 
@@ -25,6 +25,7 @@ app.command()(check.check)
 app.command()(clean.clean)
 app.command()(convert.convert)
 app.command()(diff.diff)
+app.command()(compile.compile)
 
 
 def _show_version(wanted: bool) -> None:

@@ -102,7 +102,7 @@ def diff(
     if as_json:
         print(_json(found), end="")
     else:
-        _show(found, show_all)
+        show(found, show_all)
     raise typer.Exit(0 if found.equal else 1)
 
 
@@ -132,7 +132,7 @@ def _sides(
     return first, second, (names[0], names[-1])
 
 
-def _show(found: Difference, show_all: bool) -> None:
+def show(found: Difference, show_all: bool) -> None:
     console = stdout()
     for side, name in (("A", found.a), ("B", found.b)):
         console.print(Text(f"{side}  {shown(name)}"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a graph to its regions, and to the graph in which each is one node."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -10,6 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
 from anybit.lowbit.layers import Guarantee, Layer
+from anybit.lowbit.network import Network
 from anybit.lowbit.planning import Memory, Refused
 from anybit.lowbit.regions import Walk
 from anybit.lowbit.wanted import wanted_codes
@@ -40,10 +41,13 @@ def plan(
     guarantee: Guarantee,
     ranges: Mapping[str, Carrier] | None = None,
     progress: Callable[[float], None] | None = None,
+    *,
+    exposed: bool = False,
 ) -> Plan:
     """The regions of a normalized model whose scales are folded and whose weights are not.
 
-    The model is changed: its constants are folded.
+    The model is changed: its constants are folded. Regions that are `exposed` give all tensors of
+    codes, too, as the floats that these stand for.
     """
     found = analyze(model, ranges)
     FoldConstants(codes=True)(model)
@@ -54,13 +58,22 @@ def plan(
     while True:
         walk = Walk(model, analysis, wanted, guarantee, memory, progress)
         try:
-            planned = walk.run()
+            planned = walk.run(exposed=exposed)
             break
         except Refused as refused:
             memory.refused[refused.node] = refused.reason
     regions = regions_of(planned)
-    layers = [layer for region in regions for layer in region.layers]
+    layers = [
+        replace(layer, kernel=kernel) for region in regions for layer, kernel in _kernels(region)
+    ]
     return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers()]))
+
+
+def _kernels(region: Region) -> Iterator[tuple[Layer, str]]:
+    """The layers of a region, and what computes each here."""
+    stages = Network(region.program).describe()["stages"]
+    for number, layer in region.layers.items():
+        yield layer, stages[number]["kernel"]
 
 
 def _named_again(found: Analysis, model: ir.Model) -> Analysis:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From planned instructions to programs, one per region."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +22,13 @@ class Region:
     Attributes:
         program: The program.
         inputs, outputs: The values of the graph that it takes and gives, in its order.
-        layers: What it computes.
+        layers: What it computes of the graph, by the numbers of the instructions that do it.
     """
 
     program: p.Program
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
-    layers: tuple[Layer, ...]
+    layers: Mapping[int, Layer]
 
 
 def regions_of(planned: Sequence[Planned]) -> list[Region]:
@@ -102,7 +102,7 @@ def _region(planned: Sequence[Planned]) -> Region:
         program,
         tuple(inlet.value for inlet in ports.values()),
         tuple(outlet.value for outlet in outlets),
-        tuple(each.layer for each in planned if each.layer is not None),
+        {number: each.layer for number, each in enumerate(planned) if each.layer is not None},
     )
 
 

@@ -37,6 +37,7 @@ class Layer:
         weight_bits, input_bits: Of the codes.
         lowest, highest: The accumulators that there can be, over all channels.
         tail: What becomes of them: the name of a record, as a program has it.
+        kernel: What computes it on this machine.
         levels: How many values the results have; 0 for floats.
         steps: At how many accumulators the result changes, in all channels.
         risks: Pairs of a channel and an accumulator near such a step, where float32 may differ.
@@ -52,6 +53,7 @@ class Layer:
     lowest: int = 0
     highest: int = 0
     tail: str = ""
+    kernel: str = ""
     levels: int = 0
     steps: int = 0
     risks: tuple[tuple[int, int], ...] = ()

@@ -25,7 +25,7 @@ from anybit.lowbit.parts import (
 )
 from anybit.lowbit.places import Place
 from anybit.lowbit.tails import Tabled, tabled
-from anybit.lowbit.thresholds import quantized
+from anybit.lowbit.thresholds import highest_index, quantized
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.weights import packed
 from anybit.onnx.graph.constants import Array
@@ -75,10 +75,17 @@ class Planner:
         if place != expression.place and not uniform:
             raise Uncovered("its channels lie along another axis than those of its constants")
         channels = 1 if uniform else place.channels
-        fields = quantized(function, codes.index, codes.levels, channels)
         target = Coded(expression.value, place, codes, root.stage)
         inlet = Inlet(root.value, root.sizes, place)
-        self._planned.append(Planned(p.Quantize, (inlet,), target, fields))
+        # Codes that are there for other readers, a zero at the border say, may never be reached.
+        levels = highest_index(function, codes.index, channels) + 1
+        first = target
+        if levels < codes.levels:
+            first = replace(target, codes=replace(codes, levels=levels), tensor=object())
+        fields = quantized(function, codes.index, levels, channels)
+        self._planned.append(Planned(p.Quantize, (inlet,), first, fields))
+        if first is not target:
+            self.add(p.Lookup, (first,), target, entries=np.arange(levels, dtype=np.uint8))
         return target
 
     def from_codes(self, expression: Expression, codes: Codes) -> Coded:
@@ -154,6 +161,13 @@ class Planner:
         guarantee = Guarantee.EXACT if root.exact else Guarantee.BOUNDED
         self._check(root, guarantee)
         self._planned.append(_of_sum(root, outlet, tail, _layer(root, guarantee, tail)))
+        return outlet
+
+    def dequantized(self, coded: Coded) -> Outlet:
+        """Give a tensor of codes as floats."""
+        outlet = Outlet(coded.value, coded.place, coded.stage)
+        fields = {"values": coded.codes.decode(coded.codes.all)}
+        self._planned.append(Planned(p.Dequantize, (coded,), outlet, fields))
         return outlet
 
     def placed(self, coded: Coded, place: Place) -> Coded:

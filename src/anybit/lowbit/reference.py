@@ -44,7 +44,8 @@ class _Run:
 
     def quantize(self, at: p.Quantize) -> None:
         x, tensor = self.inputs[at.source], self.tensors[at.target]
-        thresholds = at.thresholds.reshape(-1, tensor.levels - 1)
+        steps = tensor.levels - 1
+        thresholds = at.thresholds.reshape(at.thresholds.size // steps if steps else 1, steps)
         count = (x[..., None] >= thresholds).sum(axis=-1)
         index = np.where(at.directions > 0, count, tensor.levels - 1 - count)
         nans = np.isnan(x)

@@ -57,8 +57,10 @@ class Walk:
         self._products = {product.node: product for product in analysis.products}
         self._carriers = analysis.carriers
 
-    def run(self) -> list[Planned]:
+    def run(self, *, exposed: bool = False) -> list[Planned]:
         """Go through all nodes: the instructions in an order in which they can run.
+
+        All tensors of codes are given as floats, too, if they are to be `exposed`.
 
         Raises:
             Refused: A node that the walk has to leave alone; the next one knows.
@@ -71,6 +73,8 @@ class Walk:
                 self._progress((number + 1) / len(nodes))
         for value in self._model.graph.outputs:
             self._values.require(value)
+        if exposed:
+            self._values.expose()
         return self._values.planned
 
     def _visit(self, node: ir.Node) -> None:

@@ -34,7 +34,7 @@ def source_axis(product: ProductAnalysis, rank: int) -> int:
     if node.op_type == "ConvTranspose":
         raise Uncovered("transposed convolutions are not among the kernels")
     if layout is None or product.codes is None or product.scale is None:
-        raise Uncovered(product.reason or "its weights are not on a grid")
+        raise Uncovered("its weights are not known integers times a scale")
     if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
         raise Uncovered("its weights are not its second input")
     axis = layout.x_axis % rank

@@ -153,7 +153,7 @@ def _risks_of_stairs(
     real[1:] &= inside.thresholds[1:] != inside.thresholds[:-1]
     steps = int(real.sum())
     found: set[tuple[int, int]] = set()
-    if not np.any(of.slack > 0):
+    if not steps or not np.any(of.slack > 0):
         return steps, ()
     with np.errstate(all="ignore"):
         most = of.slack / np.abs(of.scales)

@@ -63,6 +63,12 @@ def quantized(function: Function, index: Index, levels: int, channels: int) -> d
     return {**fields, "thresholds": thresholds, "nan": _of_nan(function, index, channels)}
 
 
+def highest_index(function: Function, index: Index, channels: int) -> int:
+    """The largest index that a function which rises or falls everywhere takes."""
+    ends = np.broadcast_to(np.array([[-_LARGEST], [_LARGEST]]), (2, channels))
+    return int(index(function(float_of(ends))).max())
+
+
 def _of_nan(function: Function, index: Callable[[Array], Array], channels: int) -> int:
     """The index of NaN; -1 where the graph gives NaN."""
     result = function(np.full((1, channels), np.nan, np.float32))

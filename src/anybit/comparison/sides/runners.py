@@ -17,6 +17,7 @@ import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
 import anybit.onnxruntime
+from anybit import compilation
 from anybit.comparison.arrays import Array, is_number
 from anybit.comparison.sides.qonnx import run_qonnx
 from anybit.errors import ModelError
@@ -88,8 +89,14 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     }
 
 
+def _run_compiled(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+    """What `anybit.compile` makes: integer regions, whose tensors of codes are given too."""
+    return run_session(make_session(_exposed(compilation.exposed(model))), feeds)
+
+
 RUNNERS: dict[str, Runner] = {
     "anybit": _run_anybit,
+    "compiled": _run_compiled,
     "onnxruntime": _run_onnxruntime,
     "onnxruntime-optimized": _run_optimized,
     "reference": _run_reference,
@@ -98,12 +105,13 @@ RUNNERS: dict[str, Runner] = {
 """What can run a model, by name.
 
     anybit                  what `anybit.load` runs: constants folded, then node by node
+    compiled                what `anybit.compile` makes: quantized layers on integers
     onnxruntime             ONNX Runtime, every node as it stands
     onnxruntime-optimized   constants folded, then ONNX Runtime's defaults, which merge nodes
     reference               the ONNX project's evaluator in Python
     qonnx                   QONNX's executor, if qonnx is installed
 
-The first four know the operators of this package.
+The first five know the operators of this package.
 """
 
 

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit compile`: the table, the file, the comparison with the float graph."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.numpy_helper import from_array
+from shell import Shell
+from small_models import DOMAIN
+
+QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
+
+
+def layer(*, scale=0.25, last="Relu"):
+    """x[n, 4], quantized to 4 bits, times 4-bit weights, quantized to 2, then a float node."""
+    random = np.random.default_rng(0)
+    weights = np.rint(random.uniform(-8, 7, (4, 3))).astype(np.float32) * np.float32(0.5)
+    constants = [
+        from_array(weights, "w"),
+        from_array(np.array(scale, np.float32), "step"),
+        from_array(np.array(0.5, np.float32), "half"),
+        from_array(np.array(0, np.float32), "none"),
+        from_array(np.array(4, np.float32), "four"),
+        from_array(np.array(2, np.float32), "two"),
+        from_array(np.array(1, np.float32), "one"),
+    ]
+    nodes = [
+        helper.make_node(
+            "Quant", ["x", "step", "none", "four"], ["xq"], "in", domain=DOMAIN, **QUANT
+        ),
+        helper.make_node(
+            "Quant", ["w", "half", "none", "four"], ["wq"], "wt", domain=DOMAIN, **QUANT
+        ),
+        helper.make_node("MatMul", ["xq", "wq"], ["sum"], "product"),
+        helper.make_node(
+            "Quant", ["sum", "one", "none", "two"], ["yq"], "out", domain=DOMAIN, **QUANT
+        ),
+        helper.make_node(last, ["yq"], ["y"], "last"),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", TensorProto.FLOAT, ["n", 4])],
+        [value("y", TensorProto.FLOAT, ["n", 3])],
+        constants,
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 2)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+@pytest.fixture
+def shell(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Shell:
+    made = Shell(capfd, monkeypatch, tmp_path)
+    onnx.save(layer(), "layer.onnx")
+    onnx.save(layer(last="Softmax"), "soft.onnx")
+    np.save("rows.npy", np.random.default_rng(1).standard_normal((50, 4)).astype(np.float32))
+    return made
+
+
+def test_the_table(shell: Shell) -> None:
+    code, out, err = shell("compile", "layer.onnx", "-o", "fast.onnx")
+    assert (code, err) == (0, "")
+    heading, _, row = (line.split() for line in out.splitlines()[1:4])
+    assert heading[:5] == ["layer", "operator", "class", "bits", "MACs"]
+    assert row[:7] == ["product", "MatMul", "exact", "4", "x", "4", "12"]
+    assert "4 codes by thresholds" in out
+    assert "1 of 1 layer, 100 % of MACs on integers: 1 exact" in out
+    assert "fast.onnx written, 1 integer region" in out
+
+
+def test_the_file_runs(shell: Shell) -> None:
+    for name in ("layer", "soft"):
+        shell("compile", f"{name}.onnx", "-o", "fast.onnx")
+        shell("run", f"{name}.onnx", "--input", "rows.npy", "--output", "y.npz")
+        code, out, _ = shell("run", "fast.onnx", "--input", "rows.npy", "--expect", "y.npz")
+        assert code == 0
+        assert "as expected" in out
+
+
+def test_the_report(shell: Shell) -> None:
+    code, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--json", "--report", "r.json")
+    assert code == 0
+    record = json.loads(out)
+    assert record == json.loads(Path("r.json").read_text())
+    assert record["coverage"] == {"layers": 1, "of": 1, "macs": 1.0}
+    (product,) = record["layers"]
+    assert (product["node"], product["guarantee"], product["levels"]) == ("product", "exact", 4)
+
+
+def test_a_result_is_verified_on_data(shell: Shell) -> None:
+    code, out, _ = shell("compile", "soft.onnx", "-o", "f.onnx", "--verify", "rows.npy")
+    assert code == 0
+    assert "Verified against the float graph:" in out
+    assert "3 tensors compared: 3 equal, 0 different" in out
+
+
+def test_what_stays_float_says_why(shell: Shell) -> None:
+    onnx.save(layer(scale=0.1), "odd.onnx")
+    code, out, _ = shell("compile", "odd.onnx", "-o", "f.onnx", "--guarantee", "exact")
+    assert code == 0
+    assert "0 of 1 layer, 0.0 % of MACs on integers" in out
+    assert "only exact was asked for" in out
+
+
+def test_wrong_use(shell: Shell) -> None:
+    assert "--output must be a file" in shell.fails("compile", "layer.onnx", "-o", "no/f.onnx")
+    assert "'true'" in shell.fails("compile", "layer.onnx", "-o", "f.onnx", "--guarantee", "true")
+    assert not Path("f.onnx").exists()
