@@ -17,6 +17,7 @@ from places import ROOT
 OPERATORS = ["bipolar_quant", "dynamic_quantize", "float_quant", "int_quant", "trunc", "trunc_v1"]
 PUBLIC = {
     "anybit": [
+        "Analyzed",
         "Cleaned",
         "Compiled",
         "Conversion",
@@ -26,6 +27,7 @@ PUBLIC = {
         "ModelError",
         "RoundingMode",
         "Summary",
+        "analyze",
         "check",
         "clean",
         "compile",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from anybit.comparison import Difference, diff
     from anybit.compilation import Compiled, compile
     from anybit.errors import ModelError
+    from anybit.layers import Analyzed, analyze
     from anybit.model import Model, load
     from anybit.onnx import save
     from anybit.onnx.checks.checking import Finding, check
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from anybit.onnx.summary import Summary, info
 
 __all__ = [
+    "Analyzed",
     "Cleaned",
     "Compiled",
     "Conversion",
@@ -42,6 +44,7 @@ __all__ = [
     "ModelError",
     "RoundingMode",
     "Summary",
+    "analyze",
     "bipolar_quant",
     "check",
     "clean",
@@ -63,6 +66,7 @@ __all__ = [
 
 # Models need onnx and onnxruntime, which take a second to import; arrays need neither.
 _LAZY = {
+    "Analyzed": "anybit.layers",
     "Cleaned": "anybit.onnx.cleaning",
     "Compiled": "anybit.compilation",
     "Conversion": "anybit.onnx.conversion",
@@ -71,6 +75,7 @@ _LAZY = {
     "Model": "anybit.model",
     "ModelError": "anybit.errors",
     "Summary": "anybit.onnx.summary",
+    "analyze": "anybit.layers",
     "check": "anybit.onnx.checks.checking",
     "clean": "anybit.onnx.cleaning",
     "compile": "anybit.compilation",

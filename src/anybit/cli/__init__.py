@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import anybit
-from anybit.cli import check, clean, compile, convert, diff, info, run
+from anybit.cli import analyze, check, clean, compile, convert, diff, info, run
 from anybit.errors import ModelError
 from anybit.text import problem, shown
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command()(run.run)
 app.command()(info.info)
 app.command()(check.check)
+app.command()(analyze.analyze)
 app.command()(clean.clean)
 app.command()(convert.convert)
 app.command()(diff.diff)

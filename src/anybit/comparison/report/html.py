@@ -7,48 +7,16 @@ from html import escape
 from anybit.comparison.report import wording
 from anybit.comparison.report.pictures import heat_map, histogram
 from anybit.comparison.results import Difference, TensorDifference
+from anybit.pages import document, table
 from anybit.text import counted, shown
 
-_LIGHT = """
---paper:#ffffff;--ink:#1f2328;--faint:#59636e;--line:#d1d9e0;--bar:#0969da;--mark:#fff1e5;
---level0:#f0f2f5;--level1:#cfe3fb;--level2:#9cc7f5;--level3:#5aa0e8;--level4:#1f6fc4;--level5:#0a3d7a
-"""
-_DARK = """
---paper:#0d1117;--ink:#e6edf3;--faint:#9198a1;--line:#3d444d;--bar:#58a6ff;--mark:#3d2a17;
---level0:#1b2028;--level1:#12365c;--level2:#1a5490;--level3:#2f7fd0;--level4:#70b2f5;--level5:#d5eaff
-"""
-_STYLE = f"""
-:root{{color-scheme:light dark;{_LIGHT}}}
-@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}
-body{{background:var(--paper);color:var(--ink);max-width:72rem;margin:2rem auto;padding:0 1rem;
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}}
-h1{{font-size:1.5rem}}h2{{font-size:1.15rem;margin-top:2rem}}
-dl{{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}}dt{{color:var(--faint)}}
-dd{{margin:0;overflow-wrap:anywhere}}
-.scroll{{overflow-x:auto}}
-table{{border-collapse:collapse}}
-th,td{{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid var(--line);
-vertical-align:top;overflow-wrap:break-word;max-width:18rem}}
-th{{color:var(--faint);font-weight:600;white-space:nowrap}}
-.number{{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}}
-svg{{display:block;width:100%;max-width:45rem;height:auto;margin:1rem 0}}
-svg text{{font-size:12px;fill:var(--faint)}}
-tr.different td{{background:var(--mark)}}tr.tolerated td{{color:var(--faint)}}
-.bar{{fill:var(--bar)}}.axis{{stroke:var(--faint);fill:none}}
-"""
+_STYLE = "tr.different td{background:var(--mark)}tr.tolerated td{color:var(--faint)}\n"
 _LEVELS = "".join(f".level{level}{{fill:var(--level{level})}}" for level in range(6))
 
 
 def page(found: Difference) -> str:
     """A page for light and dark mode, without scripts. All names in it are escaped."""
     title = "No differences" if found.equal else "Differences"
-    head = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'\">\n"
-        f"<title>anybit diff: {title.lower()}</title>\n<style>{_STYLE}{_LEVELS}</style>\n</head>"
-    )
     sides = "".join(
         f"<dt>{side}</dt><dd>{_text(name)}</dd>" for side, name in (("A", found.a), ("B", found.b))
     )
@@ -63,7 +31,7 @@ def page(found: Difference) -> str:
         *_unmatched("A", found.unmatched_a),
         *_unmatched("B", found.unmatched_b),
     ]
-    return "\n".join([head, "<body>", *filter(None, body), "</body>", "</html>", ""])
+    return document(f"anybit diff: {title.lower()}", body, _STYLE + _LEVELS)
 
 
 def _first(found: Difference) -> list[str]:
@@ -104,18 +72,7 @@ def _tensors(found: Difference) -> list[str]:
 
 def _table(tensors: Sequence[TensorDifference]) -> str:
     rows = wording.rows(tensors, shapes=True)
-    headings = [(name, _class(name)) for name in rows[0]]
-    head = "".join(f'<th scope="col"{kind}>{_text(name)}</th>' for name, kind in headings)
-    lines = [f"<tr>{head}</tr>"]
-    for row, tensor in zip(rows, tensors, strict=True):
-        cells = "".join(f"<td{kind}>{_text(row[name])}</td>" for name, kind in headings)
-        lines.append(f'<tr class="{tensor.verdict}">{cells}</tr>')
-    table = "\n".join(lines)
-    return f'<div class="scroll"><table>\n{table}\n</table></div>'
-
-
-def _class(heading: str) -> str:
-    return ' class="number"' if heading in wording.NUMBERS else ""
+    return table(rows, wording.NUMBERS, [tensor.verdict for tensor in tensors])
 
 
 def _unmatched(side: str, names: tuple[str, ...]) -> list[str]:

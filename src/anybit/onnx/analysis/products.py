@@ -122,4 +122,4 @@ class ProductAnalysis:
         """The share of the weight that is 0."""
         if self.codes is None or not self.codes.size:
             return None
-        return 1 - np.count_nonzero(self.codes) / self.codes.size
+        return float(1 - np.count_nonzero(self.codes) / self.codes.size)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.carriers import Carrier, of_interval
 from anybit.onnx.analysis.constants import of_constant, recovered
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.shapes import sizes_that_follow
@@ -16,6 +16,8 @@ from anybit.onnx.quantizers.trace import Traces
 
 # What may be computed and kept for any model.
 _ROOM = 2**24
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class View:
@@ -109,6 +111,13 @@ class View:
 def is_float(value: ir.Value) -> bool:
     """Whether it may be a tensor of float32, which is what carriers are about."""
     return value.dtype in (None, ir.DataType.FLOAT)
+
+
+def unknown(value: ir.Value | None) -> Carrier:
+    """What is known of a tensor of floats of which nothing is known: an input holds numbers."""
+    if value is not None and value.is_graph_input():
+        return of_interval(-_LARGEST, _LARGEST)
+    return of_interval(-np.inf, np.inf, nan=True)
 
 
 def given(node: ir.Node, index: int) -> ir.Value | None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.onnx.analysis.carriers import Carrier, Codes, on_units
 from anybit.onnx.analysis.points import image, points_of
 from anybit.onnx.analysis.unions import union
-from anybit.onnx.analysis.view import View, channels_of_constant, given
+from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 
@@ -109,8 +109,10 @@ def applied(
     """
     value = given(node, at)
     x = view.carrier(value)
-    if x is None or value is None:
+    if value is None or (x is None and not is_float(value)):
         return None
+    if x is None:
+        x = unknown(value)
     if axis is not None and x.axis not in (None, axis):
         x = x.whole()
     points = points_of(x, axis, turns)
@@ -124,6 +126,8 @@ def applied(
         if kept is not None and kept.codes is not None:
             return _limited(kept, found)
         return on_units(found)
+    if np.all(found.lowest == -np.inf) and np.all(found.highest == np.inf):
+        return None  # nothing is known of it
     return found
 
 

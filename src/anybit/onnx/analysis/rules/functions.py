@@ -13,7 +13,7 @@ import onnx_ir as ir
 from anybit.onnx.analysis.carriers import Carrier, of_interval
 from anybit.onnx.analysis.points import image, points_of
 from anybit.onnx.analysis.rules.elementwise import sources_of
-from anybit.onnx.analysis.view import View, given
+from anybit.onnx.analysis.view import View, given, is_float, unknown
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 
@@ -87,8 +87,10 @@ def smooth(node: ir.Node, view: View) -> Carrier | None:
     """A function of the table."""
     value = given(node, 0)
     x = view.carrier(value)
-    if x is None or value is None or not x.bounded:
+    if value is None or (x is None and not is_float(value)):
         return None
+    if x is None:
+        x = unknown(value)
     form = FUNCTIONS[node.op_type]
     given_attributes = {
         name: attribute_of(node, name, default) for name, default in form.attributes.items()
@@ -99,7 +101,8 @@ def smooth(node: ir.Node, view: View) -> Carrier | None:
 
     points = points_of(x, None, form.turns)
     sources = sources_of(value, x)
-    return image(points, function, (), nan=x.nan, margin=_MARGIN, sources=sources)
+    found = image(points, function, (), nan=x.nan, margin=_MARGIN, sources=sources)
+    return None if found.infinite and not x.infinite else found
 
 
 def share(node: ir.Node, view: View) -> Carrier | None:

@@ -12,7 +12,7 @@ from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_code
 from anybit.onnx.analysis.constants import of_constant, of_integers, with_codes
 from anybit.onnx.analysis.points import Points, image, points_of, regrid
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
-from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float
+from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.registry import keywords_of
@@ -23,7 +23,6 @@ from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 
 # Formats of more values are described by their bounds.
 _MOST_VALUES = 2**12
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def quantized(node: ir.Node, view: View) -> Carrier | None:
@@ -177,13 +176,6 @@ def _of_elements(
     codes = Codes(*flat, lowest, highest, grid.codes.step, allowed=allowed)
     found = of_codes(codes, -1, nan=nan)
     return None if found is None else found.whole()
-
-
-def unknown(value: ir.Value | None) -> Carrier:
-    """What is known of a tensor of which nothing is known: an input holds numbers."""
-    if value is not None and value.is_graph_input():
-        return of_interval(-_LARGEST, _LARGEST)
-    return of_interval(-np.inf, np.inf, nan=True)
 
 
 def _aligned(arrays: Sequence[Array | None]) -> tuple[int | None, list[Array | None]] | None:

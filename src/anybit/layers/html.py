@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was found of a model as one page that needs nothing else."""
+
+from collections.abc import Iterator
+from html import escape
+
+from anybit.layers import wording
+from anybit.layers.analyzed import Analyzed, Layer
+from anybit.pages import document, table
+from anybit.text import shown
+
+_STYLE = """
+tr.total td{font-weight:600}
+.exact{fill:var(--level4)}.rounds{fill:var(--level2)}.float{fill:var(--line)}
+"""
+_WIDE, _HIGH, _NAMES, _LEFT = 640, 20, 190, 200
+_MOST_BARS = 200
+_NAME = 28
+
+
+def page(found: Analyzed) -> str:
+    """A page for light and dark mode, without scripts. All names in it are escaped."""
+    rows = [{name: shown(cell) for name, cell in row.items()} for row in wording.rows(found)]
+    body = [
+        "<h1>Layers</h1>",
+        _header(found),
+        f"<p>{escape(wording.summary(found))}</p>",
+        *_costs(found),
+        *_accumulators(found),
+    ]
+    if rows:
+        classes = [""] * (len(rows) - 1) + ["total"]
+        body += ["<h2>All layers</h2>", table(rows, wording.NUMBERS, classes)]
+    body += _reasons(found)
+    seen = [{name: shown(cell) for name, cell in row.items()} for row in wording.seen_rows(found)]
+    if seen:
+        body += ["<h2>Proven and seen</h2>", table(seen, wording.NUMBERS)]
+    return document(f"anybit analyze: {found.name}", body, _STYLE)
+
+
+def _header(found: Analyzed) -> str:
+    ranges = found.input_ranges.items()
+    said = ", ".join(f"{name}={given}" if name else given for name, given in ranges)
+    facts = {"model": found.name, "input ranges": said, "rows run": str(found.rows or "")}
+    items = (
+        f"<dt>{name}</dt><dd>{escape(shown(fact))}</dd>" for name, fact in facts.items() if fact
+    )
+    return f"<dl>{''.join(items)}</dl>"
+
+
+def _reasons(found: Analyzed) -> list[str]:
+    items = [*wording.reasons(found), wording.unknown_sizes(found)]
+    lines = [f"<li>{escape(each)}</li>" for each in items if each]
+    return ["<h2>What is not exact, and why</h2>", f"<ul>{''.join(lines)}</ul>"] if lines else []
+
+
+def _costs(found: Analyzed) -> Iterator[str]:
+    """Where the work is: a bar of BOPs per layer."""
+    layers = [each for each in found.layers if each.bops][:_MOST_BARS]
+    most = max((each.bops or 0 for each in layers), default=0)
+    if not most:
+        return
+    yield "<h2>Operations on bits</h2>"
+    bars = [(each, (each.bops or 0) / most, wording.amount(each.bops)) for each in layers]
+    yield _bars(bars, "BOPs per layer", "dark: exact in float32; light: rounds; grey: float")
+
+
+def _accumulators(found: Analyzed) -> Iterator[str]:
+    """How wide the accumulators are, out of 32 bits."""
+    layers = [each for each in found.layers if each.accumulator_bits][:_MOST_BARS]
+    if not layers:
+        return
+    yield "<h2>Bits of accumulators</h2>"
+    bars = []
+    for each in layers:
+        bits, most = each.accumulator_bits or 0, each.accumulator_bits_any or 0
+        bars.append((each, min(1.0, bits / 32), f"{bits}; {most} for any weights"))
+    yield _bars(bars, "Bits of accumulators per layer", "the whole width is 32 bits")
+
+
+def _bars(bars: list[tuple[Layer, float, str]], title: str, note: str) -> str:
+    wide, high = _LEFT + _WIDE, _HIGH * len(bars) + 24
+    parts = [f"<title>{escape(title)}</title>"]
+    for index, (layer, share, text) in enumerate(bars):
+        y = index * _HIGH
+        name = shown(layer.name)
+        name = name if len(name) <= _NAME else f"...{name[3 - _NAME :]}"
+        full = max(1.0, share * (_WIDE - 190))
+        parts += [
+            f'<text x="{_NAMES}" y="{y + 14}" text-anchor="end">{escape(name)}</text>',
+            f'<rect class="{layer.guarantee}" x="{_LEFT}" y="{y + 3}" width="{full:.6g}" '
+            f'height="{_HIGH - 6}">',
+            f"<title>{escape(shown(layer.name))}: {escape(text)}</title></rect>",
+            f'<text x="{_LEFT + full + 6:.6g}" y="{y + 14}">{escape(text)}</text>',
+        ]
+    parts.append(f'<text x="{_LEFT}" y="{high - 6}">{escape(note)}</text>')
+    inside = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" role="img">\n'
+        f"{inside}\n</svg>"
+    )

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user says of the inputs of a model: their ranges, in a small language.
+
+uint8           the integers of a type, int1 .. int24 and uint1 .. uint24
+uint8/255       the same times float32(1/255)
+int8*0.5        the same times float32(0.5)
+uint8-128/127   less a zero-point, before they are scaled
+-1,1            numbers from -1 to 1
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
+from anybit.text import listed
+
+Range: TypeAlias = str | tuple[float, float]
+
+_NUMBER = r"[0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,4})?"
+_TYPE = re.compile(
+    rf"(u?)int([0-9]{{1,2}})(?:-([0-9]{{1,8}}))?(?:([/*])({_NUMBER}))?", re.IGNORECASE
+)
+_WIDEST = 24
+_FORMS = "uint8, uint8/255, int8*0.5, uint8-128/127 or -1,1"
+
+
+def carriers_of(ranges: Mapping[str, Range], inputs: Sequence[ir.Value]) -> dict[str, Carrier]:
+    """What is known of inputs by name. With one input, the name "" stands for it.
+
+    Raises:
+        ModelError: A name that is not an input, an input that does not hold float32, or a range
+            that is none.
+    """
+    known = {str(value.name): value for value in inputs}
+    found = {}
+    for name, given in ranges.items():
+        chosen = next(iter(known)) if not name and len(known) == 1 else name
+        if chosen not in known:
+            names = listed(known) or "none"
+            raise ModelError(f"there is no input {name!r} to give a range; the inputs are {names}")
+        if known[chosen].dtype not in (None, ir.DataType.FLOAT):
+            raise ModelError(f"input {chosen!r} does not hold float32: its type is its range")
+        found[chosen] = carrier_of(given)
+    return found
+
+
+def carrier_of(given: Range) -> Carrier:
+    """What a range says.
+
+    Raises:
+        ModelError: It is none.
+    """
+    if not isinstance(given, str):
+        return _between(given, str(given))
+    text = given.replace(" ", "")
+    matched = _TYPE.fullmatch(text)
+    if matched is None:
+        return _between(text.split(","), given)
+    unsigned, bits, zeropt = bool(matched[1]), int(matched[2]), int(matched[3] or 0)
+    factor = np.float64(matched[5] or 1)
+    if not 1 <= bits <= _WIDEST:
+        raise ModelError(f"a range must be of 1 to {_WIDEST} bits, got {given!r}")
+    with np.errstate(all="ignore"):
+        scale = np.float32(1 / factor if matched[4] == "/" else factor)
+    lowest = 0 if unsigned else -(2 ** (bits - 1))
+    codes = range(lowest, lowest + 2**bits)
+    ends = np.asarray(codes[0], np.int64), np.asarray(codes[-1], np.int64)
+    found = None
+    if np.isfinite(scale) and scale > 0:
+        offset = np.asarray(zeropt, np.float32)
+        found = of_codes(Codes(np.asarray(scale), offset, *ends, allowed=codes))
+    if found is None or found.infinite:
+        raise ModelError(f"the numbers of a range must be float32, got {given!r}")
+    return found
+
+
+def _between(ends: Sequence[object], given: str) -> Carrier:
+    try:
+        low, high = (float(str(each)) for each in ends)
+    except ValueError:
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ModelError(f"a range must be such as {_FORMS}, got {given!r}")
+    return of_interval(low, high)
+
+
+def named(texts: Sequence[str]) -> dict[str, str]:
+    """The ranges of options NAME=RANGE, or of a single RANGE, by name.
+
+    Raises:
+        ModelError: A name that is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, given = text.rpartition("=")
+        if name in found:
+            what = f"of {name!r}" if name else "without a name"
+            raise ModelError(f"a range {what} is given twice")
+        found[name] = given
+    return found
