@@ -23,6 +23,7 @@ def best_times(
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
+            _seconds(call, repeats[name] // 8)  # other contestants have emptied the caches
             best[name] = min(best[name], _seconds(call, repeats[name]) / repeats[name])
     return best
 

@@ -85,7 +85,7 @@ def show_torch(options: Any) -> None:
         for name, both in pairs.items()
         for side, call in zip(("ours", "theirs"), both, strict=True)
     }
-    times = best_times(calls, 5 * options.rounds, 0.004)
+    times = best_times(calls, 20 * options.rounds, 0.002)
     rows = []
     for name in pairs:
         ours, theirs = times[f"{name}/ours"], times[f"{name}/theirs"]

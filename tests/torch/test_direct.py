@@ -250,6 +250,30 @@ def test_gradients_of_batches_and_graphs_are_the_dispatchers() -> None:
     assert found.tolist() == [1, 1, 0]
 
 
+def test_compiled_backward_passes_are_the_dispatchers() -> None:
+    """A compiler cannot follow the kernel, and would warn of it."""
+    x, scale = X.clone().requires_grad_(), torch.tensor(0.5, requires_grad=True)
+    expected = torch.autograd.grad(anybit.torch.int_quant(x, scale, 0, 4).sum(), (x, scale))
+    result = anybit.torch.int_quant(x, scale, 0, 4).sum()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        result.backward()
+    assert all(map(torch.equal, (x.grad, scale.grad), expected))
+
+
+@pytest.mark.parametrize("needs", [(x, s, z) for x in (0, 1) for s in (0, 1) for z in (0, 1)][1:])
+def test_any_inputs_may_need_a_gradient(needs: tuple[int, ...]) -> None:
+    """Each gradient goes to its own input, be they all tensors, some, or not in the first place."""
+    given = [X, torch.tensor([0.5]), torch.tensor([1.0])]
+    inputs = [
+        each.clone().requires_grad_(bool(need)) for each, need in zip(given, needs, strict=True)
+    ]
+    leaves = [each for each in inputs if each.requires_grad]
+    found = torch.autograd.grad(anybit.torch.int_quant(*inputs, 4).sum(), leaves)
+    with dispatched():
+        expected = torch.autograd.grad(anybit.torch.int_quant(*inputs, 4).sum(), leaves)
+    assert all(map(torch.equal, found, expected))
+
+
 def test_both_ways_keep_the_same_tensors() -> None:
     """Or a forward pass that is repeated in another mode would not fit its backward pass."""
     kept: list[list[int]] = []

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import empty_like, is_grad_enabled
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from anybit._native import _core
 from anybit.ops import Operator
@@ -154,12 +155,11 @@ def _gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     return call
 
 
-def _differentiable(
-    operator: Operator,
-    result: Callable[[Sequence[Any], Attributes], torch.Tensor],
-    carry_back: CarryBack,
-) -> Callable[..., torch.Tensor]:
-    gradients = _gradients(operator)
+def _picks(operator: Operator) -> Callable[..., tuple[tuple[str, ...], Pick] | None]:
+    """What a backward pass asks for, of the places of tensors and whether they need a gradient.
+
+    The inputs that do, and what puts None beside their gradients; None if not all are native.
+    """
     names = [declared.name for declared in operator.inputs]
     native = frozenset(_core.descriptions[operator.name]["differentiable"])
 
@@ -167,13 +167,23 @@ def _differentiable(
     def asked(
         places: tuple[int, ...], needs: tuple[bool, ...]
     ) -> tuple[tuple[str, ...], Pick] | None:
-        """The inputs that need a gradient, and what puts None beside these; None if not native."""
-        wanted = [place for place, need in zip(places, needs[1:], strict=True) if need]
+        wanted = [place for place, need in zip(places, needs, strict=True) if need]
         if not native.issuperset(names[place] for place in wanted):
             return None
         found = [None, *wanted]
         order = [found.index(place if place in wanted else None) for place in (None, *places)]
         return tuple(names[place] for place in wanted), itemgetter(*order)
+
+    return asked
+
+
+def _differentiable(
+    operator: Operator,
+    result: Callable[[Sequence[Any], Attributes], torch.Tensor],
+    carry_back: CarryBack,
+) -> Callable[..., torch.Tensor]:
+    gradients = _gradients(operator)
+    asked = _picks(operator)
 
     class Direct(torch.autograd.Function):
         @staticmethod
@@ -185,15 +195,19 @@ def _differentiable(
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
             saved = ctx.saved_tensors
-            if is_grad_enabled() or not are_direct(gradient, *saved):
+            if is_compiling() or is_grad_enabled() or not are_direct(gradient, *saved):
                 return carry_back(ctx, gradient)
             call = ctx.call
-            found = asked(call[2], ctx.needs_input_grad)
+            found = asked(call[2], ctx.needs_input_grad[1:])
             if found is None:
                 return carry_back(ctx, gradient)
             wanted, pick = found
             return pick((None, *gradients(gradient, joined(call, saved), wanted, call[0])))
 
+    # Nodes call `apply`, which asks each time which function is the derivative.
+    node = getattr(Direct, "_backward_cls", None)
+    if node is not None:
+        node.apply = Direct.backward
     # Function.apply looks for functorch first, which has no say here.
     without = super(torch.autograd.Function, Direct)
     apply: Callable[..., torch.Tensor] | None = getattr(without, "apply", None)
