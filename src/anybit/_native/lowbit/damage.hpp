@@ -18,9 +18,10 @@ inline std::string text(std::int64_t number) { return std::to_string(number); }
 
 // Throws unless lowest <= number <= highest.
 inline void need(std::int64_t number, std::int64_t lowest, std::int64_t highest, const char* name) {
-  if (number < lowest || number > highest)
-    refuse(std::string(name) + " must be from " + text(lowest) + " to " + text(highest) + ", got " +
-           text(number));
+  if (number >= lowest && number <= highest) return;
+  const std::string range =
+      lowest == highest ? text(lowest) : "from " + text(lowest) + " to " + text(highest);
+  refuse(std::string(name) + " must be " + range + ", got " + text(number));
 }
 
 // Throws unless an array has so many elements.

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged programs of integer regions: a program is refused with a message, or it runs.
+
+    python tests/programs/fuzz_programs.py [--cases FIRST LAST] [--damages NUMBER]
+
+Each case is a random program. It must give what the reference gives; then its words and stores are
+damaged again and again, and what is not refused is run. Crashes end the process: run it under a
+sanitizer. The exit code says whether something was wrong.
+"""
+
+import support_path  # noqa: F401
+
+# isort: split
+import argparse
+import sys
+
+import numpy as np
+import programs as made
+
+from anybit.lowbit import reference
+from anybit.lowbit.encoding import Encoded, encode
+from anybit.lowbit.network import Network
+
+EXTREMES = (0, 1, 2, 3, -1, -2, 255, 256, 1 << 20, 1 << 28, 1 << 31, 1 << 32, 1 << 62, -(1 << 63))
+# What would take long to run is not run: it is no fault.
+MOST_WORK = 1 << 22
+MOST_MEMORY = 1 << 26
+
+
+def damaged(encoded: Encoded, rng: np.random.Generator) -> Encoded:
+    """The same with a few words or elements changed, moved or gone."""
+    words = encoded.words.copy()
+    stores = [encoded.bytes.copy(), encoded.integers.copy(), encoded.floats.copy()]
+    for _ in range(rng.integers(1, 4)):
+        match rng.integers(0, 8):
+            case 0 | 1 | 2:
+                words[rng.integers(len(words))] = rng.choice(EXTREMES)
+            case 3 | 4:
+                words[rng.integers(len(words))] += rng.choice([-8, -1, 1, 2, 64])
+            case 5:
+                words[rng.integers(len(words))] = rng.choice(words)
+            case 6:
+                store = stores[rng.integers(3)]
+                if store.size:
+                    store[rng.integers(store.size)] = _element(store.dtype, rng)
+            case _:
+                which = rng.integers(4)
+                if which == 3:
+                    words = words[: rng.integers(1, len(words) + 1)]
+                else:
+                    stores[which] = stores[which][: rng.integers(0, stores[which].size + 1)]
+    return Encoded(words, *stores)
+
+
+def _element(dtype: np.dtype, rng: np.random.Generator) -> float | int:
+    if dtype == np.float32:
+        return float(rng.choice([np.nan, np.inf, -np.inf, 0, 1e38, -3]))
+    limits = np.iinfo(dtype)
+    return int(rng.choice([limits.min, limits.max, rng.integers(limits.min, limits.max)]))
+
+
+def run_if_small(encoded: Encoded, inputs: list[np.ndarray]) -> str:
+    """What became of it."""
+    try:
+        network = Network(encoded)
+        described = network.describe()
+        work = sum(each["multiplications"] for each in described["stages"])
+        if work * len(inputs[0]) > MOST_WORK or described["memory"] > MOST_MEMORY:
+            return "large"
+        network.run(inputs)
+    except (ValueError, MemoryError):
+        return "refused"
+    return "run"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--cases", nargs=2, type=int, default=(0, 200), metavar=("FIRST", "LAST"))
+    parser.add_argument("--damages", type=int, default=50, help="per program")
+    given = parser.parse_args()
+    counts = {"refused": 0, "run": 0, "large": 0}
+    wrong = 0
+    for case in range(*given.cases):
+        rng = np.random.default_rng(case)
+        program = made.make_program(made.FromGenerator(rng))
+        rows = int(rng.integers(0, 4))
+        inputs = made.inputs_for(program, rows, case)
+        encoded = encode(program)
+        for one, other in zip(
+            Network(encoded).run(inputs), reference.run(program, inputs), strict=True
+        ):
+            if not np.array_equal(one, other, equal_nan=True):
+                print(f"case {case} differs from the reference")
+                wrong += 1
+        for _ in range(given.damages):
+            counts[run_if_small(damaged(encoded, rng), inputs)] += 1
+    print(", ".join(f"{count} {what}" for what, count in counts.items()), f", {wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
