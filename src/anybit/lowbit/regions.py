@@ -7,6 +7,7 @@ never wait for floats that wait for them, so that those that hang together are a
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 import onnx_ir as ir
 
@@ -207,16 +208,22 @@ class Walk:
     def _break(self, node: ir.Node, reason: str) -> None:
         """Let floats come in before a quantizer: nothing gives its codes from further back."""
         self.reasons.setdefault(node, reason)
+        chain = [node]
         x = node.inputs[0]
+        # Before a DequantizeLinear there are integers, and the floats before their quantizer.
+        while x is not None and x.dtype != ir.DataType.FLOAT and x.producer() is not None:
+            chain.insert(0, cast(ir.Node, x.producer()))
+            x = chain[0].inputs[0]
         assert x is not None, "a quantizer has an input"
         self._values.require(x)
-        stage = self._values.stage(x)
-        self._values.put_float(x, stage)
-        expression = self._elementwise(node)
-        if expression is None:
-            self._leave(node)
-        else:
-            self._values.put(_with_quantized(expression))
+        self._values.put_float(x, self._values.stage(x))
+        for each in chain:
+            expression = self._elementwise(each)
+            if expression is None:
+                self._leave(node)
+                return
+            self._values.put(expression)
+        self._values.put(_with_quantized(self._values.expression(node.outputs[0])))
 
     def _leave(self, node: ir.Node) -> None:
         """Let a node be as it is: what it reads must be there as floats."""

@@ -86,7 +86,8 @@ def read_off(table: Array, levels: int, reach: Range) -> Staircase | None:
     up, down = (rises >= 0).all(axis=0), (rises <= 0).all(axis=0)
     if not np.all(up | down):
         return None
-    above = np.stack([(table >= level).sum(axis=0) for level in range(1, levels)])
+    counts = [(table >= level).sum(axis=0) for level in range(1, levels)]
+    above = np.array(counts, np.int64).reshape(levels - 1, table.shape[1])
     # The row of the highest point is repeated, and so counted too often where it is above.
     overhang = len(table) - 1 - (reach.highest - reach.lowest)
     rising = reach.lowest + len(table) - above

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models with what is easily computed otherwise than the graph says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from small_models import model, node
+
+import anybit
+
+RANDOM = np.random.default_rng(0)
+
+
+def made(text: str, constants: Mapping[str, Any], row: tuple[int, ...], **options: Any) -> Any:
+    """A model of lines like `y = Conv(x, w) pads=[1,1,1,1]`, with x of any batch."""
+    nodes = []
+    for index, line in enumerate(filter(None, map(str.strip, text.splitlines()))):
+        output, call = line.split(" = ", 1)
+        kind, rest = call.split("(", 1)
+        inputs, attributes = rest.split(")", 1)
+        domain = {} if kind in ("Quant", "BipolarQuant", "Trunc") else {"domain": ""}
+        given = eval(f"dict({','.join(attributes.split())})")
+        nodes.append(
+            node(kind, inputs.replace(",", " "), output, name=f"n{index}", **domain, **given)
+        )
+    opsets = {"": 17, "qonnx.custom_op.general": 2}
+    return model(nodes, constants, inputs={"x": ["n", *row]}, opsets=opsets, **options)
+
+
+def weights(*shape: int, levels: int = 7) -> np.ndarray:
+    return RANDOM.integers(-levels, levels + 1, shape).astype(np.float32)
+
+
+def rows(proto: onnx.ModelProto, count: int = 4) -> np.ndarray:
+    sizes = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim[1:]]
+    return (RANDOM.integers(-40, 41, (count, *sizes)) / 8).astype(np.float32)
+
+
+def image(channels: int = 4, size: int = 5) -> tuple[int, ...]:
+    return channels, size, size
+
+
+QUANTIZED = {"s": 0.25, "z": 0, "b": 4, "b8": 8, "one": 1.0}
+FOUR = "q = Quant(x, s, z, b)"
+CASES: dict[str, Any] = {
+    # A runtime may add the bias before it has the whole sum.
+    "a bias off the grid, long sums": made(
+        f"{FOUR}\ny = Gemm(q, w, c)",
+        {**QUANTIZED, "w": weights(784, 16), "c": RANDOM.normal(size=16).astype(np.float32)},
+        (784,),
+    ),
+    "a bias of a convolution off the grid": made(
+        f"{FOUR}\ny = Conv(q, w, c) pads=[1,1,1,1]",
+        {
+            **QUANTIZED,
+            "w": weights(8, 96, 3, 3),
+            "c": RANDOM.normal(size=8).astype(np.float32),
+        },
+        image(96),
+    ),
+    "alpha and beta": made(
+        f"{FOUR}\ny = Gemm(q, w, c) alpha=0.3 beta=0.7",
+        {**QUANTIZED, "w": weights(200, 5), "c": RANDOM.normal(size=5).astype(np.float32)},
+        (200,),
+    ),
+    "a padded zero is not a sign": made(
+        "q = BipolarQuant(x, one)\nk = BipolarQuant(w, one)\n"
+        "y = Conv(q, k) pads=[1,1,0,2] strides=[2,1]",
+        {**QUANTIZED, "w": weights(5, 3, 3, 3)},
+        image(3),
+    ),
+    "zero is not among the codes of a padded tensor": made(
+        "a = Quant(x, s, one, b) signed=0\nq = Clip(a, low, high)\ny = Conv(q, w) pads=[1,1,1,1]",
+        {**QUANTIZED, "low": 0.5, "high": 2.0, "w": weights(5, 3, 3, 3)},
+        image(3),
+    ),
+    "pools leave out what is outside": made(
+        f"{FOUR}\nm = MaxPool(q) kernel_shape=[3,3] pads=[1,1,1,1] strides=[2,2]\ny = Conv(m, w)",
+        {**QUANTIZED, "w": weights(5, 4, 1, 1)},
+        image(),
+    ),
+    "pools in ceil mode": made(
+        f"{FOUR}\nm = MaxPool(q) kernel_shape=[2,2] strides=[2,2] ceil_mode=1\ny = Conv(m, w)",
+        {**QUANTIZED, "w": weights(5, 4, 1, 1)},
+        image(),
+    ),
+    "averages that count pads": made(
+        f"{FOUR}\nm = AveragePool(q) kernel_shape=[2,2] pads=[1,1,0,0] count_include_pad=1\n"
+        "k = Quant(m, s, z, b)\ny = Conv(k, w)",
+        {**QUANTIZED, "w": weights(5, 4, 1, 1)},
+        image(),
+    ),
+    "averages that do not": made(
+        f"{FOUR}\nm = AveragePool(q) kernel_shape=[2,2] pads=[1,1,0,0]\n"
+        "k = Quant(m, s, z, b)\ny = Conv(k, w)",
+        {**QUANTIZED, "w": weights(5, 4, 1, 1)},
+        image(),
+    ),
+    "an inner tensor is read by floats too": made(
+        f"{FOUR}\na = MatMul(q, w)\nr = Quant(a, s, z, b)\nt = MatMul(r, v)\n"
+        "e = Erf(a)\ny = Add(t, e)",
+        {**QUANTIZED, "w": weights(8, 8), "v": weights(8, 8)},
+        (8,),
+    ),
+    "weights read twice": made(
+        f"{FOUR}\na = MatMul(q, w)\nr = Quant(a, s, z, b)\ny = MatMul(r, w)",
+        {**QUANTIZED, "w": weights(8, 8)},
+        (8,),
+    ),
+    "a product of two tensors of codes": made(
+        f"{FOUR}\nt = Transpose(q) perm=[0,2,1]\na = MatMul(q, t)\ny = Quant(a, s, z, b)",
+        QUANTIZED,
+        (3, 4),
+    ),
+    "weights on the left": made(
+        f"{FOUR}\na = MatMul(w, q)\ny = Quant(a, s, z, b)",
+        {**QUANTIZED, "w": weights(5, 3)},
+        (3, 4),
+    ),
+    "weights of a batch of their own": made(
+        f"{FOUR}\na = MatMul(q, w)\ny = Quant(a, s, z, b)",
+        {**QUANTIZED, "w": weights(2, 4, 4)},
+        (2, 3, 4),
+    ),
+    "a transposed convolution": made(
+        f"{FOUR}\na = ConvTranspose(q, w) strides=[2,2]\ny = Quant(a, s, z, b)",
+        {**QUANTIZED, "w": weights(4, 3, 3, 3)},
+        image(),
+    ),
+    "sums over the batch": made(
+        f"{FOUR}\na = ReduceSum(q, axis) keepdims=1\nr = Sub(q, a)\nt = Quant(r, s, z, b)\n"
+        "y = MatMul(t, w)",
+        {**QUANTIZED, "axis": np.int64([0]), "w": weights(4, 4)},
+        (4,),
+    ),
+    "rows in another order": made(
+        f"{FOUR}\na = Gather(q, at) axis=0\ny = MatMul(a, w)",
+        {**QUANTIZED, "at": np.int64([1, 0]), "w": weights(4, 4)},
+        (4,),
+    ),
+    "a reshape that mixes rows": made(
+        f"{FOUR}\na = Reshape(q, sizes)\nt = MatMul(a, w)\ny = Quant(t, s, z, b)",
+        {**QUANTIZED, "sizes": np.int64([-1, 2]), "w": weights(2, 3)},
+        (4,),
+    ),
+    "a batch at another place": made(
+        f"{FOUR}\na = Transpose(q) perm=[1,0,2]\nt = MatMul(a, w)\ny = Quant(t, s, z, b)",
+        {**QUANTIZED, "w": weights(4, 3)},
+        (4, 4),
+    ),
+    "scales below zero": made(
+        "q = Quant(x, minus, z, b) rounding_mode='HALF_UP'\na = MatMul(q, w)\n"
+        "y = Quant(a, minus, z, b) rounding_mode='HALF_DOWN'",
+        {**QUANTIZED, "minus": -0.25, "w": weights(8, 8)},
+        (8,),
+    ),
+    "a scale per channel that differs in sign": made(
+        f"{FOUR}\na = Conv(q, w)\nr = Mul(a, signs)\ny = Quant(r, s, z, b)",
+        {
+            **QUANTIZED,
+            "w": weights(3, 4, 1, 1),
+            "signs": np.float32([1, -0.3, 0]).reshape(3, 1, 1),
+        },
+        image(),
+    ),
+    "a scale per element": made(
+        "q = Quant(x, many, z, b)\na = MatMul(q, w)\ny = Quant(a, s, z, b)",
+        {**QUANTIZED, "many": np.float32(2.0 ** RANDOM.integers(-3, 1, 6)), "w": weights(6, 4)},
+        (6,),
+    ),
+    "a width per channel": made(
+        f"{FOUR}\na = MatMul(q, w)\ny = Quant(a, s, z, widths)",
+        {**QUANTIZED, "w": weights(6, 4), "widths": np.float32([1, 2, 5, 8])},
+        (6,),
+    ),
+    "one value is left of what rises and falls": made(
+        f"{FOUR}\na = MatMul(q, w)\nh = HardSwish(a)\nr = Quant(h, s, z, one) narrow=1\n"
+        "y = MatMul(r, w)",
+        {**QUANTIZED, "w": weights(6, 6)},
+        (6,),
+    ),
+    "pairs of integers behind what rises and falls over many sums": made(
+        "i = QuantizeLinear(x, s, z8)\nq = DequantizeLinear(i, s, z8)\na = MatMul(q, w)\n"
+        "n = Mul(a, g)\nh = HardSwish(n)\nj = QuantizeLinear(h, s, z8)\n"
+        "r = DequantizeLinear(j, s, z8)\ny = MatMul(r, w)",
+        {
+            **QUANTIZED,
+            "z8": np.array(0, np.int8),
+            "w": weights(80, 80, levels=127),
+            "g": np.float32(2.0**-10),
+        },
+        (80,),
+    ),
+    "no quantizer at all": made("y = MatMul(x, w)", {"w": weights(6, 4)}, (6,)),
+    "only a quantizer": made(FOUR.replace("q =", "y ="), QUANTIZED, (6,)),
+    "one row of one": made(
+        f"{FOUR}\na = MatMul(q, w)\ny = BipolarQuant(a, one)", {**QUANTIZED, "w": [[1.0]]}, (1,)
+    ),
+}
+ROUNDED = {
+    "a bias off the grid, long sums",
+    "a bias of a convolution off the grid",
+    "alpha and beta",
+}
+"""Their sums depend on the order of summation."""
+
+CASES = {
+    name: onnx.ModelProto.FromString(proto.SerializeToString()) for name, proto in CASES.items()
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_compiled_model_gives_what_the_graph_gives(name):
+    proto = CASES[name]
+    x = rows(proto, 2 if "order" in name else 4)
+    compiled = anybit.compile(proto)
+    given, expected = compiled.run(x)["y"], anybit.load(proto).run(x)["y"]
+    if name in ROUNDED:
+        np.testing.assert_allclose(given, expected, rtol=1e-5)
+        assert set(compiled.report.guarantees) <= {"bounded"}
+    else:
+        np.testing.assert_array_equal(given, expected)
+        assert set(compiled.report.guarantees) <= {"exact"}
+
+
+@pytest.mark.parametrize("terms", [600, 3000, 70000])
+def test_sums_beyond_what_float32_or_int32_holds(terms):
+    """From 518 terms on float32 rounds, from 66 000 on int32 overflows."""
+    proto = made(
+        "q = Quant(x, one, z, b8) signed=0\ny = MatMul(q, w)",
+        {**QUANTIZED, "w": np.full((terms, 3), 127, np.float32)},
+        (terms,),
+    )
+    x = RANDOM.integers(200, 300, (3, terms)).astype(np.float32)
+    exact = np.minimum(x, 255).astype(np.int64).sum(axis=1) * 127
+    y = anybit.compile(proto).run(x)["y"]
+    np.testing.assert_allclose(y, np.repeat(exact[:, None], 3, 1), rtol=1e-6)
+
+
+def test_all_outputs_come_in_their_order():
+    proto = onnx.ModelProto()
+    proto.CopyFrom(CASES["an inner tensor is read by floats too"])
+    for name in ("r", "q", "a"):
+        proto.graph.output.append(helper.make_tensor_value_info(name, 1, None))
+    x = rows(proto)
+    given, expected = anybit.compile(proto).run(x), anybit.load(proto).run(x)
+    assert list(given) == ["y", "r", "q", "a"]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(given[name], array)
+
+
+def test_no_rows_give_no_rows_or_what_the_graph_says():
+    proto = CASES["weights read twice"]
+    x = np.zeros((0, 8), np.float32)
+    with pytest.raises(anybit.ModelError) as refused:
+        anybit.load(proto).run(x)
+    with pytest.raises(anybit.ModelError, match=str(refused.value)[:20]):
+        anybit.compile(proto).run(x)
