@@ -67,11 +67,10 @@ class Quantized:
         return self._activated(Value(y, row), weights, power, active)
 
     def dense(self, x: Value, weights: Weights, last: bool) -> Value:
-        named, power = self._weights(x, weights, self.outer_bits if last else None)
         row = (len(weights.values),)
         if last:
-            offset = self.graph.constant(weights.offset)
-            return Value(self.graph.node("Gemm", [x.name, named, offset], transB=1), row)
+            return self._classified(x, weights, row)
+        named, power = self._weights(x, weights, None)
         y = self.graph.node("Gemm", [x.name, named], transB=1)
         return self._activated(Value(y, row), weights, power, True)
 
@@ -108,6 +107,14 @@ class Quantized:
 
     def end(self, y: Value) -> Value:
         return y
+
+    def _classified(self, x: Value, weights: Weights, row: tuple[int, ...]) -> Value:
+        """The last layer; its bias has the scale of the accumulator, as exporters quantize it."""
+        named, _ = self._weights(x, weights, self.outer_bits)
+        flat = weights.values.reshape(len(weights.values), -1)
+        step = x.scale * self._scales(flat, self.outer_bits, x.largest)
+        offset = self.graph.constant(np.rint(weights.offset / step) * step)
+        return Value(self.graph.node("Gemm", [x.name, named, offset], transB=1), row)
 
     def _activated(self, x: Value, weights: Weights, power: float, active: bool) -> Value:
         """Batch normalization by the statistics of the layer, and the activation."""
@@ -158,6 +165,8 @@ class Quantized:
 
     def _scales(self, flat: Array, bits: int, largest: float) -> Array:
         """Per channel: so that hardly a weight is clipped, or a third of ternary ones is 0."""
+        if bits == 1:
+            return np.ones(len(flat))
         if bits == 2:
             return np.full(len(flat), 0.5 if self.power_of_two or self.signed else 0.45)
         scales = np.abs(flat).max(axis=1) / (2 ** (bits - 1) - 1)
