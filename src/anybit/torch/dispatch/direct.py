@@ -167,7 +167,7 @@ def _picks(operator: Operator) -> Callable[..., tuple[tuple[str, ...], Pick] | N
     def asked(
         places: tuple[int, ...], needs: tuple[bool, ...]
     ) -> tuple[tuple[str, ...], Pick] | None:
-        wanted = [place for place, need in zip(places, needs, strict=True) if need]
+        wanted = [place for place, need in zip(places, needs[1:], strict=True) if need]
         if not native.issuperset(names[place] for place in wanted):
             return None
         found = [None, *wanted]
@@ -198,7 +198,7 @@ def _differentiable(
             if is_compiling() or is_grad_enabled() or not are_direct(gradient, *saved):
                 return carry_back(ctx, gradient)
             call = ctx.call
-            found = asked(call[2], ctx.needs_input_grad[1:])
+            found = asked(call[2], ctx.needs_input_grad)
             if found is None:
                 return carry_back(ctx, gradient)
             wanted, pick = found
