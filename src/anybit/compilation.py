@@ -13,7 +13,6 @@ from anybit.inputs import Array, Tensor, declared, declared_inputs
 from anybit.lowbit.compiler import plan, rewritten
 from anybit.lowbit.emission import Region
 from anybit.lowbit.layers import Guarantee
-from anybit.lowbit.network import Network
 from anybit.lowbit.report import Report
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
@@ -130,7 +129,7 @@ class NetworkEngine:
     def __init__(
         self, region: Region, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
     ) -> None:
-        self.network = Network(region.program)
+        self.network = region.network
         # Rows do not know of one another, whatever number of them the file was written for.
         self.inputs, self.outputs = (tuple(map(_of_any_rows, each)) for each in (inputs, outputs))
         self._takes = [value.name or "" for value in region.inputs]

@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from anybit.lowbit import program as p
 from anybit.lowbit.functions import AddConstant, Function, Mean, Nodes, Part
-from anybit.lowbit.parts import SumRoot
+from anybit.lowbit.parts import Codes, SumRoot
 from anybit.lowbit.reference import result_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.passes.batch_norm_to_affine import affine_of, parameters_of
+from anybit.onnx.quantizers.quantizer import inputs_of
 
 _MOST_POINTS = 2**21
 
@@ -34,7 +35,39 @@ def arithmetic_of(function: Function, root: SumRoot) -> p.Arithmetic | None:
     return tail if np.array_equal(wanted, got, equal_nan=True) else None
 
 
-def _of_part(part: Part, channels: int) -> list[p.Step] | None:
+def guessed(function: Function, root: SumRoot, codes: Codes) -> p.Affine | None:
+    """What the arithmetic before a quantizer is as one gain and one offset, in steps of its codes.
+
+    With scales that are powers of two it is what the graph computes, rounding by rounding.
+    """
+    gains = root.sum.scales.astype(np.float64)
+    offsets = np.zeros_like(gains)
+    for part in function.parts:
+        steps = _of_part(part, len(root.weights), quantizers=True)
+        for step in steps or ():
+            operand = step.operands.astype(np.float64)
+            match p.Operation(step.operation):
+                case p.Operation.ADD:
+                    offsets = offsets + operand
+                case p.Operation.SUBTRACT:
+                    offsets = offsets - operand
+                case p.Operation.SUBTRACT_FROM:
+                    gains, offsets = -gains, operand - offsets
+                case p.Operation.MULTIPLY:
+                    gains, offsets = gains * operand, offsets * operand
+                case p.Operation.DIVIDE:
+                    gains, offsets = gains / operand, offsets / operand
+        if steps is None:
+            return None
+    unit = codes.scale * codes.step
+    with np.errstate(all="ignore"):
+        return p.Affine(
+            (gains / unit).astype(np.float32),
+            (offsets / unit - codes.lowest / codes.step).astype(np.float32),
+        )
+
+
+def _of_part(part: Part, channels: int, *, quantizers: bool = False) -> list[p.Step] | None:
     match part:
         case AddConstant():
             return [p.Step(p.Operation.ADD, part.bias)]
@@ -43,15 +76,16 @@ def _of_part(part: Part, channels: int) -> list[p.Step] | None:
         case Mean():
             return [p.Step(p.Operation.DIVIDE, np.array([part.count], np.float32))]
         case Nodes() if len(part.xs) == 1:
-            return _of_nodes(part, channels)
+            return _of_nodes(part, channels, quantizers=quantizers)
     return None
 
 
-def _of_nodes(part: Nodes, channels: int) -> list[p.Step] | None:
-    """The steps of a chain of nodes."""
+def _of_nodes(part: Nodes, channels: int, *, quantizers: bool) -> list[p.Step] | None:
+    """The steps of a chain of nodes; quantizers are passed over if that is wanted."""
     x, steps = part.xs[0], []
     for node in part.nodes:
-        found = _steps(node, x, channels) if x in node.inputs else None
+        passed = quantizers and bool(inputs_of(node))
+        found = [] if passed else _steps(node, x, channels) if x in node.inputs else None
         if found is None:
             return None
         steps += found

@@ -10,7 +10,6 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
 from anybit.lowbit.layers import Guarantee, Layer
-from anybit.lowbit.network import Network
 from anybit.lowbit.planning import Memory, Refused
 from anybit.lowbit.regions import Walk
 from anybit.lowbit.wanted import wanted_codes
@@ -71,7 +70,7 @@ def plan(
 
 def _kernels(region: Region) -> Iterator[tuple[Layer, str]]:
     """The layers of a region, and what computes each here."""
-    stages = Network(region.program).describe()["stages"]
+    stages = region.network.describe()["stages"]
     for number, layer in region.layers.items():
         yield layer, stages[number]["kernel"]
 

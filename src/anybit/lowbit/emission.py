@@ -3,12 +3,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
 from anybit.lowbit.layers import Layer
+from anybit.lowbit.network import Network
 from anybit.lowbit.parts import Coded, Inlet, Outlet, Planned
 from anybit.lowbit.places import Place
 
@@ -29,6 +31,11 @@ class Region:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     layers: Mapping[int, Layer]
+
+    @cached_property
+    def network(self) -> Network:
+        """The program on the kernels of this machine."""
+        return Network(self.program)
 
 
 def regions_of(planned: Sequence[Planned]) -> list[Region]:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
-from anybit.lowbit.arithmetic import arithmetic_of
+from anybit.lowbit.arithmetic import arithmetic_of, guessed
 from anybit.lowbit.functions import Function
 from anybit.lowbit.layers import Guarantee, Layer
 from anybit.lowbit.parts import (
@@ -127,7 +127,10 @@ class Planner:
         if key not in self.memory.tails:
             function = expression.function(self._model)
             try:
-                found: Tabled | Uncovered = tabled(function, codes.index, codes.levels, root.sum)
+                guess = guessed(function, root, codes)
+                found: Tabled | Uncovered = tabled(
+                    function, codes.index, codes.levels, root.sum, guess
+                )
             except Uncovered as reason:
                 found = reason
             self.memory.tails[key] = found

@@ -40,8 +40,11 @@ class Staircase:
 
     def __call__(self, points: Array) -> Array:
         """The indices of points x channels."""
-        u = points * self.directions
-        return np.asarray((u[None] >= self.thresholds[:, None]).sum(axis=0))
+        reached = points * self.directions
+        found = np.empty(reached.shape, np.int64)
+        for channel, thresholds in enumerate(self.thresholds.T):
+            found[:, channel] = np.searchsorted(thresholds, reached[:, channel], side="right")
+        return found
 
     def within(self, reach: Range) -> "Staircase":
         """The same on a range; thresholds beyond lie just outside of it."""

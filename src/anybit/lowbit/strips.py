@@ -15,10 +15,14 @@ from anybit.lowbit.staircases import Range, Staircase, oriented
 from anybit.onnx.graph.constants import Array
 
 _ROUNDS = 60
+_NEIGHBOURS = 8
+_TRIALS = 41
 _GOLDEN = (np.sqrt(5.0) - 1) / 2
 
 
-def affine_of(wide: Staircase, far: Range, reach: Range, levels: int) -> Affine | None:
+def affine_of(
+    wide: Staircase, far: Range, reach: Range, levels: int, guess: Affine | None = None
+) -> Affine | None:
     """What gives the indices of a staircase at every point that can be reached; None if nothing.
 
     Args:
@@ -26,8 +30,36 @@ def affine_of(wide: Staircase, far: Range, reach: Range, levels: int) -> Affine 
         far: The range on which it is known.
         reach: The range that counts.
         levels: How many indices there are.
+        guess: What is tried first.
     """
     stairs = wide.within(reach)
+    lowest, highest = oriented(reach, stairs.directions)
+    near = np.concatenate([stairs.thresholds, stairs.thresholds - 1, [lowest, highest]])
+    points = np.clip(near, lowest, highest) * stairs.directions
+    wanted = stairs(points)
+
+    def missed(tried: Affine) -> Array:
+        different = (index_of(tried, points, levels) != wanted).any(axis=0)
+        finite = np.isfinite(tried.gains) & np.isfinite(tried.offsets)
+        return np.asarray(different | ~finite | (tried.gains * stairs.directions < 0))
+
+    found = _middle(wide, far, stairs, reach)
+    off = missed(found)
+    if guess is not None and off.any():
+        right = ~missed(guess)
+        found.gains[right], found.offsets[right] = guess.gains[right], guess.offsets[right]
+        off &= ~right
+    for channel in np.flatnonzero(off):
+        gain = (found if guess is None else guess).gains[channel]
+        near_by = _near(gain, points[:, channel], wanted[:, channel], levels)
+        if near_by is None:
+            return None
+        found.gains[channel], found.offsets[channel] = near_by
+    return None if missed(found).any() else found
+
+
+def _middle(wide: Staircase, far: Range, stairs: Staircase, reach: Range) -> Affine:
+    """The middle of the narrowest strip; a channel without steps is constant."""
     lowest, highest = oriented(reach, stairs.directions)
     start, end = oriented(far, stairs.directions)
     inside = (stairs.thresholds > lowest) & (stairs.thresholds <= highest)
@@ -37,14 +69,30 @@ def affine_of(wide: Staircase, far: Range, reach: Range, levels: int) -> Affine 
     constant = ~inside.any(axis=0)
     gains = np.where(constant, 0, stairs.directions / width)
     offsets = np.where(constant, (stairs.thresholds <= lowest).sum(axis=0), -0.5 - first / width)
-    found = Affine(gains.astype(np.float32), offsets.astype(np.float32))
-    if not np.all(np.isfinite(found.gains) & np.isfinite(found.offsets)):
-        return None
-    if np.any(found.gains * stairs.directions < 0):
-        return None
-    near = np.concatenate([stairs.thresholds, stairs.thresholds - 1, [lowest, highest]])
-    points = np.clip(near, lowest, highest) * stairs.directions
-    return found if np.array_equal(index_of(found, points, levels), stairs(points)) else None
+    return Affine(gains.astype(np.float32), offsets.astype(np.float32))
+
+
+def _near(
+    nearest: np.float32, points: Array, wanted: Array, levels: int
+) -> tuple[np.float32, np.float32] | None:
+    """Gain and offset that differ by roundings, of a channel whose strip is as narrow as these."""
+    neighbours = np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1, dtype=np.float32)
+    gains = nearest + np.spacing(nearest) * neighbours
+    products = points.astype(np.float32)[:, None] * gains
+    rest = wanted[:, None] - products.astype(np.float64)
+    # The sum lies within half a unit of the index, but beyond the first and the last.
+    above = np.where(wanted[:, None] > 0, rest - 0.5, -np.inf).max(axis=0)
+    below = np.where(wanted[:, None] < levels - 1, rest + 0.5, np.inf).min(axis=0)
+    # Which way float32 rounds at the narrowest places is a matter of trying.
+    width = np.maximum(below - above, 0) + levels * 2.0**-23
+    for share in np.linspace(-0.5, 0.5, _TRIALS):
+        offsets = ((above + below) / 2 + share * width).astype(np.float32)
+        tried = Affine(gains, offsets)
+        same = (index_of(tried, points[:, None], levels) == wanted[:, None]).all(axis=0)
+        if same.any():
+            chosen = int(same.argmax())
+            return tried.gains[chosen], tried.offsets[chosen]
+    return None
 
 
 def _line(points: Array, used: Array) -> tuple[Array, Array]:

@@ -69,8 +69,10 @@ class Tabled:
     risks: tuple[tuple[int, int], ...] = ()
 
 
-def tabled(function: Function, index: Index, levels: int, of: Sum) -> Tabled:
-    """The tail for a function that ends on a grid.
+def tabled(
+    function: Function, index: Index, levels: int, of: Sum, guess: p.Affine | None = None
+) -> Tabled:
+    """The tail for a function that ends on a grid. An affine one may be guessed.
 
     Raises:
         Uncovered: It rises and falls over too many accumulators.
@@ -80,9 +82,9 @@ def tabled(function: Function, index: Index, levels: int, of: Sum) -> Tabled:
         return index(function(of.values(accumulators)))
 
     if function.monotone:
-        stairs = bisected(indices, levels, of.reach)
+        stairs, far = _bisected(indices, levels, of.reach)
         _check(stairs, indices, of.reach)
-        tail = _of_stairs(stairs, indices, levels, of.reach)
+        tail = _of_stairs(stairs, far, levels, of.reach, guess)
         return Tabled(tail, *_risks_of_stairs(stairs, function, index, of))
     if of.reach.longest * of.scales.size > _MOST_EVALUATIONS:
         raise Uncovered("what follows it rises and falls, over too many accumulators")
@@ -92,7 +94,7 @@ def tabled(function: Function, index: Index, levels: int, of: Sum) -> Tabled:
     found = read_off(table, levels, of.reach)
     risks = _risks_of_table(points, table, function, index, of)
     if found is not None:
-        return Tabled(_of_stairs(found, None, levels, of.reach), *risks)
+        return Tabled(_of_stairs(found, of.reach, levels, of.reach, guess), *risks)
     if table.size > _MOST_ENTRIES:
         raise Uncovered("what follows it rises and falls, and its table would be too large")
     first = of.reach.lowest.astype(np.int32)
@@ -108,14 +110,12 @@ def _check(stairs: Staircase, indices: Callable[[Array], Array], reach: Range) -
 
 
 def _of_stairs(
-    stairs: Staircase, indices: Callable[[Array], Array] | None, levels: int, reach: Range
+    stairs: Staircase, far: Range, levels: int, reach: Range, guess: p.Affine | None
 ) -> p.Tail:
+    """The cheapest tail on a range of a staircase that is known on a longer one, perhaps."""
     inside = stairs.within(reach)
     if levels > _FEW_LEVELS:
-        wide, far = stairs, reach
-        if indices is not None:
-            wide, far = _widened(stairs, indices, levels, reach)
-        affine = affine_of(wide, far, reach, levels)
+        affine = affine_of(stairs, far, reach, levels, guess)
         if affine is not None:
             return affine
         entries = reach.longest * reach.lowest.size
@@ -128,19 +128,20 @@ def _of_stairs(
     )
 
 
-def _widened(
-    stairs: Staircase, indices: Callable[[Array], Array], levels: int, reach: Range
+def _bisected(
+    indices: Callable[[Array], Array], levels: int, reach: Range
 ) -> tuple[Staircase, Range]:
-    """Also the steps far beyond what can be reached, where the function has values there."""
-    size = reach.lowest.shape
-    far = Range(
-        np.minimum(reach.lowest, np.full(size, -_WIDE)),
-        np.maximum(reach.highest, np.full(size, _WIDE)),
-    )
-    try:
-        return bisected(indices, levels, far), far
-    except Uncovered:
-        return stairs, reach
+    """Where the steps are, and on which range: also far beyond what can be reached.
+
+    They tell more of the line on which they lie then. Few levels have no line.
+    """
+    if levels > _FEW_LEVELS:
+        far = Range(np.minimum(reach.lowest, -_WIDE), np.maximum(reach.highest, _WIDE))
+        try:
+            return bisected(indices, levels, far), far
+        except Uncovered:  # the function has no values there
+            pass
+    return bisected(indices, levels, reach), reach
 
 
 def _risks_of_stairs(

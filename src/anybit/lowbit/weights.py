@@ -7,9 +7,26 @@ from anybit.onnx.graph.constants import Array
 
 
 def packed(weights: Array) -> tuple[int, Array, Array]:
-    """The bits of an index, the bytes of all indices, and what each stands for."""
-    values, indices = np.unique(weights, return_inverse=True)
+    """The bits of an index, the bytes of all indices, and what each stands for.
+
+    The weights lie within -128..127.
+    """
+    shifted = (weights.ravel() + 128).astype(np.uint8)
+    values = np.flatnonzero(np.bincount(shifted, minlength=256))
+    places = np.zeros(256, np.uint8)
+    places[values] = np.arange(len(values))
     bits = max(1, (len(values) - 1).bit_length())
-    flags = (indices.reshape(-1, 1) >> np.arange(bits)) & 1
-    packed_bytes = np.packbits(flags.astype(np.uint8).ravel(), bitorder="little")
-    return bits, packed_bytes, values.astype(np.int32)
+    return bits, _joined(places[shifted], bits), (values - 128).astype(np.int32)
+
+
+def _joined(indices: Array, bits: int) -> Array:
+    """Numbers of so many bits one behind another, the first in the lowest bits."""
+    each = 8 // bits
+    if each * bits != 8:
+        flags = (indices[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
+        return np.packbits(flags.ravel(), bitorder="little")
+    padded = np.pad(indices, (0, -indices.size % each)).reshape(-1, each)
+    joined = np.zeros(len(padded), np.uint8)
+    for place in range(each):
+        joined |= padded[:, place] << np.uint8(place * bits)
+    return joined
