@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.inputs import Array, Tensor, declared, declared_inputs
+from anybit.inputs import Array, Feeds, Tensor, declared, declared_inputs
 from anybit.lowbit.compiler import plan, rewritten
 from anybit.lowbit.emission import Region
 from anybit.lowbit.layers import Guarantee
@@ -17,6 +17,7 @@ from anybit.lowbit.report import Report
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
 from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.ranges import Range, carriers_of
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import (
     FoldConstants,
@@ -40,6 +41,21 @@ class Compiled(Model):
         super().__init__(engine)
         self.model = model
         self.report = report
+        single = isinstance(engine, NetworkEngine) and len(self.inputs) == len(self.outputs) == 1
+        self._direct = engine.network.run if single else None  # type: ignore[attr-defined]
+        self._result = self.outputs[0].name
+
+    def run(
+        self, inputs: Feeds, *, progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, Array]:
+        """As `Model.run`; a network that is integer from input to output takes any rows at once."""
+        if self._direct is not None and type(inputs) is np.ndarray:
+            # The usual call of a small network takes less time than a closer look at its input.
+            try:
+                return {self._result: self._direct((inputs,))[0]}
+            except (TypeError, ValueError):
+                pass
+        return super().run(inputs, progress=progress)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model, as `anybit.save` does.
@@ -54,7 +70,7 @@ def compile(
     source: Source,
     *,
     guarantee: str = Guarantee.BOUNDED,
-    input_ranges: Mapping[str, Carrier] | None = None,
+    input_ranges: Mapping[str, Range] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Compiled:
     """Let the quantized layers of a model run on integers: exactly, and several times as fast.
@@ -71,7 +87,9 @@ def compile(
     Args:
         source: As for `anybit.load`. It is not changed.
         guarantee: The weakest class of layers that are compiled; the others stay float.
-        input_ranges: What inputs hold, by name, where the file has no quantizer for them.
+        input_ranges: What inputs hold, by name, where the file has no quantizer for them: "uint8",
+            "uint8/255", "int8*0.5"; as for `anybit.analyze`. Other values are taken for the
+            nearest of these.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
@@ -80,7 +98,7 @@ def compile(
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _guarantee(guarantee)
     model = _prepared(source)
-    found = plan(model, weakest, input_ranges, progress)
+    found = plan(model, weakest, _known(model, input_ranges), progress)
     whole = _engine(model, found.regions, where)
     report = Report(found.layers, tuple(region.program for region in found.regions))
     compiled = rewritten(found)
@@ -100,6 +118,11 @@ def _prepared(source: Source) -> ir.Model:
     apply(model, source, InlineFunctions(), Normalize(), StandardLayout())
     apply(model, source, FoldConstants(operators=False), InferShapes())
     return model
+
+
+def _known(model: ir.Model, ranges: Mapping[str, Range] | None) -> dict[str, Carrier]:
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    return carriers_of(ranges or {}, inputs)
 
 
 def _guarantee(name: str) -> Guarantee:

@@ -113,3 +113,19 @@ def test_wrong_use(shell: Shell) -> None:
     assert "--output must be a file" in shell.fails("compile", "layer.onnx", "-o", "no/f.onnx")
     assert "'true'" in shell.fails("compile", "layer.onnx", "-o", "f.onnx", "--guarantee", "true")
     assert not Path("f.onnx").exists()
+
+
+def test_a_model_is_run_compiled(shell: Shell) -> None:
+    shell("run", "layer.onnx", "--input", "rows.npy", "--output", "y.npz")
+    arguments = ["run", "layer.onnx", "--engine", "compiled", "--input", "rows.npy"]
+    code, out, _ = shell(*arguments, "--expect", "y.npz")
+    assert code == 0
+    assert "as expected" in out
+
+
+def test_the_range_of_an_input(shell: Shell) -> None:
+    arguments = ["compile", "layer.onnx", "-o", "f.onnx", "--input-range", "x=int8/4"]
+    code, out, _ = shell(*arguments)
+    assert code == 0
+    assert "1 exact" in out
+    assert "a range must be such as" in shell.fails(*arguments[:-1], "x=wide")

@@ -33,6 +33,15 @@ Shapes: TypeAlias = Annotated[
 
 # More elements than that no input has.
 _LARGEST_SIZE = 2**31 - 1
+Ranges: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input-range",
+        metavar="NAME=RANGE",
+        help="What an input holds: x=uint8 (integers of a type), x=uint8/255 or x=int8*0.5 (the "
+        "same times a float32 scale), x=-1,1 (any numbers between); may be repeated.",
+    ),
+]
 
 
 class TakesInputs(Protocol):

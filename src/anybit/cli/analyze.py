@@ -14,7 +14,7 @@ from rich.text import Text
 from anybit.cli._columns import NARROWEST_NAME, spared
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, write_text
-from anybit.cli._inputs import gather_inputs
+from anybit.cli._inputs import Ranges, gather_inputs
 from anybit.cli._report import Json, plain
 from anybit.errors import ModelError
 from anybit.inputs import Tensor, declared_inputs
@@ -32,15 +32,6 @@ _SPARED = (
 _SEEN_SPARED = ("most frequent codes", "codes in", "in seen", "sums", "codes out")
 _NAMES = ("layer",)
 
-Ranges: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input-range",
-        metavar="NAME=RANGE",
-        help="What an input holds: x=uint8 (integers of a type), x=uint8/255 or x=int8*0.5 (the "
-        "same times a float32 scale), x=-1,1 (any numbers between); may be repeated.",
-    ),
-]
 Data: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,11 +13,13 @@ from rich.text import Text
 from anybit.cli._columns import NARROWEST_NAME, spared
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, file_size
+from anybit.cli._inputs import Ranges
 from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.cli._verify import verify
 from anybit.compilation import Compiled
 from anybit.compilation import compile as compile_model
 from anybit.lowbit.layers import Guarantee, Layer
+from anybit.onnx.analysis.ranges import named
 from anybit.text import counted, shown
 
 _SPARED = ("kernel", "accumulator", "MACs", "results", "because")
@@ -35,6 +37,7 @@ def compile(
         Guarantee,
         typer.Option(help="The weakest class of layers that are compiled; others stay float."),
     ] = Guarantee.BOUNDED,
+    ranges: Ranges = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,7 +60,9 @@ def compile(
     check_folder(output, "--output")
     check_report(report)
     with percentage(f"Compiling {escape(model.name)}") as advance:
-        compiled = compile_model(model, guarantee=guarantee, progress=advance)
+        compiled = compile_model(
+            model, guarantee=guarantee, input_ranges=named(ranges or ()), progress=advance
+        )
     compiled.save(output)
     deliver(compiled.report.to_json(), as_json, report)
     if not as_json:

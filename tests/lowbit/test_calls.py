@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled model takes: any rows, what `Model.run` takes, and input ranges."""
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+from small_models import DOMAIN
+
+import anybit
+
+MODEL = """
+<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
+g (float[1, 3] x) => (float[1, 2] y)
+<float[3, 2] w = {1.0, -2.0, 3.0, 0.5, -1.5, 2.0}, float step = {0.5}, float none = {0.0},
+ float four = {4.0}>
+{
+    xq = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (x, step, none, four)
+    wq = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (w, step, none, four)
+    y = MatMul (xq, wq)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def model():
+    return onnx.parser.parse_model(MODEL)
+
+
+def test_any_rows_of_a_file_for_one(model):
+    assert DOMAIN in MODEL
+    compiled = anybit.compile(model)
+    x = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+    wanted = anybit.load(model).run(x)["y"]
+    np.testing.assert_array_equal(compiled.run(x)["y"], wanted)
+    np.testing.assert_array_equal(compiled.run({"x": x})["y"], wanted)
+    np.testing.assert_array_equal(compiled.run(x.astype(np.float64))["y"], wanted)
+    np.testing.assert_array_equal(compiled.run(x[:1].tolist())["y"], wanted[:1])
+    np.testing.assert_array_equal(compiled.run(np.asfortranarray(x))["y"], wanted)
+    assert compiled.run(x[:0])["y"].shape == (0, 2)
+
+
+def test_wrong_arrays_are_refused_in_words(model):
+    compiled = anybit.compile(model)
+    with pytest.raises(anybit.ModelError, match=r"input 'x' must have shape \[\?, 3\]"):
+        compiled.run(np.zeros((1, 4), np.float32))
+    with pytest.raises(anybit.ModelError, match="must be float32"):
+        compiled.run(np.array([["a", "b", "c"]]))
+    with pytest.raises(anybit.ModelError, match="NaN"):
+        compiled.run(np.full((2, 3), np.nan, np.float32))
+
+
+def test_infinities_saturate_as_in_the_graph(model):
+    x = np.array([[np.inf, -np.inf, 3e38], [-0.0, 1e-45, -3e38]], np.float32)
+    wanted = anybit.load(model).run(x)["y"]
+    np.testing.assert_array_equal(anybit.compile(model).run(x)["y"], wanted)
+
+
+UNQUANTIZED = re.sub(r"    xq = .*\n", "", MODEL).replace("MatMul (xq, wq)", "MatMul (x, wq)")
+
+
+def test_the_range_of_an_input_stands_for_its_quantizer():
+    model = onnx.parser.parse_model(UNQUANTIZED)
+    plain = anybit.compile(model)
+    assert plain.report.coverage == "0 of 1 layer, 0.0 % of MACs"
+    assert plain.report.layers[0].reason == "its input 'x' is not quantized"
+    known = anybit.compile(model, input_ranges={"x": "int8/64"})
+    assert known.report.coverage == "1 of 1 layer, 100 % of MACs"
+    x = (np.random.default_rng(0).integers(-128, 128, (50, 3)) / 64).astype(np.float32)
+    np.testing.assert_array_equal(known.run(x)["y"], anybit.load(model).run(x)["y"])
+    # Others are taken for the nearest.
+    near = x + np.float32(0.004)
+    np.testing.assert_array_equal(known.run(near)["y"], known.run(x)["y"])
+    with pytest.raises(anybit.ModelError, match="there is no input 'z'"):
+        anybit.compile(model, input_ranges={"z": "int8"})
