@@ -42,6 +42,7 @@ def attack(kind: str) -> None:
         anybit.load,
         info,
         anybit.check,
+        anybit.analyze,
         anybit.clean,
         partial(anybit.clean, batch="dynamic"),
     ]

@@ -86,6 +86,7 @@ def actions() -> dict[str, Callable[[Path], object]]:
 
     acts: dict[str, Callable[[Path], object]] = {
         "load": anybit.load,
+        "analyze": anybit.analyze,
         "check": anybit.check,
         "clean": anybit.clean,
         "clean for any batch": partial(anybit.clean, batch="dynamic", keep_quantizers=True),

@@ -18,6 +18,7 @@ from anybit.onnx.analysis.analysis import analyze as follow
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.ranges import Range, carriers_of
+from anybit.onnx.analysis.view import given
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.shapes import sizes_that_follow
@@ -91,7 +92,7 @@ def _layer(
     model: ir.Model, analysis: Analysis, product: ProductAnalysis, quantizer: Quantizer | None
 ) -> Layer:
     node = product.node
-    weight = node.inputs[product.layout.weight if product.layout else 1 % len(node.inputs)]
+    weight = given(node, 1 if product.layout is None else product.layout.weight)
     output = node.outputs[0]
     quantized = None if quantizer is None else analysis.carriers.get(quantizer.node.outputs[0])
     result = analysis.carriers.get(output)

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from carried import followed
 from hypothesis import given, settings
+from network_builder import Network
+from networks import inputs, networks
 from random_graphs import RandomGraph, graphs
 
 from anybit.onnx.analysis.carriers import Codes, of_codes
@@ -25,5 +27,16 @@ def test_random_graphs(exact: bool, fold: bool) -> None:
     def check(graph: RandomGraph) -> None:
         followed(graph.proto, {"x": graph.x}, fold=fold)
         followed(graph.proto, {"x": graph.x}, {"x": of_codes(STEPS)}, fold=fold)
+
+    check()
+
+
+@pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
+@pytest.mark.parametrize("qdq", [False, True], ids=["ours", "QDQ"])
+def test_networks(qdq: bool, fold: bool) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(networks(qdq=qdq))
+    def check(network: Network) -> None:
+        followed(network.proto, {"x": inputs(network, 3)}, fold=fold)
 
     check()

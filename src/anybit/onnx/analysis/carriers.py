@@ -15,7 +15,7 @@ from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 
-MOST_CHANNELS = 2**16
+MOST_CHANNELS = 2**14
 """Tensors of more channels are described as a whole."""
 
 _MOST_MEMBERS = 2**12

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.carriers import Carrier, of_interval
+from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, of_interval
 from anybit.onnx.analysis.constants import of_constant, recovered
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.shapes import sizes_that_follow
@@ -128,8 +128,10 @@ def given(node: ir.Node, index: int) -> ir.Value | None:
 def channels_of_constant(array: Array) -> tuple[int | None, Array] | None:
     """The axis along which a constant varies, counted from the end, and its values along it.
 
-    None if that are several axes, or none has elements.
+    None if that are several axes, or it has no elements or very many.
     """
+    if array.size > MOST_CHANNELS:
+        return None
     varying = [axis - array.ndim for axis, size in enumerate(array.shape) if size != 1]
     if len(varying) > 1 or array.size == 0:
         return None

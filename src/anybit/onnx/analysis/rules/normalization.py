@@ -4,7 +4,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, of_interval
+from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, of_interval
 from anybit.onnx.analysis.rules.elementwise import sources_of
 from anybit.onnx.analysis.view import View, given
 from anybit.onnx.graph.attributes import attribute_of
@@ -25,7 +25,9 @@ def batch_normalization(node: ir.Node, view: View) -> Carrier | None:
         return None
     scale, bias, mean, variance = known
     axis = view.axis(value, 1)
-    if len({each.shape for each in known}) > 1 or scale.ndim != 1 or not scale.size:
+    if len({each.shape for each in known}) > 1 or scale.ndim != 1:
+        return None
+    if not 0 < scale.size <= MOST_CHANNELS:
         return None
     spread = variance + attribute_of(node, "epsilon", 1e-5)
     if np.any(spread <= 0) or not all(np.isfinite(each).all() for each in known):

@@ -36,6 +36,8 @@ def product(node: ir.Node, view: View) -> tuple[ProductAnalysis, Carrier | None]
     values = _values(weight_value, weight, view)
     if values is None:
         return replace(found, reason="the weight is computed when the model runs"), None
+    if not view.afford(values.size):
+        return replace(found, reason="too many products read too large weights"), None
     try:
         found = _with_codes(found, layout)
         return _judged(found, layout, node, values, view)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that ask for much, and nodes that make no sense, get an answer in time."""
+
+import tracemalloc
+
+import numpy as np
+import onnx
+import pytest
+from carried import prepared
+from carrier_cases import CASES, SHAPE, Case, built, standard
+from onnx import helper
+from small_models import model, node
+
+from anybit.onnx.analysis.analysis import analyze
+
+
+def damaged(each: Case) -> list[onnx.ModelProto]:
+    """A case with inputs left out, swapped or replaced, or with other attributes."""
+    made = []
+    for change in ("none", "first", "last", "swapped", "text", "numbers", "scalar", "huge"):
+        proto = built(each, np.float32(0.5))
+        last = proto.graph.node[-1]
+        inputs = list(last.input)
+        if change == "none":
+            del last.input[:]
+        elif change == "first":
+            last.input[0] = ""
+        elif change == "last":
+            del last.input[-1]
+        elif change == "swapped":
+            last.input[:] = inputs[::-1]
+        elif change in ("text", "numbers", "huge"):
+            values = {"text": "?", "numbers": [7, -9, 0], "huge": 2**62}[change]
+            names = [attribute.name for attribute in last.attribute] or ["axis", "axes", "mode"]
+            del last.attribute[:]
+            last.attribute.extend(helper.make_attribute(name, values) for name in names)
+        else:
+            for name in inputs[1:]:
+                for tensor in proto.graph.initializer:
+                    if tensor.name == name:
+                        value = np.asarray(onnx.numpy_helper.to_array(tensor)).reshape(-1)[:0]
+                        tensor.CopyFrom(onnx.numpy_helper.from_array(value, name))
+        made.append(proto)
+    return made
+
+
+@pytest.mark.parametrize("each", CASES, ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_nodes_that_make_no_sense(each: Case) -> None:
+    """Only what says that a model is invalid is caught in the analysis."""
+    for proto in damaged(each):
+        analyze(prepared(proto))
+
+
+def test_channels_of_many_nodes() -> None:
+    """So many numbers per node would be gigabytes: nodes behind the first go without."""
+    count, channels = 3000, 16_000
+    nodes = [
+        standard("Add", f"{'q' if at == 0 else f't{at - 1}'} by", f"t{at}", name=f"n{at}")
+        for at in range(count)
+    ]
+    nodes[-1].output[0] = "y"
+    first = node("Quant", "x by zero four", "q", name="q")
+    by = np.arange(1, channels + 1, dtype=np.float32)
+    proto = model([first, *nodes], {"by": by, "zero": 0, "four": 4}, inputs={"x": [1, channels]})
+    ready = prepared(proto)
+    tracemalloc.start()
+    found = analyze(ready)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found.carriers) > count
+    assert peak < 2**29
+
+
+def test_one_weight_of_many_products() -> None:
+    """A large weight is looked at for some of them."""
+    count, size = 300, 800
+    nodes = [node("Quant", "x s zero four", "q", name="q"), node("Quant", "w s zero four", "wq")]
+    nodes += [standard("MatMul", "q wq", f"y{at}", name=f"m{at}") for at in range(count)]
+    weight = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    constants = {"w": weight, "s": 0.25, "zero": 0, "four": 4}
+    outputs = [f"y{at}" for at in range(count)]
+    proto = model(nodes, constants, inputs={"x": [1, size]}, outputs=outputs)
+    found = analyze(prepared(proto))
+    assert found.products[0].exact
+    assert "too many products" in found.products[-1].reason
+
+
+def test_joined_channels() -> None:
+    """Each Concat has twice the channels."""
+    nodes = [node("Quant", "x s zero four", "t0", name="q")]
+    nodes += [
+        standard("Concat", f"t{at} t{at}", f"t{at + 1}", axis=1, name=f"c{at}") for at in range(40)
+    ]
+    nodes.append(standard("Relu", "t40"))
+    scale = np.float32([0.5, 1, 2, 4]).reshape(4, 1, 1)
+    proto = model(nodes, {"s": scale, "zero": 0, "four": 4}, inputs={"x": SHAPE})
+    found = analyze(prepared(proto))
+    assert max(each.lowest.size for each in found.carriers.values()) <= 2**14
