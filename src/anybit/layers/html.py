@@ -16,11 +16,12 @@ tr.total td{font-weight:600}
 _WIDE, _HIGH, _NAMES, _LEFT = 640, 20, 190, 200
 _MOST_BARS = 200
 _NAME = 28
+_SHAPES = ("result", "weight")
 
 
 def page(found: Analyzed) -> str:
     """A page for light and dark mode, without scripts. All names in it are escaped."""
-    rows = [{name: shown(cell) for name, cell in row.items()} for row in wording.rows(found)]
+    rows = [_cells(row) for row in wording.rows(found)]
     body = [
         "<h1>Layers</h1>",
         _header(found),
@@ -32,10 +33,17 @@ def page(found: Analyzed) -> str:
         classes = [""] * (len(rows) - 1) + ["total"]
         body += ["<h2>All layers</h2>", table(rows, wording.NUMBERS, classes)]
     body += _reasons(found)
-    seen = [{name: shown(cell) for name, cell in row.items()} for row in wording.seen_rows(found)]
+    seen = [_cells(row) for row in wording.seen_rows(found)]
     if seen:
         body += ["<h2>Proven and seen</h2>", table(seen, wording.NUMBERS)]
     return document(f"anybit analyze: {found.name}", body, _STYLE)
+
+
+def _cells(row: dict[str, str]) -> dict[str, str]:
+    """The cells of a row; shapes stay on one line."""
+    cells = {name: shown(cell) for name, cell in row.items()}
+    shapes = {name: cells[name].replace(" ", "\u00a0") for name in _SHAPES if name in cells}
+    return cells | shapes
 
 
 def _header(found: Analyzed) -> str:
@@ -61,7 +69,10 @@ def _costs(found: Analyzed) -> Iterator[str]:
     if not most:
         return
     yield "<h2>Operations on bits</h2>"
-    bars = [(each, (each.bops or 0) / most, wording.amount(each.bops)) for each in layers]
+    bars = [
+        (each, (each.bops or 0) / most, (each.bops or 0) / most, wording.amount(each.bops))
+        for each in layers
+    ]
     yield _bars(bars, "BOPs per layer", "dark: exact in float32; light: rounds; grey: float")
 
 
@@ -74,22 +85,25 @@ def _accumulators(found: Analyzed) -> Iterator[str]:
     bars = []
     for each in layers:
         bits, most = each.accumulator_bits or 0, each.accumulator_bits_any or 0
-        bars.append((each, min(1.0, bits / 32), f"{bits}; {most} for any weights"))
+        text = f"{bits}; {most} for any weights"
+        bars.append((each, min(1.0, bits / 32), min(1.0, max(bits, most) / 32), text))
     yield _bars(bars, "Bits of accumulators per layer", "the whole width is 32 bits")
 
 
-def _bars(bars: list[tuple[Layer, float, str]], title: str, note: str) -> str:
+def _bars(bars: list[tuple[Layer, float, float, str]], title: str, note: str) -> str:
+    """A bar per layer, a paler one behind it, and a text."""
     wide, high = _LEFT + _WIDE, _HIGH * len(bars) + 24
     parts = [f"<title>{escape(title)}</title>"]
-    for index, (layer, share, text) in enumerate(bars):
+    for index, (layer, share, behind, text) in enumerate(bars):
         y = index * _HIGH
         name = shown(layer.name)
         name = name if len(name) <= _NAME else f"...{name[3 - _NAME :]}"
-        full = max(1.0, share * (_WIDE - 190))
+        front, full = (max(1.0, each * (_WIDE - 190)) for each in (share, behind))
+        place = f'x="{_LEFT}" y="{y + 3}" height="{_HIGH - 6}"'
         parts += [
             f'<text x="{_NAMES}" y="{y + 14}" text-anchor="end">{escape(name)}</text>',
-            f'<rect class="{layer.guarantee}" x="{_LEFT}" y="{y + 3}" width="{full:.6g}" '
-            f'height="{_HIGH - 6}">',
+            f'<rect class="float" {place} width="{full:.6g}"/>',
+            f'<rect class="{layer.guarantee}" {place} width="{front:.6g}">',
             f"<title>{escape(shown(layer.name))}: {escape(text)}</title></rect>",
             f'<text x="{_LEFT + full + 6:.6g}" y="{y + 14}">{escape(text)}</text>',
         ]

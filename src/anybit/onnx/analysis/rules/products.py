@@ -14,7 +14,7 @@ from anybit.onnx.analysis.carriers import (
 )
 from anybit.onnx.analysis.costs import multiplications
 from anybit.onnx.analysis.layouts import Layout, layout_of
-from anybit.onnx.analysis.products import Accumulator, ProductAnalysis, Sum
+from anybit.onnx.analysis.products import ProductAnalysis, Sum
 from anybit.onnx.analysis.sums import Parts, accumulator_of, error_of, units_of
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponents_of
 from anybit.onnx.analysis.view import View, given
@@ -249,15 +249,19 @@ def _counted(found: ProductAnalysis, layout: Layout, added: Array) -> Carrier | 
     offset = added / scale
     if np.any(offset != np.rint(offset)) or np.any(np.abs(offset) > EXACT):
         return None
-    return _of_sums(accumulator, scale, offset.astype(np.int64), layout.y_axis)
-
-
-def _of_sums(accumulator: Accumulator, scale: Array, offset: Array, axis: int) -> Carrier | None:
-    lowest, highest = accumulator.lowest + offset, accumulator.highest + offset
+    assert x.codes is not None, "there is an accumulator"
+    step = 1
+    if not layout.padded and found.codes is not None:
+        # A sum is a multiple of this above the lowest: those of signs are odd, or even.
+        step = x.codes.step * (int(np.gcd.reduce(np.abs(found.codes), axis=None)) or 1)
+    whole = offset.astype(np.int64)
+    lowest, highest = accumulator.lowest + whole, accumulator.highest + whole
     if max(np.abs(lowest).max(), np.abs(highest).max()) > EXACT:
         return None
+    if np.any((lowest - lowest.min()) % step):
+        step = 1
     none = np.zeros((), np.float32)
-    axis_found, codes = Codes(scale, none, lowest, highest).uniform(axis)
+    axis, codes = Codes(scale, none, lowest, highest, step).uniform(layout.y_axis)
     exact = codes.scale.astype(np.float64)
     ends = np.stack([codes.lowest * exact, codes.highest * exact])
-    return Carrier(ends.min(axis=0), ends.max(axis=0), axis_found, None, False, codes)
+    return Carrier(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What carriers say: codes per channel, units, and the codes of constants."""
+
+import numpy as np
+import pytest
+from carried import prepared
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import model, node
+
+import anybit
+from anybit.onnx.analysis.analysis import analyze
+from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
+from anybit.onnx.analysis.constants import recovered
+from anybit.onnx.analysis.unions import union
+from anybit.onnx.analysis.units import exponent_of, exponents_of
+from anybit.ops.grids import IntegerGrid
+
+
+def carriers(nodes: list, constants: dict, **options: object) -> dict[str, Carrier]:
+    found = analyze(prepared(model(nodes, constants, **options)))
+    return {str(value.name): each for value, each in found.carriers.items()}
+
+
+def test_units() -> None:
+    assert exponents_of(np.float32([1, 0.75, 6, 0, -0.5, np.inf, 2.0**-149])).tolist() == [
+        *(0, -2, 1, 0, -1, 0, -149)
+    ]
+    assert exponent_of(np.float32([0, 6, 0.75])) == -2
+    assert exponent_of(np.float32([0, 0])) == 0
+
+
+def test_codes_per_channel() -> None:
+    lowest, highest = np.int64([0, -2]), np.int64([3, 2])
+    scale = np.float32([0.5, 2])
+    codes = Codes(scale, np.zeros((), np.float32), lowest, highest)
+    found = of_codes(codes, -3)
+    assert found.codes.of_channel(0) == range(4)
+    assert found.codes.of_channel(1) == range(-2, 3)
+    assert found.lowest.tolist() == [0, -4]
+    assert found.highest.tolist() == [1.5, 4]
+    assert found.exponent == -1
+    assert found.grid.scale.shape == (2, 1, 1)
+    assert isinstance(found.grid, IntegerGrid)
+    assert found.whole().codes is None
+    assert (found.whole().lowest, found.whole().highest) == (-4, 4)
+
+
+def test_signs_and_what_becomes_of_them() -> None:
+    """-1 and 1; sums of four of them are even; of five, odd."""
+    for size in (4, 5):
+        nodes = [
+            node("BipolarQuant", "x one", "q", name="q"),
+            node("BipolarQuant", "w one", "wq", name="wq"),
+            node("MatMul", "q wq", domain=""),
+        ]
+        weight = np.random.default_rng(0).standard_normal((size, 3)).astype(np.float32)
+        found = carriers(nodes, {"one": 1, "w": weight}, inputs={"x": [1, size]})
+        assert found["q"].codes.hull == range(-1, 2, 2)
+        assert found["y"].codes.of_channel(2) == range(-size, size + 1, 2)
+
+
+def test_minifloats_are_sparse_integers() -> None:
+    form = anybit.formats.float4_e2m1fn
+    names = "exponent mantissa bias largest"
+    constants = {"scale": 0.5} | dict(zip(names.split(), form, strict=True))
+    found = carriers([node("FloatQuant", f"x scale {names}")], constants)["y"]
+    assert found.codes.members == {0, 1, 2, 3, 4, 6, 8, 12, -1, -2, -3, -4, -6, -8, -12}
+    assert found.codes.scale == 0.25
+    assert found.codes.bits == 4
+
+
+def test_nan_where_there_may_be_one() -> None:
+    """0 / 0 in a quantizer, or overflow before it; a sign is none."""
+    scales = np.float32([0.5, 0, 0.5, 0.5])
+    nodes = [node("Quant", "x scale zero four", "q", name="q"), node("BipolarQuant", "q one")]
+    found = carriers(nodes, {"scale": scales, "zero": 0, "four": 4, "one": 1})
+    assert found["q"].nan
+    assert not found["y"].nan
+    usual = carriers(nodes, {"scale": 0.5, "zero": 0, "four": 4, "one": 1})
+    assert not usual["q"].nan
+
+
+def test_constants_have_integers() -> None:
+    nodes = [
+        node("Quant", "w scale zero three", "q", name="q"),
+        node("Transpose", "q", "t", domain="", perm=[1, 0]),
+        node("MatMul", "x t", domain=""),
+    ]
+    weight = np.float32([[0.5, -0.5, 0, 1], [2, 0, 2, -4]])
+    constants = {"w": weight, "scale": np.float32([[0.5], [2]]), "zero": 0, "three": 3}
+    found = carriers(nodes, constants)
+    assert found["q"].integers.tolist() == [[1, -1, 0, 2], [1, 0, 1, -2]]
+    assert found["t"].integers.tolist() == [[1, 1], [-1, 0], [0, 1], [2, -2]]
+    assert (found["q"].axis, found["t"].axis) == (-2, -1)
+    assert found["t"].codes.allowed == range(-4, 4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 8),
+    st.lists(st.floats(2.0**-20, 4, width=32), min_size=1, max_size=5),
+    st.integers(0, 2**32 - 1),
+)
+def test_codes_are_recovered_from_values(bits: int, scales: list[float], seed: int) -> None:
+    """Bit for bit, whatever the scales, as long as neighbouring codes occur."""
+    random = np.random.default_rng(seed)
+    largest = 2 ** (bits - 1)
+    codes = random.integers(-largest, largest + 1, (len(scales), 40))
+    codes[:, :2] = [1, largest]
+    array = (codes.astype(np.float32) * np.float32(scales)[:, None]).astype(np.float32)
+    found = recovered(array, -2)
+    assert found is not None
+    assert np.array_equal(found.grid.decode(found.integers), array)
+    assert np.abs(found.integers).max() <= max(largest, 2**15)
+
+
+@pytest.mark.parametrize("array", [np.float32([np.nan]), np.zeros(0, np.float32), np.ones(2)])
+def test_what_has_no_codes(array: np.ndarray) -> None:
+    assert recovered(array, -1) is None
+
+
+def test_unions() -> None:
+    half = np.asarray(0.5, np.float32)
+    none = np.zeros((), np.float32)
+    low, high = np.asarray(-2, np.int64), np.asarray(2, np.int64)
+    first = of_codes(Codes(half, none, low, high, 2))
+    zero = of_interval(0, 0, exponent=0)
+    one_more = of_interval(0.5, 0.5, exponent=-1)
+    assert union([first, zero]).codes.hull == range(-2, 3, 2)
+    assert union([first, one_more]).codes.hull == range(-2, 3)
+    assert union([first, of_interval(-9, 9)]).codes is None
+    assert union([first, of_interval(-9, 9)]).lowest == -9
