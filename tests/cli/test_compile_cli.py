@@ -2,6 +2,8 @@
 """`anybit compile`: the table, the file, the comparison with the float graph."""
 
 import json
+import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +131,19 @@ def test_the_range_of_an_input(shell: Shell) -> None:
     assert code == 0
     assert "1 exact" in out
     assert "a range must be such as" in shell.fails(*arguments[:-1], "x=wide")
+
+
+def test_the_page(shell: Shell) -> None:
+    evil = layer(scale=0.1)
+    evil.graph.node[2].name = "<script>&"
+    onnx.save(evil, "evil.onnx")
+    code, _, _ = shell("compile", "evil.onnx", "-o", "f.onnx", "--report", "r.html")
+    assert code == 0
+    text = Path("r.html").read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;&amp;" in text
+    assert "default-src 'none'" in text
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ET.fromstring(svg)
+    assert "1 of 1 layer, 100 % of MACs on integers" in text
+    assert "not .txt" in shell.fails("compile", "evil.onnx", "-o", "f.onnx", "--report", "r.txt")

@@ -3,12 +3,14 @@
 
 import json
 import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from anybit.cli._files import check_folder, write_text
+from anybit.errors import ModelError
 
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")
@@ -22,6 +24,23 @@ def check_report(path: Path | None) -> None:
     """ModelError if the report cannot be written: known before the work, not after it."""
     if path is not None:
         check_folder(path, "--report")
+
+
+def check_reports(paths: Iterable[Path]) -> None:
+    """As `check_report`, of files that may be pages or JSON: their names say which."""
+    for path in paths:
+        check_folder(path, "--report")
+        if path.suffix.lower() not in ("", ".json", ".html"):
+            raise ModelError(
+                f"{path}: --report writes a page to FILE.html, and JSON to FILE.json or a file "
+                f"without a suffix, not {path.suffix}"
+            )
+
+
+def write_reports(paths: Iterable[Path], record: str, page: Callable[[], str]) -> None:
+    """Write a text of JSON, or the page, to each file by its name."""
+    for path in paths:
+        write_text(path, page() if path.suffix.lower() == ".html" else record)
 
 
 def deliver(record: Any, as_json: bool, report: Path | None) -> None:

@@ -14,9 +14,8 @@ from rich.text import Text
 from anybit.cli._arrays import read_arrays
 from anybit.cli._columns import NARROWEST_NAME, spared
 from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, write_text
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
-from anybit.cli._report import Json
+from anybit.cli._report import Json, check_reports, write_reports
 from anybit.comparison import RUNNERS, Difference, page
 from anybit.comparison.compare import compare
 from anybit.comparison.measure import Tolerance as Tolerances
@@ -84,21 +83,14 @@ def diff(
     All tensors are compared, by name or by position. The exit code is 0 if they are equal, 1 if
     not.
     """
-    for report in reports or ():
-        check_folder(report, "--report")
-        if report.suffix.lower() not in _WRITERS:
-            raise ModelError(
-                f"{report}: --report writes a page to FILE.html, and JSON to FILE.json or a file "
-                f"without a suffix, not {report.suffix}"
-            )
+    check_reports(reports or ())
     first, second, names = _sides(a, b, runners)
     feeds = gather_inputs(first, inputs) if inputs else None
     with percentage(f"Comparing {escape(a.name)}") as advance:
         found = compare(
             first, second, feeds, names, Tolerances(steps, atol), advance, sizes_given(shapes)
         )
-    for report in reports or ():
-        write_text(report, _WRITERS[report.suffix.lower()](found))
+    write_reports(reports or (), _json(found), lambda: page(found))
     if as_json:
         print(_json(found), end="")
     else:
@@ -108,9 +100,6 @@ def diff(
 
 def _json(found: Difference) -> str:
     return json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
-
-
-_WRITERS = {".json": _json, "": _json, ".html": page}
 
 
 def _sides(
