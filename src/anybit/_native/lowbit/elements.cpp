@@ -37,6 +37,7 @@ void count(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* t
 // Adding this and taking it away again rounds to an integer, half to even.
 constexpr float rounder = 12582912.0f;
 
+template <bool divides>
 struct Guess {
   explicit Guess(const Levels& levels)
       : gain(levels.gain),
@@ -45,7 +46,7 @@ struct Guess {
         highest(levels.lowest + static_cast<float>(levels.levels - 1)) {}
 
   std::int32_t operator()(float x) const {
-    float y = x * gain + offset;
+    float y = divides ? x / gain : x * gain + offset;
     y = y > lowest ? y : lowest;  // NaN becomes the lowest
     y = y < highest ? y : highest;
     return static_cast<std::int32_t>(((y + rounder) - rounder) - lowest);
@@ -54,14 +55,15 @@ struct Guess {
   float gain, offset, lowest, highest;
 };
 
+template <bool divides>
 void guess(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
-  const Guess index(levels);
+  const Guess<divides> index(levels);
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(index(x[i]));
 }
 
 void correct(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
   const float* const thresholds = levels.thresholds;
-  const Guess index(levels);
+  const Guess<false> index(levels);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int32_t first = index(x[i]);
     const std::int32_t below = x[i] >= thresholds[first] ? 0 : 1;
@@ -88,7 +90,10 @@ bool indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t*
       count(levels, x, n, to);
       break;
     case Levels::Way::guess:
-      guess(levels, x, n, to);
+      guess<false>(levels, x, n, to);
+      break;
+    case Levels::Way::divide:
+      guess<true>(levels, x, n, to);
       break;
     case Levels::Way::correct:
       correct(levels, x, n, to);
@@ -104,113 +109,163 @@ bool indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t*
   return has_nan(x, n);
 }
 
-// The bits of 32 numbers or fewer, and whether one is NaN.
-inline std::uint32_t compared(const float* x, std::int64_t n, float threshold, bool& nan) {
-  std::uint32_t bits = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    bits |= static_cast<std::uint32_t>(x[i] >= threshold) << i;
-    nan = nan || x[i] != x[i];
-  }
-  return bits;
-}
+// Which of up to 32 numbers reach each of `count` thresholds, and whether one is NaN.
+template <int count>
+struct Reached {
+  std::uint32_t masks[count] = {};
 
-bool compare(const float* x, std::int64_t n, float threshold, bool falls, std::byte* words) {
-  const std::uint32_t flip = falls ? ~std::uint32_t{0} : 0;
-  bool nan = false;
-  std::int64_t i = 0;
+  void slow(const float* x, std::int64_t n, const float* thresholds, bool& nan) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (int k = 0; k < count; ++k)
+        masks[k] |= static_cast<std::uint32_t>(x[i] >= thresholds[k]) << i;
+      nan = nan || x[i] != x[i];
+    }
+  }
+
+  void all(const float* x, const float* thresholds, bool& nan) {
 #if defined(__AVX512F__)
-  const __m512 limit = _mm512_set1_ps(threshold);
-  __mmask16 nans = 0;
-  for (; i + 32 <= n; i += 32, words += 4) {
-    const __m512 low = _mm512_loadu_ps(x + i), high = _mm512_loadu_ps(x + i + 16);
-    nans = static_cast<__mmask16>(nans | _mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q));
-    const std::uint32_t bits =
-        (_mm512_cmp_ps_mask(low, limit, _CMP_GE_OQ) |
-         static_cast<std::uint32_t>(_mm512_cmp_ps_mask(high, limit, _CMP_GE_OQ)) << 16) ^
-        flip;
-    std::memcpy(words, &bits, 4);
-  }
-  nan = nans != 0;
+    const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
+    nan |= _mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q) != 0;
+    for (int k = 0; k < count; ++k) {
+      const __m512 limit = _mm512_set1_ps(thresholds[k]);
+      masks[k] = _mm512_cmp_ps_mask(low, limit, _CMP_GE_OQ) |
+                 static_cast<std::uint32_t>(_mm512_cmp_ps_mask(high, limit, _CMP_GE_OQ)) << 16;
+    }
 #elif defined(__AVX__)
-  const __m256 limit = _mm256_set1_ps(threshold);
-  __m256 nans = _mm256_setzero_ps();
-  for (; i + 32 <= n; i += 32, words += 4) {
-    std::uint32_t bits = 0;
     for (int part = 0; part < 4; ++part) {
-      const __m256 eight = _mm256_loadu_ps(x + i + part * 8);
-      nans = _mm256_or_ps(nans, _mm256_cmp_ps(eight, eight, _CMP_UNORD_Q));
-      bits |=
-          static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(eight, limit, _CMP_GE_OQ)))
-          << part * 8;
+      const __m256 eight = _mm256_loadu_ps(x + part * 8);
+      nan |= _mm256_movemask_ps(_mm256_cmp_ps(eight, eight, _CMP_UNORD_Q)) != 0;
+      for (int k = 0; k < count; ++k) {
+        const __m256 limit = _mm256_set1_ps(thresholds[k]);
+        const int bits = _mm256_movemask_ps(_mm256_cmp_ps(eight, limit, _CMP_GE_OQ));
+        masks[k] |= static_cast<std::uint32_t>(bits) << part * 8;
+      }
     }
-    bits ^= flip;
-    std::memcpy(words, &bits, 4);
-  }
-  nan = _mm256_movemask_ps(nans) != 0;
 #elif defined(__SSE2__)
-  const __m128 limit = _mm_set1_ps(threshold);
-  __m128 nans = _mm_setzero_ps();
-  for (; i + 32 <= n; i += 32, words += 4) {
-    std::uint32_t bits = 0;
     for (int part = 0; part < 8; ++part) {
-      const __m128 four = _mm_loadu_ps(x + i + part * 4);
-      nans = _mm_or_ps(nans, _mm_cmpunord_ps(four, four));
-      bits |= static_cast<std::uint32_t>(_mm_movemask_ps(_mm_cmpge_ps(four, limit))) << part * 4;
+      const __m128 four = _mm_loadu_ps(x + part * 4);
+      nan |= _mm_movemask_ps(_mm_cmpunord_ps(four, four)) != 0;
+      for (int k = 0; k < count; ++k) {
+        const int bits = _mm_movemask_ps(_mm_cmpge_ps(four, _mm_set1_ps(thresholds[k])));
+        masks[k] |= static_cast<std::uint32_t>(bits) << part * 4;
+      }
     }
-    bits ^= flip;
-    std::memcpy(words, &bits, 4);
-  }
-  nan = _mm_movemask_ps(nans) != 0;
+#else
+    slow(x, 32, thresholds, nan);
 #endif
-  for (; i < n; i += 32, words += 4) {
-    const std::int64_t here = n - i < 32 ? n - i : 32;
-    const std::uint32_t all = here == 32 ? ~std::uint32_t{0} : (std::uint32_t{1} << here) - 1;
-    const std::uint32_t bits = (compared(x + i, here, threshold, nan) ^ flip) & all;
-    std::memcpy(words, &bits, 4);
+  }
+};
+
+// Calls write(masks, which bits there are) for every 32 numbers. The masks of a falling index are
+// those of the thresholds that are not reached, the last one first: again each is part of the one
+// before.
+template <int count, class Write>
+inline bool for_each_word(const Levels& levels, const float* x, std::int64_t n,
+                          const Write& write) {
+  float thresholds[count];
+  for (int k = 0; k < count; ++k)
+    thresholds[k] = levels.thresholds[levels.falls ? count - k : k + 1];
+  const std::uint32_t flip = levels.falls ? ~std::uint32_t{0} : 0;
+  bool nan = false;
+  for (std::int64_t i = 0; i < n; i += 32) {
+    Reached<count> reached;
+    std::uint32_t there = ~std::uint32_t{0};
+    if (n - i >= 32) {
+      reached.all(x + i, thresholds, nan);
+    } else {
+      there = (std::uint32_t{1} << (n - i)) - 1;
+      reached.slow(x + i, n - i, thresholds, nan);
+    }
+    for (std::uint32_t& mask : reached.masks) mask = (mask ^ flip) & there;
+    write(reached.masks);
   }
   return nan;
 }
 
-inline const std::uint8_t* as_bytes(const std::byte* at) {
-  return reinterpret_cast<const std::uint8_t*>(at);
+bool bits(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
+  return for_each_word<1>(levels, x, n, [&](const std::uint32_t* masks) {
+    std::memcpy(to, masks, 4);
+    to += 4;
+  });
 }
-inline std::uint8_t* as_bytes(std::byte* at) { return reinterpret_cast<std::uint8_t*>(at); }
 
-void largest(const std::byte* const* from, std::size_t count, std::int64_t n, std::byte* to) {
-  std::uint8_t* const result = as_bytes(to);
-  if (to != from[0]) std::memcpy(to, from[0], static_cast<std::size_t>(n));
-  for (std::size_t k = 1; k < count; ++k) {
-    const std::uint8_t* const other = as_bytes(from[k]);
-    for (std::int64_t i = 0; i < n; ++i) result[i] = result[i] > other[i] ? result[i] : other[i];
+template <int count>
+bool planes_of(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
+  return for_each_word<count>(levels, x, n, [&](const std::uint32_t* masks) {
+    std::uint32_t words[2] = {masks[0], 0};
+    if constexpr (count > 1) words[0] ^= masks[1], words[1] = masks[1];
+    if constexpr (count > 2) words[0] ^= masks[2];
+    std::memcpy(to, words, 8);
+    to += 8;
+  });
+}
+
+bool planes(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
+  switch (levels.levels) {
+    case 2:
+      return planes_of<1>(levels, x, n, to);
+    case 3:
+      return planes_of<2>(levels, x, n, to);
+    default:
+      return planes_of<3>(levels, x, n, to);
   }
 }
 
-void either(const std::byte* const* from, std::size_t count, std::int64_t n, std::byte* to) {
-  std::uint8_t* const result = as_bytes(to);
-  if (to != from[0]) std::memcpy(to, from[0], static_cast<std::size_t>(n));
-  for (std::size_t k = 1; k < count; ++k) {
-    const std::uint8_t* const other = as_bytes(from[k]);
-    for (std::int64_t i = 0; i < n; ++i) result[i] |= other[i];
-  }
-}
+struct LargestBytes {
+  using Unit = std::uint8_t;
+  Unit operator()(Unit a, Unit b) const { return a > b ? a : b; }
+};
 
-void largest_planes(const std::byte* const* from, std::size_t count, std::int64_t n,
-                    std::byte* to) {
-  constexpr std::uint64_t low_bits = 0xffffffffu;
-  if (to != from[0]) std::memcpy(to, from[0], static_cast<std::size_t>(n));
-  for (std::size_t k = 1; k < count; ++k) {
-    for (std::int64_t i = 0; i < n; i += 8) {
-      std::uint64_t a, b;
-      std::memcpy(&a, to + i, 8);
-      std::memcpy(&b, from[k] + i, 8);
-      const std::uint64_t a_high = a >> 32, b_high = b >> 32;
-      // A low bit counts unless the other number has the high bit and its own has not.
-      const std::uint64_t low = (a & (a_high | ~b_high)) | (b & (b_high | ~a_high));
-      const std::uint64_t result = (low & low_bits) | (a_high | b_high) << 32;
-      std::memcpy(to + i, &result, 8);
+template <class Word>
+struct Either {
+  using Unit = Word;
+  Unit operator()(Unit a, Unit b) const { return static_cast<Unit>(a | b); }
+};
+
+// Two words: low bits, then high bits.
+struct LargestPlanes {
+  using Unit = std::uint64_t;
+  Unit operator()(Unit a, Unit b) const {
+    const std::uint64_t a_high = a >> 32, b_high = b >> 32;
+    // A low bit counts unless the other number has the high bit and its own has not.
+    const std::uint64_t low = (a & (a_high | ~b_high)) | (b & (b_high | ~a_high));
+    return (low & 0xffffffffu) | (a_high | b_high) << 32;
+  }
+};
+
+// Each window, pixel by pixel of so many units; 0: as many as there are.
+template <std::int64_t known, class Combine>
+void pool(const WindowRow& row, std::byte* to, const Combine& combine) {
+  using Unit = typename Combine::Unit;
+  constexpr std::int64_t size = sizeof(Unit);
+  const std::int64_t units = known > 0 ? known : row.pixel / size;
+  for (std::int64_t window = 0; window < row.windows; ++window, to += row.pixel) {
+    const std::byte* const first = row.from + window * row.stride;
+    std::memcpy(to, first, static_cast<std::size_t>(units * size));
+    for (std::int64_t y = 0; y < row.lines; ++y) {
+      for (std::int64_t x = y == 0 ? 1 : 0; x < row.elements; ++x) {
+        const std::byte* const from = first + y * row.line + x * row.element;
+        for (std::int64_t i = 0; i < units; ++i) {
+          Unit a, b;
+          std::memcpy(&a, to + i * size, sizeof a);
+          std::memcpy(&b, from + i * size, sizeof b);
+          a = combine(a, b);
+          std::memcpy(to + i * size, &a, sizeof a);
+        }
+      }
     }
   }
 }
+
+void largest(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestBytes()); }
+
+void either(const WindowRow& row, std::byte* to) {
+  if (row.pixel == 8) pool<1>(row, to, Either<std::uint64_t>());
+  else if (row.pixel == 16) pool<2>(row, to, Either<std::uint64_t>());
+  else pool<0>(row, to, Either<std::uint32_t>());
+}
+
+void largest_planes(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestPlanes()); }
 
 void lookup(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n, std::uint8_t* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = table[from[i]];
@@ -233,8 +288,8 @@ namespace anybit {
 template <>
 const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() {
   using namespace lowbit;
-  static constexpr ElementLoops loops{indices,        compare, largest, either,
-                                      largest_planes, lookup,  values,  combine};
+  static constexpr ElementLoops loops{indices,        bits,   planes, largest, either,
+                                      largest_planes, lookup, values, combine};
   return loops;
 }
 

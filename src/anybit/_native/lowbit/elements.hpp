@@ -15,7 +15,8 @@ struct Levels {
   enum class Way : std::uint8_t {
     count,    // compare with each threshold
     guess,    // rint(clamp(x * gain + offset)), which is right
-    correct,  // the same, which is one off at most
+    divide,   // rint(clamp(x / gain)), which is right
+    correct,  // as `guess`, which is one off at most
     search,   // halve the thresholds
   };
   Way way = Way::search;
@@ -27,23 +28,30 @@ struct Levels {
   const float* thresholds = nullptr;
 };
 
+// Windows of so many lines and elements each, which lie within a tensor; sizes are in bytes.
+struct WindowRow {
+  const std::byte* from = nullptr;  // the first element of the first window
+  std::int64_t lines = 1, elements = 1;
+  std::int64_t line = 0, element = 0;    // from one to the next
+  std::int64_t windows = 1, stride = 0;  // their number, and from one to the next
+  std::int64_t pixel = 0;
+};
+
 struct ElementLoops {
   static constexpr Level serving(Level level) { return without_integer_extensions(level); }
 
   // The indices of n numbers; whether one of them is NaN, whose index is any then.
   bool (*indices)(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to);
 
-  // Bit i says whether x[i] reaches the threshold, or the reverse of that; bits behind the last
-  // one are 0. The words are (n + 31) / 32. Whether a number is NaN.
-  bool (*compare)(const float* x, std::int64_t n, float threshold, bool falls, std::byte* words);
+  // The indices as bits, for 2 levels, or as planes, for up to 4; bits behind the last one are 0.
+  // Whether a number is NaN.
+  bool (*bits)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
+  bool (*planes)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
 
-  // Element by element the largest of several runs of n bytes, the first of which may be `to`.
-  void (*largest)(const std::byte* const* from, std::size_t count, std::int64_t n, std::byte* to);
-
-  // The same of n bytes of bits, and of words of planes, see storage.hpp.
-  void (*either)(const std::byte* const* from, std::size_t count, std::int64_t n, std::byte* to);
-  void (*largest_planes)(const std::byte* const* from, std::size_t count, std::int64_t n,
-                         std::byte* to);
+  // The largest indices of windows that lie side by side, in each coding.
+  void (*largest)(const WindowRow& windows, std::byte* to);
+  void (*either)(const WindowRow& windows, std::byte* to);
+  void (*largest_planes)(const WindowRow& windows, std::byte* to);
 
   // to[i] = table[from[i]]
   void (*lookup)(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n,

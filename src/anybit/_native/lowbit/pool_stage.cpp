@@ -17,17 +17,18 @@ struct Taps {
     first = start + skipped * dilation;
     last = std::min(size, start + (kernel - 1) * dilation + 1);
   }
+  std::int64_t count() const { return (last - first + step - 1) / step; }
 };
 
 class MaxPoolStage final : public TensorStage {
  public:
   MaxPoolStage(const MaxPool& at, const Place& from, const Place& to, const ElementLoops& loops)
       : TensorStage(MaxPool::name, &from, to), window_(at.window) {
-    if (from.storage.coding != to.storage.coding) return;
-    constexpr auto either = &ElementLoops::either;
-    largest_ = loops.*(in_bytes(to)                        ? &ElementLoops::largest
-                       : to.storage.coding == Coding::bits ? either
-                                                           : &ElementLoops::largest_planes);
+    const Coding coding = to.storage.coding;
+    if (from.storage.coding == coding)
+      largest_ = coding == Coding::bytes  ? loops.largest
+                 : coding == Coding::bits ? loops.either
+                                          : loops.largest_planes;
   }
 
  protected:
@@ -37,30 +38,28 @@ class MaxPoolStage final : public TensorStage {
     const Storage& storage = source->storage;
     const Taps rows(y * window_.stride_height - window_.pad_top, window_.kernel_height,
                     window_.dilation_height, storage.height);
-    for (std::int64_t x = 0; x < target->storage.width; ++x) {
-      const Taps columns(x * window_.stride_width - window_.pad_left, window_.kernel_width,
-                         window_.dilation_width, storage.width);
-      std::byte* const pixel = to + target->storage.offset(y, x);
-      if (largest_ != nullptr) pool(from, rows, columns, pixel);
-      else pool_unlike(from, rows, columns, pixel);
+    const std::int64_t width = target->storage.width;
+    for (std::int64_t x = 0, next = 0; x < width; x = next) {
+      next = x + 1;
+      const Taps columns = taps_at(x);
+      // Windows side by side with as many elements.
+      while (next < width && taps_at(next).count() == columns.count() &&
+             taps_at(next).first - columns.first == (next - x) * window_.stride_width)
+        ++next;
+      std::byte* const pixels = to + target->storage.offset(y, x);
+      if (largest_ != nullptr)
+        largest_({from + storage.offset(rows.first, columns.first), rows.count(), columns.count(),
+                  rows.step * storage.line, columns.step * storage.pixel, next - x,
+                  window_.stride_width * storage.pixel, storage.pixel},
+                 pixels);
+      else pool_unlike(from, rows, columns, pixels), next = x + 1;
     }
   }
 
  private:
-  void pool(const std::byte* from, const Taps& rows, const Taps& columns, std::byte* to) const {
-    constexpr std::size_t most = 16;
-    const std::byte* pixels[most];
-    std::size_t count = 0;
-    for (std::int64_t y = rows.first; y < rows.last; y += rows.step) {
-      for (std::int64_t x = columns.first; x < columns.last; x += columns.step) {
-        pixels[count++] = from + source->storage.offset(y, x);
-        if (count < most) continue;
-        largest_(pixels, count, source->storage.pixel, to);
-        pixels[0] = to;
-        count = 1;
-      }
-    }
-    largest_(pixels, count, source->storage.pixel, to);
+  Taps taps_at(std::int64_t x) const {
+    return {x * window_.stride_width - window_.pad_left, window_.kernel_width,
+            window_.dilation_width, source->storage.width};
   }
 
   void pool_unlike(const std::byte* from, const Taps& rows, const Taps& columns,
@@ -80,7 +79,7 @@ class MaxPoolStage final : public TensorStage {
   }
 
   const Window window_;
-  void (*largest_)(const std::byte* const*, std::size_t, std::int64_t, std::byte*) = nullptr;
+  void (*largest_)(const WindowRow&, std::byte*) = nullptr;
 };
 
 }  // namespace

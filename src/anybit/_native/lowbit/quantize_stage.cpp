@@ -19,9 +19,11 @@ class QuantizeStage final : public TensorStage {
         nan_(static_cast<std::uint8_t>(std::max<std::int64_t>(at.nan, 0))),
         refuses_nan_(at.nan < 0) {
     const bool together = from.channels_last() && !quantizer_.per_channel();
-    compares_ = together && tensor.levels == 2 && to.storage.coding == Coding::bits;
+    if (together && tensor.levels > 1 && !in_bytes(to))
+      compare_ = to.storage.coding == Coding::bits ? loops.bits : loops.planes;
     // Words of 32 channels follow one another without gaps if those of a pixel do.
-    whole_lines_ = together && (in_bytes(to) || (compares_ && to.storage.channels % 32 == 0));
+    whole_lines_ =
+        together && (in_bytes(to) || (compare_ != nullptr && to.storage.channels % 32 == 0));
   }
 
   std::string kernel() const override {
@@ -38,7 +40,7 @@ class QuantizeStage final : public TensorStage {
     if (!port_.channels_last()) return fill_transposed(memory, x, to, y);
     for_each_run(target->storage.width, channels, whole_lines_, [&](const Run& run) {
       const float* const from = x + run.pixel * port_.strides.pixel + run.channel;
-      if (compares_) compare(memory, from, to, y, run);
+      if (compare_ != nullptr) compare(memory, from, to, y, run);
       else store(memory, from, to, y, run);
     });
   }
@@ -58,13 +60,15 @@ class QuantizeStage final : public TensorStage {
   void compare(const Memory& memory, const float* x, std::byte* to, std::int64_t y,
                const Run& run) const {
     const Levels& levels = quantizer_.levels(0);
-    std::byte* const words = to + target->storage.offset(y, run.pixel) + run.channel / 8;
-    if (!loops_.compare(x, run.count, levels.thresholds[1], levels.falls, words)) return;
+    const std::int64_t planes = target->storage.coding == Coding::planes ? 2 : 1;
+    std::byte* const words =
+        to + target->storage.offset(y, run.pixel) + run.channel / 32 * planes * 4;
+    if (!compare_(levels, x, run.count, words)) return;
     for (std::int64_t done = 0; done < run.count; done += run_length) {
       const std::int64_t here = std::min(run_length, run.count - done);
       Room room;
       indices(memory, levels, x + done, here, room);
-      put_run(Coding::bits, words, done, room, here);
+      put_run(target->storage.coding, words, done, room, here);
     }
   }
 
@@ -103,7 +107,8 @@ class QuantizeStage final : public TensorStage {
   const Quantizer quantizer_;
   const std::uint8_t nan_;
   const bool refuses_nan_;
-  bool compares_ = false, whole_lines_ = false;
+  bool (*compare_)(const Levels&, const float*, std::int64_t, std::byte*) = nullptr;
+  bool whole_lines_ = false;
 };
 
 }  // namespace

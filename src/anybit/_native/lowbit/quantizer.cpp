@@ -18,7 +18,8 @@ constexpr int few_levels = 8;
 // What the loops compute, see elements.cpp.
 float guess(const Levels& levels, float x) {
   const float highest = levels.lowest + static_cast<float>(levels.levels - 1);
-  const float y = x * levels.gain + levels.offset;
+  const bool divides = levels.way == Levels::Way::divide;
+  const float y = divides ? x / levels.gain : x * levels.gain + levels.offset;
   return std::nearbyint(std::clamp(y, levels.lowest, highest)) - levels.lowest;
 }
 
@@ -76,29 +77,39 @@ void Quantizer::choose_way(Levels& levels) {
     return;
   }
   const float first = levels.thresholds[1], last = levels.thresholds[levels.levels - 1];
-  const float gain = static_cast<float>(levels.levels - 2) / (last - first);
+  const float scale = (last - first) / static_cast<float>(levels.levels - 2);
   // Where thresholds lie half way between multiples of a scale, no offset is needed, which would
   // round once more.
-  const float lowest = std::nearbyint(first * gain - 0.5f);
+  const float lowest = std::nearbyint(first / scale - 0.5f);
+  if (!(std::abs(lowest) < 1048576)) return;
+  Levels found = levels;
   int best = 2;
-  for (const bool shifted : {false, true}) {
+  const auto look = [&](Levels::Way way, float gain, float offset) {
     Levels candidate = levels;
-    candidate.lowest = shifted ? 0 : lowest;
-    if (!(std::abs(candidate.lowest) < 1048576)) continue;
-    for (const float near : {gain, std::nextafter(gain, 0.0f), std::nextafter(gain, infinity)}) {
-      candidate.gain = near;
-      candidate.offset = shifted ? 0.5f - first * near : 0;
-      const int error = largest_error(candidate);
-      if (error >= best) continue;
-      best = error;
-      levels = candidate;
-      levels.way = error == 0 ? Levels::Way::guess : Levels::Way::correct;
+    candidate.way = way, candidate.gain = gain, candidate.offset = offset;
+    candidate.lowest = offset == 0 ? lowest : 0;
+    const int error = largest_error(candidate);
+    if (error >= best || (error > 0 && way == Levels::Way::divide)) return;
+    best = error;
+    found = candidate;
+    if (error > 0) found.way = Levels::Way::correct;
+  };
+  // What the file rounded is near by: a scale, or the reciprocal of one.
+  float up = scale, down = scale;
+  for (int step = 0; step < 6 && best > 0; ++step) {
+    for (const float near : {up, down}) {
+      look(Levels::Way::guess, 1 / near, 0);
+      look(Levels::Way::divide, near, 0);
     }
+    up = std::nextafter(up, infinity), down = std::nextafter(down, 0.0f);
   }
+  look(Levels::Way::guess, 1 / scale, 0.5f - first / scale);
+  levels = found;
 }
 
 std::string_view Quantizer::way() const {
-  constexpr std::string_view names[] = {"compare", "affine", "affine, corrected", "search"};
+  constexpr std::string_view names[] = {"compare", "affine", "divide", "affine, corrected",
+                                        "search"};
   return names[static_cast<int>(levels_[0].way)];
 }
 
