@@ -66,11 +66,11 @@ Quantizer::Quantizer(const Quantize& at, const Tensor& target) {
     made.levels = levels;
     made.falls = at.directions[at.directions.size() > 1 ? i : 0] < 0;
     made.thresholds = own;
-    choose_way(made);
+    choose_way(made, static_cast<float>(target.lowest));
   }
 }
 
-void Quantizer::choose_way(Levels& levels) {
+void Quantizer::choose_way(Levels& levels, float lowest_code) {
   levels.way = Levels::Way::search;
   if (levels.levels <= few_levels) {
     levels.way = Levels::Way::count;
@@ -81,13 +81,13 @@ void Quantizer::choose_way(Levels& levels) {
   // Where thresholds lie half way between multiples of a scale, no offset is needed, which would
   // round once more.
   const float lowest = std::nearbyint(first / scale - 0.5f);
-  if (!(std::abs(lowest) < 1048576)) return;
+  if (!(std::abs(lowest) < 1048576) || !(std::abs(lowest_code) < 1048576)) return;
   Levels found = levels;
   int best = 2;
-  const auto look = [&](Levels::Way way, float gain, float offset) {
+  const auto look = [&](Levels::Way way, float gain, float offset, float from) {
     Levels candidate = levels;
-    candidate.way = way, candidate.gain = gain, candidate.offset = offset;
-    candidate.lowest = offset == 0 ? lowest : 0;
+    candidate.way = way, candidate.gain = gain;
+    candidate.offset = offset, candidate.lowest = from;
     const int error = largest_error(candidate);
     if (error >= best || (error > 0 && way == Levels::Way::divide)) return;
     best = error;
@@ -98,12 +98,14 @@ void Quantizer::choose_way(Levels& levels) {
   float up = scale, down = scale;
   for (int step = 0; step < 6 && best > 0; ++step) {
     for (const float near : {up, down}) {
-      look(Levels::Way::guess, 1 / near, 0);
-      look(Levels::Way::divide, near, 0);
+      look(Levels::Way::guess, 1 / near, 0, lowest);
+      look(Levels::Way::divide, near, 0, lowest);
+      // An image is brought to the codes by a factor and an offset.
+      look(Levels::Way::guess, 1 / near, lowest_code - lowest, lowest_code);
     }
     up = std::nextafter(up, infinity), down = std::nextafter(down, 0.0f);
   }
-  look(Levels::Way::guess, 1 / scale, 0.5f - first / scale);
+  look(Levels::Way::guess, 1 / scale, 0.5f - first / scale, 0);
   levels = found;
 }
 

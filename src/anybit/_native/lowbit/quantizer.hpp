@@ -25,7 +25,7 @@ class Quantizer {
   std::int64_t bytes() const { return static_cast<std::int64_t>(thresholds_.size() * 4); }
 
  private:
-  void choose_way(Levels& levels);
+  static void choose_way(Levels& levels, float lowest_code);
 
   std::vector<float> thresholds_;  // of all levels, with what is before and behind them
   std::vector<Levels> levels_;

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""However a quantizer finds its indices: on every threshold and beside it they are right."""
+
+import numpy as np
+import pytest
+
+from anybit.lowbit import program as p
+from anybit.lowbit import reference
+from anybit.lowbit.network import Network
+
+INF = np.float32(np.inf)
+
+
+def thresholds_of(index_of, levels, lowest, highest):
+    """The smallest float32 of each index of a function that rises."""
+    found = []
+    for index in range(1, levels):
+        below, above = np.float32(lowest), np.float32(highest)
+        while np.nextafter(below, INF) < above:
+            middle = np.float32((np.float64(below) + np.float64(above)) / 2)
+            if middle in (below, above):
+                middle = np.nextafter(below, INF)
+            if index_of(middle) >= index:
+                above = middle
+            else:
+                below = middle
+        found.append(above)
+    return np.array(found, np.float32)
+
+
+def divided(scale):
+    return lambda x: np.rint(np.float32(x) / np.float32(scale)) + 128
+
+
+def shifted(x):
+    return np.rint((np.float32(x) * np.float32(2) - np.float32(1)) / np.float32(1 / 128)) + 128
+
+
+def network_of(thresholds, levels, direction=1, lowest=-128, channels=7, nan=0):
+    tensor = p.Tensor(1, 1, channels, lowest, 1, levels)
+    port = p.Port(np.int32([channels]), 1, 1, channels, 0)
+    values = np.arange(levels, dtype=np.float32)
+    quantize = p.Quantize(0, 0, np.int32([direction]), thresholds.astype(np.float32), nan)
+    last = p.Dequantize(0, 0, values)
+    return p.Program((port,), (port,), (tensor,), (quantize, last))
+
+
+def inputs_beside(thresholds, channels):
+    near = [thresholds, np.nextafter(thresholds, -INF), np.nextafter(thresholds, INF)]
+    special = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-40])
+    x = np.concatenate([*near, special]).astype(np.float32)
+    return np.resize(x, (len(x) // channels + 1, channels))
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "way"),
+    [
+        (thresholds_of(divided(1 / 16), 256, -20, 20), "affine"),
+        (thresholds_of(divided(0.1), 256, -20, 20), "divide"),
+        (thresholds_of(divided(0.007), 256, -2, 2), "divide"),
+        (thresholds_of(shifted, 256, -1, 3), "affine"),
+        (np.linspace(-1, 1, 255), "affine, corrected"),
+        (np.linspace(-1, 1, 255) ** 3, "search"),
+        (np.zeros(255), "search"),
+        (np.r_[np.full(100, -INF), np.linspace(0, 1, 55), np.full(100, INF)], "search"),
+    ],
+)
+@pytest.mark.parametrize("direction", [1, -1])
+def test_the_ways_to_an_index(thresholds, way, direction):
+    program = network_of(thresholds, 256, direction)
+    network = Network(program)
+    assert network.describe()["stages"][0]["kernel"] == f"{way} to bytes"
+    x = inputs_beside(program.instructions[0].thresholds, 7)
+    np.testing.assert_array_equal(network.run([x])[0], reference.run(program, [x])[0])
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4])
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("channels", [1, 31, 32, 64, 100])
+def test_few_levels_become_words(levels, direction, channels):
+    """The product behind it reads bits or planes."""
+    first = network_of(np.array([-1.5, 0, 2])[: levels - 1], levels, direction, 0, channels)
+    window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    identity = np.packbits(np.eye(channels, dtype=np.uint8).ravel(), bitorder="little")
+    tail = p.Arithmetic(np.ones(channels, np.float32), ())
+    product = p.Product(0, 0, window, 1, 1, identity, np.int32([0, 1]), tail)
+    program = p.Program(
+        first.inputs, first.outputs, first.tensors, (first.instructions[0], product)
+    )
+    x = inputs_beside(first.instructions[0].thresholds, channels)
+    network = Network(program)
+    assert network.describe()["stages"][0]["kernel"].startswith("compare to")
+    np.testing.assert_array_equal(network.run([x])[0], reference.run(program, [x])[0])
