@@ -184,3 +184,30 @@ def _is_monotone(node: ir.Node, x: ir.Value) -> bool:
         case "LeakyRelu":
             return attribute_of(node, "alpha", 0.01) >= 0
     return node.op_type in _MONOTONE
+
+
+def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
+    """Whether the nodes are a chain of functions none of which falls anywhere."""
+    for node in nodes:
+        if not is_monotone([node], x) or not _rises(node, x):
+            return False
+        x = node.outputs[0]
+    return True
+
+
+def _rises(node: ir.Node, x: ir.Value) -> bool:
+    """Whether a function that rises or falls does not fall; some that rise are not known to."""
+    if is_quantize(node) or is_dequantize(node) or node.domain:
+        return True  # codes times a scale, whose sign is asked for elsewhere
+    match node.op_type:
+        case "Neg" | "HardSigmoid":
+            return False
+        case "BatchNormalization":
+            scale = node.inputs[1]
+            return scale is not None and bool(np.all(array_of(scale) >= 0))
+        case "Sub":
+            return node.inputs[0] is x
+        case "Mul" | "Div":
+            factors = [value for value in node.inputs if value is not None and value is not x]
+            return all(bool(np.all(array_of(value) >= 0)) for value in factors)
+    return True

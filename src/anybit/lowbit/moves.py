@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
-from anybit.lowbit.parts import Coded, Codes, CodesRoot, Expression, PortRoot
+from anybit.lowbit.parts import Coded, Codes, CodesRoot, Expression, Pending, PortRoot
 from anybit.lowbit.places import Place, place_of
-from anybit.lowbit.planning import Planner
+from anybit.lowbit.planning import Planner, reshape_fields
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.windows import window_of
 from anybit.onnx.graph.attributes import attribute_of
@@ -71,12 +71,14 @@ def _reshaped(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
         place = place_of(after, axis)
         if place.single:
             return _renamed(graph, expression, y, place)
-    if not _is_coded(expression):
-        return None
     place = place_of(after, 1)
+    if not _is_coded(expression):
+        fields = reshape_fields(expression.place, place)
+        return _pending(graph, expression, y, Pending(expression.place, p.Reshape, fields), place)
     source = graph.codes(x, expression.place.axis)
     target = Coded(y, place, source.codes, source.stage)
-    graph.planner.reshape(source, target)
+    fields = reshape_fields(source.place, place)
+    graph.planner.add(p.Reshape, (source,), target, **fields)
     return graph.coded(y, target)
 
 
@@ -106,9 +108,20 @@ def _renamed(graph: Graph, expression: Expression, y: ir.Value, place: Place) ->
     return _relabelled(graph, expression, y, place)
 
 
+def _pending(
+    graph: Graph, expression: Expression, y: ir.Value, pending: Pending, place: Place
+) -> Expression | None:
+    """A move of what is not yet codes: it waits until it is."""
+    if expression.pending is not None or isinstance(expression.root, PortRoot):
+        return None
+    return replace(_relabelled(graph, expression, y, place), pending=pending)
+
+
 def _relabelled(graph: Graph, expression: Expression, y: ir.Value, place: Place) -> Expression:
     function = expression.function(graph.model)
-    return Expression(expression.root, y, place, function, (y,), behind=expression)
+    return Expression(
+        expression.root, y, place, function, (y,), behind=expression, pending=expression.pending
+    )
 
 
 def _is_coded(expression: Expression) -> bool:
@@ -121,22 +134,32 @@ def _is_coded(expression: Expression) -> bool:
 def _pooled(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
     """The largest of some elements, which has the largest index."""
     expression = graph.expression(x)
-    if not _is_coded(expression) or (len(node.outputs) > 1 and node.outputs[1].uses()):
+    if len(node.outputs) > 1 and node.outputs[1].uses():
         return None
-    source, y = graph.codes(x, 1), node.outputs[0]
+    y = node.outputs[0]
+    place = place_of(graph.sizes(y), 1)
+    if not _is_coded(expression):
+        if expression.place.rank > 2 and not expression.place.channels_first:
+            return None
+        window = _window(node, expression.place, place)
+        pending = Pending(expression.place, p.MaxPool, {"window": window})
+        return _pending(graph, expression, y, pending, place)
+    source = graph.codes(x, 1)
     if source.codes.scale < 0:
         raise Uncovered("its input has a negative scale")
-    place = place_of(graph.sizes(y), 1)
-    if node.op_type == "GlobalMaxPool":
-        window = p.Window(source.place.height, source.place.width, 1, 1, 1, 1, 0, 0, 0, 0)
-    else:
-        found = window_of(node, attribute_of(node, "kernel_shape", ()), source.place, place)
-        if found is None:
-            raise Uncovered("its sizes are not those of its attributes")
-        window = found
+    window = _window(node, source.place, place)
     target = Coded(y, place, source.codes, source.stage)
     graph.planner.add(p.MaxPool, (source,), target, window=window)
     return graph.coded(y, target)
+
+
+def _window(node: ir.Node, x: Place, y: Place) -> p.Window:
+    if node.op_type == "GlobalMaxPool":
+        return p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
+    window = window_of(node, attribute_of(node, "kernel_shape", ()), x, y)
+    if window is None:
+        raise Uncovered("its sizes are not those of its attributes")
+    return window
 
 
 def _concatenated(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:

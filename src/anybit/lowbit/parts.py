@@ -183,6 +183,20 @@ Root: TypeAlias = PortRoot | SumRoot | CodesRoot | PairRoot
 
 
 @dataclass(frozen=True, eq=False)
+class Pending:
+    """A move that is done when there are codes: what lies behind it is computed before it.
+
+    Attributes:
+        place: How the values before it lie.
+        kind, fields: Its instruction.
+    """
+
+    place: Place
+    kind: type[Any]
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
 class Expression:
     """A value each of whose elements is a function of the element of a root at its own place.
 
@@ -195,6 +209,7 @@ class Expression:
         nodes: What is done then, in an order in which it can run.
         quantized: The last value on the way that was one of codes; it may be this one.
         behind: The expression that a move has given another place or name.
+        pending: The move that `nodes` have been pulled before, if there is one.
     """
 
     root: Root
@@ -205,6 +220,12 @@ class Expression:
     nodes: tuple[ir.Node, ...] = ()
     quantized: "Expression | None" = None
     behind: "Expression | None" = None
+    pending: Pending | None = None
+
+    @property
+    def root_place(self) -> Place:
+        """How the values lie before the move that is pending."""
+        return self.place if self.pending is None else self.pending.place
 
     @property
     def uniform(self) -> bool:

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from anybit.lowbit import program as p
 from anybit.lowbit.arithmetic import arithmetic_of, guessed
-from anybit.lowbit.functions import Function
+from anybit.lowbit.elementwise import is_uniform
+from anybit.lowbit.functions import Function, are_increasing
 from anybit.lowbit.layers import Guarantee, Layer
 from anybit.lowbit.parts import (
     Coded,
@@ -92,22 +93,38 @@ class Planner:
         """Codes of a function of what the region has: a sum, one tensor of codes, or two."""
         root = expression.root
         assert not isinstance(root, PortRoot), "asked before"
-        target = Coded(expression.value, expression.place, codes, root.stage)
+        target = Coded(expression.value, expression.root_place, codes, root.stage)
+        self._compute(expression, target)
+        pending = expression.pending
+        if pending is None:
+            return target
+        if pending.kind is p.MaxPool and not (
+            codes.scale > 0 and are_increasing(expression.nodes, expression.starts[0])
+        ):
+            raise Uncovered("what follows its pooling does not rise everywhere")
+        if pending.kind is p.Reshape and not all(map(is_uniform, expression.nodes)):
+            raise Uncovered("what follows its Reshape differs between channels")
+        moved = Coded(expression.value, expression.place, codes, root.stage)
+        self.add(pending.kind, (target,), moved, **pending.fields)
+        return moved
+
+    def _compute(self, expression: Expression, target: Coded) -> None:
+        root, codes = expression.root, target.codes
         if isinstance(root, SumRoot):
             self._product(expression, root, target)
-            return target
+            return
         function = expression.function(self._model)
         if isinstance(root, CodesRoot):
             source = root.coded
             values = _columns(source.codes.decode(source.codes.all), expression)
             entries = _entries(codes.index(function(values)))
             self._planned.append(Planned(p.Lookup, (source,), target, {"entries": entries}))
-            return target
+            return
+        assert isinstance(root, PairRoot), "the last kind"
         pairs = _pairs(root, expression)
         entries = _entries(codes.index(function(*pairs)))
         reads = (root.first, root.second)
         self._planned.append(Planned(p.Combine, reads, target, {"entries": entries}))
-        return target
 
     def _product(self, expression: Expression, root: SumRoot, target: Coded) -> None:
         found = self._tail(expression, root, target.codes)
@@ -148,6 +165,8 @@ class Planner:
         """Give a value as floats; None if no instruction does."""
         root = expression.root
         outlet = Outlet(expression.value, expression.place, root.stage)
+        if expression.pending is not None:
+            return None
         if isinstance(root, CodesRoot):
             values = _columns(root.coded.codes.decode(root.coded.codes.all), expression)
             results = expression.function(self._model)(values)
@@ -178,19 +197,19 @@ class Planner:
         if coded.place == place:
             return coded
         target = Coded(coded.value, place, coded.codes, coded.stage)
-        self.reshape(coded, target)
+        self.add(p.Reshape, (coded,), target, **reshape_fields(coded.place, place))
         return target
-
-    def reshape(self, source: Coded, target: Coded) -> None:
-        """The same elements in the order of the graph, with other sizes."""
-        fields = {
-            "source_channels_first": int(source.place.channels_first),
-            "target_channels_first": int(target.place.channels_first),
-        }
-        self.add(p.Reshape, (source,), target, **fields)
 
     def add(self, kind: type[Any], reads: tuple[Coded, ...], writes: Coded, **fields: Any) -> None:
         self._planned.append(Planned(kind, reads, writes, fields))
+
+
+def reshape_fields(source: Place, target: Place) -> dict[str, int]:
+    """The fields of a Reshape that keeps the order of the elements in the graph."""
+    return {
+        "source_channels_first": int(source.channels_first),
+        "target_channels_first": int(target.channels_first),
+    }
 
 
 def _of_sum(root: SumRoot, target: Coded | Outlet, tail: p.Tail, layer: Layer) -> Planned:

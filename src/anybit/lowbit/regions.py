@@ -155,14 +155,15 @@ class Walk:
         if len(parts) == 1:
             return _extended(first, y, node)
         second = parts[1]
-        same = (first.root, first.before, first.starts) == (
+        same = (first.root, first.before, first.starts, first.pending) == (
             second.root,
             second.before,
             second.starts,
+            second.pending,
         )
         if same and first.place == second.place:
             nodes = self._ordered({*first.nodes, *second.nodes, node})
-            return Expression(first.root, y, first.place, first.before, first.starts, nodes)
+            return replace(first, value=y, nodes=nodes, quantized=None)
         pair = [self._values.codes(value, first.place.axis) for value in values]
         if pair[0].place != pair[1].place or pair[0].place.rank != rank:
             raise Uncovered("its two inputs differ in their sizes")
