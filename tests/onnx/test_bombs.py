@@ -25,4 +25,12 @@ def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ended with 1: KeyError" in _unpatched("no such bomb")
 
 
+def test_quadratic_time_is_a_fault() -> None:
+    short = {"load": 0.1, "check": 0.2, "info": 0.001}
+    linear = {name: 8 * seconds for name, seconds in short.items()}
+    assert fuzz_bombs.grown(short, linear) == ""
+    assert fuzz_bombs.grown(short, linear | {"check": 64 * 0.2}) == "check 0.20 s, then 12.80 s"
+    assert "info" not in fuzz_bombs.grown(short, linear | {"info": 64 * 0.001})
+
+
 _unpatched = fuzz_bombs.fault
