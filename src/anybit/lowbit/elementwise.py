@@ -17,6 +17,18 @@ def varying_inputs(node: ir.Node) -> list[ir.Value]:
     return list(dict.fromkeys(v for v in node.inputs if v is not None and not is_constant(v)))
 
 
+def quantizing(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
+    """The floats that a quantizer reads, and its nodes: integers may lie between two of them."""
+    nodes = (node,)
+    while (x := nodes[0].inputs[0]) is not None and x.dtype != ir.DataType.FLOAT:
+        before = x.producer()
+        if before is None:
+            break
+        nodes = (before, *nodes)
+    assert x is not None, "a quantizer has an input"
+    return x, nodes
+
+
 def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
     """The axes along which an elementwise node has several constants; None for other nodes."""
     if len(node.outputs) != 1 or not varying_inputs(node):

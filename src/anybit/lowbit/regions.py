@@ -7,12 +7,11 @@ never wait for floats that wait for them, so that those that hang together are a
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import cast
 
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.lowbit.elementwise import constant_axes, varying_inputs
+from anybit.lowbit.elementwise import constant_axes, quantizing, varying_inputs
 from anybit.lowbit.layers import Guarantee, Layer
 from anybit.lowbit.moves import moved
 from anybit.lowbit.parts import Codes, Expression, PairRoot, Planned, PortRoot
@@ -209,16 +208,10 @@ class Walk:
     def _break(self, node: ir.Node, reason: str) -> None:
         """Let floats come in before a quantizer: nothing gives its codes from further back."""
         self.reasons.setdefault(node, reason)
-        chain = [node]
-        x = node.inputs[0]
-        # Before a DequantizeLinear there are integers, and the floats before their quantizer.
-        while x is not None and x.dtype != ir.DataType.FLOAT and x.producer() is not None:
-            chain.insert(0, cast(ir.Node, x.producer()))
-            x = chain[0].inputs[0]
-        assert x is not None, "a quantizer has an input"
+        x, nodes = quantizing(node)
         self._values.require(x)
         self._values.put_float(x, self._values.stage(x))
-        for each in chain:
+        for each in nodes:
             expression = self._elementwise(each)
             if expression is None:
                 self._leave(node)

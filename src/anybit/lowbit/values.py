@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from anybit.lowbit.elementwise import quantizing
 from anybit.lowbit.parts import (
     Coded,
     Codes,
@@ -152,11 +153,13 @@ class Values:
         except Uncovered:
             # The quantizer alone, then: it rises or falls, whatever lies before it.
             node = expression.value.producer()
-            x = None if node is None else node.inputs[0]
-            if node is None or x is None or len(expression.nodes) < 2:
+            if node is None:
+                raise
+            x, nodes = quantizing(node)
+            if len(expression.nodes) <= len(nodes):
                 raise
             root = PortRoot(x, self.sizes(x), expression.root.stage)
-            alone = Expression(root, expression.value, expression.place, starts=(x,), nodes=(node,))
+            alone = Expression(root, expression.value, expression.place, starts=(x,), nodes=nodes)
             return self.planner.from_port(alone, wanted, place)
 
     def require(self, value: ir.Value) -> None:
