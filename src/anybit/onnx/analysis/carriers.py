@@ -19,6 +19,7 @@ MOST_CHANNELS = 2**14
 """Tensors of more channels are described as a whole."""
 
 _MOST_MEMBERS = 2**12
+_MOST_IN_KEY = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +142,19 @@ class Carrier:
             return None
         scale, zeropt = (self.broadcast(each) for each in (self.codes.scale, self.codes.zeropt))
         return IntegerGrid(scale, zeropt, self.codes.hull)
+
+    @property
+    def key(self) -> tuple[object, ...] | None:
+        """What carriers that say the same have in common; None if it is long."""
+        if self.lowest.size > _MOST_IN_KEY or self.integers is not None:
+            return None
+        ends = self.lowest.tobytes(), self.highest.tobytes()
+        known = (*ends, self.axis, self.exponent, self.nan)
+        codes = self.codes
+        if codes is None:
+            return known
+        arrays = (codes.scale, codes.zeropt, codes.lowest, codes.highest)
+        return *known, *(each.tobytes() for each in arrays), codes.step, codes.members
 
     @property
     def count(self) -> int:

@@ -30,6 +30,7 @@ class View:
         self.carriers: dict[ir.Value, Carrier] = {}
         self._constants: dict[ir.Value, Carrier | None] = {}
         self._recovered: dict[tuple[ir.Value, int], Carrier | None] = {}
+        self.quantized: dict[tuple[object, ...], Carrier | None] = {}
         self._arrays: dict[ir.Value, Array] = {}
         self._budget = _ROOM + 4 * sum(tensor.size for tensor in tensors_in(model))
 

@@ -111,6 +111,7 @@ def _judged(
         return replace(found, reason="the weight has no elements"), None
     reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))
     magnitudes = parts.magnitudes(reach)
+    magnitudes = np.where(np.isnan(magnitudes), np.inf, magnitudes)  # 0 times infinity
     added = _bias_values(bias_value, bias, parts.channels, view)
     error = error_of(magnitudes + np.abs(added if added is not None else np.inf), parts.terms)
     total = _sum(found, layout, values, parts, magnitudes, added)

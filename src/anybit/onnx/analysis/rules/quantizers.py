@@ -23,6 +23,7 @@ from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 
 # Formats of more values are described by their bounds.
 _MOST_VALUES = 2**12
+_MOST_IN_KEY = 64
 
 
 def quantized(node: ir.Node, view: View) -> Carrier | None:
@@ -88,31 +89,63 @@ def _of_activation(
     allowed: range | frozenset[int] | None,
     view: View,
 ) -> Carrier | None:
-    node = found.node
-    x = view.carrier(node.inputs[0])
-    aligned = _aligned([view.array(each) for each in node.inputs[1:]])
+    value = found.node.inputs[0]
+    x = view.carrier(value) or unknown(value)
+    aligned = _aligned([view.array(each) for each in found.node.inputs[1:]])
     if aligned is None:
-        return _of_elements(grid, allowed, nan=(x or unknown(node.inputs[0])).nan)
+        return _of_elements(grid, allowed, nan=x.nan)
     axis, arrays = aligned
-    if x is None:
-        x = unknown(node.inputs[0])
+    key = _key(found, x, axis, arrays)
+    if key is None or key not in view.quantized:
+        made = _quantized_points(found, grid, allowed, x, axis, arrays)
+        if key is None:
+            return made
+        view.quantized[key] = made
+    return view.quantized[key]
+
+
+def _key(
+    found: OwnQuantizer, x: Carrier, axis: int | None, arrays: Sequence[Array | None]
+) -> tuple[object, ...] | None:
+    """What calls that give the same have in common: networks repeat their quantizers."""
+    described = x.key
+    if described is None or any(each is not None and each.size > _MOST_IN_KEY for each in arrays):
+        return None
+    parameters = tuple(None if each is None else (each.dtype, each.tobytes()) for each in arrays)
+    attributes = tuple(sorted(found.attributes.items()))
+    return found.operator.name, axis, parameters, attributes, described
+
+
+def _quantized_points(
+    found: OwnQuantizer,
+    grid: IntegerGrid | None,
+    allowed: range | frozenset[int] | None,
+    x: Carrier,
+    axis: int | None,
+    arrays: Sequence[Array | None],
+) -> Carrier | None:
+    """What becomes of the values that can occur, or of their ends."""
     points = points_of(x, axis)
-    channels = max(each.size for each in arrays if each is not None)
+    channels = max((each.size for each in arrays if each is not None), default=1)
+    keywords = keywords_of(found.node, found.operator)
 
     def function(values: Array) -> Array:
         shape = np.broadcast_shapes(values.shape, (channels,))
         spread = np.ascontiguousarray(np.broadcast_to(values, shape))
-        keywords = keywords_of(node, found.operator)
-        return np.asarray(found.operator.function(spread, *arrays, **keywords))
+        with np.errstate(all="ignore"):
+            return np.asarray(found.operator.function(spread, *arrays, **keywords))
 
     try:
-        nan = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())
-        plain = image(points, function, (), nan=nan)
-        if grid is None:
-            return replace(plain, exponent=_exponent(found.grid))
-        return _on_grid(function, points, grid, allowed, nan=plain.nan) or plain
+        results = function(points.values)
+        keeps = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())
     except (TypeError, ValueError):  # parameters that it refuses: told with them
         return None
+    if grid is not None:
+        made = _on_grid(results, points, grid, allowed, nan=keeps)
+        if made is not None:
+            return made
+    plain = image(points, lambda values: results, (), nan=keeps)
+    return replace(plain, exponent=_exponent(found.grid)) if grid is None else plain
 
 
 def _exponent(grid: Grid | None) -> int | None:
@@ -124,7 +157,7 @@ def _exponent(grid: Grid | None) -> int | None:
 
 
 def _on_grid(
-    function: object,
+    results: Array,
     points: Points,
     grid: IntegerGrid,
     allowed: range | frozenset[int] | None,
@@ -132,13 +165,11 @@ def _on_grid(
     nan: bool,
 ) -> Carrier | None:
     layout = grid.channels
-    if layout is None or not callable(function):
+    if layout is None:
         return None
-    with np.errstate(all="ignore"):
-        results = np.asarray(function(points.values))
     occur = np.broadcast_to(points.occur, results.shape)
     if np.isnan(results[occur]).any():
-        return _of_all(grid, allowed, nan=nan)
+        return _of_all(grid, allowed, nan=True)
     axis = points.axis if points.axis is not None else layout.axis
     found = regrid(results, occur, layout.scale, layout.zeropt, axis)
     if found is None or found.codes is None:
