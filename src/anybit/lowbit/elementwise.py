@@ -19,7 +19,7 @@ def varying_inputs(node: ir.Node) -> list[ir.Value]:
 
 def quantizing(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     """The floats that a quantizer reads, and its nodes: integers may lie between two of them."""
-    nodes = (node,)
+    nodes: tuple[ir.Node, ...] = (node,)
     while (x := nodes[0].inputs[0]) is not None and x.dtype != ir.DataType.FLOAT:
         before = x.producer()
         if before is None:
