@@ -211,11 +211,11 @@ def test_stored_codes() -> None:
 def test_zeros_times_what_nothing_bounds() -> None:
     """0 times infinity is NaN: there is no bound, and none is made up."""
     names = "exponent mantissa bias largest"
-    constants = dict(zip(names.split(), (4, 3, 7, 448), strict=True)) | {"s": 0.3}
+    constants = dict(zip(names.split(), (5, 2, 15, 57344), strict=True)) | {"s": 0.3}
     nodes = [
         node("FloatQuant", f"x s {names}", "q", name="q"),
         node("MatMul", "q w", domain=""),
     ]
     found = one(model(nodes, constants | {"w": np.zeros((4, 1), np.float32)}))
     assert not found.exact
-    assert np.isinf(found.error).all() or np.isfinite(found.error).all()
+    assert np.isinf(found.error).all()
