@@ -128,12 +128,22 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto kind = number(0, 3);
   at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
   if (kind == 0) {
+    // Those of an ordinary quantizer lie at equal distances.
+    const bool even = number(0, 1) == 0;
+    const auto [least, most] = std::minmax_element(sums.begin(), sums.end());
+    const auto spread = static_cast<double>(*most - *least);
     for (std::size_t c = 0; c < channels; ++c) {
       std::vector<std::int32_t> own;
-      const std::int32_t direction = one_of({1, -1});
+      const std::int32_t direction = one_of({1, -1}), some = some_sum() / 2;
       for (std::int64_t i = 1; i < at.target.levels; ++i)
         own.push_back(one_of({direction * some_sum(), some_sum() + 1, INT32_MAX, INT32_MIN,
                               direction * some_sum(), direction * some_sum()}));
+      if (even) {
+        const double slope = static_cast<double>(at.target.levels) / (spread + 1);
+        for (std::int64_t i = 1; i < at.target.levels; ++i)
+          own[static_cast<std::size_t>(i - 1)] = static_cast<std::int32_t>(
+              std::ceil((static_cast<double>(i) - 0.5) / slope + static_cast<double>(some)));
+      }
       std::sort(own.begin(), own.end());
       at.integers[0].push_back(direction);
       at.integers[1].insert(at.integers[1].end(), own.begin(), own.end());

@@ -3,6 +3,10 @@
 
 #ifdef ANYBIT_X86_KERNELS
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 #include <algorithm>
@@ -37,12 +41,28 @@ bool has_avxvnni() {
          (eax >> 4 & 1) != 0;
 }
 
+bool has_avx512vpopcnt() {
+  return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
+         __builtin_cpu_supports("avx512vpopcntdq");
+}
+
+// Tiles and their products of bytes, which Linux gives to a process that asks for them.
+bool has_amx() {
+#if defined(__linux__)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned tiles = 1u << 24, products = 1u << 25;
+  constexpr long ask = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
+  return has_avx512vpopcnt() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
+         (edx & tiles) != 0 && (edx & products) != 0 &&
+         syscall(SYS_arch_prctl, ask, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+
 constexpr Row levels[] = {
-    {Level::avx512vpopcnt, "avx512vpopcnt",
-     [] {
-       return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
-              __builtin_cpu_supports("avx512vpopcntdq");
-     }},
+    {Level::amx, "amx", has_amx},
+    {Level::avx512vpopcnt, "avx512vpopcnt", has_avx512vpopcnt},
     {Level::avx512vnni, "avx512vnni",
      [] { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }},
     {Level::avx512, "avx512", has_avx512},

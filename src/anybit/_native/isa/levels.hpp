@@ -22,9 +22,10 @@ enum class Level : std::uint8_t {
   avxvnni,
   avx512vnni,
   avx512vpopcnt,
+  amx,
 };
 #ifdef ANYBIT_X86_KERNELS
-inline constexpr int level_count = 6;
+inline constexpr int level_count = 7;
 #else
 inline constexpr int level_count = 1;
 #endif

@@ -28,6 +28,8 @@ constexpr Cost cost_of(Level level) {
       return {4, 4};
     case Level::avx512vpopcnt:
       return {4, 1.5};
+    case Level::amx:
+      return {2, 1.5};
   }
   return {4, 4};
 }
@@ -95,11 +97,14 @@ Coding coding_for(const ProductTask& task, const WeightForm& form, Level level) 
   const Coding coding = task.source.levels <= 2 ? Coding::bits : Coding::planes;
   const std::optional<Scheme> scheme = bit_scheme(task, form, coding);
   if (!scheme || is_depthwise(task)) return Coding::bytes;
-  const Cost cost = cost_of(level);
+  const std::int64_t pixels = task.target.height * task.target.width;
+  // Tiles want many pixels.
+  const bool tiles = level == Level::amx && pixels >= 16;
+  const Cost cost = cost_of(level == Level::amx && !tiles ? Level::avx512vpopcnt : level);
   const std::int64_t inner = inner_channels(task);
   const auto words = static_cast<double>((inner + 31) / 32);
   // A single pixel keeps fewer instructions under way, and unpacks its weights for itself alone.
-  const bool single = task.target.height * task.target.width == 1;
+  const bool single = pixels == 1;
   const double bits = cost.pair * pairs_of(*scheme) * words;
   const double dots = cost.dot * static_cast<double>(inner) / 32 * (single ? 2 : 1);
   return bits <= dots ? coding : Coding::bytes;

@@ -191,9 +191,15 @@ std::unique_ptr<State> made(const ProductTask& task, const Storage& source, cons
   at->scheme = scheme_for(task, form, source.coding, level);
   at->kernels = &kernels_of<ProductKernels>(level);
   const std::vector<PanelChannels> panels = lay_panels(*at, product.groups);
-  at->weights = packed(at->scheme, weights, form, lay_segments(*at, product.groups), panels);
+  at->weights = packed(at->scheme, weights, form, lay_segments(*at, product.groups), panels,
+                       at->kernels->dot_bytes);
+  if (at->scheme == Scheme::depthwise)
+    at->narrow_steps = static_cast<int>(
+        32767 / std::max<std::int64_t>(1, (task.source.levels - 1) * form.largest));
   fold(*at, weights, form, product.tail);
   at->tail = tail_state(product.tail, task.target.channels, task.target.levels);
+  settle(*at, form.largest);
+  requantize(*at, weights);
   at->multiplications =
       static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
   return at;

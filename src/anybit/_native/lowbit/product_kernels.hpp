@@ -33,6 +33,9 @@ enum class Scheme : std::uint8_t {
 inline constexpr int scheme_count = 12;
 
 constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
+constexpr bool is_sum_of_products(Scheme scheme) {
+  return is_dot(scheme) || scheme == Scheme::depthwise;
+}
 
 // A block of pixels times neighbouring panels.
 struct SumBlock {
@@ -48,6 +51,7 @@ struct SumBlock {
   const std::int8_t* values;  // 16 weights that indices stand for
   std::int32_t* sums;         // [pixel][stride]
   std::ptrdiff_t stride;
+  bool fresh_weights;  // whether they may be others than in the call before, by the same thread
 };
 
 // Tails work on [pixel][channel] of a chunk, channels beginning at a multiple of 64.
@@ -58,12 +62,21 @@ struct TailStep {
   const float* operands;  // per channel
 };
 
-// accumulator = (sum + addend) * scale + constant; arrays are those of the chunk, padded to panels.
+// What a tail makes of a sum first.
+enum class Settling : std::uint8_t {
+  general,  // (sum + addend) * scale + constant
+  plain,    // sum + constant
+  bare,     // the sum
+  raw,      // sum ^ scale, which is 0 or -1: thresholds take the rest into account
+};
+
+// Arrays are those of the chunk, padded to panels.
 struct TailBlock {
   const std::int32_t* sums;
   std::ptrdiff_t stride;
   int count;
   int channels;
+  Settling settling;
   const std::int32_t* scales;
   const std::int32_t* const* constants;  // per pixel: its class's at channel 0
   std::ptrdiff_t first_channel;          // of the chunk, for the constants
@@ -90,11 +103,16 @@ enum class TailKind : std::uint8_t { thresholds, many_thresholds, affine, table,
 inline constexpr int few_levels = 17;
 
 struct ProductKernels {
+  // Each segment of a dot product is filled up with weights of 0 to a multiple of so many bytes of
+  // activations.
+  int dot_bytes = 4;
+  // Whether packed weights are best made bytes once for many blocks of pixels.
+  bool spreads_weights = false;
   // Whether `dot8` and the packed ones are exact for indices and weights up to these.
-  bool (*dot_is_exact)(int largest_index, int largest_weight);
+  bool (*dot_is_exact)(int largest_index, int largest_weight) = nullptr;
   // A scheme that this level has none for is null.
-  std::array<void (*)(const SumBlock&), scheme_count> sums;
-  std::array<void (*)(const TailBlock&), 5> tails;
+  std::array<void (*)(const SumBlock&), scheme_count> sums{};
+  std::array<void (*)(const TailBlock&), 5> tails{};
 };
 
 }  // namespace anybit::lowbit

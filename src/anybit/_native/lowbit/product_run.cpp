@@ -48,8 +48,9 @@ class Walk {
         pixels.windows[pixels.count] = window_;
         pixels.constants[pixels.count] =
             constants_ + at_.column_class[static_cast<std::size_t>(column_)] * at_.padded;
-        pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
-        pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
+        if (target_ != nullptr)
+          pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
+        else pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
       }
       if (column_ == at_.target.width) end_line();
     }
@@ -62,8 +63,9 @@ class Walk {
     window_step_ = w.stride_width * at_.from.pixel;
     window_ = source_ + row_ * at_.from.row +
               at_.from.offset(line_ * w.stride_height - w.pad_top, -w.pad_left);
-    line_target_ = target_ + row_ * at_.to.row + at_.to.offset(line_, 0);
-    line_floats_ = floats_ + row_ * at_.floats.row + line_ * at_.target.width * at_.floats.pixel;
+    if (target_ != nullptr) line_target_ = target_ + row_ * at_.to.row + at_.to.offset(line_, 0);
+    else
+      line_floats_ = floats_ + row_ * at_.floats.row + line_ * at_.target.width * at_.floats.pixel;
     constants_ = at_.constants.data() +
                  at_.line_class[static_cast<std::size_t>(line_)] * at_.column_classes * at_.padded;
     column_ = 0;
@@ -106,6 +108,7 @@ std::int32_t less_signs(const State& at, const std::byte* window) {
 TailBlock tail_block(const State& at) {
   TailBlock block{};
   block.coding = at.to.coding;
+  block.settling = at.settling;
   block.levels = static_cast<int>(at.target.levels);
   block.entries = at.tail.entries.data();
   block.steps = at.tail.steps.data();
@@ -133,10 +136,11 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
                at.segments.data(),
                static_cast<int>(at.segments.size()),
                at.weights.steps,
-               31,
+               at.narrow_steps,
                at.weights.values,
                scratch,
-               stride};
+               stride,
+               true};
   TailBlock then = tail_block(at);
   then.sums = scratch, then.stride = stride, then.targets = targets, then.floats = outputs;
   std::vector<TailStep> steps = at.tail.steps;
@@ -160,37 +164,53 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
         sum.sums = scratch + run.channel;
         sums(sum);
       }
+      // One run of panels in all calls: its weights stay.
+      sum.fresh_weights = part.last_channel - part.first_channel > chunk_channels ||
+                          at.first_run[chunk + 1] - at.first_run[chunk] > 1;
       then.channels =
           static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
       then.first_channel = channel;
       then.scales = at.scales.data() + channel;
       const std::int64_t each = at.tail.kind == TailKind::many_thresholds ? 256 : then.levels - 1;
-      then.thresholds = at.tail.thresholds.data() + channel * each;
-      then.gains = at.tail.gains.data() + channel;
-      then.offsets = at.tail.offsets.data() + channel;
-      then.first = at.tail.first.data() + channel;
+      then.thresholds = at.tail.thresholds.from(channel * each);
+      then.gains = at.tail.gains.from(channel);
+      then.offsets = at.tail.offsets.from(channel);
+      then.first = at.tail.first.from(channel);
       for (std::size_t i = 0; i < steps.size(); ++i)
         steps[i].operands = at.tail.steps[i].operands + channel;
       const std::int64_t place = at.to.coding == Coding::bytes    ? channel
                                  : at.to.coding == Coding::planes ? channel / 4
                                                                   : channel / 8;
       for (int i = 0; i < pixels.count; ++i) {
-        targets[i] = pixels.targets[i] + place;
-        outputs[i] = pixels.floats[i] + channel * at.floats.channel;
+        if (target != nullptr) targets[i] = pixels.targets[i] + place;
+        else outputs[i] = pixels.floats[i] + channel * at.floats.channel;
       }
       tail(then);
     }
   }
 }
 
+// All pixels pass a chunk of channels where that saves more than reading them again costs.
+void run_chunks(const State& at, const Part& part, const std::byte* source, std::byte* target,
+                float* floats) {
+  const bool by_chunks =
+      at.kernels->spreads_weights && (at.scheme == Scheme::dot4 || at.scheme == Scheme::dot2);
+  if (!by_chunks) return run_part(at, part, source, target, floats);
+  for (Part chunk = part; chunk.first_channel < part.last_channel;
+       chunk.first_channel += chunk_channels) {
+    chunk.last_channel = std::min(chunk.first_channel + chunk_channels, part.last_channel);
+    run_part(at, chunk, source, target, floats);
+  }
+}
+
 }  // namespace
 
 void PackedProduct::run(const std::byte* source, std::byte* target, const Part& part) const {
-  run_part(*state_, part, source, target, nullptr);
+  run_chunks(*state_, part, source, target, nullptr);
 }
 
 void PackedProduct::run(const std::byte* source, float* target, const Part& part) const {
-  run_part(*state_, part, source, nullptr, target);
+  run_chunks(*state_, part, source, nullptr, target);
 }
 
 }  // namespace anybit::lowbit

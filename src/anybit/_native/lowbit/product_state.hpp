@@ -42,10 +42,12 @@ struct PackedProduct::State {
   const ProductKernels* kernels = nullptr;
   std::vector<std::ptrdiff_t> segments;
   PackedWeights weights;
+  int narrow_steps = 31;               // of the bit schemes: sums of 8 bits take 31 times 8 ones
   std::vector<PanelRun> runs;          // chunk by chunk
   std::vector<std::size_t> first_run;  // of each chunk, and the end
 
-  // accumulator = (sum + the pixel's addend) * scale + constant of the pixel's class.
+  // See Settling: the pixel's addend, and the constant of its class.
+  Settling settling = Settling::general;
   Aligned<std::int32_t> scales;
   Aligned<std::int32_t> constants;  // [class][padded channels]
   std::int64_t padded = 0;
@@ -55,5 +57,15 @@ struct PackedProduct::State {
   TailState tail;
   std::int64_t multiplications = 0;
 };
+
+std::int32_t& threshold_of(const TailState& tail, std::int64_t channel, std::int64_t i,
+                           std::int64_t each);
+
+// Takes what comes before the tail into the thresholds, or leaves it out, where that changes
+// nothing.
+void settle(PackedProduct::State& at, std::int64_t largest_weight);
+
+// Makes an affine function of settled thresholds where it gives the same.
+void requantize(PackedProduct::State& at, const Weights& weights);
 
 }  // namespace anybit::lowbit

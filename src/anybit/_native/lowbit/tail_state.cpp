@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 #include "product_state.hpp"
@@ -66,6 +68,61 @@ void fill(TailState& to, const Arithmetic& tail, std::int64_t channels, std::int
 }
 
 }  // namespace
+
+std::int32_t& threshold_of(const TailState& tail, std::int64_t channel, std::int64_t i,
+                           std::int64_t each) {
+  return tail.kind == TailKind::many_thresholds
+             ? tail.thresholds[channel * 256 + i]
+             : tail.thresholds[(channel / panel_channels * each + i) * panel_channels +
+                               channel % panel_channels];
+}
+
+namespace {
+
+std::int64_t quotient_up(std::int64_t a, std::int64_t b) {  // b > 0
+  return a / b + (a % b > 0 ? 1 : 0);
+}
+
+// scale * sum + constant >= threshold, of the sum alone; sums are far from the ends of int32.
+void settle_channel(PackedProduct::State& at, std::int64_t channel) {
+  const std::int64_t scale = at.scales[channel], constant = at.constants[channel];
+  const std::int64_t each = at.target.levels - 1;
+  constexpr std::int64_t never = std::numeric_limits<std::int32_t>::max();
+  for (std::int64_t i = 0; i < each; ++i) {
+    std::int32_t& threshold = threshold_of(at.tail, channel, i, each);
+    const std::int64_t rest = threshold - constant;
+    // Of a negative sum: -sum >= t where ~sum >= t - 1.
+    const std::int64_t own = scale > 0   ? quotient_up(rest, scale)
+                             : scale < 0 ? quotient_up(rest, -scale) - 1
+                             : rest > 0  ? never
+                                         : -never;
+    threshold = static_cast<std::int32_t>(std::clamp(own, -never, never));
+  }
+  at.scales[channel] = scale < 0 ? -1 : 0;
+}
+
+}  // namespace
+
+void settle(PackedProduct::State& at, std::int64_t largest_weight) {
+  if (at.scheme == Scheme::signs12) return;
+  if (at.tail.kind != TailKind::thresholds && at.tail.kind != TailKind::many_thresholds) {
+    bool plain = true;
+    for (std::int64_t i = 0; i < at.target.channels; ++i) plain = plain && at.scales[i] == 1;
+    if (plain) at.settling = Settling::plain;
+    return;
+  }
+  // Each factor is small: none of the products can overflow before the last.
+  const std::int64_t largest_code =
+      at.source.step * (at.source.levels - 1) + std::abs(at.source.lowest);
+  const std::int64_t terms = at.source.channels * at.window.kernel_height * at.window.kernel_width;
+  constexpr std::int64_t most = 1 << 29;
+  if (at.constants.size() != at.padded || largest_code > most ||
+      terms > most / std::max<std::int64_t>(1, largest_weight * largest_code))
+    return;
+  for (std::int64_t channel = 0; channel < at.target.channels; ++channel)
+    settle_channel(at, channel);
+  at.settling = Settling::raw;
+}
 
 TailState tail_state(const Tail& tail, std::int64_t channels, std::int64_t levels) {
   TailState state;

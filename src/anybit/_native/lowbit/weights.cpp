@@ -135,10 +135,11 @@ void pack_bits(Scheme scheme, const Weights& weights, const WeightForm& form, co
 }
 
 void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, const Runs& runs,
-               const std::vector<PanelChannels>& panels, PackedWeights& to) {
+               const std::vector<PanelChannels>& panels, int dot_bytes, PackedWeights& to) {
   const DotPacker packer(scheme, form, to);
   const std::int64_t length = runs.taps * weights.inner, each = packer.k_per_step();
-  to.steps = static_cast<int>((length + each - 1) / each);
+  const std::int64_t whole = std::max<std::int64_t>(each, scheme == Scheme::wide8 ? 4 : dot_bytes);
+  to.steps = static_cast<int>((length + whole - 1) / whole * (whole / each));
   to.panel = runs.count * to.steps * 64;
   to.bytes = Aligned<std::byte>(to.panel * static_cast<std::int64_t>(panels.size()));
   for (std::size_t p = 0; p < panels.size(); ++p)
@@ -156,22 +157,28 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
 
 void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& panels,
                     PackedWeights& to) {
-  to.panel = weights.taps * panel_channels;
-  to.bytes = Aligned<std::byte>(to.panel * static_cast<std::int64_t>(panels.size()));
+  // Two panels lie tap by tap; a chunk has an even number of them, the last one excepted.
+  to.panel = weights.taps * panel_channels * 2;
+  const std::int64_t pairs = (static_cast<std::int64_t>(panels.size()) + 1) / 2;
+  to.bytes = Aligned<std::byte>(to.panel * 2 * pairs);
   for (std::size_t p = 0; p < panels.size(); ++p)
     for (int lane = 0; lane < panels[p].count; ++lane)
-      for (std::int64_t tap = 0; tap < weights.taps; ++tap)
-        to.bytes[static_cast<std::int64_t>(p) * to.panel + tap * panel_channels + lane] =
-            static_cast<std::byte>(*weights.of(panels[p].first + lane, tap));
+      for (std::int64_t tap = 0; tap < weights.taps; ++tap) {
+        const std::int16_t weight = *weights.of(panels[p].first + lane, tap);
+        const auto pair = static_cast<std::int64_t>(p / 2);
+        const std::int64_t place =
+            (pair * weights.taps + tap) * 2 + static_cast<std::int64_t>(p % 2);
+        std::memcpy(to.bytes.data() + (place * panel_channels + lane) * 2, &weight, sizeof weight);
+      }
 }
 
 }  // namespace
 
 PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
-                     const Runs& runs, const std::vector<PanelChannels>& panels) {
+                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes) {
   PackedWeights to;
   if (scheme == Scheme::depthwise) pack_depthwise(weights, panels, to);
-  else if (is_dot(scheme)) pack_dots(scheme, weights, form, runs, panels, to);
+  else if (is_dot(scheme)) pack_dots(scheme, weights, form, runs, panels, dot_bytes, to);
   else pack_bits(scheme, weights, form, runs, panels, to);
   return to;
 }

@@ -23,6 +23,7 @@ class Aligned {
   }
   T* data() const { return data_.get(); }
   T& operator[](std::int64_t i) const { return data_.get()[i]; }
+  T* from(std::int64_t i) const { return size_ == 0 ? nullptr : data() + i; }
   std::int64_t size() const { return size_; }
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
 
@@ -82,6 +83,6 @@ struct PanelChannels {
 };
 
 PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
-                     const Runs& runs, const std::vector<PanelChannels>& panels);
+                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes);
 
 }  // namespace anybit::lowbit

@@ -13,7 +13,7 @@ namespace {
 using Lanes [[gnu::vector_size(64)]] = std::int32_t;
 using Reals [[gnu::vector_size(64)]] = float;
 using ByteLanes [[gnu::vector_size(16)]] = std::uint8_t;
-using SignedBytes [[gnu::vector_size(16)]] = std::int8_t;
+using Shorts [[gnu::vector_size(64)]] = std::int16_t;
 constexpr int lane_count = 16;
 
 template <class Vector>
@@ -26,6 +26,47 @@ template <class Vector>
 template <class Vector>
 [[gnu::always_inline]] inline void write(void* at, const Vector& vector) {
   std::memcpy(at, &vector, sizeof vector);
+}
+
+// 32 bytes as 16-bit numbers.
+[[gnu::always_inline]] inline Shorts widened_bytes(const std::byte* at) {
+#if defined(__AVX512BW__)
+  const __m512i wide = _mm512_cvtepu8_epi16(read<__m256i>(at));
+  return read<Shorts>(&wide);
+#elif defined(__AVX2__)
+  const __m256i halves[2] = {_mm256_cvtepu8_epi16(read<__m128i>(at)),
+                             _mm256_cvtepu8_epi16(read<__m128i>(at + 16))};
+  return read<Shorts>(halves);
+#elif defined(__SSE4_1__)
+  __m128i quarters[4];
+  for (int i = 0; i < 4; ++i)
+    quarters[i] = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8 * i)));
+  return read<Shorts>(quarters);
+#else
+  Shorts wide;
+  for (int i = 0; i < 32; ++i) wide[i] = static_cast<std::uint8_t>(at[i]);
+  return wide;
+#endif
+}
+
+// sums[i] += the i-th of 32 numbers.
+[[gnu::always_inline]] inline void add_widened(Lanes (&sums)[2], const Shorts& shorts) {
+#if defined(__AVX512BW__)
+  const auto all = read<__m512i>(&shorts);
+  const __m512i low = _mm512_cvtepi16_epi32(_mm512_castsi512_si256(all)),
+                high = _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(all, 1));
+  sums[0] += read<Lanes>(&low);
+  sums[1] += read<Lanes>(&high);
+#elif defined(__SSE4_1__)
+  __m128i quarters[8];
+  for (int i = 0; i < 8; ++i)
+    quarters[i] = _mm_cvtepi16_epi32(_mm_loadl_epi64(
+        reinterpret_cast<const __m128i*>(reinterpret_cast<const char*>(&shorts) + 8 * i)));
+  sums[0] += read<Lanes>(quarters);
+  sums[1] += read<Lanes>(quarters + 4);
+#else
+  for (int i = 0; i < 32; ++i) sums[i / 16][i % 16] += shorts[i];
+#endif
 }
 
 // One bit per lane: a >= b.

@@ -10,11 +10,18 @@ using anybit::lowbit::chunk_channels;
 using anybit::lowbit::Coding;
 using anybit::lowbit::few_levels;
 using anybit::lowbit::Operation;
+using anybit::lowbit::Settling;
 using anybit::lowbit::TailBlock;
 using anybit::lowbit::TailStep;
 
 // The accumulators of a panel; `lane` is its first channel in the chunk.
+template <Settling settling = Settling::general>
 [[gnu::always_inline]] inline Lanes accumulators(const TailBlock& at, int pixel, int lane) {
+  const auto sums = read<Lanes>(at.sums + pixel * at.stride + lane);
+  if constexpr (settling == Settling::bare) return sums;
+  if constexpr (settling == Settling::raw) return sums ^ read<Lanes>(at.scales + lane);
+  if constexpr (settling == Settling::plain)
+    return sums + read<Lanes>(at.constants[pixel] + at.first_channel + lane);
   return (read<Lanes>(at.sums + pixel * at.stride + lane) + at.addends[pixel]) *
              read<Lanes>(at.scales + lane) +
          read<Lanes>(at.constants[pixel] + at.first_channel + lane);
@@ -65,10 +72,11 @@ template <class Index>
   }
 }
 
+template <Settling settling>
 void to_bits(const TailBlock& at) {
   each_panel(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     store_half(at.targets[pixel] + lane / 8,
-               reached(accumulators(at, pixel, lane), read<Lanes>(at.thresholds + lane)) &
+               reached(accumulators<settling>(at, pixel, lane), read<Lanes>(at.thresholds + lane)) &
                    present(at, lane));
   });
   if (ends_in_half_word(at))
@@ -77,9 +85,10 @@ void to_bits(const TailBlock& at) {
 }
 
 // Of three or four levels: a missing third threshold is one that nothing reaches.
+template <Settling settling>
 void to_planes(const TailBlock& at) {
   each_panel(at, [&](int pixel, int lane) __attribute__((always_inline)) {
-    const Lanes sum = accumulators(at, pixel, lane);
+    const Lanes sum = accumulators<settling>(at, pixel, lane);
     const std::int32_t* const thresholds = at.thresholds + lane * (at.levels - 1);
     const std::uint32_t one = reached(sum, read<Lanes>(thresholds)),
                         two = reached(sum, read<Lanes>(thresholds + lane_count));
@@ -97,11 +106,12 @@ void to_planes(const TailBlock& at) {
     }
 }
 
-void thresholds(const TailBlock& at) {
-  if (at.coding == Coding::bits && at.levels == 2) return to_bits(at);
-  if (at.coding == Coding::planes && at.levels >= 3) return to_planes(at);
+template <Settling settling>
+void some_thresholds(const TailBlock& at) {
+  if (at.coding == Coding::bits && at.levels == 2) return to_bits<settling>(at);
+  if (at.coding == Coding::planes && at.levels >= 3) return to_planes<settling>(at);
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
-    const Lanes sum = accumulators(at, pixel, lane);
+    const Lanes sum = accumulators<settling>(at, pixel, lane);
     const std::int32_t* threshold = at.thresholds + lane * (at.levels - 1);
     Lanes count = {};
     for (int i = 1; i < at.levels; ++i, threshold += lane_count)
@@ -110,10 +120,16 @@ void thresholds(const TailBlock& at) {
   });
 }
 
+void thresholds(const TailBlock& at) {
+  if (at.settling == Settling::raw) some_thresholds<Settling::raw>(at);
+  else some_thresholds<Settling::general>(at);
+}
+
 // Without branches: each step halves what is left of 256 thresholds.
-void many_thresholds(const TailBlock& at) {
+template <Settling settling>
+void search_thresholds(const TailBlock& at) {
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
-    const Lanes sum = accumulators(at, pixel, lane);
+    const Lanes sum = accumulators<settling>(at, pixel, lane);
     ByteLanes index;
     for (int i = 0; i < lane_count; ++i) {
       const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane + i} * 256;
@@ -126,16 +142,22 @@ void many_thresholds(const TailBlock& at) {
   });
 }
 
+void many_thresholds(const TailBlock& at) {
+  if (at.settling == Settling::raw) search_thresholds<Settling::raw>(at);
+  else search_thresholds<Settling::general>(at);
+}
+
 // Numbers from 0 to 255 to the nearest integers, ties to even: 2^23 has a last bit of 1.
 [[gnu::always_inline]] inline Lanes nearest(const Reals& y) {
   const Reals shifted = y + 8388608.0f;
   return read<Lanes>(&shifted) & 0xff;
 }
 
-void affine(const TailBlock& at) {
+template <Settling settling>
+void some_affine(const TailBlock& at) {
   const Reals top = Reals{} + static_cast<float>(at.levels - 1);
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
-    const Reals sum = __builtin_convertvector(accumulators(at, pixel, lane), Reals);
+    const Reals sum = __builtin_convertvector(accumulators<settling>(at, pixel, lane), Reals);
     Reals y = sum * read<Reals>(at.gains + lane);
     y = y + read<Reals>(at.offsets + lane);
     // Saturated first: the bounds are integers, so the order does not matter.
@@ -143,6 +165,12 @@ void affine(const TailBlock& at) {
     y = y < top ? y : top;
     return narrowed(nearest(y));
   });
+}
+
+void affine(const TailBlock& at) {
+  if (at.settling == Settling::bare) some_affine<Settling::bare>(at);
+  else if (at.settling == Settling::plain) some_affine<Settling::plain>(at);
+  else some_affine<Settling::general>(at);
 }
 
 void table(const TailBlock& at) {

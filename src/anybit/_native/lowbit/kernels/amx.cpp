@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dot products in AMX's tiles: 16 pixels x 16 channels x 64 bytes at a time. All else is that of
+// AVX-512.
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC's own headers start some intrinsics from a vector that is undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "_native/isa/levels.hpp"
+#include "_native/lowbit/product_kernels.hpp"
+#include "isa_avx512.hpp"
+#include "unroll.hpp"
+
+namespace {
+
+using anybit::Level;
+using anybit::lowbit::panel_channels;
+using anybit::lowbit::ProductKernels;
+using anybit::lowbit::Scheme;
+using anybit::lowbit::SumBlock;
+
+constexpr int tile_rows = 16, tile_width = 64;
+constexpr std::ptrdiff_t tile_size = tile_rows * tile_width;
+// Fewer pixels leave most of a tile empty, and weights pass too quickly.
+constexpr int fewest_pixels = 6;
+
+// Memory of a thread, which grows and is kept.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  ~Scratch() { std::free(data_); }
+  std::byte* get(std::size_t size) {
+    if (size > size_) {
+      std::free(data_);
+      size_ = 0;
+      data_ = static_cast<std::byte*>(std::aligned_alloc(64, (size + 63) / 64 * 64));
+      if (data_ != nullptr) size_ = size;
+    }
+    return data_;
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+thread_local Scratch pixel_memory, weight_memory;
+
+// Sixteen rows of A in memory.
+struct Rows {
+  const std::byte* base;
+  std::ptrdiff_t stride;
+  bool packed;  // segment after segment, and not where the window has them
+};
+
+struct Walk {
+  const SumBlock& at;
+  std::ptrdiff_t segment_bytes;
+  std::ptrdiff_t packed_row() const {
+    // Not a power of two, so that the rows of a tile are in different sets of the cache.
+    return at.segment_count * segment_bytes + tile_width;
+  }
+
+  // The windows themselves where they lie at equal distances, otherwise a copy of them.
+  Rows rows(int first, std::byte* copy) const {
+    const int count = at.count - first < tile_rows ? at.count - first : tile_rows;
+    const std::byte* const* const windows = at.pixels + first;
+    const std::ptrdiff_t stride = windows[1 < count ? 1 : 0] - windows[0];
+    bool even = count == tile_rows;
+    for (int i = 1; i < count && even; ++i) even = windows[i] - windows[i - 1] == stride;
+    if (even) return {windows[0], stride, false};
+    for (int i = 0; i < count; ++i) {
+      std::byte* to = copy + i * packed_row();
+      for (int segment = 0; segment < at.segment_count; ++segment) {
+        const std::byte* const from = windows[i] + at.segments[segment];
+        for (std::ptrdiff_t k = 0; k < segment_bytes; k += tile_width, to += tile_width)
+          _mm512_store_si512(to, _mm512_loadu_si512(from + k));
+      }
+    }
+    return {copy, packed_row(), true};
+  }
+};
+
+void configure() {
+  struct {
+    std::uint8_t palette = 1, start = 0, reserved[14] = {};
+    std::uint16_t bytes[16] = {};
+    std::uint8_t rows[16] = {};
+  } shapes;
+  static_assert(sizeof shapes == 64);
+  for (int i = 0; i < 8; ++i) shapes.bytes[i] = tile_width, shapes.rows[i] = tile_rows;
+  _tile_loadconfig(&shapes);
+}
+
+// Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights. Their numbers must be literals.
+template <int halves, int panels>
+void multiply(const Walk& walk, const Rows* rows, const std::byte* b, std::ptrdiff_t panel,
+              std::int32_t* out) {
+  const SumBlock& at = walk.at;
+  _tile_zero(0);
+  if constexpr (panels > 1) _tile_zero(1);
+  if constexpr (halves > 1) _tile_zero(2);
+  if constexpr (halves > 1 && panels > 1) _tile_zero(3);
+  const std::byte* a0 = rows[0].base;
+  const std::byte* a1 = rows[halves - 1].base;
+  const std::ptrdiff_t stride0 = rows[0].stride, stride1 = rows[halves - 1].stride;
+  for (int segment = 0; segment < at.segment_count; ++segment) {
+    const std::ptrdiff_t packed = segment * walk.segment_bytes;
+    const std::byte* p0 = a0 + (rows[0].packed ? packed : at.segments[segment]);
+    const std::byte* p1 = a1 + (rows[halves - 1].packed ? packed : at.segments[segment]);
+    for (std::ptrdiff_t k = 0; k < walk.segment_bytes; k += tile_width, b += tile_size) {
+      _tile_loadd(6, b, tile_width);
+      _tile_loadd(4, p0 + k, stride0);
+      _tile_dpbusd(0, 4, 6);
+      if constexpr (halves > 1) {
+        _tile_loadd(5, p1 + k, stride1);
+        _tile_dpbusd(2, 5, 6);
+      }
+      if constexpr (panels > 1) {
+        _tile_loadd(7, b + panel, tile_width);
+        _tile_dpbusd(1, 4, 7);
+        if constexpr (halves > 1) _tile_dpbusd(3, 5, 7);
+      }
+    }
+  }
+  const std::ptrdiff_t stride = at.stride * 4;
+  _tile_stored(0, out, stride);
+  if constexpr (panels > 1) _tile_stored(1, out + panel_channels, stride);
+  if constexpr (halves > 1) _tile_stored(2, out + tile_rows * at.stride, stride);
+  if constexpr (halves > 1 && panels > 1)
+    _tile_stored(3, out + tile_rows * at.stride + panel_channels, stride);
+}
+
+// Weights of a few bits as bytes.
+template <int bits>
+void spread(const SumBlock& at, std::byte* to) {
+  const Avx512Base::Table values = Avx512Base::table(at.values);
+  for (int panel = 0; panel < at.panels; ++panel) {
+    const std::byte* from = at.weights + panel * at.panel;
+    for (int step = at.segment_count * at.steps; step > 0; --step, from += 64)
+      unroll<8 / bits>([&](auto phase) __attribute__((always_inline)) {
+        _mm512_store_si512(
+            to, Avx512Base::look_up<phase * bits, bits>(values, _mm512_load_si512(from)));
+        to += 64;
+      });
+  }
+}
+
+constexpr Scheme scheme_of(int bits) {
+  return bits == 8 ? Scheme::dot8 : bits == 4 ? Scheme::dot4 : Scheme::dot2;
+}
+
+template <int bits>
+void sums(const SumBlock& at) {
+  const Walk walk{at, std::ptrdiff_t{at.steps} * 4 * (8 / bits)};
+  const std::ptrdiff_t panel = at.panel * (8 / bits);
+  const auto narrower = [&] {
+    anybit::compiled<ProductKernels, Level::avx512vpopcnt>()
+        .sums[static_cast<std::size_t>(scheme_of(bits))](at);
+  };
+  if (at.count < fewest_pixels) return narrower();
+  std::byte* const copies =
+      pixel_memory.get(static_cast<std::size_t>(walk.packed_row()) * 2 * tile_rows);
+  const std::byte* weights = at.weights;
+  if constexpr (bits < 8) {
+    std::byte* const bytes = weight_memory.get(static_cast<std::size_t>(panel * at.panels));
+    if (bytes != nullptr && at.fresh_weights) spread<bits>(at, bytes);
+    weights = bytes;
+  }
+  if (copies == nullptr || weights == nullptr) return narrower();
+  configure();
+  for (int pixel = 0; pixel < at.count; pixel += 2 * tile_rows) {
+    Rows rows[2];
+    rows[0] = walk.rows(pixel, copies);
+    const bool two = pixel + tile_rows < at.count;
+    if (two) rows[1] = walk.rows(pixel + tile_rows, copies + tile_rows * walk.packed_row());
+    for (int p = 0; p < at.panels; p += 2) {
+      const std::byte* const b = weights + p * panel;
+      std::int32_t* const out = at.sums + pixel * at.stride + p * panel_channels;
+      if (p + 1 < at.panels)
+        two ? multiply<2, 2>(walk, rows, b, panel, out) : multiply<1, 2>(walk, rows, b, panel, out);
+      else
+        two ? multiply<2, 1>(walk, rows, b, panel, out) : multiply<1, 1>(walk, rows, b, panel, out);
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace
+
+template <>
+const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::amx>() {
+  static const ProductKernels all = [] {
+    ProductKernels kernels = compiled<ProductKernels, Level::avx512vpopcnt>();
+    kernels.sums[static_cast<std::size_t>(Scheme::dot8)] = sums<8>;
+    kernels.sums[static_cast<std::size_t>(Scheme::dot4)] = sums<4>;
+    kernels.sums[static_cast<std::size_t>(Scheme::dot2)] = sums<2>;
+    kernels.dot_bytes = tile_width;
+    kernels.spreads_weights = true;
+    return kernels;
+  }();
+  return all;
+}
