@@ -7,21 +7,22 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
+from anybit.onnx.quantizers.trace import Traces
 
 # No tail of a layer is longer.
 _MOST_NODES = 64
 _PASSED = (Effect.MOVE, Effect.SELECT, Effect.RECTIFY, Effect.ELEMENTWISE, Effect.AVERAGE)
 
 
-def quantizer_behind(value: ir.Value) -> Quantizer | None:
+def quantizer_behind(value: ir.Value, traces: Traces) -> Quantizer | None:
     """The first quantizer that reads a value, be it through functions of elements; else None.
 
-    Of a pair it is the DequantizeLinear.
+    Of a pair it is the DequantizeLinear. `traces` are those of the model.
     """
     waiting, seen = [value], {value}
     while waiting and len(seen) < _MOST_NODES:
         for node, at in waiting.pop(0).uses():
-            found = _quantizer(node) if at == 0 else None
+            found = _quantizer(node, traces) if at == 0 else None
             if found is not None:
                 return found
             passed = effect_of(node) in _PASSED or node.op_type == "BatchNormalization"
@@ -31,13 +32,13 @@ def quantizer_behind(value: ir.Value) -> Quantizer | None:
     return None
 
 
-def _quantizer(node: ir.Node) -> Quantizer | None:
+def _quantizer(node: ir.Node, traces: Traces) -> Quantizer | None:
     try:
-        found = quantizer_of(node)
+        found = quantizer_of(node, traces)
         if is_quantize(node):
             # The values are what a reader of the codes gives.
             readers = [reader for reader, _ in node.outputs[0].uses() if is_dequantize(reader)]
-            found = quantizer_of(readers[0]) if readers else found
+            found = quantizer_of(readers[0], traces) if readers else found
     except ModelError:  # whoever runs it will say so
         return None
     return found

@@ -31,6 +31,7 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.preparation import apply
 from anybit.onnx.quantizers.quantizer import Quantizer
+from anybit.onnx.quantizers.trace import Traces
 
 
 def analyze(
@@ -74,7 +75,8 @@ def analyze(
         ranges = {"": input_ranges}
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
     analysis = follow(model, carriers_of(ranges, inputs))
-    quantizers = [quantizer_behind(each.node.outputs[0]) for each in analysis.products]
+    traces = Traces()
+    quantizers = [quantizer_behind(each.node.outputs[0], traces) for each in analysis.products]
     layers = [
         _layer(model, analysis, product, quantizer)
         for product, quantizer in zip(analysis.products, quantizers, strict=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was found of a model as one page that needs nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 
 from anybit.layers import wording
@@ -10,7 +10,7 @@ from anybit.pages import document, table
 from anybit.text import shown
 
 _STYLE = """
-tr.total td{font-weight:600}
+body{max-width:84rem}tr.total td{font-weight:600}
 .exact{fill:var(--level4)}.rounds{fill:var(--level2)}.float{fill:var(--line)}
 """
 _WIDE, _HIGH, _NAMES, _LEFT = 640, 20, 190, 200
@@ -36,6 +36,7 @@ def page(found: Analyzed) -> str:
     seen = [_cells(row) for row in wording.seen_rows(found)]
     if seen:
         body += ["<h2>Proven and seen</h2>", table(seen, wording.NUMBERS)]
+    body += _shares(found)
     return document(f"anybit analyze: {found.name}", body, _STYLE)
 
 
@@ -88,6 +89,36 @@ def _accumulators(found: Analyzed) -> Iterator[str]:
         text = f"{bits}; {most} for any weights"
         bars.append((each, min(1.0, bits / 32), min(1.0, max(bits, most) / 32), text))
     yield _bars(bars, "Bits of accumulators per layer", "the whole width is 32 bits")
+
+
+def _shares(found: Analyzed) -> list[str]:
+    """How often each code was seen."""
+    seen = [each for each in found.layers if each.seen is not None and len(each.seen.shares) > 1]
+    if not seen:
+        return []
+    pictures = [_histogram(each, each.seen.shares) for each in seen[:_MOST_BARS] if each.seen]
+    return ["<h2>Codes of results</h2>", *pictures]
+
+
+def _histogram(layer: Layer, shares: Mapping[int, float]) -> str:
+    most, codes = max(shares.values()), sorted(shares)
+    count = codes[-1] - codes[0] + 1
+    wide = min(24.0, _WIDE / count)
+    parts = [f"<title>{escape(shown(layer.name))}</title>"]
+    parts.append(f'<text x="0" y="12">{escape(shown(layer.name))}</text>')
+    for code in codes:
+        high = max(0.5, 60 * shares[code] / most)
+        parts += [
+            f'<rect class="bar" x="{(code - codes[0]) * wide:.6g}" y="{80 - high:.6g}" '
+            f'width="{max(0.5, wide - 1):.6g}" height="{high:.6g}">',
+            f"<title>{code}: {escape(wording.percent(shares[code]))}</title></rect>",
+        ]
+    parts.append(f'<text x="0" y="96">{codes[0]}</text>')
+    parts.append(f'<text x="{count * wide:.6g}" y="96" text-anchor="end">{codes[-1]}</text>')
+    inside = "\n".join(parts)
+    size = f"0 0 {_LEFT + _WIDE} 100"
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" role="img">'
+    return f"{start}\n{inside}\n</svg>"
 
 
 def _bars(bars: list[tuple[Layer, float, float, str]], title: str, note: str) -> str:
