@@ -210,7 +210,7 @@ def test_few_elements_get_narrow_kernels_unless_a_level_is_named(
         check=True,
     )
     best = done.stdout.split()[0]
-    assert best == named if named else best.startswith(isas[-1])
+    assert best == named if named else best not in isas[:-1]
     few = best if named or best == "baseline" else "avx2"
     assert done.stdout.split() == [best, few, best]
 
