@@ -84,13 +84,27 @@ class QuantizeStage final : public TensorStage {
         for (std::int64_t i = 0; i < some; ++i)
           indices(memory, quantizer_.levels(c + i), x + (c + i) * port_.strides.channel + first,
                   here, block[i]);
-        for (std::int64_t p = 0; p < here; ++p) {
-          std::uint8_t pixel[most_channels];
-          for (std::int64_t i = 0; i < some; ++i) pixel[i] = block[i][p];
-          put_run(target->storage.coding, to + target->storage.offset(y, first + p), c, pixel,
-                  some);
-        }
+        std::byte* const pixels = to + target->storage.offset(y, first);
+        if (in_bytes(*target)) interleave(block[0], most_pixels, here, some, pixels + c);
+        else pack(block[0], most_pixels, here, c, some, pixels);
       }
+    }
+  }
+
+  // Pixels from lines of one channel each, which are `apart` bytes apart.
+  void interleave(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels,
+                  std::int64_t some, std::byte* to) const {
+    for (std::int64_t i = 0; i < some; ++i)
+      for (std::int64_t p = 0; p < pixels; ++p)
+        to[p * channels + i] = static_cast<std::byte>(lines[i * apart + p]);
+  }
+
+  void pack(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels, std::int64_t c,
+            std::int64_t some, std::byte* to) const {
+    for (std::int64_t p = 0; p < pixels; ++p) {
+      std::uint8_t few[32];
+      for (std::int64_t i = 0; i < some; ++i) few[i] = lines[i * apart + p];
+      put_run(target->storage.coding, to + p * target->storage.pixel, c, few, some);
     }
   }
 
