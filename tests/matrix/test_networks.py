@@ -39,7 +39,7 @@ def program(inputs: int = 1, nan: int = -1) -> p.Program:
 
 
 def session(
-    encoded: Encoded, inputs: int = 1, outputs: int = 2, constant: bool = True
+    encoded: Encoded, inputs: int = 1, outputs: int = 2, constant: bool = True, threads: int = 0
 ) -> onnxruntime.InferenceSession:
     tensors = [numpy_helper.from_array(getattr(encoded, part), part) for part in PARTS]
     xs, ys = [f"x{i}" for i in range(inputs)], [f"y{i}" for i in range(outputs)]
@@ -55,6 +55,7 @@ def session(
     file = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = threads
     anybit.onnxruntime.register(options)
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
@@ -104,3 +105,30 @@ def test_a_program_is_constant() -> None:
 def test_a_node_has_the_inputs_and_outputs_of_its_program() -> None:
     with pytest.raises(Exception, match="the program has 2 inputs and 3 outputs, the node 1 and 2"):
         session(encode(program(2)))
+
+
+def convolutions() -> p.Program:
+    """Enough work for several threads."""
+    rng = np.random.default_rng(0)
+    window = p.Window(3, 3, 1, 1, 1, 1, 1, 1, 1, 1)
+    instructions: list[Any] = [p.Quantize(0, 0, ints(1), np.float32([-1, 0, 1]), 0)]
+    for i in range(3):
+        thresholds = np.sort(rng.integers(-99, 99, (64, 3)).astype(np.int32)).ravel()
+        tail = p.Thresholds(np.ones(64, np.int32), thresholds)
+        weights, values = rng.integers(0, 256, 64 * 9 * 64 // 4, np.uint8), ints(-2, -1, 0, 1)
+        instructions.append(p.Product(i, i + 1, window, 1, 2, weights, values, tail))
+    instructions.append(p.Dequantize(3, 0, np.arange(4, dtype=np.float32)))
+    port = p.Port(ints(64, 20, 20), 20, 20, 64, 1)
+    tensors = (p.Tensor(20, 20, 64, 0, 1, 4),) * 4
+    return p.Program((port,), (port,), tensors, tuple(instructions))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_threads_of_the_session_give_the_same(threads: int) -> None:
+    made = convolutions()
+    loaded = session(encode(made), outputs=1, threads=threads)
+    for rows in (1, 3, 40):
+        x = np.random.default_rng(rows).normal(0, 1, (rows, 64, 20, 20)).astype(np.float32)
+        (expected,) = reference.run(made, [x])
+        for _ in range(3):
+            np.testing.assert_array_equal(loaded.run(None, {"x0": x})[0], expected)

@@ -15,10 +15,10 @@ namespace anybit::lowbit {
 namespace {
 
 // What is done sooner by one thread than by two.
-constexpr std::int64_t serial_nanoseconds = 15'000;
-// What a stage of its own is worth for another thread.
-constexpr std::int64_t piece_nanoseconds = 2'000;
-
+constexpr std::int64_t serial_nanoseconds = 30'000;
+// Rows that a thread takes through the network together are worth so much: weights are read once
+// for all of them.
+constexpr std::int64_t rows_nanoseconds = 20'000;
 Network::Sizes sizes_of(const Port& port) { return {port.sizes.begin(), port.sizes.end()}; }
 
 std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number); }
@@ -145,9 +145,12 @@ Network::~Network() {
 void Network::run(const float* const* inputs, float* const* outputs, std::int64_t rows,
                   const Workers& workers) const {
   const Call call{inputs, outputs, rows};
-  const int threads = nanoseconds(rows) < serial_nanoseconds ? 1 : workers.threads();
+  const int threads = nanoseconds(rows) < serial_nanoseconds
+                          ? 1
+                          : std::min(workers.threads(), Workers::most_pieces);
   if (threads == 1) run_rows(call, 0, rows);
-  else if (rows >= 2 * threads) run_in_rows(call, workers, threads);
+  else if (rows >= 2 * threads && nanoseconds(rows) >= 2 * threads * rows_nanoseconds)
+    run_in_rows(call, workers, threads);
   else run_in_stages(call, workers, threads);
   call.finish();
 }
@@ -165,8 +168,10 @@ void Network::run_rows(const Call& call, std::int64_t first, std::int64_t last) 
 
 // Each thread takes rows of its own through the whole network.
 void Network::run_in_rows(const Call& call, const Workers& workers, int threads) const {
-  const int pieces[] = {static_cast<int>(
-      std::min<std::int64_t>(call.rows, std::min(4 * threads, Workers::most_pieces)))};
+  const std::int64_t most =
+      std::min({call.rows, std::int64_t{4} * threads, std::int64_t{Workers::most_pieces},
+                nanoseconds(call.rows) / rows_nanoseconds});
+  const int pieces[] = {static_cast<int>(most)};
   workers.run_stages(pieces, nanoseconds(call.rows), [&](int, int piece) {
     const std::int64_t all = pieces[0];
     run_rows(call, call.rows * piece / all, call.rows * (piece + 1) / all);
@@ -182,7 +187,7 @@ void Network::run_in_stages(const Call& call, const Workers& workers, int thread
     const Memory memory = call.memory(scratch, row);
     const std::int64_t rows = std::min(plan_->rows, call.rows - row);
     for (std::size_t i = 0; i < stages_.size(); ++i) {
-      const std::int64_t worth = rows * stages_[i]->nanoseconds() / piece_nanoseconds;
+      const std::int64_t worth = rows * stages_[i]->nanoseconds() / workers.piece_nanoseconds();
       cuts[i] = Cut(*stages_[i], rows, std::clamp<std::int64_t>(worth, 1, threads));
       pieces[i] = cuts[i].pieces();
     }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of codes and weights, and what becomes of them.
+#include <algorithm>
+
 #include "tensor_stage.hpp"
 
 namespace anybit::lowbit {
@@ -40,6 +42,7 @@ class ProductStage final : public Stage {
     channels = task.target.channels;
     by_channels = true;
     elements = task.target.elements();
+    channels_of_sum = task.source.channels / task.product->groups;
     multiplications = product_.multiplications();
   }
 
@@ -62,7 +65,8 @@ std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source,
 std::int64_t Stage::nanoseconds() const {
   // What a core of some 3 GHz does; it decides on threads only.
   const bool few_bits = source != nullptr && source->storage.coding != Coding::bytes;
-  return 20 + elements / 2 + multiplications / (few_bits ? 400 : 120);
+  const std::int64_t at_once = std::min<std::int64_t>(few_bits ? 400 : 120, channels_of_sum * 4);
+  return 20 + elements / 2 + multiplications / at_once;
 }
 
 }  // namespace anybit::lowbit

@@ -66,9 +66,10 @@ class Stage {
   std::int64_t channels = 1;
   bool by_channels = false;  // whether parts may divide the channels, too
   std::int64_t multiplications = 0;
-  std::int64_t elements = 0;      // of the target, in one row
-  const Place* source = nullptr;  // null: an input
-  const Place* target = nullptr;  // null: an output
+  std::int64_t channels_of_sum = 1;  // of the source, that go into one element
+  std::int64_t elements = 0;         // of the target, in one row
+  const Place* source = nullptr;     // null: an input
+  const Place* target = nullptr;     // null: an output
 };
 
 using Stages = std::vector<std::unique_ptr<Stage>>;

@@ -13,6 +13,10 @@ namespace {
 
 using lowbit::Network;
 
+// Below that, one thread is as fast as several.
+constexpr std::int64_t worth_threads = 30'000;
+constexpr int times_to_count = 3;
+
 constexpr const char* operator_name = "IntegerNetwork";
 
 struct ProgramInput {
@@ -128,7 +132,19 @@ void NetworkKernel::run(OrtKernelContext* context) const {
     unread.push_back(std::make_unique<float[]>(static_cast<std::size_t>(size)));
     to[i] = unread.back().get();
   }
-  network_->run(from.data(), to.data(), rows, SessionWorkers(api(), context));
+  const SessionWorkers workers(api(), context, threads_for(context, rows));
+  network_->run(from.data(), to.data(), rows, workers);
+}
+
+// The threads of the session, counted when there is work for them for the first times.
+int NetworkKernel::threads_for(OrtKernelContext* context, std::int64_t rows) const {
+  if (network_->nanoseconds(rows) < worth_threads) return 1;
+  int threads = threads_.load(std::memory_order_relaxed);
+  if (counted_.load(std::memory_order_relaxed) >= times_to_count) return threads;
+  counted_.fetch_add(1, std::memory_order_relaxed);
+  threads = std::max(threads, SessionWorkers(api(), context).count_threads());
+  threads_.store(threads, std::memory_order_relaxed);
+  return threads;
 }
 
 NetworkOperator::NetworkOperator(const Host& host) : OrtCustomOp{} {

@@ -3,8 +3,8 @@
 // program, which must be constant, the others are those of the program.
 #pragma once
 
+#include <atomic>
 #include <memory>
-#include <vector>
 
 #include "_native/lowbit/network.hpp"
 #include "node.hpp"
@@ -28,9 +28,11 @@ class NetworkKernel {
   void read_program(const OrtKernelInfo* info);
   void check_counts(const OrtKernelInfo* info) const;
   void run(OrtKernelContext* context) const;
+  int threads_for(OrtKernelContext* context, std::int64_t rows) const;
 
   Node node_;
   std::unique_ptr<const lowbit::Network> network_;
+  mutable std::atomic<int> threads_{1}, counted_{0};
 };
 
 // That operator as ONNX Runtime knows it.

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
 
 #include "_native/threads/workers.hpp"
 #include "host.hpp"
@@ -11,8 +14,9 @@ namespace anybit::ort {
 
 class SessionWorkers final : public Workers {
  public:
-  SessionWorkers(const OrtApi& api, const OrtKernelContext* context)
-      : api_(api), context_(context) {}
+  // `threads` is what `count_threads` said, for who works in stages.
+  SessionWorkers(const OrtApi& api, const OrtKernelContext* context, int threads = 1)
+      : api_(api), context_(context), threads_(threads) {}
 
   // Pieces are smaller than the grain, since the host's threads take them as they come: large
   // enough to be worth starting, small enough to balance.
@@ -33,9 +37,36 @@ class SessionWorkers final : public Workers {
                                                const_cast<Part*>(&part)));
   }
 
+  int threads() const override { return threads_; }
+  // The host starts its threads anew for every stage.
+  std::int64_t piece_nanoseconds() const override { return 15'000; }
+
+  void run_stages(std::span<const int> pieces, std::int64_t, const Piece& piece) const override {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const int stage = static_cast<int>(i);
+      if (pieces[i] == 1) piece(stage, 0);
+      else run(pieces[i], [&](int part) { piece(stage, part); });
+    }
+  }
+
+  // The host does not tell how many threads a session has: those that come to a little work.
+  int count_threads() const {
+    constexpr auto patience = std::chrono::microseconds(3);
+    std::array<std::thread::id, most_pieces> seen;
+    run(most_pieces, [&](int part) {
+      const auto until = std::chrono::steady_clock::now() + patience;
+      while (std::chrono::steady_clock::now() < until) {
+      }
+      seen[static_cast<std::size_t>(part)] = std::this_thread::get_id();
+    });
+    std::ranges::sort(seen);
+    return static_cast<int>(std::ranges::unique(seen).begin() - seen.begin());
+  }
+
  private:
   const OrtApi& api_;
   const OrtKernelContext* context_;
+  const int threads_;
 };
 
 }  // namespace anybit::ort

@@ -25,6 +25,9 @@ class Workers {
   // How many threads may take part in a call of `run_stages`.
   virtual int threads() const { return 1; }
 
+  // What a piece of a stage must take to be worth another thread.
+  virtual std::int64_t piece_nanoseconds() const { return 2000; }
+
   // Runs work(first, last) over disjoint ranges that cover [0, size). `grain` is the number of
   // elements below which a further thread costs more than it saves. `work` must not throw.
   virtual void split(std::int64_t size, std::int64_t grain, const Range& work) const {
