@@ -14,6 +14,7 @@ ALLOWED = {
     "_native/threads": {"ops"},
     "_native/engine": {"ops", "_native/isa", "_native/threads"},
     "_native/lowbit": {"ops", "_native/isa", "_native/threads"},
+    "_native/lowbit/kernels": {"ops", "_native/isa", "_native/lowbit"},
     "_native/ort": {"ops", "_native/engine", "_native/lowbit", "_native/threads"},
     "_native/xla": {"ops", "_native/engine", "_native/threads"},
     "_native/python": {
