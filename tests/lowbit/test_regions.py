@@ -97,6 +97,11 @@ CHAINS = {
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
         h = HardSwish (c)
         y = Q(h)""",
+    "codes, then numbers per channel": """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        y = BatchNormalization (q, gain, offset, mean, variance)""",
     "codes for two": """
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)

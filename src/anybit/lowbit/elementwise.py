@@ -74,3 +74,18 @@ def is_uniform(node: ir.Node) -> bool:
     if node.op_type == "BatchNormalization":
         return False
     return all(value.const_value is not None and value.const_value.size == 1 for value in constants)
+
+
+def captures_of(node: ir.Node) -> list[ir.Value]:
+    """What the graphs inside a node read from around them."""
+    found = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
+            continue
+        graph = attribute.as_graph()
+        own = {*graph.inputs, *graph.initializers.values()}
+        inner = list(graph.all_nodes())
+        own.update(value for each in inner for value in each.outputs)
+        read = [value for each in inner for value in each.inputs] + list(graph.outputs)
+        found += [value for value in read if value is not None and value not in own]
+    return [value for value in found if not is_constant(value)]

@@ -14,7 +14,7 @@ from anybit.lowbit.parts import Coded, Codes, CodesRoot, Expression, Pending, Po
 from anybit.lowbit.places import Place, place_of
 from anybit.lowbit.planning import Planner, reshape_fields
 from anybit.lowbit.uncovered import Uncovered
-from anybit.lowbit.windows import window_of
+from anybit.lowbit.windows import pooling_window
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.cut import cut
@@ -22,6 +22,7 @@ from anybit.onnx.runtime import FAILURES, evaluate
 
 # Index arrays of larger tensors are not made.
 _MOST_ELEMENTS = 2**22
+_MOST_PARTS = 32
 
 
 class Graph(Protocol):
@@ -119,6 +120,8 @@ def _pending(
 
 def _relabelled(graph: Graph, expression: Expression, y: ir.Value, place: Place) -> Expression:
     function = expression.function(graph.model)
+    if len(function.parts) > _MOST_PARTS:
+        raise Uncovered("too many moves lie between it and its sum")
     return Expression(
         expression.root, y, place, function, (y,), behind=expression, pending=expression.pending
     )
@@ -141,25 +144,16 @@ def _pooled(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
     if not _is_coded(expression):
         if expression.place.rank > 2 and not expression.place.channels_first:
             return None
-        window = _window(node, expression.place, place)
+        window = pooling_window(node, expression.place, place)
         pending = Pending(expression.place, p.MaxPool, {"window": window})
         return _pending(graph, expression, y, pending, place)
     source = graph.codes(x, 1)
     if source.codes.scale < 0:
         raise Uncovered("its input has a negative scale")
-    window = _window(node, source.place, place)
+    window = pooling_window(node, source.place, place)
     target = Coded(y, place, source.codes, source.stage)
     graph.planner.add(p.MaxPool, (source,), target, window=window)
     return graph.coded(y, target)
-
-
-def _window(node: ir.Node, x: Place, y: Place) -> p.Window:
-    if node.op_type == "GlobalMaxPool":
-        return p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
-    window = window_of(node, attribute_of(node, "kernel_shape", ()), x, y)
-    if window is None:
-        raise Uncovered("its sizes are not those of its attributes")
-    return window
 
 
 def _concatenated(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:

@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
-from anybit.lowbit.elementwise import is_uniform
 from anybit.lowbit.functions import Function, Nodes
 from anybit.lowbit.layers import Layer
 from anybit.lowbit.places import Place
@@ -207,6 +206,7 @@ class Expression:
         before: What is done first.
         starts: What the nodes read: the root, or both, or what a move has made of it.
         nodes: What is done then, in an order in which it can run.
+        same: Whether each of these does the same in all channels.
         quantized: The last value on the way that was one of codes; it may be this one.
         behind: The expression that a move has given another place or name.
         pending: The move that `nodes` have been pulled before, if there is one.
@@ -218,6 +218,7 @@ class Expression:
     before: Function = field(default_factory=Function)
     starts: tuple[ir.Value, ...] = ()
     nodes: tuple[ir.Node, ...] = ()
+    same: bool = True
     quantized: "Expression | None" = None
     behind: "Expression | None" = None
     pending: Pending | None = None
@@ -230,7 +231,7 @@ class Expression:
     @property
     def uniform(self) -> bool:
         """Whether the function is the same for all channels."""
-        return self.before.uniform and all(is_uniform(node) for node in self.nodes)
+        return self.before.uniform and self.same
 
     def function(self, model: ir.Model) -> Function:
         """The whole function."""

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from anybit.lowbit import program as p
 from anybit.lowbit.arithmetic import arithmetic_of, guessed
-from anybit.lowbit.elementwise import is_uniform
 from anybit.lowbit.functions import Function, are_increasing
 from anybit.lowbit.layers import Guarantee, Layer
 from anybit.lowbit.parts import (
@@ -102,7 +101,7 @@ class Planner:
             codes.scale > 0 and are_increasing(expression.nodes, expression.starts[0])
         ):
             raise Uncovered("what follows its pooling does not rise everywhere")
-        if pending.kind is p.Reshape and not all(map(is_uniform, expression.nodes)):
+        if pending.kind is p.Reshape and not expression.same:
             raise Uncovered("what follows its Reshape differs between channels")
         moved = Coded(expression.value, expression.place, codes, root.stage)
         self.add(pending.kind, (target,), moved, **pending.fields)

@@ -11,7 +11,13 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.lowbit.elementwise import constant_axes, quantizing, varying_inputs
+from anybit.lowbit.elementwise import (
+    captures_of,
+    constant_axes,
+    is_uniform,
+    quantizing,
+    varying_inputs,
+)
 from anybit.lowbit.layers import Guarantee, Layer
 from anybit.lowbit.moves import moved
 from anybit.lowbit.parts import Codes, Expression, PairRoot, Planned, PortRoot
@@ -20,15 +26,16 @@ from anybit.lowbit.planning import Memory, Planner
 from anybit.lowbit.sums import mean_root, product_root, source_axis
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
+from anybit.lowbit.windows import axes_of
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize
 
 _MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
 _MOST_PAIRS = 2**16
+# Longer chains of elementwise nodes are cut: a float value lies between.
+_LONGEST = 128
 
 
 class Walk:
@@ -67,7 +74,7 @@ class Walk:
         """
         nodes = list(self._model.graph)
         for number, node in enumerate(nodes):
-            if varying_inputs(node) or _captures(node):
+            if varying_inputs(node) or captures_of(node):
                 self._visit(node)
             if self._progress is not None:
                 self._progress((number + 1) / len(nodes))
@@ -135,7 +142,7 @@ class Walk:
         assert x is not None, "asked before"
         before, after = self._values.sizes(x), self._values.sizes(y)
         kept = (before[0], *[1] * (len(before) - 1))
-        axes = set(_axes_of(node, len(before) + 1))
+        axes = set(axes_of(node, len(before) + 1))
         return axes == set(range(2, len(before) + 1)) and after in (kept, kept[:1])
 
     def _elementwise(self, node: ir.Node) -> Expression | None:
@@ -149,6 +156,8 @@ class Walk:
         parts = [self._read(value, axes) for value in values]
         y = node.outputs[0]
         first = parts[0]
+        if any(len(part.nodes) >= _LONGEST for part in parts):
+            return None
         if any(axis != first.place.axis for axis in axes):
             return None
         if len(parts) == 1:
@@ -162,7 +171,8 @@ class Walk:
         )
         if same and first.place == second.place:
             nodes = self._ordered({*first.nodes, *second.nodes, node})
-            return replace(first, value=y, nodes=nodes, quantized=None)
+            same = first.same and second.same and is_uniform(node)
+            return replace(first, value=y, nodes=nodes, same=same, quantized=None)
         pair = [self._values.codes(value, first.place.axis) for value in values]
         if pair[0].place != pair[1].place or pair[0].place.rank != rank:
             raise Uncovered("its two inputs differ in their sizes")
@@ -170,7 +180,14 @@ class Walk:
             raise Uncovered("its two inputs have too many codes")
         if pair[0].stage != pair[1].stage:
             raise Uncovered("one of its inputs waits for floats, the other does not")
-        return Expression(PairRoot(*pair), y, pair[0].place, starts=tuple(values), nodes=(node,))
+        return Expression(
+            PairRoot(*pair),
+            y,
+            pair[0].place,
+            starts=tuple(values),
+            nodes=(node,),
+            same=is_uniform(node),
+        )
 
     def _read(self, value: ir.Value, axes: set[int]) -> Expression:
         """The expression of a value, with its channels along these axes if that can be had."""
@@ -221,7 +238,7 @@ class Walk:
 
     def _leave(self, node: ir.Node) -> None:
         """Let a node be as it is: what it reads must be there as floats."""
-        values = [*varying_inputs(node), *_captures(node)]
+        values = [*varying_inputs(node), *captures_of(node)]
         stage = max((self._values.stage(value) for value in values), default=0)
         for value in values:
             self._values.require(value)
@@ -244,7 +261,8 @@ class Walk:
 
 
 def _extended(expression: Expression, y: ir.Value, node: ir.Node) -> Expression:
-    return replace(expression, value=y, nodes=(*expression.nodes, node))
+    nodes = (*expression.nodes, node)
+    return replace(expression, value=y, nodes=nodes, same=expression.same and is_uniform(node))
 
 
 def _with_quantized(expression: Expression) -> Expression:
@@ -254,27 +272,3 @@ def _with_quantized(expression: Expression) -> Expression:
 def _is_quantizer(node: ir.Node) -> bool:
     operator = operator_of(node)
     return is_dequantize(node) or (operator is not None and operator.grid is not None)
-
-
-def _axes_of(node: ir.Node, rank: int) -> Iterator[int]:
-    """The axes that a reduction goes over, where they are known."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    axes = attribute_of(node, "axes", ())
-    if given is not None:
-        axes = tuple(array_of(given).ravel().tolist()) if is_constant(given) else ()
-    return (axis % rank for axis in axes)
-
-
-def _captures(node: ir.Node) -> list[ir.Value]:
-    """What the graphs inside a node read from around them."""
-    found = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
-            continue
-        graph = attribute.as_graph()
-        own = {*graph.inputs, *graph.initializers.values()}
-        inner = list(graph.all_nodes())
-        own.update(value for each in inner for value in each.outputs)
-        read = [value for each in inner for value in each.inputs] + list(graph.outputs)
-        found += [value for value in read if value is not None and value not in own]
-    return [value for value in found if not is_constant(value)]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from anybit.lowbit.elementwise import quantizing
+from anybit.lowbit.elementwise import is_uniform, quantizing
 from anybit.lowbit.parts import (
     Coded,
     Codes,
@@ -159,7 +159,14 @@ class Values:
             if len(expression.nodes) <= len(nodes):
                 raise
             root = PortRoot(x, self.sizes(x), expression.root.stage)
-            alone = Expression(root, expression.value, expression.place, starts=(x,), nodes=nodes)
+            alone = Expression(
+                root,
+                expression.value,
+                expression.place,
+                starts=(x,),
+                nodes=nodes,
+                same=all(map(is_uniform, nodes)),
+            )
             return self.planner.from_port(alone, wanted, place)
 
     def require(self, value: ir.Value) -> None:
@@ -202,7 +209,8 @@ class Values:
             return expression
         start = self.coded(last.value, coded)
         nodes = expression.nodes[len(last.nodes) :]
-        return replace(start, value=expression.value, nodes=nodes)
+        same = all(map(is_uniform, nodes))
+        return replace(start, value=expression.value, nodes=nodes, same=same)
 
 
 def _before(expression: Expression) -> list[ir.Value]:
