@@ -180,3 +180,17 @@ def test_the_page_shows_shares() -> None:
     assert "Codes of results" in text
     assert "<title>0: 66.7 %</title>" in text
     assert "<title>1: 33.3 %</title>" in text
+
+
+@needs_models
+@pytest.mark.parametrize("form", ["qdq", "qcdq", "portable"])
+@pytest.mark.parametrize("name", ["TFC_2W2A", "kwsmlp_w3a3", "cnv_1w1a"])
+def test_other_forms_of_a_model(name: str, form: str) -> None:
+    """Stored codes and pairs say the same as the operators; local functions are inlined."""
+    path = MODELS / f"{name}.onnx"
+    plain = anybit.analyze(path)
+    other = anybit.analyze(anybit.convert(path, to=form))
+    for one, two in zip(plain.layers, other.layers, strict=True):
+        assert (one.accumulator, one.accumulator_bits) == (two.accumulator, two.accumulator_bits)
+        assert (one.macs, one.guarantee, one.sparsity) == (two.macs, two.guarantee, two.sparsity)
+        assert one.output_codes == two.output_codes

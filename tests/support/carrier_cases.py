@@ -88,6 +88,9 @@ MOVES = [
     case("ReduceMin", standard("ReduceMin", "q", axes=[1]), axis=None),
     case("Max", standard("Max", "q p")),
     case("Min", standard("Min", "q p")),
+    case("Min of a constant", standard("Min", "q by"), {"by": 1.0}, codes=range(-8, 3)),
+    case("Min that cuts nothing", standard("Min", "by q"), {"by": 3.5}),
+    case("Max of a constant", standard("Max", "by q"), {"by": -1.0}, codes=range(-2, 8)),
 ]
 ELEMENTWISE = [
     case("Relu", standard("Relu", "q"), codes=range(8)),

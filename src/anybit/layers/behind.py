@@ -37,8 +37,20 @@ def _quantizer(node: ir.Node, traces: Traces) -> Quantizer | None:
         found = quantizer_of(node, traces)
         if is_quantize(node):
             # The values are what a reader of the codes gives.
-            readers = [reader for reader, _ in node.outputs[0].uses() if is_dequantize(reader)]
-            found = quantizer_of(readers[0], traces) if readers else found
+            reader = _reader_of(node.outputs[0])
+            found = found if reader is None else quantizer_of(reader, traces)
     except ModelError:  # whoever runs it will say so
         return None
     return found
+
+
+def _reader_of(codes: ir.Value) -> ir.Node | None:
+    """The DequantizeLinear that reads codes, be it behind a Clip."""
+    for node, at in codes.uses():
+        if at == 0 and is_dequantize(node):
+            return node
+        if at == 0 and (node.domain, node.op_type) == ("", "Clip"):
+            for reader, _ in node.outputs[0].uses():
+                if is_dequantize(reader):
+                    return reader
+    return None

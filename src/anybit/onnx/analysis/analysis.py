@@ -15,7 +15,8 @@ from anybit.onnx.analysis.view import View, is_float
 from anybit.onnx.graph.facts import Effect, effect_of
 
 _INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
-_INTEGERS |= {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT32}
+_INTEGERS |= {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2}
+_INTEGERS |= {ir.DataType.INT32}
 
 
 @dataclass(frozen=True, eq=False)

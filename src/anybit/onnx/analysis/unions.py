@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_interval, on_units
+from anybit.onnx.analysis.points import regrid
+from anybit.onnx.analysis.units import LOWEST_EXPONENT
 from anybit.onnx.graph.constants import Array
 
 _MOST_MEMBERS = 2**12
@@ -24,8 +26,23 @@ def union(carriers: Sequence[Carrier]) -> Carrier:
     plain = of_interval(lowest, highest, axis, exponent=_exponent(carriers), nan=nan)
     codes = _codes(carriers)
     if codes is None:
-        return on_units(plain)
+        return _of_values(carriers, plain) or on_units(plain)
     return replace(plain, codes=codes.uniform(plain.axis)[1])
+
+
+def _of_values(carriers: Sequence[Carrier], plain: Carrier) -> Carrier | None:
+    """Single values in units that they have in common: -1 and 1 without 0."""
+    exponent = plain.exponent
+    if exponent is None or not plain.bounded or plain.axis is not None:
+        return None
+    if not LOWEST_EXPONENT <= exponent <= 127 or any(
+        each.lowest != each.highest for each in carriers
+    ):
+        return None
+    values = np.asarray([[each.lowest] for each in carriers], np.float32)
+    unit = np.asarray(2.0**exponent, np.float32)
+    every = np.ones(values.shape, np.bool_)
+    return regrid(values, every, unit, np.zeros((), np.float32), None)
 
 
 def _uneven(carriers: Sequence[Carrier]) -> bool:

@@ -17,6 +17,7 @@ from anybit.onnx.quantizers.trace import Traces
 # What may be computed and kept for any model.
 _ROOM = 2**24
 
+_FEW_BITS = {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2}
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -75,12 +76,14 @@ class View:
 
     def array(self, value: ir.Value | None) -> Array | None:
         """The array of a constant of numbers, stored or computed; None of others."""
-        if value is None or not is_constant(value):
+        if value is None or not is_constant(value) or value.const_value is None:
             return None if value is None else self._arrays.get(value)
         try:
             array = array_of(value)
         except ModelError:  # told when the model is folded
             return None
+        if array.dtype.isbuiltin != 1 and value.const_value.dtype in _FEW_BITS:
+            return array.astype(np.int8)  # NumPy has no such type of its own
         return array if array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub" else None
 
     def keep(self, value: ir.Value, array: Array) -> None:

@@ -55,8 +55,21 @@ def clip(node: ir.Node, view: View) -> Carrier | None:
         infinite = np.inf if index == 2 else -np.inf
         bounds.append(attribute_of(node, name, infinite) if array is None else array.flat[0])
     low, high = np.float32(bounds[0]), np.float32(bounds[1])
+    x = view.carrier(given(node, 0))
+    if x is not None and low <= x.lowest.min() and x.highest.max() <= high:
+        return _typed(x, float(low), float(high))  # nothing is cut off
     turns = (0.0, float(low), float(high))
     return applied(node, view, lambda x: np.minimum(np.maximum(x, low), high), turns=turns)
+
+
+def _typed(x: Carrier, low: float, high: float) -> Carrier:
+    """Integers of a constant that a Clip gives a narrower type than the stored one."""
+    codes = x.codes
+    if x.integers is None or codes is None or not np.isfinite([low, high]).all():
+        return x
+    if np.any(codes.scale != 1) or np.any(codes.zeropt != 0):
+        return x
+    return replace(x, codes=replace(codes, allowed=range(int(low), int(high) + 1)))
 
 
 def negated(node: ir.Node, view: View) -> Carrier | None:

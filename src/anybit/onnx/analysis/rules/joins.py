@@ -3,14 +3,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.carriers import Carrier, of_interval
 from anybit.onnx.analysis.points import regrid
+from anybit.onnx.analysis.rules.elementwise import applied
 from anybit.onnx.analysis.unions import joined, union
-from anybit.onnx.analysis.view import View, given
+from anybit.onnx.analysis.view import View, channels_of_constant, given
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 
@@ -61,12 +63,31 @@ def selected(node: ir.Node, view: View) -> Carrier | None:
 
 
 def extreme(node: ir.Node, view: View) -> Carrier | None:
-    """Min and Max: elements of one of the inputs, within the bounds of all."""
+    """Min and Max: elements of one of the inputs, or a Clip where the other is a constant."""
+    limited = _limited(node, view) if len(node.inputs) == 2 else None
+    if limited is not None:
+        return limited
     carriers = [view.carrier(value) for value in node.inputs]
     known = [each for each in carriers if each is not None]
     if not known or len(known) < len(carriers):
         return None
     return _plain(union(known))
+
+
+def _limited(node: ir.Node, view: View) -> Carrier | None:
+    """The one input that is no constant, cut off at the other."""
+    least = node.op_type == "Min"
+    for at in (0, 1):
+        x, array = view.carrier(given(node, at)), view.array(given(node, 1 - at))
+        layout = None if array is None else channels_of_constant(array)
+        if x is None or layout is None or view.array(given(node, at)) is not None:
+            continue
+        axis, bound = layout
+        if bool(np.all(bound >= x.highest.max() if least else bound <= x.lowest.min())):
+            return x  # nothing is cut off
+        compute = np.minimum if least else np.maximum
+        return applied(node, view, partial(compute, bound), axis, at=at)
+    return None
 
 
 def padded(node: ir.Node, view: View) -> Carrier | None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_codes, of_interval
+from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_codes
 from anybit.onnx.analysis.constants import of_constant, of_integers, with_codes
 from anybit.onnx.analysis.points import Points, image, points_of, regrid
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
@@ -25,12 +25,14 @@ from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 _MOST_VALUES = 2**12
 _MOST_IN_KEY = 64
 
+_ONE, _ZERO = np.ones((), np.float32), np.zeros((), np.float32)
+
 
 def quantized(node: ir.Node, view: View) -> Carrier | None:
     """Any quantizer: a node of ours, or one of ONNX's own two."""
     found = quantizer_of(node, view.traces)
     if not isinstance(found, OwnQuantizer):
-        return _linear(node, view)
+        return _linear(node, view, None if found is None else found.grid)
     if not is_float(node.outputs[0]) or not found.known or found.operator.result_dtype:
         return None
     grid, allowed = _integer_grid(found.grid)
@@ -224,7 +226,8 @@ def _aligned(arrays: Sequence[Array | None]) -> tuple[int | None, list[Array | N
     return next(iter(axes), None), flat
 
 
-def _linear(node: ir.Node, view: View) -> Carrier | None:
+def _linear(node: ir.Node, view: View, known: Grid | None) -> Carrier | None:
+    """`known` is the grid with what Clips and metadata say of its codes."""
     source = given(node, 0)
     if source is None:
         return None
@@ -240,9 +243,8 @@ def _linear(node: ir.Node, view: View) -> Carrier | None:
     if codes is None or codes.codes is None:
         return _of_all(grid, grid.codes, nan=False)
     if codes.integers is not None:
-        return of_integers(
-            codes.integers, layout.scale, layout.zeropt, layout.axis, codes.codes.allowed
-        )
+        allowed = known.codes if isinstance(known, IntegerGrid) else grid.codes
+        return of_integers(codes.integers, layout.scale, layout.zeropt, layout.axis, allowed)
     if layout.axis is not None and codes.axis not in (None, layout.axis):
         codes = codes.whole()
     if codes.codes is None:
@@ -264,16 +266,13 @@ def _quantized(node: ir.Node, view: View) -> Carrier | None:
         codes = np.rint(values / layout.scale).astype(np.float64) + layout.zeropt
         return np.clip(codes, grid.lowest, grid.highest).astype(np.float32)
 
-    found = image(
-        points, function, [(np.ones((), np.float32), np.zeros((), np.float32))], nan=False
-    )
-    if found.codes is None:
-        one, none = np.ones((), np.float32), np.zeros((), np.float32)
+    found = image(points, function, [(_ONE, _ZERO)], nan=False)
+    if found.codes is None and not found.infinite:
         ends = found.lowest.astype(np.int64), found.highest.astype(np.int64)
-        found = of_codes(Codes(one, none, *ends), found.axis) or found
+        found = of_codes(Codes(_ONE, _ZERO, *ends), found.axis) or found
     # What it makes of NaN is up to the runtime.
-    if x.nan or found.nan:
-        found = of_interval(grid.lowest, grid.highest, exponent=0)
+    if x.nan or found.nan or found.codes is None:
+        found = _of_all(IntegerGrid(_ONE, _ZERO, grid.codes), grid.codes, nan=False) or found
     if found.codes is None:
         return found
     return replace(found, codes=replace(found.codes, allowed=grid.codes))
