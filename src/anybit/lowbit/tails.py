@@ -29,7 +29,8 @@ _MOST_ENTRIES = 2**22
 _FEW_LEVELS = 4
 _SEVERAL_LEVELS = 16
 _WIDE = 2**22
-_SAMPLES = 1024
+_SAMPLES = 2**17
+_FEWEST_SAMPLES = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,8 @@ def tabled(
 
 def _check(stairs: Staircase, indices: Callable[[Array], Array], reach: Range) -> None:
     """That the function is what its operators say of it, where that is seen at little cost."""
-    share = np.linspace(0, 1, _SAMPLES)[:, None]
+    count = max(_FEWEST_SAMPLES, _SAMPLES // reach.lowest.size)
+    share = np.linspace(0, 1, count)[:, None]
     points = reach.lowest + np.rint(share * (reach.highest - reach.lowest)).astype(np.int64)
     if not np.array_equal(stairs(points), indices(points)):
         raise Uncovered("what follows it neither rises nor falls, although its operators do")

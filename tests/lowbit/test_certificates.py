@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classes are promises about float32: sums in other orders give the same codes, or are at risk."""
+
+import numpy as np
+import onnx
+import pytest
+
+import anybit
+from anybit.lowbit.layers import Guarantee
+
+MODEL = """
+<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
+g (float[n, {size}] x) => (float[n, 16] y)
+{{
+    xq = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (x, s, none, bits)
+    c = MatMul (xq, w)
+    n = Mul (c, gain)
+    y = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (n, t, none, bits)
+}}
+"""
+
+
+def network(size, codes, order, scale):
+    model = onnx.parser.parse_model(MODEL.format(size=size))
+    constants = {
+        "w": (codes[order] * np.float32(scale)).astype(np.float32),
+        "s": np.float32(0.3),
+        "t": np.float32(0.7),
+        "gain": np.linspace(-1, 1, 16).astype(np.float32),
+        "none": np.float32(0),
+        "bits": np.float32(4),
+    }
+    for name, array in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+@pytest.mark.parametrize("size", [40, 1200])
+def test_codes_differ_between_orders_only_where_that_is_listed(size):
+    random = np.random.default_rng(size)
+    codes = random.integers(-7, 8, (size, 16)).astype(np.float32)
+    order = np.arange(size)
+    compiled = anybit.compile(network(size, codes, order, 0.1))
+    (layer,) = compiled.report.layers
+    assert layer.guarantee is (Guarantee.BOUNDED if layer.risks else Guarantee.CERTIFIED)
+    assert len(layer.risks) < 16 * (layer.highest - layer.lowest)
+    x = (random.integers(-8, 8, (3000, size)) * np.float32(0.3)).astype(np.float32)
+    accumulators = np.rint(x / np.float32(0.3)).astype(np.int64) @ codes.astype(np.int64)
+    risks = {(channel, at) for channel, at in layer.risks}
+    mine = compiled.run(x)["y"]
+    for _ in range(4):
+        other = anybit.load(network(size, codes, order, 0.1)).run(x[:, order])["y"]
+        for row, channel in np.argwhere(other != mine):
+            assert (channel, accumulators[row, channel]) in risks
+        order = random.permutation(size)
+
+
+def test_powers_of_two_are_exact_and_others_are_not():
+    codes = np.random.default_rng(0).integers(-7, 8, (40, 16)).astype(np.float32)
+    rounds = anybit.compile(network(40, codes, np.arange(40), 0.1))
+    assert Guarantee.EXACT not in rounds.report.guarantees
+    assert "not a power of two" in rounds.report.layers[0].reason
+    only_exact = anybit.compile(network(40, codes, np.arange(40), 0.1), guarantee="exact")
+    assert only_exact.report.guarantees == {}
