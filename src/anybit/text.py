@@ -29,6 +29,14 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def duration(seconds: float) -> str:
+    """A time in three digits: "1.23 s", "45.6 ms", "0.789 us"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
 def sizes(shape: Iterable[int | str | None] | None) -> str:
     """A shape: "[1, 3, height, ?]", with the names of free sizes; "[...]" for an unknown rank."""
     if shape is None:

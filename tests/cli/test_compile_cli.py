@@ -147,3 +147,15 @@ def test_the_page(shell: Shell) -> None:
         ET.fromstring(svg)
     assert "1 of 1 layer, 100 % of MACs on integers" in text
     assert "not .txt" in shell.fails("compile", "evil.onnx", "-o", "f.onnx", "--report", "r.txt")
+
+
+def test_times_are_measured_where_that_is_asked_for(shell: Shell) -> None:
+    code, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--time")
+    assert code == 0
+    assert re.search(r"per run of one row, the float graph .*s: .* times as fast", out)
+    (row,) = re.findall(r"product .*", out)
+    assert re.search(r"[0-9] (us|ms|s)", row)
+    _, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--time", "--json")
+    (product,) = json.loads(out)["layers"]
+    assert product["seconds"] > 0
+    assert product["place"] == [0, 1]

@@ -16,12 +16,14 @@ from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, file_size
 from anybit.cli._inputs import Ranges
 from anybit.cli._report import Json, check_reports, plain, write_reports
+from anybit.cli._timing import speed
 from anybit.cli._verify import verify
 from anybit.compilation import Compiled
 from anybit.compilation import compile as compile_model
 from anybit.lowbit import wording
 from anybit.lowbit.layers import Guarantee
 from anybit.lowbit.page import page
+from anybit.lowbit.timing import timed
 from anybit.onnx.analysis.ranges import named
 from anybit.text import counted
 
@@ -49,6 +51,12 @@ def compile(
             "inputs as `anybit run --input` takes them; may be repeated.",
         ),
     ] = None,
+    time: Annotated[
+        bool,
+        typer.Option(
+            "--time", help="Measure each layer, and the whole beside the float graph, on one row."
+        ),
+    ] = False,
     as_json: Json = False,
     reports: Annotated[
         list[Path] | None,
@@ -74,12 +82,16 @@ def compile(
             model, guarantee=guarantee, input_ranges=named(ranges or ()), progress=advance
         )
     compiled.save(output)
+    if time:
+        compiled.report = timed(compiled.report)
     record = json.dumps(plain(compiled.report.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(reports or (), record, lambda: page(compiled.report, model.name))
     if as_json:
         print(record, end="")
     else:
         _show(compiled, model, output)
+        if time:
+            print(speed(model, compiled))
     if inputs and not verify(model, inputs, quiet=as_json):
         raise typer.Exit(1)
 

@@ -30,7 +30,7 @@ from anybit.made_up_inputs import (
     with_sizes,
 )
 from anybit.model import Model, load
-from anybit.text import shown, sizes
+from anybit.text import duration, shown, sizes
 
 
 class RunBy(StrEnum):
@@ -161,12 +161,5 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
 
 def _timing(times: list[float]) -> str:
     if len(times) == 1:
-        return f"1 run, {_duration(times[0])} (the first is the slowest; --repeat N times more)"
-    return f"{len(times)} runs, fastest {_duration(min(times))}, median {_duration(median(times))}"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+        return f"1 run, {duration(times[0])} (the first is the slowest; --repeat N times more)"
+    return f"{len(times)} runs, fastest {duration(min(times))}, median {duration(median(times))}"

@@ -62,17 +62,16 @@ def plan(
         except Refused as refused:
             memory.refused[refused.node] = refused.reason
     regions = regions_of(planned)
-    layers = [
-        replace(layer, kernel=kernel) for region in regions for layer, kernel in _kernels(region)
-    ]
+    layers = [each for number, region in enumerate(regions) for each in _placed(region, number)]
     return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers()]))
 
 
-def _kernels(region: Region) -> Iterator[tuple[Layer, str]]:
-    """The layers of a region, and what computes each here."""
+def _placed(region: Region, number: int) -> Iterator[Layer]:
+    """The layers of a region, with their places and what computes each here."""
     stages = region.network.describe()["stages"]
-    for number, layer in region.layers.items():
-        yield layer, stages[number]["kernel"]
+    for instruction, layer in region.layers.items():
+        kernel = stages[instruction]["kernel"]
+        yield replace(layer, kernel=kernel, place=(number, instruction))
 
 
 def _named_again(found: Analysis, model: ir.Model) -> Analysis:

@@ -42,6 +42,8 @@ class Layer:
         steps: At how many accumulators the result changes, in all channels.
         risks: Pairs of a channel and an accumulator near such a step, where float32 may differ.
         reason: Why it is not exact, or stays float.
+        place: The numbers of its region and of its instruction there; None where it has none.
+        seconds: How long it takes for a row, where that has been measured.
     """
 
     node: str
@@ -58,6 +60,8 @@ class Layer:
     steps: int = 0
     risks: tuple[tuple[int, int], ...] = ()
     reason: str = ""
+    place: tuple[int, int] | None = None
+    seconds: float | None = None
 
     @property
     def accumulator_bits(self) -> int:

@@ -3,9 +3,9 @@
 
 from anybit.lowbit.layers import Guarantee, Layer
 from anybit.lowbit.report import Report
-from anybit.text import shown
+from anybit.text import duration, shown
 
-NUMBERS = ("MACs", "accumulator", "at risk")
+NUMBERS = ("MACs", "accumulator", "at risk", "time")
 
 
 def rows(report: Report) -> list[dict[str, str]]:
@@ -28,6 +28,7 @@ def _row(layer: Layer) -> dict[str, str]:
         "results": f"{results} by {layer.tail.lower()}" if compiled else "",
         "at risk": str(len(layer.risks)) if layer.risks else "",
         "kernel": layer.kernel,
+        "time": "" if layer.seconds is None else duration(layer.seconds),
         "because": shown(layer.reason),
     }
 
