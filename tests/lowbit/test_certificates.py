@@ -19,6 +19,18 @@ g (float[n, {size}] x) => (float[n, 16] y)
 }}
 """
 
+WIDE = """
+<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
+g (float[n, 600] x) => (float[n, 32] y)
+{
+    xq = qonnx.custom_op.general.Quant <signed: int = 0, narrow: int = 0> (x, s, none, bits)
+    c = MatMul (xq, w)
+    n = BatchNormalization (c, gain, offset, mean, variance)
+    r = Relu (n)
+    y = qonnx.custom_op.general.Quant <signed: int = 0, narrow: int = 0> (r, t, none, bits)
+}
+"""
+
 
 def network(size, codes, order, scale):
     model = onnx.parser.parse_model(MODEL.format(size=size))
@@ -62,3 +74,29 @@ def test_powers_of_two_are_exact_and_others_are_not():
     assert "not a power of two" in rounds.report.layers[0].reason
     only_exact = anybit.compile(network(40, codes, np.arange(40), 0.1), guarantee="exact")
     assert only_exact.report.guarantees == {}
+
+
+def test_eight_bits_are_affine_where_the_graph_is():
+    """Many narrow steps lie on no line but that of the graph, rounding by rounding."""
+    random = np.random.default_rng(0)
+    size, channels = 600, 32
+    model = onnx.parser.parse_model(WIDE)
+    constants = {
+        "w": random.integers(-127, 128, (size, channels)) / 128,
+        "s": 1 / 16,
+        "t": 1 / 8,
+        "none": 0,
+        "bits": 8,
+        "gain": random.uniform(0.2, 0.4, channels),
+        "offset": random.normal(0, 1, channels),
+        "mean": random.normal(0, 1, channels),
+        "variance": random.uniform(0.5, 2, channels),
+    }
+    for name, values in constants.items():
+        array = np.asarray(values, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    compiled = anybit.compile(model)
+    (layer,) = compiled.report.layers
+    assert (layer.guarantee, layer.levels, layer.tail) == (Guarantee.EXACT, 256, "Affine")
+    x = (random.integers(0, 256, (500, size)) / 16).astype(np.float32)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])
