@@ -138,6 +138,11 @@ def test_data() -> None:
     assert seen.clipped == 1 / 12
     assert (seen.dead, seen.channels) == ((2,), 3)
     assert seen.shares == {0: 8 / 12, 1: 4 / 12}
+    within = anybit.analyze(clipping(), input_ranges="int4", data=x).layers[0]
+    assert within.guarantee == "exact"
+    for given, wrong in (("uint4", "-3"), ("int4*2", "1"), ("-3,5", "7")):
+        with pytest.raises(ModelError, match=f"'x' holds {wrong}, which is not in the range"):
+            anybit.analyze(clipping(), input_ranges=given, data=x)
     with pytest.raises(ModelError, match="must have shape"):
         anybit.analyze(clipping(), data=np.zeros((2, 4)))
 

@@ -74,7 +74,8 @@ def analyze(
     if input_ranges is not None and not isinstance(input_ranges, Mapping):
         ranges = {"": input_ranges}
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-    analysis = follow(model, carriers_of(ranges, inputs))
+    known = carriers_of(ranges, inputs)
+    analysis = follow(model, known)
     traces = Traces()
     quantizers = [quantizer_behind(each.node.outputs[0], traces) for each in analysis.products]
     layers = [
@@ -84,7 +85,7 @@ def analyze(
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     rows = 0
     if data is not None:
-        seen, rows = observe(model, name, analysis, quantizers, data)
+        seen, rows = observe(model, name, analysis, quantizers, data, known)
         layers = [replace(layer, seen=each) for layer, each in zip(layers, seen, strict=True)]
     said = {key: each if isinstance(each, str) else str(each) for key, each in ranges.items()}
     return Analyzed(name, tuple(layers), said, rows)

@@ -2,7 +2,7 @@
 """What data show of the layers of a model."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,15 +123,17 @@ def observe(
     analysis: Analysis,
     quantizers: Sequence[Quantizer | None],
     data: Feeds,
+    ranges: Mapping[str, Carrier],
 ) -> tuple[list[Seen | None], int]:
     """What data show of each product and the quantizer behind it, and how many rows were run.
 
     Raises:
-        ModelError: Data that do not fit the model, or what the runtime reports.
+        ModelError: Data that do not fit the model or the ranges, or what the runtime reports.
     """
     check_known(model, name)
     inputs = declared_inputs(model.graph, name)
     feeds, slices = fitted(inputs, data)
+    _check_ranges(ranges, feeds)
     layers = []
     for product, quantizer in zip(analysis.products, quantizers, strict=True):
         at = 0 if product.layout is None else product.layout.x
@@ -152,6 +154,21 @@ def observe(
         raise ModelError(f"{name} cannot be run: {reason(error)}") from error
     rows = max((len(array) for array in feeds.values() if array.ndim), default=1)
     return [layer.seen() for layer in layers], rows
+
+
+def _check_ranges(ranges: Mapping[str, Carrier], feeds: Mapping[str, Array]) -> None:
+    """ModelError for data that are not what was said of an input."""
+    for name, carrier in ranges.items():
+        array = feeds[name]
+        inside = (array >= carrier.lowest) & (array <= carrier.highest)
+        if carrier.grid is not None:
+            inside &= carrier.grid.decode(_codes(array, carrier.grid)) == array
+        if not inside.all():
+            wrong = array[~inside].flat[0]
+            raise ModelError(
+                f"input {name!r} holds {wrong:.9g}, which is not in the range that was given; "
+                "correct the range, or the data"
+            )
 
 
 def _with_outputs(model: ir.Model, layers: Sequence[_Layer]) -> tuple[ir.Model, list[str]]:
