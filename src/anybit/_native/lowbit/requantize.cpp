@@ -41,7 +41,15 @@ struct Stairs {
   // The room is a concave function of the gain.
   Line best_line() const {
     double low = 0, high = 2.0 * static_cast<double>(thresholds.size() + 1);
-    for (int i = 0; i < 120; ++i) {
+    // The best gain is near that of the thresholds between both ends, if they are several.
+    const auto first = std::upper_bound(thresholds.begin(), thresholds.end(), lowest);
+    const auto last = std::upper_bound(first, thresholds.end(), highest);
+    if (last - first > 1 && *(last - 1) > *first) {
+      const double usual =
+          static_cast<double>(last - first - 1) / static_cast<double>(*(last - 1) - *first);
+      low = usual / 2, high = std::min(high, usual * 2);
+    }
+    for (int i = 0; i < 60; ++i) {
       const double third = (high - low) / 3;
       if (line(low + third).room < line(high - third).room) low += third;
       else high -= third;

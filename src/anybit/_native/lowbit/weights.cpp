@@ -62,7 +62,7 @@ int bits_of_index(Scheme scheme) {
 class DotPacker {
  public:
   DotPacker(Scheme scheme, const WeightForm& form, PackedWeights& to)
-      : to_(to), bits_(bits_of_index(scheme)) {
+      : bits_(bits_of_index(scheme)) {
     for (std::size_t i = 0; i < 256; ++i) indices_[i] = static_cast<std::uint8_t>(i - 128);
     if (bits_ < 8)
       for (std::size_t i = 0; i < form.set.size(); ++i) {
@@ -80,7 +80,6 @@ class DotPacker {
   }
 
  private:
-  PackedWeights& to_;
   const int bits_;
   std::uint8_t indices_[256];
 };

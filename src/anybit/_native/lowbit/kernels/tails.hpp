@@ -196,9 +196,9 @@ void table(const TailBlock& at) {
     case Operation::divide:
       return y / c;
     case Operation::maximum:
-      return (y > c) | (y != y) ? y : c;
+      return ((y > c) | (y != y)) ? y : c;
     case Operation::minimum:
-      return (y < c) | (y != y) ? y : c;
+      return ((y < c) | (y != y)) ? y : c;
   }
   return y;
 }
