@@ -249,3 +249,23 @@ def test_sixteen_bits_do_not_fit():
     body = "a = Q(x)\nc = Conv <pads = [1, 1, 1, 1]> (a, w)\ny = Q(c)"
     compiled = check(network(body, bits=16), 0, regions=0, of=1)
     assert "codes of more than 8 bits" in compiled.report.layers[0].reason
+
+
+def test_layers_in_branches_stay_float():
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        y = If (yes) <then_branch = g () => (t) { t = Conv <pads = [1, 1, 1, 1]> (q, w2) },
+            else_branch = h () => (e) { e = Neg (q) }>"""
+    model = network(body)
+    yes = onnx.helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, [])
+    model.graph.input.append(yes)
+    compiled = anybit.compile(model)
+    assert compiled.report.coverage.startswith("1 of 2 layers")
+    assert compiled.report.layers[1].reason == "it stands in a branch or a loop"
+    x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
+    for choice in (True, False):
+        feeds = {"x": x, "yes": np.array(choice)}
+        wanted, got = anybit.load(model).run(feeds), compiled.run(feeds)
+        np.testing.assert_array_equal(got["y"], wanted["y"])

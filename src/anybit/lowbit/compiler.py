@@ -11,7 +11,7 @@ from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
 from anybit.lowbit.layers import Guarantee, Layer
 from anybit.lowbit.planning import Memory, Refused
-from anybit.lowbit.regions import Walk
+from anybit.lowbit.regions import Walk, stays_float
 from anybit.lowbit.wanted import wanted_codes
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.carriers import Carrier
@@ -49,6 +49,11 @@ def plan(
     codes, too, as the floats that these stand for.
     """
     found = analyze(model, ranges)
+    inside = [
+        stays_float(product, "it stands in a branch or a loop")
+        for product in found.products
+        if product.node.graph is not model.graph
+    ]
     FoldConstants(codes=True)(model)
     InferShapes()(model)
     analysis = _named_again(found, model)
@@ -63,7 +68,7 @@ def plan(
             memory.refused[refused.node] = refused.reason
     regions = regions_of(planned)
     layers = [each for number, region in enumerate(regions) for each in _placed(region, number)]
-    return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers()]))
+    return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers(), *inside]))
 
 
 def _placed(region: Region, number: int) -> Iterator[Layer]:

@@ -28,6 +28,7 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
 from anybit.lowbit.windows import axes_of
 from anybit.onnx.analysis.analysis import Analysis
+from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize
@@ -249,15 +250,20 @@ class Walk:
         """What stays float of the nodes with sums."""
         for node, product in self._products.items():
             if node in self.reasons:
-                yield Layer(
-                    label_of(node),
-                    node.op_type,
-                    None,
-                    product.macs or 0,
-                    product.weight_bits,
-                    product.x_bits,
-                    reason=self.reasons[node],
-                )
+                yield stays_float(product, self.reasons[node])
+
+
+def stays_float(product: ProductAnalysis, reason: str) -> Layer:
+    """What is said of a product that is no part of a region."""
+    return Layer(
+        node=label_of(product.node),
+        operator=product.node.op_type,
+        guarantee=None,
+        macs=product.macs or 0,
+        weight_bits=product.weight_bits,
+        input_bits=product.x_bits,
+        reason=reason,
+    )
 
 
 def _extended(expression: Expression, y: ir.Value, node: ir.Node) -> Expression:
