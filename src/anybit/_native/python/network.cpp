@@ -90,8 +90,8 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
                                   buffers[2].elements<std::int32_t>(ElementType::int32, "integers"),
                                   buffers[3].elements<float>(ElementType::float32, "floats")};
     auto network = std::make_unique<Network>(encoded);
-    nb::object dtype =
-        called(attribute_of(nb::module_::import_("numpy"), "dtype"), python_text("float32"));
+    const nb::object numpy = object_from([] { return PyImport_ImportModule("numpy"); });
+    nb::object dtype = called(attribute_of(numpy, "dtype"), python_text("float32"));
     nb::object object = object_from([&] { return type->tp_alloc(type, 0); });
     of(object.ptr()).network = network.release();
     of(object.ptr()).float32 = dtype.release().ptr();

@@ -57,7 +57,7 @@ inline nb::object contiguous(nb::handle array) {
   if (text_of(attribute_of(attribute_of(array, "dtype"), "name")) != "float32")
     throw Error(Error::Kind::type,
                 "an input must be float32, got " + text_of(attribute_of(array, "dtype")));
-  const nb::object numpy = nb::module_::import_("numpy");
+  const nb::object numpy = object_from([] { return PyImport_ImportModule("numpy"); });
   return called(attribute_of(numpy, "ascontiguousarray"), array, python_text("float32"));
 }
 
