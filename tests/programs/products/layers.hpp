@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random products, and what they are in plain loops over integers.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "_native/isa/levels.hpp"
+#include "_native/lowbit/product.hpp"
+
+namespace {
+
+using anybit::Error;
+using anybit::Level;
+using anybit::name_of;
+using anybit::select_level;
+using anybit::selected_level;
+using namespace anybit::lowbit;
+
+std::mt19937 random_bits(1);
+
+std::int64_t number(std::int64_t lowest, std::int64_t highest) {
+  return std::uniform_int_distribution<std::int64_t>(lowest, highest)(random_bits);
+}
+
+template <class T>
+T one_of(std::initializer_list<T> values) {
+  return values.begin()[number(0, static_cast<std::int64_t>(values.size()) - 1)];
+}
+
+struct Layer {
+  Tensor source{}, target{};
+  Product product{};
+  std::vector<std::uint8_t> bits;
+  std::vector<std::int32_t> values, integers[2];
+  std::vector<float> floats[3];
+  std::vector<std::uint8_t> entries;
+  std::vector<std::int8_t> weights;  // as the bits say
+  std::int64_t rows = 1;
+
+  ProductTask task() const { return {&product, source, target}; }
+
+  void fit_target() {
+    const Window& w = product.window;
+    target.height =
+        (source.height + w.pad_top + w.pad_bottom - (w.kernel_height - 1) * w.dilation_height - 1) /
+            w.stride_height +
+        1;
+    target.width =
+        (source.width + w.pad_left + w.pad_right - (w.kernel_width - 1) * w.dilation_width - 1) /
+            w.stride_width +
+        1;
+  }
+
+  void fill_weights() {
+    const std::int64_t count = target.channels * product.window.kernel_height *
+                               product.window.kernel_width * source.channels / product.groups;
+    bits.assign(static_cast<std::size_t>((count * product.weight_bits + 7) / 8), 0);
+    std::size_t place = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto index = number(0, static_cast<std::int64_t>(values.size()) - 1);
+      weights.push_back(static_cast<std::int8_t>(values[static_cast<std::size_t>(index)]));
+      for (int bit = 0; bit < product.weight_bits; ++bit, ++place)
+        bits[place / 8] |= static_cast<std::uint8_t>((index >> bit & 1) << place % 8);
+    }
+    product.weights = bits;
+    product.values = values;
+  }
+
+  std::int64_t sum(const std::uint8_t* indices, std::int64_t row, std::int64_t y, std::int64_t x,
+                   std::int64_t channel) const {
+    const Window& w = product.window;
+    const std::int64_t inner = source.channels / product.groups;
+    const std::int64_t first = channel / (target.channels / product.groups) * inner;
+    const std::int8_t* weight =
+        &weights[static_cast<std::size_t>(channel * w.kernel_height * w.kernel_width * inner)];
+    std::int64_t sum = 0;
+    for (std::int64_t i = 0; i < w.kernel_height; ++i)
+      for (std::int64_t j = 0; j < w.kernel_width; ++j, weight += inner) {
+        const std::int64_t v = y * w.stride_height + i * w.dilation_height - w.pad_top;
+        const std::int64_t u = x * w.stride_width + j * w.dilation_width - w.pad_left;
+        if (v < 0 || v >= source.height || u < 0 || u >= source.width) continue;
+        const std::uint8_t* const pixel =
+            indices + ((row * source.height + v) * source.width + u) * source.channels + first;
+        for (std::int64_t c = 0; c < inner; ++c)
+          sum += (source.lowest + source.step * pixel[c]) * weight[c];
+      }
+    return sum;
+  }
+};
+
+void random_weights(Layer& at) {
+  at.product.weight_bits = number(1, 8);
+  const std::int64_t most = std::int64_t{1} << at.product.weight_bits;
+  const auto kind = number(0, 5);
+  if (kind == 0) at.values = {-1, 1}, at.product.weight_bits = 1;
+  else if (kind == 1) at.values = {-1, 0, 1}, at.product.weight_bits = 2;
+  else if (kind == 2) at.values = {0, 1, -2, -1}, at.product.weight_bits = 2;
+  else if (kind == 3) at.values = {-3, 3}, at.product.weight_bits = 1;
+  else
+    for (std::int64_t i = 0; i < most; ++i)
+      at.values.push_back(static_cast<std::int32_t>(
+          kind == 4 ? i - most / 2 : one_of<std::int64_t>({number(-128, 127), -128, 127})));
+}
+
+void random_codes(Tensor& tensor) {
+  tensor.levels = one_of<std::int64_t>({2, 2, 2, 3, 3, 4, 4, 8, 15, 16, 31, 128, 256});
+  tensor.step = one_of<std::int64_t>({1, 1, 2, 3});
+  tensor.lowest = one_of<std::int64_t>({0, 0, -1, -tensor.levels / 2, 5});
+  if (tensor.levels == 2 && number(0, 1) == 0) tensor.lowest = -1, tensor.step = 2;
+  if (tensor.levels == 3 && number(0, 1) == 0) tensor.lowest = -1, tensor.step = 1;
+}
+
+void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
+  const auto channels = static_cast<std::size_t>(at.target.channels);
+  const auto some_sum = [&] {
+    return static_cast<std::int32_t>(
+        sums[static_cast<std::size_t>(number(0, static_cast<std::int64_t>(sums.size()) - 1))]);
+  };
+  const auto kind = number(0, 3);
+  at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
+  if (kind == 0) {
+    // Those of an ordinary quantizer lie at equal distances.
+    const bool even = number(0, 1) == 0;
+    const auto [least, most] = std::minmax_element(sums.begin(), sums.end());
+    const auto spread = static_cast<double>(*most - *least);
+    for (std::size_t c = 0; c < channels; ++c) {
+      std::vector<std::int32_t> own;
+      const std::int32_t direction = one_of({1, -1}), some = some_sum() / 2;
+      for (std::int64_t i = 1; i < at.target.levels; ++i)
+        own.push_back(one_of({direction * some_sum(), some_sum() + 1, INT32_MAX, INT32_MIN,
+                              direction * some_sum(), direction * some_sum()}));
+      if (even) {
+        const double slope = static_cast<double>(at.target.levels) / (spread + 1);
+        for (std::int64_t i = 1; i < at.target.levels; ++i)
+          own[static_cast<std::size_t>(i - 1)] = static_cast<std::int32_t>(
+              std::ceil((static_cast<double>(i) - 0.5) / slope + static_cast<double>(some)));
+      }
+      std::sort(own.begin(), own.end());
+      at.integers[0].push_back(direction);
+      at.integers[1].insert(at.integers[1].end(), own.begin(), own.end());
+    }
+    at.product.tail = Thresholds{at.integers[0], at.integers[1]};
+  } else if (kind == 1) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      at.floats[0].push_back(one_of({0.5f, -0.25f, 0.0113f, 0.0f, 3e38f, -1e-30f}));
+      at.floats[1].push_back(one_of({0.5f, 0.0f, -7.3f, 12.0f, -3e38f}));
+    }
+    at.product.tail = Affine{at.floats[0], at.floats[1]};
+  } else if (kind == 2) {
+    const std::int64_t lowest = *std::min_element(sums.begin(), sums.end());
+    const std::int64_t each = *std::max_element(sums.begin(), sums.end()) - lowest + 1;
+    if (each * at.target.channels < 1 << 22) {
+      at.integers[0].assign(channels, static_cast<std::int32_t>(lowest));
+      for (std::int64_t i = 0; i < each * at.target.channels; ++i)
+        at.entries.push_back(static_cast<std::uint8_t>(number(0, at.target.levels - 1)));
+      at.product.tail = Table{at.integers[0], at.entries};
+      return;
+    }
+  }
+  if (kind >= 2) {
+    for (std::size_t c = 0; c < channels; ++c)
+      at.floats[0].push_back(one_of({0.1f, 1.0f, -2.5f})), at.floats[1].push_back(0.3f * c);
+    at.floats[2] = {1.5f};
+    Arithmetic tail{at.floats[0], {}};
+    for (std::int64_t i = number(0, 7); i > 0; --i)
+      tail.steps.push_back(
+          {number(0, 6), number(0, 1) == 0 ? Floats(at.floats[1]) : Floats(at.floats[2])});
+    at.product.tail = tail;
+  }
+}
+
+void random_layer(Layer& at) {
+  Window& w = at.product.window;
+  at.rows = number(0, 9) == 0 ? 0 : number(1, 4);
+  const bool dense = number(0, 3) == 0;
+  w.kernel_height = dense ? 1 : number(1, 3), w.kernel_width = dense ? 1 : number(1, 4);
+  w.stride_height = number(1, 2), w.stride_width = number(1, 3);
+  w.dilation_height = number(1, 2), w.dilation_width = one_of<std::int64_t>({1, 1, 2});
+  if (!dense && number(0, 1) == 0)
+    w.pad_top = number(0, 3), w.pad_left = number(0, 3), w.pad_bottom = number(0, 3),
+    w.pad_right = number(0, 3);
+  at.source.height = dense ? 1 : number(7, 12), at.source.width = dense ? 1 : number(9, 14);
+  at.product.groups = one_of<std::int64_t>({1, 1, 1, 1, 2, 3});
+  at.source.channels =
+      at.product.groups * one_of<std::int64_t>({1, 2, 3, 4, 16, 31, 32, 33, 64, 96});
+  at.target.channels = at.product.groups * one_of<std::int64_t>({1, 2, 15, 16, 17, 32, 48, 70});
+  if (number(0, 7) == 0) {
+    at.source.channels = at.product.groups = at.target.channels =
+        one_of<std::int64_t>({2, 16, 37, 64, 81});
+  }
+  if (dense) at.source.channels *= at.product.groups == 1 ? one_of<std::int64_t>({1, 9}) : 1;
+  random_codes(at.source);
+  random_weights(at);
+  at.fit_target();
+  at.fill_weights();
+}
+
+float after(Operation operation, float y, float c) {
+  switch (operation) {
+    case Operation::add:
+      return y + c;
+    case Operation::subtract:
+      return y - c;
+    case Operation::subtract_from:
+      return c - y;
+    case Operation::multiply:
+      return y * c;
+    case Operation::divide:
+      return y / c;
+    case Operation::maximum:
+      return y > c || std::isnan(y) ? y : c;
+    case Operation::minimum:
+      return y < c || std::isnan(y) ? y : c;
+  }
+  return 0;
+}
+
+int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
+  if (const auto* t = std::get_if<Thresholds>(&at.product.tail)) {
+    int count = 0;
+    const auto each = static_cast<std::size_t>(at.target.levels - 1);
+    for (std::size_t i = 0; i < each; ++i)
+      count += sum * t->directions[channel] >= t->thresholds[channel * each + i];
+    return count;
+  }
+  if (const auto* a = std::get_if<Affine>(&at.product.tail)) {
+    float y = static_cast<float>(sum) * a->gains[channel];
+    y = y + a->offsets[channel];
+    return static_cast<int>(
+        std::clamp(std::nearbyint(y), 0.0f, static_cast<float>(at.target.levels - 1)));
+  }
+  const auto& table = std::get<Table>(at.product.tail);
+  const std::size_t each = table.entries.size() / table.first.size();
+  return table.entries[channel * each + static_cast<std::size_t>(sum - table.first[channel])];
+}
+
+}  // namespace

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of every kind at every level that this processor runs, against a loop over integers:
+//   products test [SEED [COUNT]]      random layers, odd sizes, all tails
+//   products time LEVEL [FILTER]      some layers of known networks
+#include "timing.hpp"
+
+namespace {
+
+template <class Target>
+void run_all(const Layer& at, const PackedProduct& packed, const std::byte* source,
+             Target* target) {
+  const std::int64_t third = std::max<std::int64_t>(1, at.target.height / 3);
+  for (std::int64_t line = 0; line < at.target.height; line += third)
+    for (std::int64_t c = 0; c < at.target.channels; c += channel_grain)
+      packed.run(source, target,
+                 {0, at.rows, line, std::min(line + third, at.target.height), c,
+                  std::min(c + channel_grain, at.target.channels)});
+}
+
+bool same_indices(const Layer& at, const PackedProduct& packed, const Memory& source,
+                  const Storage& to, const std::vector<std::int64_t>& sums) {
+  const Memory target(to, at.rows);
+  run_all(at, packed, source.data, target.data);
+  std::size_t next = 0;
+  std::vector<std::uint8_t> got(static_cast<std::size_t>(at.target.channels) + 32);
+  for (std::int64_t row = 0; row < at.rows; ++row)
+    for (std::int64_t y = 0; y < at.target.height; ++y)
+      for (std::int64_t x = 0; x < at.target.width; ++x) {
+        const std::byte* const pixel = target.data + row * to.row + to.offset(y, x);
+        const bool bytes = to.coding == Coding::bytes;
+        const std::int64_t read = bytes ? at.target.channels : (at.target.channels + 31) / 32 * 32;
+        take_run(to.coding, pixel, 0, got.data(), read);
+        for (std::int64_t c = 0; c < read; ++c) {
+          const int wanted =
+              c < at.target.channels ? index_of(at, sums[next++], static_cast<std::size_t>(c)) : 0;
+          if (got[static_cast<std::size_t>(c)] != wanted || take(to.coding, pixel, c) != wanted) {
+            std::printf("index (%d %d %d %d): %d, not %d\n", int(row), int(y), int(x), int(c),
+                        got[static_cast<std::size_t>(c)], wanted);
+            return false;
+          }
+        }
+      }
+  return true;
+}
+
+bool same_floats(const Layer& at, const PackedProduct& packed, const Memory& source,
+                 FloatStrides strides, const std::vector<std::int64_t>& sums) {
+  std::vector<float> target(sums.size(), -77.0f);
+  run_all(at, packed, source.data, target.data());
+  const auto& tail = std::get<Arithmetic>(at.product.tail);
+  const std::int64_t pixels = at.target.height * at.target.width;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const auto c = i % static_cast<std::size_t>(at.target.channels);
+    const auto pixel = static_cast<std::int64_t>(i / static_cast<std::size_t>(at.target.channels));
+    float y = static_cast<float>(sums[i]) * tail.scales[c];
+    for (const Step& step : tail.steps)
+      y = after(step.kind(), y, step.operands[step.operands.size() == 1 ? 0 : c]);
+    const float got = target[static_cast<std::size_t>(
+        pixel / pixels * strides.row + pixel % pixels * strides.pixel +
+        static_cast<std::int64_t>(c) * strides.channel)];
+    if (std::isnan(y) ? !std::isnan(got) : std::memcmp(&y, &got, sizeof y) != 0) {
+      std::printf("float %d: %g, not %g\n", int(i), got, y);
+      return false;
+    }
+  }
+  return true;
+}
+
+constexpr std::string_view all_levels[] = {"baseline",   "avx2",          "avxvnni", "avx512",
+                                           "avx512vnni", "avx512vpopcnt", "amx"};
+
+bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
+           const std::vector<std::int64_t>& sums, Level level) {
+  const Coding wanted = PackedProduct::wanted(at.task(), level);
+  Border border = Border::of(at.product.window);
+  border.left += 1, border.bottom += 2;  // a border may be larger than the window needs
+  std::vector<Coding> codings = {Coding::bytes};
+  if (wanted != Coding::bytes) codings.push_back(wanted);
+  for (const Coding coding : {Coding::bits, Coding::planes})
+    if (coding != wanted && at.source.levels <= most_levels_of(coding)) codings.push_back(coding);
+  for (const Coding coding : codings) {
+    const Storage from(coding, at.source, border);
+    const Memory source = stored(from, indices, at.rows);
+    const auto describe = [&](std::string_view kernel) {
+      std::printf("  %.*s, kernel %.*s, coding %d, tail %d\n", int(name_of(level).size()),
+                  name_of(level).data(), int(kernel.size()), kernel.data(), int(coding),
+                  int(at.product.tail.index()));
+      return false;
+    };
+    try {
+      if (std::holds_alternative<Arithmetic>(at.product.tail)) {
+        const std::int64_t pixels = at.target.height * at.target.width;
+        for (const FloatStrides strides :
+             {FloatStrides{pixels * at.target.channels, at.target.channels, 1},
+              FloatStrides{pixels * at.target.channels, 1, pixels}}) {
+          const PackedProduct packed(at.task(), from, strides, level);
+          if (!same_floats(at, packed, source, strides, sums)) return describe(packed.kernel());
+        }
+      } else {
+        for (const Coding to : {Coding::bytes, Coding::bits, Coding::planes})
+          if (at.target.levels <= most_levels_of(to)) {
+            const Storage storage(to, at.target, {1, 0, 0, 2});
+            const PackedProduct packed(at.task(), from, storage, level);
+            if (!same_indices(at, packed, source, storage, sums)) return describe(packed.kernel());
+          }
+      }
+    } catch (const Error& error) {
+      // Bits that no kernel multiplies are offered on purpose.
+      if (coding == Coding::bytes || coding == wanted) {
+        std::printf("%s\n", error.what());
+        return describe("");
+      }
+    }
+  }
+  return true;
+}
+
+int test(unsigned seed, int count) {
+  for (int i = 0; i < count; ++i) {
+    random_bits.seed(seed + static_cast<unsigned>(i));
+    Layer at;
+    random_layer(at);
+    std::vector<std::uint8_t> indices(static_cast<std::size_t>(
+        at.rows * at.source.height * at.source.width * at.source.channels));
+    for (auto& index : indices)
+      index = static_cast<std::uint8_t>(number(0, 3) == 0 ? at.source.levels - 1
+                                                          : number(0, at.source.levels - 1));
+    std::vector<std::int64_t> sums;
+    for (std::int64_t row = 0; row < at.rows; ++row)
+      for (std::int64_t y = 0; y < at.target.height; ++y)
+        for (std::int64_t x = 0; x < at.target.width; ++x)
+          for (std::int64_t c = 0; c < at.target.channels; ++c)
+            sums.push_back(at.sum(indices.data(), row, y, x, c));
+    const std::vector<std::int64_t> none{0};
+    random_tail(at, sums.empty() ? none : sums);
+    for (const std::string_view name : all_levels) {
+      try {
+        select_level(name);
+      } catch (const Error&) {
+        continue;
+      }
+      if (!holds(at, indices, sums, selected_level())) {
+        const Window& w = at.product.window;
+        std::printf(
+            "  seed %u: rows %d, %dx%dx%d -> %dx%dx%d, groups %d, kernel %dx%d, stride %dx%d, "
+            "dilation %dx%d, pads %d %d %d %d, codes %d + %d * [0, %d), %d weights of %d bits\n",
+            seed + static_cast<unsigned>(i), int(at.rows), int(at.source.height),
+            int(at.source.width), int(at.source.channels), int(at.target.height),
+            int(at.target.width), int(at.target.channels), int(at.product.groups),
+            int(w.kernel_height), int(w.kernel_width), int(w.stride_height), int(w.stride_width),
+            int(w.dilation_height), int(w.dilation_width), int(w.pad_top), int(w.pad_left),
+            int(w.pad_bottom), int(w.pad_right), int(at.source.lowest), int(at.source.step),
+            int(at.source.levels), int(at.values.size()), int(at.product.weight_bits));
+        return 1;
+      }
+    }
+  }
+  std::printf("%d layers\n", count);
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const std::string verb = count > 1 ? words[1] : "test";
+  if (verb == "time") return time_all(count > 2 ? words[2] : "baseline", count > 3 ? words[3] : "");
+  return test(count > 2 ? static_cast<unsigned>(std::atoi(words[2])) : 1,
+              count > 3 ? std::atoi(words[3]) : 300);
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers of known networks, on the clock.
+#pragma once
+#include "memory.hpp"
+
+namespace {
+
+struct Known {
+  const char* name;
+  std::int64_t rows, height, width, channels, out, kernel, stride, pad;
+  std::int64_t groups;
+};
+
+constexpr Known known[] = {
+    {"tfc1 b1", 1, 1, 1, 784, 64, 1, 1, 0, 1},
+    {"tfc2 b1", 1, 1, 1, 64, 64, 1, 1, 0, 1},
+    {"tfc1 b64", 64, 1, 1, 784, 64, 1, 1, 0, 1},
+    {"cnv2 3x3x64", 1, 30, 30, 64, 64, 3, 1, 0, 1},
+    {"cnv4 3x3x128", 1, 12, 12, 128, 128, 3, 1, 0, 1},
+    {"cnv6 3x3x256", 1, 3, 3, 256, 256, 3, 1, 0, 1},
+    {"first 3x3x3 s2", 1, 224, 224, 3, 32, 3, 2, 1, 1},
+    {"dw 112x32", 1, 112, 112, 32, 32, 3, 1, 1, 32},
+    {"dw 14x512", 1, 14, 14, 512, 512, 3, 1, 1, 512},
+    {"pw 56x128", 1, 56, 56, 128, 128, 1, 1, 0, 1},
+    {"pw 14x512", 1, 14, 14, 512, 512, 1, 1, 0, 1},
+    {"res 3x3x64 56", 1, 56, 56, 64, 64, 3, 1, 1, 1},
+    {"res 3x3x512 7", 1, 7, 7, 512, 512, 3, 1, 1, 1},
+    {"gemv 4096", 1, 1, 1, 4096, 4096, 1, 1, 0, 1},
+};
+
+struct Kind {
+  const char* name;
+  std::int64_t weight_bits;
+  std::vector<std::int32_t> values;
+  std::int64_t lowest, step, levels, out_levels;
+};
+
+int time_all(std::string_view level, const std::string& filter) {
+  select_level(level);
+  std::vector<std::int32_t> four, eight;
+  for (int i = 0; i < 16; ++i) four.push_back(i - 8);
+  for (int i = 0; i < 256; ++i) eight.push_back(i - 128);
+  const Kind kinds[] = {
+      {"w1a1", 1, {-1, 1}, -1, 2, 2, 2},       {"w1a2", 1, {-1, 1}, 0, 1, 4, 4},
+      {"w1t", 1, {-1, 1}, -1, 1, 3, 3},        {"tt", 2, {-1, 0, 1}, -1, 1, 3, 3},
+      {"w2a2", 2, {0, 1, -2, -1}, 0, 1, 4, 4}, {"w2a8", 2, {0, 1, -2, -1}, 0, 1, 256, 256},
+      {"w4a4", 4, four, 0, 1, 16, 16},         {"w8a8", 8, eight, 0, 1, 256, 256}};
+  for (const Known& shape : known)
+    for (const Kind& kind : kinds) {
+      const std::string name = std::string(shape.name) + " " + kind.name;
+      if (name.find(filter) == std::string::npos) continue;
+      Layer at;
+      at.rows = shape.rows;
+      at.source = {shape.height, shape.width, shape.channels, kind.lowest, kind.step, kind.levels};
+      at.target = {0, 0, shape.out, 0, 1, kind.out_levels};
+      at.product.window = {shape.kernel, shape.kernel, shape.stride, shape.stride, 1, 1,
+                           shape.pad,    shape.pad,    shape.pad,    shape.pad};
+      at.product.groups = shape.groups, at.product.weight_bits = kind.weight_bits;
+      at.values = kind.values;
+      at.fit_target();
+      at.fill_weights();
+      if (kind.out_levels < 256) {
+        at.integers[0].assign(static_cast<std::size_t>(shape.out), 1);
+        for (std::int64_t i = 0; i < shape.out * (kind.out_levels - 1); ++i)
+          at.integers[1].push_back(static_cast<std::int32_t>(i % (kind.out_levels - 1) * 10));
+        at.product.tail = Thresholds{at.integers[0], at.integers[1]};
+      } else {
+        at.floats[0].assign(static_cast<std::size_t>(shape.out), 0.01f);
+        at.floats[1].assign(static_cast<std::size_t>(shape.out), 1.0f);
+        at.product.tail = Affine{at.floats[0], at.floats[1]};
+      }
+      const Storage from(PackedProduct::wanted(at.task(), selected_level()), at.source,
+                         Border::of(at.product.window));
+      const Storage to(kind.out_levels == 2   ? Coding::bits
+                       : kind.out_levels <= 4 ? Coding::planes
+                                              : Coding::bytes,
+                       at.target, {});
+      std::vector<std::uint8_t> indices(static_cast<std::size_t>(
+          at.rows * at.source.height * at.source.width * at.source.channels));
+      for (auto& index : indices) index = static_cast<std::uint8_t>(number(0, kind.levels - 1));
+      const Memory source = stored(from, indices, at.rows), target(to, at.rows);
+      const PackedProduct packed(at.task(), from, to, selected_level());
+      const Part part{0, at.rows, 0, at.target.height, 0, at.target.channels};
+      const auto macs = static_cast<double>(packed.multiplications() * at.rows);
+      double best = 1e9;
+      const int repeats = std::max(1, static_cast<int>(2e8 / macs / 30));
+      for (int round = 0; round < 25; ++round) {
+        const auto began = std::chrono::steady_clock::now();
+        for (int i = 0; i < repeats; ++i) packed.run(source.data, target.data, part);
+        best = std::min(
+            best, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() /
+                      repeats);
+      }
+      std::printf("%-22s %-10s %10.2f us %9.1f GMAC/s\n", name.c_str(),
+                  std::string(packed.kernel()).c_str(), best * 1e6, macs / best / 1e9);
+      std::fflush(stdout);
+    }
+  return 0;
+}
+
+}  // namespace
