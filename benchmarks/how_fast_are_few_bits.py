@@ -155,7 +155,7 @@ def measured(row: Row, rounds: int) -> Measured:
     calls: dict[str, Call] = {"ours": lambda: compiled.run(x), **row.peers(x)}
     return Measured(
         row,
-        best_times(calls, rounds, 0.05),
+        best_times(calls, rounds, 0.02),
         compiling,
         ", ".join(f"{count} {name}" for name, count in compiled.report.guarantees.items()),
         bool(np.array_equal(given, expected)),
