@@ -90,6 +90,7 @@ ROWS = [
     (with_instruction(0, target=1), "Quantize.*differ in their sizes"),
     (with_instruction(0, target=7), "number of the tensor must be from 0 to 6, got 7"),
     (with_instruction(0, directions=ints(0)), "a direction is 0"),
+    (with_instruction(0, directions=ints(-(2**31))), "a direction is -2147483648"),
     (with_instruction(0, directions=ints(1, 1)), "directions must have 1 or 8 elements, got 2"),
     (with_instruction(0, thresholds=np.float32([0, 1])), "must have 3 or 24 elements, got 2"),
     (with_instruction(0, thresholds=np.float32([0, 2, 1])), "thresholds descend"),

@@ -133,7 +133,7 @@ class Verification {
     need_same_sizes(port, codes);
     need_size(at.directions.size(), 1, codes.channels, "directions");
     for (const std::int32_t direction : at.directions)
-      if (std::abs(direction) != 1) refuse("a direction is " + text(direction));
+      if (direction != 1 && direction != -1) refuse("a direction is " + text(direction));
     const std::int64_t each = codes.levels - 1;
     need_size(at.thresholds.size(), each, codes.channels, "thresholds");
     for (std::size_t i = 0; i < at.thresholds.size(); ++i) {

@@ -122,7 +122,7 @@ void verify_weights(const Product& at, const Tensor& from, const Target& to) {
 void verify_tail(const Thresholds& tail, std::int64_t channels, std::int64_t levels) {
   need_size(tail.directions.size(), channels, "directions");
   for (const std::int32_t direction : tail.directions)
-    if (std::abs(std::int64_t{direction}) != 1) refuse("a direction is " + text(direction));
+    if (direction != 1 && direction != -1) refuse("a direction is " + text(direction));
   need_size(tail.thresholds.size(), channels * (levels - 1), "thresholds");
   for (std::size_t i = 1; i < tail.thresholds.size(); ++i)
     if (i % static_cast<std::size_t>(levels - 1) != 0 &&
