@@ -1,51 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled models with what is easily computed otherwise than the graph says."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from small_models import model, node
+from written_models import FOUR, QUANTIZED, RANDOM, made, rows, weights
 
 import anybit
-
-RANDOM = np.random.default_rng(0)
-
-
-def made(text: str, constants: Mapping[str, Any], row: tuple[int, ...], **options: Any) -> Any:
-    """A model of lines like `y = Conv(x, w) pads=[1,1,1,1]`, with x of any batch."""
-    nodes = []
-    for index, line in enumerate(filter(None, map(str.strip, text.splitlines()))):
-        output, call = line.split(" = ", 1)
-        kind, rest = call.split("(", 1)
-        inputs, attributes = rest.split(")", 1)
-        domain = {} if kind in ("Quant", "BipolarQuant", "Trunc") else {"domain": ""}
-        given = eval(f"dict({','.join(attributes.split())})")
-        nodes.append(
-            node(kind, inputs.replace(",", " "), output, name=f"n{index}", **domain, **given)
-        )
-    opsets = {"": 17, "qonnx.custom_op.general": 2}
-    return model(nodes, constants, inputs={"x": ["n", *row]}, opsets=opsets, **options)
-
-
-def weights(*shape: int, levels: int = 7) -> np.ndarray:
-    return RANDOM.integers(-levels, levels + 1, shape).astype(np.float32)
-
-
-def rows(proto: onnx.ModelProto, count: int = 4) -> np.ndarray:
-    sizes = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim[1:]]
-    return (RANDOM.integers(-40, 41, (count, *sizes)) / 8).astype(np.float32)
 
 
 def image(channels: int = 4, size: int = 5) -> tuple[int, ...]:
     return channels, size, size
 
 
-QUANTIZED = {"s": 0.25, "z": 0, "b": 4, "b8": 8, "one": 1.0}
-FOUR = "q = Quant(x, s, z, b)"
 CASES: dict[str, Any] = {
     # A runtime may add the bias before it has the whole sum.
     "a bias off the grid, long sums": made(

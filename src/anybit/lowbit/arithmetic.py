@@ -45,18 +45,8 @@ def guessed(function: Function, root: SumRoot, codes: Codes) -> p.Affine | None:
     for part in function.parts:
         steps = _of_part(part, len(root.weights), quantizers=True)
         for step in steps or ():
-            operand = step.operands.astype(np.float64)
-            match p.Operation(step.operation):
-                case p.Operation.ADD:
-                    offsets = offsets + operand
-                case p.Operation.SUBTRACT:
-                    offsets = offsets - operand
-                case p.Operation.SUBTRACT_FROM:
-                    gains, offsets = -gains, operand - offsets
-                case p.Operation.MULTIPLY:
-                    gains, offsets = gains * operand, offsets * operand
-                case p.Operation.DIVIDE:
-                    gains, offsets = gains / operand, offsets / operand
+            with np.errstate(all="ignore"):
+                gains, offsets = _after(step, gains, offsets)
         if steps is None:
             return None
     unit = codes.scale * codes.step
@@ -65,6 +55,23 @@ def guessed(function: Function, root: SumRoot, codes: Codes) -> p.Affine | None:
             (gains / unit).astype(np.float32),
             (offsets / unit - codes.lowest / codes.step).astype(np.float32),
         )
+
+
+def _after(step: p.Step, gains: Array, offsets: Array) -> tuple[Array, Array]:
+    """Gain and offset behind one more step; functions that bend are passed over."""
+    operand = step.operands.astype(np.float64)
+    match p.Operation(step.operation):
+        case p.Operation.ADD:
+            offsets = offsets + operand
+        case p.Operation.SUBTRACT:
+            offsets = offsets - operand
+        case p.Operation.SUBTRACT_FROM:
+            gains, offsets = -gains, operand - offsets
+        case p.Operation.MULTIPLY:
+            gains, offsets = gains * operand, offsets * operand
+        case p.Operation.DIVIDE:
+            gains, offsets = gains / operand, offsets / operand
+    return gains, offsets
 
 
 def _of_part(part: Part, channels: int, *, quantizers: bool = False) -> list[p.Step] | None:

@@ -28,11 +28,14 @@ Part: TypeAlias = Callable[..., Array]
 # Weakly increasing or decreasing in x, in every IEEE arithmetic, whatever the constants: the
 # operations themselves are, and rounding keeps an order.
 _OPERATORS = """
-    Add BatchNormalization Cast Ceil Clip Dropout Floor HardSigmoid Identity Max Min Mul Neg Relu
+    Add BatchNormalization Ceil Clip Dropout Floor HardSigmoid Identity Max Min Mul Neg Relu
     Round Sign Sub
 """
 _MONOTONE = frozenset(_OPERATORS.split())
 _MOST_AVERAGED = 2**22
+
+# A cast to integers does anything with numbers beyond them, and one to booleans has a hole at 0.
+_ROUNDED = frozenset({ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +182,8 @@ def _is_monotone(node: ir.Node, x: ir.Value) -> bool:
         operator = operator_of(node)
         return operator is not None and operator.grid is not None and node.inputs[0] is x
     match node.op_type:
+        case "Cast":
+            return attribute_of(node, "to", 0) in _ROUNDED
         case "Div":
             return node.inputs[0] is x
         case "LeakyRelu":

@@ -55,7 +55,8 @@ class Codes:
             integers = np.rint(values.astype(np.float64) / self.scale)
         if not np.array_equal(self.decode(integers), values):
             raise Uncovered("values that are NaN or infinite, or off their grid")
-        index, rest = np.divmod(integers.astype(np.int64) - self.lowest, self.step)
+        with np.errstate(invalid="ignore"):
+            index, rest = np.divmod(integers.astype(np.int64) - self.lowest, self.step)
         if rest.any() or (index < 0).any() or (index >= self.levels).any():
             raise Uncovered("values that are not among the codes")
         return np.asarray(index)

@@ -174,6 +174,8 @@ class Walk:
             nodes = self._ordered({*first.nodes, *second.nodes, node})
             same = first.same and second.same and is_uniform(node)
             return replace(first, value=y, nodes=nodes, same=same, quantized=None)
+        if self._values.rows(values[0]) != self._values.rows(values[1]):
+            raise Uncovered("its two inputs differ in their rows")
         pair = [self._values.codes(value, first.place.axis) for value in values]
         if pair[0].place != pair[1].place or pair[0].place.rank != rank:
             raise Uncovered("its two inputs differ in their sizes")

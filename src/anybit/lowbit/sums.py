@@ -20,6 +20,9 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 
 _WEIGHTS = range(-128, 128)
 _LARGEST_SUM = 2**31 - 1
+_MOST_AVERAGED = 2**20
+_LARGEST_FLOAT = 2.0**127
+_SMALLEST_FLOAT = 2.0**-126
 _EXACT = 2.0**24
 _UNIT_ROUNDOFF = 2.0**-24
 
@@ -69,6 +72,7 @@ def product_root(product: ProductAnalysis, source: Coded, y: Place) -> tuple[Sum
     scales = source.codes.scale * np.broadcast_to(
         product.scale.astype(np.float64).reshape(-1), (y.channels,)
     )
+    _check_floats(scales, np.abs(weights).sum(axis=(1, 2, 3)), source)
     scales = scales.astype(np.float32)
     if product.error is None:
         raise Uncovered(product.reason or "nothing is known of the rounding of its sums")
@@ -99,7 +103,7 @@ def _with_bias(product: ProductAnalysis, channels: int) -> Function:
     if not is_constant(value) or array_of(value).dtype != np.float32:
         raise Uncovered("its bias is not a constant of float32")
     bias = array_of(value)
-    if bias.size not in (1, channels) or bias.shape[-1:] not in ((1,), (channels,), ()):
+    if bias.size != 1 and not bias.size == bias.shape[-1] == channels:
         raise Uncovered("its bias is not one number per channel")
     part = AddConstant(np.broadcast_to(bias.reshape(-1), (channels,)))
     return Function().then(part, monotone=True, uniform=False)
@@ -120,6 +124,20 @@ def _reach(source: Coded, weights: Array, padded: bool) -> Range:
     if int((up - down).max(initial=0)) * max(largest, 1) > _LARGEST_SUM:
         raise Uncovered("its sums need more than 32 bits")
     return Range(up * low + down * high, up * high + down * low)
+
+
+def _check_floats(scales: Array, weights: Array, source: Coded) -> None:
+    """That float32 has a normal number for all that is added up, in whatever order.
+
+    Raises:
+        Uncovered: The float graph makes infinities or zeros of some.
+    """
+    code = max(abs(source.codes.lowest), abs(source.codes.highest))
+    units = np.abs(scales.astype(np.float64))
+    if not np.all(units * weights * code < _LARGEST_FLOAT):
+        raise Uncovered("its sums are beyond the numbers of float32")
+    if np.any((units > 0) & (units < _SMALLEST_FLOAT)):
+        raise Uncovered("its products are below the normal numbers of float32")
 
 
 def mean_root(
@@ -145,6 +163,8 @@ def mean_root(
         window = window_of(node, kernel, place, y) if len(kernel) == len(spatial) else None
         if window is None or is_padded(window) or attribute_of(node, "ceil_mode", 0):
             raise Uncovered("means at its borders are of fewer elements")
+        if any(dilation != 1 for dilation in attribute_of(node, "dilations", ())):
+            raise Uncovered("it is a mean of elements that are not side by side")
     else:
         kernel = spatial
         window = p.Window(place.height, place.width, 1, 1, 1, 1, 0, 0, 0, 0)
@@ -152,7 +172,10 @@ def mean_root(
         raise Uncovered("it is not a mean over height and width")
     count = math.prod(kernel)
     shape = (place.channels, window.kernel_height, window.kernel_width, 1)
+    if count > _MOST_AVERAGED:
+        raise Uncovered("it is a mean of too many elements")
     weights = np.ones(shape, np.int64)
+    _check_floats(np.array([source.codes.scale]), np.array([count]), source)
     exact = exponent is not None and count * reach <= _EXACT * 2.0**exponent
     roundings = (count + 1) * _UNIT_ROUNDOFF
     slack = 0.0 if exact else roundings / (1 - roundings) * count * reach

@@ -7,6 +7,7 @@ reads it: who needs codes gets the instruction that computes them from the root,
 gets an output of the region, or the float nodes as they stand.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -31,6 +32,9 @@ from anybit.lowbit.wanted import why_none
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.shapes import sizes_that_follow
+
+_MOST_ELEMENTS = 2**28
+"""So many has a row of a program at most."""
 
 
 class Values:
@@ -70,9 +74,16 @@ class Values:
         if sizes is None or len(sizes) < 2 or None in sizes[1:]:
             raise Uncovered("its sizes are not known before it runs")
         found = tuple(size for size in sizes[1:] if size is not None)
+        if math.prod(found) > _MOST_ELEMENTS:
+            raise Uncovered("its rows have too many elements")
         if min(found) < 1 or len(found) > 3:
             raise Uncovered("it has more axes than rows, height, width and channels")
         return found
+
+    def rows(self, value: ir.Value) -> int | None:
+        """How many rows a value has, where the file says so."""
+        sizes = sizes_that_follow(value, self.model)
+        return sizes[0] if sizes else None
 
     def wanted_codes(self, value: ir.Value) -> Codes | None:
         """The codes of a value as a tensor, if it can be one."""
@@ -181,7 +192,10 @@ class Values:
         if isinstance(expression.root, PortRoot):
             return
         expression = self._from_quantized(expression)
-        outlet = self.planner.outlet(expression)
+        try:
+            outlet = self.planner.outlet(expression)
+        except Uncovered:  # its nodes cannot be evaluated on single elements
+            outlet = None
         if outlet is not None:
             self.take()
             self._outlets[value] = outlet

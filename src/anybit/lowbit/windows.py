@@ -11,6 +11,7 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 
+_LONGEST = 2**20
 SINGLE = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
 """What a matrix product takes."""
 
@@ -33,6 +34,8 @@ def window_of(node: ir.Node, kernel: tuple[int, ...], x: Place, y: Place) -> p.W
     if not (count in (1, 2) and len(strides) == len(dilations) == count and len(pads) == 2 * count):
         return None
     if min((*kernel, *strides, *dilations)) < 1 or min(pads) < 0:
+        return None
+    if max((*kernel, *strides, *dilations, *pads)) > _LONGEST:
         return None
     sizes = list(zip((x.height, x.width)[-count:], (y.height, y.width)[-count:], strict=True))
     starts, ends = [], []

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that look as if they could be compiled, and stay float: the results stay, too."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from written_models import FOUR, QUANTIZED, made, rows, weights
+
+import anybit
+
+
+def equal(proto: onnx.ModelProto, x: np.ndarray | dict[str, np.ndarray]) -> anybit.Compiled:
+    compiled = anybit.compile(proto)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
+    return compiled
+
+
+def reasons(compiled: anybit.Compiled) -> set[str]:
+    return {layer.reason for layer in compiled.report.layers if layer.guarantee is None}
+
+
+@pytest.mark.parametrize("to", [2, 3, 6, 7, 9])
+def test_a_cast_to_integers_is_not_taken_for_a_staircase(to):
+    """All numbers beyond the integers become anything; 0 is a hole among the booleans."""
+    proto = made(
+        f"a = Cast(x) to={to}\nc = Cast(a) to=1\nq = Quant(c, s, z, b)\ny = MatMul(q, w)",
+        {**QUANTIZED, "w": weights(4, 3)},
+        (4,),
+    )
+    equal(proto, np.array([[0, 1, -1, 2], [0.3, -0.3, 100, 1.75]], np.float32))
+
+
+@pytest.mark.parametrize("exponents", [(60, 64), (-75, -75), (100, 100)])
+def test_sums_that_are_no_normal_numbers_stay_float(exponents):
+    """Infinities and zeros come up in the float graph that integers know nothing of."""
+    x_scale, w_scale = (np.float32(2.0**exponent) for exponent in exponents)
+    proto = made(
+        "q = Quant(x, xs, z, b)\na = MatMul(q, w)\ny = Quant(a, one, z, b)",
+        {**QUANTIZED, "xs": x_scale, "w": weights(4, 6) * w_scale},
+        (4,),
+    )
+    x = np.random.default_rng(0).integers(-8, 8, (9, 4)).astype(np.float32) * x_scale
+    (reason,) = reasons(equal(proto, x))
+    assert "numbers of float32" in reason
+
+
+def test_a_bias_per_row_is_not_one_per_channel():
+    proto = made(
+        f"{FOUR}\na = Gemm(q, w, c)\ny = Quant(a, one, z, b)",
+        {**QUANTIZED, "w": weights(4, 6), "c": np.linspace(-9, 9, 6, dtype="f")[:, None]},
+        (4,),
+    )
+    assert reasons(equal(proto, rows(proto, 6))) == {"its bias is not one number per channel"}
+
+
+def test_a_mean_with_dilations_stays_float():
+    proto = made(
+        f"{FOUR}\np = AveragePool(q) kernel_shape=[2,2] dilations=[2,2]\ny = Quant(p, s, z, b)",
+        QUANTIZED,
+        (4, 6, 6),
+    )
+    proto.opset_import[0].version = 19
+    equal(proto, rows(proto))
+
+
+def test_tensors_of_different_rows_are_not_combined():
+    proto = made(
+        "q = Quant(x, s, z, b)\nr = Quant(u, s, z, b)\na = Add(q, r)\ny = Quant(a, one, z, b)",
+        QUANTIZED,
+        (4,),
+    )
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+    proto.graph.input.append(helper.make_tensor_value_info("u", 1, [1, 4]))
+    x = np.arange(12, dtype=np.float32).reshape(3, 4) / 4
+    equal(proto, {"x": x, "u": -x[1:2]})
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        ("y = Conv(q, w) pads=[1,1,1,1]", 100_000),
+        ("y = Conv(q, w) pads=[1000000,1000000,1000000,1000000]", 8),
+        ("y = Conv(q, w) dilations=[2147483648,1] pads=[2147483648,0,2147483648,0]", 8),
+        ("y = GlobalAveragePool(q)", 20_000),
+    ],
+)
+def test_rows_that_no_program_holds_stay_float(line, size):
+    constants = {**QUANTIZED, "w": weights(4, 4, 3, 3)}
+    proto = made(f"q = Quant(x, s, z, b)\n{line}", constants, (4, size, size))
+    report = anybit.compile(proto).report
+    assert all(layer.guarantee is None for layer in report.layers)
