@@ -129,7 +129,12 @@ def tail_of(random: Random, kind: str, sums: np.ndarray, channels: int, levels: 
             random.normal(levels / 2, levels, channels).astype(np.float32),
         )
     directions = random.choice([-1, 1], channels).astype(np.int32)
-    if kind == "even thresholds":
+    if kind == "thresholds on ties":
+        # rint(sum / 8) with ties to even: every other threshold is one further.
+        i = np.arange(levels - 1) - levels // 2
+        first = random.choice(sums, channels)[:, None] // 16 * 16 * directions[:, None]
+        rows = first + 8 * i + 4 + (i % 2 == 0)
+    elif kind == "even thresholds":
         step = (high - low + 1) / levels
         first = random.choice(sums, channels)[:, None] * directions[:, None]
         rows = np.ceil(first + step * (np.arange(levels - 1) - levels / 2))
@@ -177,7 +182,7 @@ def test_windows(name: str, levels: list[str]) -> None:
             check(program, inputs_for(random, program, 1), levels)
 
 
-@pytest.mark.parametrize("kind", ["thresholds", "even thresholds", "affine"])
+@pytest.mark.parametrize("kind", ["thresholds", "even thresholds", "thresholds on ties", "affine"])
 def test_tails(kind: str, levels: list[str]) -> None:
     random = np.random.default_rng(len(kind))
     for widths in ((1, 1), (2, 2), (1, 2), (4, 4), (8, 8), (3, 5)):

@@ -38,6 +38,16 @@ struct Stairs {
     return {gain, (least + most) / 2, most - least};
   }
 
+  // Where both numbers are short, sums fall on ties, and only the line through these is right.
+  Line short_line(const Line& near, int bits) const {
+    int exponent = 0;
+    const double fraction = std::frexp(near.gain, &exponent);
+    const double gain = std::ldexp(std::nearbyint(std::ldexp(fraction, bits)), exponent - bits);
+    Line line = this->line(gain);
+    if (gain > 0) line.offset = std::nearbyint(line.offset / gain) * gain;
+    return line;
+  }
+
   // The room is a concave function of the gain.
   Line best_line() const {
     double low = 0, high = 2.0 * static_cast<double>(thresholds.size() + 1);
@@ -93,11 +103,17 @@ void requantize(PackedProduct::State& at, const Weights& weights) {
     }
     const bool negative = at.scales[channel] != 0;
     if (negative) stairs = {stairs.thresholds, ~stairs.highest, ~stairs.lowest};
-    const Line line = stairs.best_line();
-    // ~x = -x - 1
-    const auto gain = static_cast<float>(negative ? -line.gain : line.gain);
-    const auto offset = static_cast<float>(negative ? line.offset - line.gain : line.offset);
-    if (!(line.room > 0) || !is_right(stairs, gain, offset, negative)) return;
+    const Line best = stairs.best_line();
+    float gain = 0, offset = 0;
+    const auto try_line = [&](const Line& line) {
+      // ~x = -x - 1
+      gain = static_cast<float>(negative ? -line.gain : line.gain);
+      offset = static_cast<float>(negative ? line.offset - line.gain : line.offset);
+      return is_right(stairs, gain, offset, negative);
+    };
+    bool right = try_line(best);
+    for (int bits = 1; bits <= 8 && !right; ++bits) right = try_line(stairs.short_line(best, bits));
+    if (!right) return;
     gains[channel] = gain;
     offsets[channel] = offset;
   }
