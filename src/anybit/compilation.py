@@ -17,7 +17,7 @@ from anybit.lowbit.report import Report
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
 from anybit.onnx.analysis.carriers import Carrier
-from anybit.onnx.analysis.ranges import Range, carriers_of
+from anybit.onnx.analysis.ranges import Ranges, carriers_of
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import (
     FoldConstants,
@@ -70,7 +70,7 @@ def compile(
     source: Source,
     *,
     guarantee: str = Guarantee.BOUNDED,
-    input_ranges: Mapping[str, Range] | None = None,
+    input_ranges: Ranges | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Compiled:
     """Let the quantized layers of a model run on integers: exactly, and several times as fast.
@@ -87,7 +87,7 @@ def compile(
     Args:
         source: As for `anybit.load`. It is not changed.
         guarantee: The weakest class of layers that are compiled; the others stay float.
-        input_ranges: What inputs hold, by name, where the file has no quantizer for them: "uint8",
+        input_ranges: What inputs hold, by name, or the only one, where no quantizer says: "uint8",
             "uint8/255", "int8*0.5"; as for `anybit.analyze`. Other values are taken for the
             nearest of these.
         progress: Called with the share that is done, from 0 to 1.
@@ -120,9 +120,9 @@ def _prepared(source: Source) -> ir.Model:
     return model
 
 
-def _known(model: ir.Model, ranges: Mapping[str, Range] | None) -> dict[str, Carrier]:
+def _known(model: ir.Model, ranges: Ranges | None) -> dict[str, Carrier]:
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-    return carriers_of(ranges or {}, inputs)
+    return carriers_of(ranges, inputs)
 
 
 def _guarantee(name: str) -> Guarantee:

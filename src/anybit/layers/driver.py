@@ -2,7 +2,6 @@
 """From a model to what is said of its layers."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,7 @@ from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.analysis import analyze as follow
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.analysis.ranges import Range, carriers_of
+from anybit.onnx.analysis.ranges import Ranges, by_name, carriers_of
 from anybit.onnx.analysis.view import given
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.names import label_of
@@ -37,7 +36,7 @@ from anybit.onnx.quantizers.trace import Traces
 def analyze(
     source: Source,
     *,
-    input_ranges: Mapping[str, Range] | Range | None = None,
+    input_ranges: Ranges | None = None,
     data: Feeds | None = None,
 ) -> Analyzed:
     """What each layer of a model costs, what it can hold, and whether float32 computes it exactly.
@@ -70,11 +69,8 @@ def analyze(
         FoldConstants(operators=False),
         InferShapes(),
     )
-    ranges = input_ranges if isinstance(input_ranges, Mapping) else {}
-    if input_ranges is not None and not isinstance(input_ranges, Mapping):
-        ranges = {"": input_ranges}
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-    known = carriers_of(ranges, inputs)
+    known = carriers_of(input_ranges, inputs)
     analysis = follow(model, known)
     traces = Traces()
     quantizers = [quantizer_behind(each.node.outputs[0], traces) for each in analysis.products]
@@ -87,7 +83,7 @@ def analyze(
     if data is not None:
         seen, rows = observe(model, name, analysis, quantizers, data, known)
         layers = [replace(layer, seen=each) for layer, each in zip(layers, seen, strict=True)]
-    said = {key: each if isinstance(each, str) else str(each) for key, each in ranges.items()}
+    said = {key: str(each) for key, each in by_name(input_ranges).items()}
     return Analyzed(name, tuple(layers), said, rows)
 
 

@@ -68,3 +68,13 @@ def test_names() -> None:
         carriers_of(named(["z=uint8"]), inputs)
     with pytest.raises(ModelError, match="given twice"):
         named(["x=uint8", "x=int8"])
+
+
+def test_a_range_alone_is_that_of_the_only_input() -> None:
+    inputs = prepared(model([node("Relu", "x", domain="")])).graph.inputs
+    assert carriers_of("uint8", inputs).keys() == {"x"}
+    assert carriers_of((-1, 1), inputs).keys() == {"x"}
+    assert carriers_of(None, inputs) == {}
+    for wrong in (3, {"x": 3}, {"x": None}):
+        with pytest.raises(ModelError, match="range"):
+            carriers_of(wrong, inputs)  # type: ignore[arg-type]

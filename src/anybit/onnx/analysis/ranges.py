@@ -21,6 +21,8 @@ from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
 from anybit.text import listed
 
 Range: TypeAlias = str | tuple[float, float]
+Ranges: TypeAlias = Mapping[str, Range] | Range
+"""What inputs hold by name, or what the only input holds."""
 
 _NUMBER = r"[0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,4})?"
 _TYPE = re.compile(
@@ -30,7 +32,7 @@ _WIDEST = 24
 _FORMS = "uint8, uint8/255, int8*0.5, uint8-128/127 or -1,1"
 
 
-def carriers_of(ranges: Mapping[str, Range], inputs: Sequence[ir.Value]) -> dict[str, Carrier]:
+def carriers_of(ranges: Ranges | None, inputs: Sequence[ir.Value]) -> dict[str, Carrier]:
     """What is known of inputs by name. With one input, the name "" stands for it.
 
     Raises:
@@ -39,7 +41,7 @@ def carriers_of(ranges: Mapping[str, Range], inputs: Sequence[ir.Value]) -> dict
     """
     known = {str(value.name): value for value in inputs}
     found = {}
-    for name, given in ranges.items():
+    for name, given in by_name(ranges).items():
         chosen = next(iter(known)) if not name and len(known) == 1 else name
         if chosen not in known:
             names = listed(known) or "none"
@@ -50,6 +52,13 @@ def carriers_of(ranges: Mapping[str, Range], inputs: Sequence[ir.Value]) -> dict
     return found
 
 
+def by_name(ranges: Ranges | None) -> Mapping[str, Range]:
+    """The ranges by name; "" is that of the only input."""
+    if ranges is None:
+        return {}
+    return ranges if isinstance(ranges, Mapping) else {"": ranges}
+
+
 def carrier_of(given: Range) -> Carrier:
     """What a range says.
 
@@ -57,7 +66,7 @@ def carrier_of(given: Range) -> Carrier:
         ModelError: It is none.
     """
     if not isinstance(given, str):
-        return _between(given, str(given))
+        return _between(given if isinstance(given, Sequence) else (), str(given))
     text = given.replace(" ", "")
     matched = _TYPE.fullmatch(text)
     if matched is None:
