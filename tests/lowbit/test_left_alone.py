@@ -90,3 +90,19 @@ def test_rows_that_no_program_holds_stay_float(line, size):
     proto = made(f"q = Quant(x, s, z, b)\n{line}", constants, (4, size, size))
     report = anybit.compile(proto).report
     assert all(layer.guarantee is None for layer in report.layers)
+
+
+def test_quantizers_with_negative_scales_fall():
+    """The largest of a window is then no longer the largest code."""
+    proto = made(
+        "q = Quant(x, s, z, b)\nc = Conv(q, w)\nm = MaxPool(c) kernel_shape=[2,2]\n"
+        "n = BipolarQuant(m, negative)\na = Identity(n)\nt = Quant(a, s, z, b)\ny = Conv(t, v)",
+        {
+            **QUANTIZED,
+            "negative": np.float32(-0.5),
+            "w": weights(4, 3, 3, 3),
+            "v": weights(2, 4, 1, 1),
+        },
+        (3, 8, 8),
+    )
+    equal(proto, np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32) * 2)

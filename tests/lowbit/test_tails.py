@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from anybit.lowbit import program as p
+from anybit.lowbit import tails
 from anybit.lowbit.functions import Function
 from anybit.lowbit.reference import _after
 from anybit.lowbit.staircases import Range
@@ -131,6 +132,21 @@ def test_risks_are_the_accumulators_that_rounding_may_move():
     assert tabled(function, index, 2, sums([-9], [9], scale=0.1, slack=0.03)).risks == ((0, 1),)
     found = tabled(function, index, 2, sums([-9], [9], scale=0.1, slack=0.25)).risks
     assert found == ((0, -1), (0, 0), (0, 1), (0, 2), (0, 3))
+
+
+def test_a_step_just_beyond_the_reach_is_a_risk():
+    function, index = affine([1.0], [0.0], 0, 2), index_from(0)
+    # The edge is between 1 and 2.
+    assert tabled(function, index, 2, sums([-9], [1], scale=0.1, slack=0.03)).risks == ((0, 1),)
+    assert tabled(function, index, 2, sums([2], [9], scale=0.1, slack=0.1)).risks == ((0, 2),)
+
+
+def test_many_risks_are_listed_in_part(monkeypatch):
+    monkeypatch.setattr(tails, "_MOST_TESTED", 8)
+    of = sums([-9], [9], scale=0.1, slack=0.25)
+    found = tabled(affine([1.0], [0.0], 0, 2), index_from(0), 2, of)
+    assert found.risks
+    assert found.more_risks
 
 
 def test_an_exact_sum_is_at_no_risk_on_a_tie():

@@ -21,7 +21,9 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.onnx.quantizers.quantizer import inputs_of
 from anybit.onnx.runtime import exact_session_options, make_session, run_session
+from anybit.ops.domain import Role
 
 Part: TypeAlias = Callable[..., Array]
 
@@ -203,7 +205,7 @@ def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
 def _rises(node: ir.Node, x: ir.Value) -> bool:
     """Whether a function that rises or falls does not fall; some that rise are not known to."""
     if is_quantize(node) or is_dequantize(node) or node.domain:
-        return True  # codes times a scale, whose sign is asked for elsewhere
+        return _has_positive_scales(node)
     match node.op_type:
         case "Neg" | "HardSigmoid":
             return False
@@ -215,4 +217,13 @@ def _rises(node: ir.Node, x: ir.Value) -> bool:
         case "Mul" | "Div":
             factors = [value for value in node.inputs if value is not None and value is not x]
             return all(bool(np.all(array_of(value) >= 0)) for value in factors)
+    return True
+
+
+def _has_positive_scales(node: ir.Node) -> bool:
+    """Whether a quantizer has no scale that is negative, so that its values do not fall."""
+    for declared, value in zip(inputs_of(node), node.inputs, strict=False):
+        scales = declared.role in (Role.SCALE, Role.IN_SCALE)
+        if scales and value is not None and not bool(np.all(array_of(value) > 0)):
+            return False
     return True

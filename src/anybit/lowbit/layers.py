@@ -41,6 +41,7 @@ class Layer:
         levels: How many values the results have; 0 for floats.
         steps: At how many accumulators the result changes, in all channels.
         risks: Pairs of a channel and an accumulator near such a step, where float32 may differ.
+        more_risks: Whether there may be more, farther from the steps.
         reason: Why it is not exact, or stays float.
         place: The numbers of its region and of its instruction there; None where it has none.
         seconds: How long it takes for a row, where that has been measured.
@@ -59,6 +60,7 @@ class Layer:
     levels: int = 0
     steps: int = 0
     risks: tuple[tuple[int, int], ...] = ()
+    more_risks: bool = False
     reason: str = ""
     place: tuple[int, int] | None = None
     seconds: float | None = None

@@ -9,7 +9,7 @@ from anybit.lowbit import wording
 from anybit.lowbit.layers import Layer
 from anybit.lowbit.report import Report
 from anybit.pages import document, table
-from anybit.text import counted, shown
+from anybit.text import shown
 
 _STYLE = """
 .exact{fill:var(--level5)}.certified{fill:var(--level4)}.bounded{fill:var(--level3)}
@@ -89,7 +89,7 @@ def _risks(report: Report) -> Iterator[str]:
         pairs = [f"{channel}: {at}" for channel, at in layer.risks[:_MOST_RISKS]]
         more = len(layer.risks) - len(pairs)
         text = ", ".join(pairs) + (f" and {more} more" if more else "")
-        heading = f"{shown(layer.node)}: {counted(len(layer.risks), 'accumulator')}"
+        heading = f"{shown(layer.node)}: {wording.risks_of(layer)} accumulators"
         yield (
             f"<details><summary>{escape(heading)}</summary><p>channel: accumulator</p>"
             f"<p>{escape(text)}</p></details>"

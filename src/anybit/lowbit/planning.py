@@ -135,6 +135,7 @@ class Planner:
             levels=target.codes.levels,
             steps=found.steps,
             risks=found.risks,
+            more_risks=found.more_risks,
         )
         self._planned.append(_of_sum(root, target, found.tail, layer))
 

@@ -26,6 +26,10 @@ _MOST_EVALUATIONS = 2**24
 """So many values of a function that may rise and fall are computed, in all channels together."""
 
 _MOST_ENTRIES = 2**22
+
+_MOST_TESTED = 2**24
+"""So many accumulators are looked at for risks, the nearest to a step first."""
+
 _FEW_LEVELS = 4
 _SEVERAL_LEVELS = 16
 _WIDE = 2**22
@@ -63,11 +67,13 @@ class Tabled:
         steps: How many accumulators there are, in all channels, at which the index changes.
         risks: Pairs of a channel and an accumulator at which a float32 sum that is off by rounding
             may give another index.
+        more_risks: Whether there may be more, farther from the steps than these.
     """
 
     tail: p.Tail
     steps: int
     risks: tuple[tuple[int, int], ...] = ()
+    more_risks: bool = False
 
 
 def tabled(
@@ -148,27 +154,35 @@ def _bisected(
 
 def _risks_of_stairs(
     stairs: Staircase, function: Function, index: Index, of: Sum
-) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """How many steps there are, and where slack moves an element over one."""
+) -> tuple[int, tuple[tuple[int, int], ...], bool]:
+    """How many steps there are, where slack moves an element over one, and if that is not all.
+
+    If an accumulator is moved over a step, those between the two are, too: the nearest ones, which
+    come first, tell whether there is any.
+    """
     inside = stairs.within(of.reach)
     ends = np.sort(np.stack([of.reach.lowest, of.reach.highest]) * inside.directions, axis=0)
     real = (inside.thresholds > ends[0]) & (inside.thresholds <= ends[1])
     real[1:] &= inside.thresholds[1:] != inside.thresholds[:-1]
     steps = int(real.sum())
-    found: set[tuple[int, int]] = set()
-    if not steps or not np.any(of.slack > 0):
-        return steps, ()
+    if not np.any(of.slack > 0):
+        return steps, (), False
     with np.errstate(all="ignore"):
         most = of.slack / np.abs(of.scales)
     radius = int(np.nanmax(np.where(np.isfinite(most), most, 0), initial=0)) + 2
-    for distance in range(radius):
-        for side in (inside.thresholds + distance, inside.thresholds - 1 - distance):
+    # A step just beyond what can be reached is crossed as well.
+    starts = np.concatenate([inside.thresholds, ends[:1], ends[1:] + 1])
+    asked = np.concatenate([real, np.ones_like(ends, bool)])
+    affordable = max(1, _MOST_TESTED // starts.size)
+    found: set[tuple[int, int]] = set()
+    for distance in range(min(radius, affordable)):
+        for side in (starts + distance, starts - 1 - distance):
             points = np.clip(side, ends[0], ends[1]) * inside.directions
-            moved = _moves(points, function, index, of) & real
+            moved = _moves(points, function, index, of) & asked
             found.update(
                 (int(channel), int(points[row, channel])) for row, channel in np.argwhere(moved)
             )
-    return steps, tuple(sorted(found))
+    return steps, tuple(sorted(found)), bool(found) and radius > affordable
 
 
 def _risks_of_table(

@@ -26,7 +26,7 @@ def _row(layer: Layer) -> dict[str, str]:
         "MACs": short(layer.macs),
         "accumulator": f"{layer.accumulator_bits} bit" if compiled else "",
         "results": f"{results} by {layer.tail.lower()}" if compiled else "",
-        "at risk": str(len(layer.risks)) if layer.risks else "",
+        "at risk": risks_of(layer),
         "kernel": layer.kernel,
         "time": "" if layer.seconds is None else duration(layer.seconds),
         "because": shown(layer.reason),
@@ -36,6 +36,11 @@ def _row(layer: Layer) -> dict[str, str]:
 def class_of(layer: Layer) -> str:
     """What is promised of it."""
     return "float" if layer.guarantee is None else layer.guarantee.value
+
+
+def risks_of(layer: Layer) -> str:
+    """How many accumulators are at risk; "1000+" where not all have been looked at."""
+    return f"{len(layer.risks)}{'+' if layer.more_risks else ''}" if layer.risks else ""
 
 
 def short(count: int) -> str:

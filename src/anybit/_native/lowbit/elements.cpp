@@ -66,7 +66,8 @@ void correct(const Levels& levels, const float* x, std::int64_t n, std::uint8_t*
   const Guess<false> index(levels);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int32_t first = index(x[i]);
-    const std::int32_t below = x[i] >= thresholds[first] ? 0 : 1;
+    // NaN is below nothing: an index that is one, whoever looks for NaN later.
+    const std::int32_t below = x[i] < thresholds[first] ? 1 : 0;
     const std::int32_t above = x[i] >= thresholds[first + 1] ? 1 : 0;
     to[i] = static_cast<std::uint8_t>(first - below + above);
   }

@@ -21,6 +21,9 @@ template <class... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
 };
+// Clang before 17 does not deduce this by itself.
+template <class... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 // What the readers of a tensor, and gathers that fill it, say of its coding.
 struct Votes {

@@ -80,7 +80,7 @@ class Reader {
   template <class Record>
     requires requires { Record::name; }
   void read(Record& record) {
-    record.visit([this](std::string_view, auto& field) { read(field); });
+    record.visit([this](std::string_view, auto& field) { this->read(field); });
   }
 
   const Encoded& encoded_;

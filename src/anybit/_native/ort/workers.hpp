@@ -60,7 +60,7 @@ class SessionWorkers final : public Workers {
       seen[static_cast<std::size_t>(part)] = std::this_thread::get_id();
     });
     std::ranges::sort(seen);
-    return static_cast<int>(std::ranges::unique(seen).begin() - seen.begin());
+    return static_cast<int>(std::unique(seen.begin(), seen.end()) - seen.begin());
   }
 
  private:

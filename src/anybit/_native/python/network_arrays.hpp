@@ -146,13 +146,16 @@ class NetworkArrays {
         from_(inputs_.size()),
         to_(outputs_.size()) {
     const bool list = PyList_Check(given.ptr()) != 0 || PyTuple_Check(given.ptr()) != 0;
-    const Py_ssize_t count = list ? PySequence_Fast_GET_SIZE(given.ptr()) : -1;
+    // Reading an array may run code of the caller, which must not change what is read.
+    nb::object arrays;
+    if (list) arrays = object_from([&] { return PySequence_Tuple(given.ptr()); });
+    const Py_ssize_t count = list ? PyTuple_GET_SIZE(arrays.ptr()) : -1;
     if (count != static_cast<Py_ssize_t>(inputs_.size()))
       throw Error(Error::Kind::value, "inputs must be a list of " + std::to_string(inputs_.size()) +
                                           " arrays, got " +
                                           (list ? std::to_string(count) : repr_of(given)));
     for (std::size_t i = 0; i < inputs_.size(); ++i)
-      from_[i] = inputs_[i].read(PySequence_Fast_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)),
+      from_[i] = inputs_[i].read(PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i)),
                                  network.inputs()[i], rows_);
     for (std::size_t i = 0; i < outputs_.size(); ++i)
       to_[i] = outputs_[i].make(network.outputs()[i], rows_, dtype);

@@ -87,6 +87,9 @@ struct Walk {
   }
 };
 
+// What was stored before is in memory now: GCC does not know that instructions of tiles read it.
+void settle_memory() { asm volatile("" ::: "memory"); }
+
 void configure() {
   struct {
     std::uint8_t palette = 1, start = 0, reserved[14] = {};
@@ -95,6 +98,7 @@ void configure() {
   } shapes;
   static_assert(sizeof shapes == 64);
   for (int i = 0; i < 8; ++i) shapes.bytes[i] = tile_width, shapes.rows[i] = tile_rows;
+  settle_memory();
   _tile_loadconfig(&shapes);
 }
 
@@ -103,6 +107,7 @@ template <int halves, int panels>
 void multiply(const Walk& walk, const Rows* rows, const std::byte* b, std::ptrdiff_t panel,
               std::int32_t* out) {
   const SumBlock& at = walk.at;
+  settle_memory();
   _tile_zero(0);
   if constexpr (panels > 1) _tile_zero(1);
   if constexpr (halves > 1) _tile_zero(2);
