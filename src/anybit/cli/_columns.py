@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -37,3 +38,19 @@ def spared(
             break
         rows = [{heading: row[heading] for heading in row if heading != column} for row in rows]
     return rows
+
+
+def headed(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Table:
+    """A table with the columns of these rows, and no row yet.
+
+    Where the terminal is narrow, names go over several lines; all else stays on one.
+    """
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in rows[0]:
+        if heading in names:
+            longest = max(len(row[heading]) for row in rows)
+            table.add_column(heading, overflow="fold", min_width=min(longest, NARROWEST_NAME))
+        else:
+            right = heading in numbers
+            table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    return table

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from anybit.cli._columns import NARROWEST_NAME, spared
+from anybit.cli._columns import headed, spared
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, write_text
 from anybit.cli._inputs import Ranges, gather_inputs
@@ -124,14 +123,7 @@ _STYLES = {"exact": "green", "rounds": "yellow", "float": "dim"}
 
 
 def _table(rows: list[dict[str, str]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in rows[0]:
-        if heading in _NAMES:
-            longest = max(len(row[heading]) for row in rows)
-            table.add_column(heading, overflow="fold", min_width=min(longest, NARROWEST_NAME))
-        else:
-            right = heading in wording.NUMBERS
-            table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    table = headed(rows, _NAMES, wording.NUMBERS)
     for index, row in enumerate(rows):
         last = index == len(rows) - 1 and row["layer"].split()[-1].startswith("layer")
         if last:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from anybit.cli._columns import NARROWEST_NAME, spared
+from anybit.cli._columns import headed, spared
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, file_size
 from anybit.cli._inputs import Ranges
@@ -109,14 +108,7 @@ def _show(compiled: Compiled, model: Path, output: Path) -> None:
 
 
 def _table(rows: list[dict[str, str]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in rows[0]:
-        if heading in _NAMES:
-            longest = max(len(row[heading]) for row in rows)
-            table.add_column(heading, overflow="fold", min_width=min(longest, NARROWEST_NAME))
-        else:
-            right = heading in wording.NUMBERS
-            table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    table = headed(rows, _NAMES, wording.NUMBERS)
     for row in rows:
         cells = {heading: Text(text) for heading, text in row.items()}
         cells["class"].stylize(_STYLES.get(row["class"], "dim"))

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from anybit.cli._arrays import read_arrays
-from anybit.cli._columns import NARROWEST_NAME, spared
+from anybit.cli._columns import headed, spared
 from anybit.cli._console import percentage, stdout
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
 from anybit.cli._report import Json, check_reports, write_reports
@@ -144,15 +143,7 @@ def show(found: Difference, show_all: bool) -> None:
 
 
 def _table(rows: list[dict[str, str]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in rows[0]:
-        # Where the terminal is narrow, names go over several lines, numbers do not.
-        if heading in _NAMES:
-            longest = max(len(row[heading]) for row in rows)
-            table.add_column(heading, overflow="fold", min_width=min(longest, NARROWEST_NAME))
-        else:
-            numbers = heading in wording.NUMBERS
-            table.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
+    table = headed(rows, _NAMES, wording.NUMBERS)
     for row in rows:
         table.add_row(*map(Text, row.values()))
     return table
