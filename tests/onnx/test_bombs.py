@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that ask for much get an answer: in bounded time and memory, and from every command."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import fuzz_bombs
+import numpy as np
 import pytest
 from bombs import BOMBS, CHAINS
 
@@ -23,6 +28,16 @@ def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="True"):
         fuzz_bombs.main()
     assert "ended with 1: KeyError" in _unpatched("no such bomb")
+
+
+def test_memory_of_the_parent_does_not_count() -> None:
+    kept = np.ones(fuzz_bombs.CHAIN_MEMORY // 8 + 2**24)
+    command = "import fuzz_bombs; print(fuzz_bombs.most_resident())"
+    programs = Path(fuzz_bombs.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=programs, capture_output=True, text=True, check=True
+    )
+    assert 2**20 < int(done.stdout) < kept.nbytes // 2
 
 
 def test_quadratic_time_is_a_fault() -> None:
