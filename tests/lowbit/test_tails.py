@@ -10,7 +10,7 @@ from anybit.lowbit.functions import Function
 from anybit.lowbit.reference import _after
 from anybit.lowbit.staircases import Range
 from anybit.lowbit.tails import Sum, tabled
-from anybit.lowbit.thresholds import quantized
+from anybit.lowbit.thresholds import highest_index, quantized
 from anybit.lowbit.uncovered import Uncovered
 
 STEP = np.float32(0.25)
@@ -180,3 +180,28 @@ def test_nan_has_the_index_that_the_function_gives_it():
     found = quantized(sign, lambda values: (values > 0).astype(np.int64), 2, 1)
     assert found["thresholds"].tolist() == [0.0]
     assert found["nan"] == 0
+
+
+def test_a_false_promise_of_order_among_floats_is_found_out():
+    """Both where it bends far from every step, and where it does beside one."""
+
+    def bent(y):
+        there = (y > 3) & (y < 3.5)
+        return np.where(there, 0, np.clip(np.rint(y / STEP), 0, 3) * STEP).astype(np.float32)
+
+    def hole(y):
+        up = np.where(y >= STEP, STEP, 0)
+        return np.where(y == np.nextafter(STEP, np.float32(1)), 0, up).astype(np.float32)
+
+    for function, levels in ((bent, 4), (hole, 2)):
+        promised = Function().then(function, monotone=True, uniform=True)
+        with pytest.raises(Uncovered, match="neither rises nor falls"):
+            quantized(promised, index_from(0), levels, 1)
+
+
+def test_the_index_of_nan_is_among_those_that_are_taken():
+    def sign(y):
+        return np.where(np.isnan(y), 3, np.where(y < 0, 0, 1)).astype(np.float32) * STEP
+
+    promised = Function().then(sign, monotone=True, uniform=True)
+    assert highest_index(promised, index_from(0), 1) == 3

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Float results of a region: the arithmetic behind a sum, replayed operation by operation.
 
-A replay is a guess that is tried out. It counts if it gives the bits of the evaluated nodes on
-every accumulator, or, where these are too many, on a dense sample with both ends.
+A replay counts as the graph where IEEE 754 leaves nothing open: its steps are the operations of the
+nodes, in their order and on their constants, and every number on the way is finite. A mean or a
+batch normalization is no single operation: its replay is a guess, which counts if it gives the bits
+of the evaluated nodes on every accumulator that there can be.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +16,21 @@ from anybit.lowbit import program as p
 from anybit.lowbit.functions import AddConstant, Function, Mean, Nodes, Part
 from anybit.lowbit.parts import Codes, SumRoot
 from anybit.lowbit.reference import result_of
+from anybit.lowbit.staircases import Range
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.passes.batch_norm_to_affine import affine_of, parameters_of
 from anybit.onnx.quantizers.quantizer import inputs_of
 
-_MOST_POINTS = 2**21
+_MOST_EVALUATIONS = 2**24
+"""So many results of a guess are compared, in all channels together."""
+
+_SAMPLES = 2**17
+_FEWEST_SAMPLES = 64
+_BLOCK = 2**20
 
 
 def arithmetic_of(function: Function, root: SumRoot) -> p.Arithmetic | None:
-    """The tail that gives a float function of a sum; None if no replay is known, or it differs."""
+    """The tail that gives a float function of a sum; None if no replay is known to."""
     steps: list[p.Step] = []
     for part in function.parts:
         found = _of_part(part, len(root.weights))
@@ -30,9 +38,51 @@ def arithmetic_of(function: Function, root: SumRoot) -> p.Arithmetic | None:
             return None
         steps += found
     tail = p.Arithmetic(root.sum.scales, tuple(map(_narrowed, steps)))
-    points = _points(root)
-    wanted, got = function(root.sum.values(points)), result_of(tail, points)
-    return tail if np.array_equal(wanted, got, equal_nan=True) else None
+    reach = root.sum.reach
+    count, channels = reach.longest, reach.lowest.size
+    if all(map(_is_settled, function.parts)) and _stays_finite(tail, reach):
+        # A proof is right, what is written here need not be: a sample is compared all the same.
+        count = min(count, max(_SAMPLES // channels, _FEWEST_SAMPLES))
+    elif count * channels > _MOST_EVALUATIONS:
+        return None
+    for points in _blocks(reach, count):
+        wanted, got = function(root.sum.values(points)), result_of(tail, points)
+        if not np.array_equal(wanted, got, equal_nan=True):
+            return None
+    return tail
+
+
+def _is_settled(part: Part) -> bool:
+    """Whether each step of a part is one operation that IEEE 754 has."""
+    match part:
+        case AddConstant():
+            return True
+        case Mean():
+            return part.is_sum
+        case Nodes():
+            return all(node.op_type in _RULES for node in part.nodes)
+    return False
+
+
+def _stays_finite(tail: p.Arithmetic, reach: Range) -> bool:
+    """Whether there is neither NaN nor infinity between the steps.
+
+    Every step rises or falls in what it is given, so that the ends tell for what lies between them.
+    """
+    ends = np.stack([reach.lowest, reach.highest])
+    return all(
+        bool(np.isfinite(result_of(p.Arithmetic(tail.scales, tail.steps[:count]), ends)).all())
+        for count in range(len(tail.steps) + 1)
+    )
+
+
+def _blocks(reach: Range, count: int) -> Iterator[Array]:
+    """So many accumulators of each channel, both ends among them, points x channels by blocks."""
+    length = reach.highest - reach.lowest
+    each = max(1, _BLOCK // reach.lowest.size)
+    for first in range(0, count, each):
+        at = np.arange(first, min(first + each, count))[:, None]
+        yield reach.lowest + length * at // max(count - 1, 1)
 
 
 def guessed(function: Function, root: SumRoot, codes: Codes) -> p.Affine | None:
@@ -100,16 +150,6 @@ def _of_nodes(part: Nodes, channels: int, *, quantizers: bool) -> list[p.Step] |
     return steps
 
 
-def _points(root: SumRoot) -> Array:
-    """Accumulators to try, points x channels."""
-    reach = root.sum.reach
-    count = min(reach.longest, max(_MOST_POINTS // reach.lowest.size, 64))
-    share = np.linspace(0, 1, count)[:, None]
-    return np.asarray(
-        reach.lowest + np.rint(share * (reach.highest - reach.lowest)).astype(np.int64)
-    )
-
-
 def _narrowed(step: p.Step) -> p.Step:
     """With one operand where all channels have the same."""
     bits = step.operands.view(np.uint32)
@@ -127,14 +167,19 @@ def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
             return None
         factor, offset = affine_of(node, *parameters)
         return [p.Step(p.Operation.MULTIPLY, factor), p.Step(p.Operation.ADD, offset)]
-    operands = [None if value is x else _operand(value, channels) for value in node.inputs]
     rule = _RULES.get(node.op_type)
-    return None if rule is None else rule(operands)
+    others = [value for value in node.inputs if value is not None and value is not x]
+    operands = {value: _operand(value, channels) for value in others}
+    # Once more as an operand, x is no constant; attributes have been inputs in other versions.
+    twice = node.inputs.count(x) > 1 or (node.attributes and node.op_type != "Dropout")
+    if rule is None or twice or any(operand is None for operand in operands.values()):
+        return None
+    return rule([None if value is None else operands.get(value) for value in node.inputs])
 
 
-def _operand(value: ir.Value | None, channels: int) -> Array | None:
+def _operand(value: ir.Value, channels: int) -> Array | None:
     """A constant as one number per channel, or as one."""
-    if value is None or not is_constant(value):
+    if not is_constant(value):
         return None
     array = array_of(value)
     if array.dtype != np.float32 or array.size not in (1, channels):
@@ -154,8 +199,10 @@ def _binary(operation: p.Operation, swapped: p.Operation) -> Callable[..., list[
     return rule
 
 
-def _clip(operands: Sequence[Array | None]) -> list[p.Step]:
+def _clip(operands: Sequence[Array | None]) -> list[p.Step] | None:
     operations = (p.Operation.MAXIMUM, p.Operation.MINIMUM)
+    if operands[0] is not None:
+        return None
     return list(_given(operations, operands[1:]))
 
 

@@ -7,7 +7,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.constants import Array
+
+_SAMPLES = 2**17
+_FEWEST_SAMPLES = 128
+_NEIGHBOURS = range(-2, 3)
 
 Indices: TypeAlias = Callable[[Array], Array]
 """From int64, points x channels, to the index of each."""
@@ -74,6 +79,25 @@ def bisected(indices: Indices, levels: int, reach: Range) -> Staircase:
         below = np.where(reached, below, middle)
     thresholds = np.where(start >= wanted, lowest, np.where(end >= wanted, above, highest + 1))
     return Staircase(directions, thresholds)
+
+
+def check(stairs: Staircase, indices: Indices, reach: Range) -> None:
+    """That a function is what its operators say of it, where that is seen at little cost.
+
+    Looked at are points all over the range and those around every step.
+
+    Raises:
+        Uncovered: It rises and falls.
+    """
+    count = max(_FEWEST_SAMPLES, _SAMPLES // reach.lowest.size)
+    spread = reach.lowest + (reach.highest - reach.lowest) * np.arange(count)[:, None] // (
+        count - 1
+    )
+    near = [stairs.thresholds * stairs.directions + distance for distance in _NEIGHBOURS]
+    for points in (spread, *near):
+        inside = np.clip(points, reach.lowest, reach.highest)
+        if not np.array_equal(stairs(inside), indices(inside)):
+            raise Uncovered("it neither rises nor falls, although its operators do")
 
 
 def read_off(table: Array, levels: int, reach: Range) -> Staircase | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from anybit.lowbit import program as p
 from anybit.lowbit.functions import Function
-from anybit.lowbit.staircases import Range, Staircase, bisected, read_off
+from anybit.lowbit.staircases import Range, Staircase, bisected, check, read_off
 from anybit.lowbit.strips import affine_of
 from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.constants import Array
@@ -33,8 +33,6 @@ _MOST_TESTED = 2**24
 _FEW_LEVELS = 4
 _SEVERAL_LEVELS = 16
 _WIDE = 2**22
-_SAMPLES = 2**17
-_FEWEST_SAMPLES = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +88,7 @@ def tabled(
 
     if function.monotone:
         stairs, far = _bisected(indices, levels, of.reach)
-        _check(stairs, indices, of.reach)
+        check(stairs, indices, of.reach)
         tail = _of_stairs(stairs, far, levels, of.reach, guess)
         return Tabled(tail, *_risks_of_stairs(stairs, function, index, of))
     if of.reach.longest * of.scales.size > _MOST_EVALUATIONS:
@@ -106,15 +104,6 @@ def tabled(
         raise Uncovered("what follows it rises and falls, and its table would be too large")
     first = of.reach.lowest.astype(np.int32)
     return Tabled(p.Table(first, table.T.astype(np.uint8).ravel()), *risks)
-
-
-def _check(stairs: Staircase, indices: Callable[[Array], Array], reach: Range) -> None:
-    """That the function is what its operators say of it, where that is seen at little cost."""
-    count = max(_FEWEST_SAMPLES, _SAMPLES // reach.lowest.size)
-    share = np.linspace(0, 1, count)[:, None]
-    points = reach.lowest + np.rint(share * (reach.highest - reach.lowest)).astype(np.int64)
-    if not np.array_equal(stairs(points), indices(points)):
-        raise Uncovered("what follows it neither rises nor falls, although its operators do")
 
 
 def _of_stairs(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from anybit.lowbit.functions import Function
-from anybit.lowbit.staircases import Range, bisected
+from anybit.lowbit.staircases import Range, bisected, check
 from anybit.lowbit.tails import Index
 from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.constants import Array
@@ -40,6 +40,7 @@ def quantized(function: Function, index: Index, levels: int, channels: int) -> d
 
     finite = Range(np.full(channels, -_LARGEST), np.full(channels, _LARGEST))
     stairs = bisected(indices, levels, finite)
+    check(stairs, indices, finite)
     # Infinities do what the largest numbers do, or the graph has no value for them.
     ends = np.broadcast_to(np.array([[-_INFINITY], [_INFINITY]]), (2, channels))
     beyond = indices(ends)
@@ -64,9 +65,10 @@ def quantized(function: Function, index: Index, levels: int, channels: int) -> d
 
 
 def highest_index(function: Function, index: Index, channels: int) -> int:
-    """The largest index that a function which rises or falls everywhere takes."""
+    """The largest index that a function which rises or falls everywhere takes, that of NaN too."""
     ends = np.broadcast_to(np.array([[-_LARGEST], [_LARGEST]]), (2, channels))
-    return int(index(function(float_of(ends))).max())
+    finite = int(index(function(float_of(ends))).max())
+    return max(finite, _of_nan(function, index, channels))
 
 
 def _of_nan(function: Function, index: Callable[[Array], Array], channels: int) -> int:

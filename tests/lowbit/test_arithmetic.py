@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float results of a sum are replayed only where every accumulator has been settled."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from anybit.lowbit import arithmetic
+from anybit.lowbit.arithmetic import arithmetic_of
+from anybit.lowbit.functions import AddConstant, Function, Mean, Nodes
+from anybit.lowbit.staircases import Range
+from anybit.lowbit.tails import Sum
+
+
+class Off(Mean):
+    """A mean of two that is off by a rounding at one number."""
+
+    at = np.float32(0)
+
+    def __call__(self, elements):
+        halves = elements / np.float32(2)
+        return np.where(elements == self.at, np.nextafter(halves, np.float32(9)), halves)
+
+
+def root(low, high, channels=1, scale=1.0):
+    reach = Range(np.full(channels, low), np.full(channels, high))
+    of = Sum(np.full(channels, scale, np.float32), reach, np.zeros(channels))
+    return SimpleNamespace(weights=np.zeros((channels, 1)), sum=of)
+
+
+def mean(at):
+    nodes = SimpleNamespace(window=(2,), nodes=(SimpleNamespace(op_type="ReduceMean"),))
+    part = type("OffThere", (Off,), {"at": np.float32(at)})(nodes)
+    return Function().then(part, monotone=True, uniform=True)
+
+
+def chain(*lines, channels=1):
+    """The nodes of a graph from x to y as a function."""
+    body = "\n".join(lines)
+    model = ir.from_onnx_text(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[n, {channels}] x) => '
+        f"(float[n, {channels}] y) <float c = {{0.1}}, float big = {{3e38}}, float none = {{0.0}}>"
+        f"{{ {body} }}"
+    )
+    x, y = model.graph.inputs[0], model.graph.outputs[0]
+    part = Nodes(model, tuple(model.graph), (x,), y, 2, 1)
+    return Function().then(part, monotone=True, uniform=True)
+
+
+@pytest.mark.parametrize("at", [-30_000, 1235, 49_998])
+def test_one_accumulator_that_differs_is_found(at):
+    """Wherever it lies: what is no single operation of IEEE 754 is evaluated on all of them."""
+    of = root(-50_000, 50_000, channels=64)
+    assert arithmetic_of(mean(2_000_000), of) is not None
+    assert arithmetic_of(mean(at), of) is None
+
+
+def test_too_many_accumulators_are_not_believed(monkeypatch):
+    monkeypatch.setattr(arithmetic, "_MOST_EVALUATIONS", 1000)
+    assert arithmetic_of(mean(2_000_000), root(-400, 400)) is not None
+    assert arithmetic_of(mean(2_000_000), root(-600, 600)) is None
+
+
+def test_single_operations_need_no_look_at_every_accumulator(monkeypatch):
+    monkeypatch.setattr(arithmetic, "_MOST_EVALUATIONS", 1000)
+    function = chain("a = Mul(x, c)", "b = Sub(c, a)", "y = Clip(b, none, big)")
+    assert len(arithmetic_of(function, root(-(2**28), 2**28)).steps) == 4
+    biased = Function().then(AddConstant(np.float32([0.25])), monotone=True, uniform=False)
+    assert len(arithmetic_of(biased, root(-(2**28), 2**28)).steps) == 1
+
+
+def test_infinities_on_the_way_settle_nothing(monkeypatch):
+    """What Relu makes of NaN, say, is not the same everywhere."""
+    monkeypatch.setattr(arithmetic, "_MOST_EVALUATIONS", 1000)
+    function = chain("a = Mul(x, big)", "b = Mul(a, none)", "y = Relu(b)")
+    assert arithmetic_of(function, root(-(2**28), 2**28)) is None
+    assert arithmetic_of(function, root(0, 0)) is not None
+
+
+def test_a_bound_that_is_computed_is_no_constant():
+    function = chain("a = Neg(x)", "y = Clip(x, a)")
+    assert arithmetic_of(function, root(0, 100)) is None
