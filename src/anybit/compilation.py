@@ -42,17 +42,17 @@ class Compiled(Model):
         self.model = model
         self.report = report
         single = isinstance(engine, NetworkEngine) and len(self.inputs) == len(self.outputs) == 1
-        self._direct = engine.network.run if single else None  # type: ignore[attr-defined]
+        self._direct = engine.network.run_array if single else None  # type: ignore[attr-defined]
         self._result = self.outputs[0].name
 
     def run(
         self, inputs: Feeds, *, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, Array]:
         """As `Model.run`; a network that is integer from input to output takes any rows at once."""
-        if self._direct is not None and type(inputs) is np.ndarray:
+        if self._direct is not None:
             # The usual call of a small network takes less time than a closer look at its input.
             try:
-                return {self._result: self._direct((inputs,))[0]}
+                return {self._result: self._direct(inputs)}
             except (TypeError, ValueError):
                 pass
         return super().run(inputs, progress=progress)

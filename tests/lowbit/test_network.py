@@ -164,6 +164,54 @@ def test_inputs_that_do_not_fit(inputs, message):
         Network(layers(64, 1)).run(inputs)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 33])
+def test_many_weights_are_read_in_both_directions(rows):
+    """Every other call begins with the last ones, whole pieces or not."""
+    program = layers(1100, 1)
+    x = np.random.default_rng(1).normal(0, 2, (rows, 1100)).astype(np.float32)
+    network, expected = Network(program), reference.run(program, [x])
+    before = _core.num_threads()
+    try:
+        for threads in (1, 1, 1, 2, 2, 2):
+            _core.set_num_threads(threads)
+            same(network.run([x]), expected)
+    finally:
+        _core.set_num_threads(before)
+
+
+def test_the_only_array_of_a_call():
+    program = layers(64, 1)
+    network = Network(program)
+    x = np.random.default_rng(1).normal(0, 2, (64, 10)).astype(np.float32)
+    for each in (x.T, np.ascontiguousarray(x.T), x.T.astype(">f4"), x.T[:0]):
+        given, (expected,) = network.run_array(each), reference.run(program, [each])
+        np.testing.assert_array_equal(given, expected, strict=True)
+        assert given.flags.owndata
+        assert given.flags.writeable
+    # A dtype of its own, and memory at any address.
+    tagged = np.dtype("f4", metadata={"of": "somebody"})
+    shifted = np.frombuffer(b"_" + x.T.tobytes(), np.uint8)[1:].view(np.float32).reshape(10, 64)
+    for each in (x.T.astype(tagged), shifted):
+        same([network.run_array(each)], reference.run(program, [x.T]))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        ([np.zeros((1, 64), np.float32)], "the only array"),
+        (np.zeros((1, 64), np.float32).data, "the only array"),
+        (np.zeros((1, 64)), "must be float32, got float64"),
+        (np.zeros((1, 63), np.float32), r"shape \(n, 64\), got \(1, 63\)"),
+        (np.zeros((64), np.float32), r"shape \(n, 64\), got \(64\)"),
+        (np.float32(1), "the only array"),
+        (np.array(1, np.float32), r"shape \(n, 64\), got \(\)"),
+    ],
+)
+def test_no_array_of_a_call(array, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        Network(layers(64, 1)).run_array(array)
+
+
 def test_nan_is_refused_or_has_an_index():
     program = layers(64, 1)
     quantize = program.instructions[0]

@@ -35,6 +35,13 @@ class Network:
         Raises:
             ValueError: An input has another shape, or NaN that an instruction refuses.
         """
+        self.run_array = self._native.run_array
+        """The only output for the only input, which is an array and not a list.
+
+        Raises:
+            TypeError: It is no array of floats, or there is more than one of either.
+            ValueError: As for `run`.
+        """
 
     def run_timed(self, inputs: Sequence[Floats]) -> tuple[list[Floats], list[float]]:
         """The outputs, and the seconds that each instruction took in one thread."""

@@ -78,24 +78,17 @@ void free_aligned(std::byte* memory) { ::operator delete[](memory, std::align_va
 class Network::Scratch {
  public:
   explicit Scratch(const Network& network) : network_(network) {
-    {
-      const std::lock_guard lock(network.mutex_);
-      if (!network.free_.empty()) {
-        memory_ = network.free_.back();
-        network.free_.pop_back();
-        return;
-      }
-    }
+    for (auto& spare : network.spare_)
+      if ((memory_ = spare.exchange(nullptr, std::memory_order_acquire)) != nullptr) return;
     const auto size = static_cast<std::size_t>(network.memory() + slack);
     memory_ = static_cast<std::byte*>(::operator new[](size, std::align_val_t{alignment}));
   }
   ~Scratch() {
-    const std::lock_guard lock(network_.mutex_);
-    try {
-      network_.free_.push_back(memory_);
-    } catch (const std::bad_alloc&) {
-      free_aligned(memory_);
+    for (auto& spare : network_.spare_) {
+      std::byte* none = nullptr;
+      if (spare.compare_exchange_strong(none, memory_, std::memory_order_release)) return;
     }
+    free_aligned(memory_);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -104,17 +97,18 @@ class Network::Scratch {
 
  private:
   const Network& network_;
-  std::byte* memory_;
+  std::byte* memory_ = nullptr;
 };
 
 struct Network::Call {
   const float* const* inputs;
   float* const* outputs;
   std::int64_t rows;
+  bool backwards;
   mutable std::atomic<bool> refused_nan{false};
 
   Memory memory(const Scratch& scratch, std::int64_t first_row) const {
-    return {scratch.memory(), inputs, outputs, first_row, &refused_nan};
+    return {scratch.memory(), inputs, outputs, first_row, backwards, &refused_nan};
   }
   void finish() const {
     if (refused_nan.load(std::memory_order_relaxed))
@@ -139,12 +133,19 @@ Network::Network(const Encoded& encoded) {
 }
 
 Network::~Network() {
-  for (std::byte* memory : free_) free_aligned(memory);
+  for (auto& spare : spare_) free_aligned(spare);
+}
+
+// Whether the call is every other one. Calls beside each other may get the same answer.
+bool Network::turned() const {
+  const bool before = turned_.load(std::memory_order_relaxed);
+  turned_.store(!before, std::memory_order_relaxed);
+  return before;
 }
 
 void Network::run(const float* const* inputs, float* const* outputs, std::int64_t rows,
                   const Workers& workers) const {
-  const Call call{inputs, outputs, rows};
+  const Call call{inputs, outputs, rows, turned()};
   const int threads = nanoseconds(rows) < serial_nanoseconds
                           ? 1
                           : std::min(workers.threads(), Workers::most_pieces);
@@ -200,7 +201,7 @@ void Network::run_in_stages(const Call& call, const Workers& workers, int thread
 void Network::run_timed(const float* const* inputs, float* const* outputs, std::int64_t rows,
                         double* seconds) const {
   using Clock = std::chrono::steady_clock;
-  const Call call{inputs, outputs, rows};
+  const Call call{inputs, outputs, rows, turned()};
   const Scratch scratch(*this);
   for (std::int64_t row = 0; row < rows; row += plan_->rows) {
     const Memory memory = call.memory(scratch, row);

@@ -2,8 +2,9 @@
 // A program, verified and planned: what it takes to run is made once, here.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,7 @@ class Network {
   class Scratch;
   struct Call;
 
+  bool turned() const;
   void run_rows(const Call& call, std::int64_t first, std::int64_t last) const;
   void run_in_rows(const Call& call, const Workers& workers, int threads) const;
   void run_in_stages(const Call& call, const Workers& workers, int threads) const;
@@ -65,8 +67,8 @@ class Network {
   std::unique_ptr<Plan> plan_;
   Stages stages_;
   std::int64_t nanoseconds_per_row_ = 0;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::byte*> free_;  // memory of runs that are over
+  mutable std::atomic<bool> turned_{false};
+  mutable std::array<std::atomic<std::byte*>, 16> spare_{};  // memory of runs that are over
 };
 
 }  // namespace anybit::lowbit

@@ -22,19 +22,34 @@ class ProductStage final : public Stage {
   }
 
   void run(const Memory& memory, const Part& part) const override {
-    const std::byte* const from = source->row(memory, 0);
-    if (target != nullptr) {
-      start_rows(*target, memory, part);
-      return product_.run(from, target->row(memory, 0), part);
+    if (target != nullptr) start_rows(*target, memory, part);
+    const std::int64_t pixels =
+        (part.last_row - part.first_row) * (part.last_line - part.first_line) * width_;
+    if (!memory.backwards || !many_weights_ || pixels > few_pixels) return run_some(memory, part);
+    for (Part some = part; some.last_channel > part.first_channel;
+         some.last_channel = some.first_channel) {
+      some.first_channel =
+          std::max(part.first_channel, (some.last_channel - 1) / turn_channels * turn_channels);
+      run_some(memory, some);
     }
-    float* const output = memory.outputs[port_.index];
-    product_.run(from, output + memory.first_row * port_.strides.row, part);
   }
 
   std::string kernel() const override { return std::string(product_.kernel()); }
   std::int64_t bytes() const override { return product_.bytes(); }
 
  private:
+  // Weights that do not fit into the caches are read once by few pixels. Every other call begins
+  // with those that the one before has read last: they are still near.
+  static constexpr std::int64_t turn_bytes = 512 * 1024, turn_channels = 4 * channel_grain;
+  static constexpr std::int64_t few_pixels = 32;
+
+  void run_some(const Memory& memory, const Part& part) const {
+    const std::byte* const from = source->row(memory, 0);
+    if (target != nullptr) return product_.run(from, target->row(memory, 0), part);
+    float* const output = memory.outputs[port_.index];
+    product_.run(from, output + memory.first_row * port_.strides.row, part);
+  }
+
   void describe(const ProductTask& task, const Place& from) {
     name = Product::name;
     source = &from;
@@ -44,10 +59,14 @@ class ProductStage final : public Stage {
     elements = task.target.elements();
     channels_of_sum = task.source.channels / task.product->groups;
     multiplications = product_.multiplications();
+    width_ = task.target.width;
+    many_weights_ = product_.bytes() > turn_bytes;
   }
 
   const PortPlace port_{};
   const PackedProduct product_;
+  std::int64_t width_ = 1;
+  bool many_weights_ = false;
 };
 
 }  // namespace

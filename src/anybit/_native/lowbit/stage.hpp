@@ -19,6 +19,7 @@ struct Memory {
   const float* const* inputs = nullptr;
   float* const* outputs = nullptr;
   std::int64_t first_row = 0;  // of the inputs and outputs
+  bool backwards = false;      // many weights are read from the last to the first
   std::atomic<bool>* refused_nan = nullptr;
 };
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "_native/threads/pool.hpp"
@@ -18,7 +19,7 @@ using lowbit::Network;
 struct NetworkObject {
   PyObject head;
   const Network* network;
-  PyObject* float32;  // the dtype of arrays that are made
+  const NDArrays* arrays;
 };
 
 NetworkObject& of(PyObject* object) { return *reinterpret_cast<NetworkObject*>(object); }
@@ -28,21 +29,46 @@ std::int64_t worth(const Network& network, std::int64_t rows) {
   return network.nanoseconds(rows) / 2;
 }
 
+// The inputs of a call: reading one may run code of the caller, which must not change the list.
+nb::object tuple_of(const Network& network, nb::handle inputs) {
+  if (PyList_Check(inputs.ptr()) == 0 && PyTuple_Check(inputs.ptr()) == 0)
+    refuse_inputs(network, repr_of(inputs));
+  return object_from([&] { return PySequence_Tuple(inputs.ptr()); });
+}
+
+std::span<PyObject* const> items_of(const nb::object& tuple) {
+  return {reinterpret_cast<PyTupleObject*>(tuple.ptr())->ob_item,
+          static_cast<std::size_t>(PyTuple_GET_SIZE(tuple.ptr()))};
+}
+
+void run_on(const Network& network, NetworkArrays& arrays) {
+  const WithoutGil unlocked(worth(network, arrays.rows()));
+  network.run(arrays.inputs(), arrays.outputs(), arrays.rows(), pool());
+}
+
 PyObject* run(PyObject* self, PyObject* inputs) {
   return raising([&] {
-    NetworkArrays arrays(*of(self).network, of(self).float32, inputs);
-    const Network& network = *of(self).network;
-    {
-      const WithoutGil unlocked(worth(network, arrays.rows()));
-      network.run(arrays.inputs(), arrays.outputs(), arrays.rows(), pool());
-    }
+    const nb::object tuple = tuple_of(*of(self).network, inputs);
+    NetworkArrays arrays(*of(self).network, of(self).arrays, items_of(tuple));
+    run_on(*of(self).network, arrays);
     return arrays.results().release().ptr();
+  });
+}
+
+PyObject* run_array(PyObject* self, PyObject* input) {
+  return raising([&] {
+    if (!is_ndarray(input) || of(self).network->outputs().size() != 1)
+      throw Error(Error::Kind::type, "run_array takes the only array and gives the only one");
+    NetworkArrays arrays(*of(self).network, of(self).arrays, {&input, 1});
+    run_on(*of(self).network, arrays);
+    return arrays.result(0).release().ptr();
   });
 }
 
 PyObject* run_timed(PyObject* self, PyObject* inputs) {
   return raising([&] {
-    NetworkArrays arrays(*of(self).network, of(self).float32, inputs);
+    const nb::object tuple = tuple_of(*of(self).network, inputs);
+    NetworkArrays arrays(*of(self).network, of(self).arrays, items_of(tuple));
     const Network& network = *of(self).network;
     std::vector<double> seconds(network.report().size());
     {
@@ -90,11 +116,10 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
                                   buffers[2].elements<std::int32_t>(ElementType::int32, "integers"),
                                   buffers[3].elements<float>(ElementType::float32, "floats")};
     auto network = std::make_unique<Network>(encoded);
-    const nb::object numpy = object_from([] { return PyImport_ImportModule("numpy"); });
-    nb::object dtype = called(attribute_of(numpy, "dtype"), python_text("float32"));
+    const NDArrays* const arrays = NDArrays::get();
     nb::object object = object_from([&] { return type->tp_alloc(type, 0); });
     of(object.ptr()).network = network.release();
-    of(object.ptr()).float32 = dtype.release().ptr();
+    of(object.ptr()).arrays = arrays;
     return object.release().ptr();
   });
 }
@@ -102,13 +127,13 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
 void destroy(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   delete of(self).network;
-  Py_XDECREF(of(self).float32);
   type->tp_free(self);
   Py_DECREF(type);
 }
 
 PyMethodDef methods[] = {
     {"run", run, METH_O, "The outputs for a list of inputs."},
+    {"run_array", run_array, METH_O, "The only output for the only input, an ndarray."},
     {"run_timed", run_timed, METH_O, "The same, and the seconds that each instruction took."},
     {"describe", describe, METH_NOARGS, "What was chosen for each instruction."},
     {nullptr, nullptr, 0, nullptr},

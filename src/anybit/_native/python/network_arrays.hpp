@@ -8,9 +8,11 @@
 #include <span>
 
 #include "_native/lowbit/network.hpp"
-#include "arrays.hpp"
+#include "ndarrays.hpp"
 
 namespace anybit {
+
+using Sizes = lowbit::Network::Sizes;
 
 // A contiguous buffer of one element type.
 class Buffer {
@@ -18,12 +20,11 @@ class Buffer {
   Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() {
-    if (held_) in_python([this] { PyBuffer_Release(&view_); });
-  }
+  ~Buffer() { release(); }
 
   // Whether the object has such a buffer.
   bool read(nb::handle object, bool writable) {
+    release();
     const int flags = PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
     held_ = in_python([&] { return PyObject_GetBuffer(object.ptr(), &view_, flags); }) == 0;
     if (!held_) PyErr_Clear();
@@ -46,7 +47,12 @@ class Buffer {
   }
 
  private:
-  Py_buffer view_{};
+  void release() {
+    if (held_) in_python([this] { PyBuffer_Release(&view_); });
+    held_ = false;
+  }
+
+  Py_buffer view_;  // if held
   bool held_ = false;
 };
 
@@ -61,25 +67,51 @@ inline nb::object contiguous(nb::handle array) {
   return called(attribute_of(numpy, "ascontiguousarray"), array, python_text("float32"));
 }
 
+// Arrays or sizes, which are few as a rule.
+template <class Element, std::size_t usual = 2>
+class Few {
+ public:
+  explicit Few(std::size_t count) : count_(count) {
+    if (count > usual) many_ = std::make_unique<Element[]>(count);
+  }
+  Element* data() { return many_ ? many_.get() : few_.data(); }
+  Element& operator[](std::size_t i) { return data()[i]; }
+  std::size_t size() const { return count_; }
+
+ private:
+  std::array<Element, usual> few_;
+  std::unique_ptr<Element[]> many_;
+  std::size_t count_;
+};
+
 // An input of a call.
 class Given {
  public:
-  const float* read(nb::handle array, const lowbit::Network::Sizes& sizes, std::int64_t& rows) {
-    if (!buffer_.read(array, false) || !buffer_.holds(ElementType::float32)) {
-      copy_ = contiguous(array);
-      if (!copied_.read(copy_, false)) throw Error(Error::Kind::type, "an input has no memory");
+  const float* read(nb::handle array, const NDArrays* arrays, const Sizes& sizes,
+                    std::int64_t& rows) {
+    if (const auto* const ordinary = arrays == nullptr ? nullptr : arrays->ordinary(array)) {
+      owner_ = nb::borrow(array);
+      return checked(ordinary->data, ordinary->sizes, ordinary->rank, sizes, rows);
     }
-    const Py_buffer& view = copy_.is_valid() ? copied_.view() : buffer_.view();
-    const bool fits = view.ndim == static_cast<int>(sizes.size()) + 1 &&
-                      std::equal(sizes.begin(), sizes.end(), view.shape + 1) &&
-                      (rows < 0 || rows == view.shape[0]);
-    if (!fits) refuse(view, sizes, rows);
-    rows = view.shape[0];
-    return static_cast<const float*>(view.buf);
+    if (!buffer_.read(array, false) || !buffer_.holds(ElementType::float32)) {
+      owner_ = contiguous(array);
+      if (!buffer_.read(owner_, false)) throw Error(Error::Kind::type, "an input has no memory");
+    }
+    const Py_buffer& view = buffer_.view();
+    return checked(view.buf, view.shape, view.ndim, sizes, rows);
   }
 
  private:
-  [[noreturn]] static void refuse(const Py_buffer& view, const lowbit::Network::Sizes& sizes,
+  static const float* checked(const void* data, const Py_ssize_t* shape, int rank,
+                              const Sizes& sizes, std::int64_t& rows) {
+    if (rank != static_cast<int>(sizes.size()) + 1 ||
+        !std::equal(sizes.begin(), sizes.end(), shape + 1) || (rows >= 0 && rows != shape[0]))
+      refuse(shape, rank, sizes, rows);
+    rows = shape[0];
+    return static_cast<const float*>(data);
+  }
+
+  [[noreturn]] static void refuse(const Py_ssize_t* shape, int rank, const Sizes& sizes,
                                   std::int64_t rows) {
     const auto listed = [](const std::string& first, const auto* begin, const auto* end) {
       std::string text = "(" + first;
@@ -90,26 +122,27 @@ class Given {
     const std::string wanted = rows < 0 ? "n" : std::to_string(rows);
     throw Error(Error::Kind::value, "an input must have shape " +
                                         listed(wanted, sizes.data(), sizes.data() + sizes.size()) +
-                                        ", got " + listed("", view.shape, view.shape + view.ndim));
+                                        ", got " + listed("", shape, shape + rank));
   }
 
-  Buffer buffer_, copied_;
-  nb::object copy_;
+  nb::object owner_;
+  Buffer buffer_;
 };
 
 // An array that a call makes.
 class Made {
  public:
-  float* make(const lowbit::Network::Sizes& sizes, std::int64_t rows, nb::handle dtype) {
-    const nb::object shape = object_from([&]() -> PyObject* {
-      PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(sizes.size()) + 1);
-      if (tuple == nullptr) return nullptr;
-      PyTuple_SET_ITEM(tuple, 0, PyLong_FromLongLong(rows));
-      for (std::size_t i = 0; i < sizes.size(); ++i)
-        PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i + 1), PyLong_FromLongLong(sizes[i]));
-      return tuple;
-    });
-    array_ = called(NumPy::get().empty, shape, dtype);
+  float* make(const NDArrays* arrays, const Sizes& sizes, std::int64_t rows) {
+    Few<Py_ssize_t, 4> shape(sizes.size() + 1);
+    shape[0] = rows;
+    std::copy(sizes.begin(), sizes.end(), shape.data() + 1);
+    if (arrays != nullptr) {
+      array_ = arrays->make({shape.data(), shape.size()});
+      return static_cast<float*>(NDArrays::data(array_));
+    }
+    nb::list listed;
+    for (std::size_t i = 0; i < shape.size(); ++i) listed.append(shape[i]);
+    array_ = called(NumPy::get().empty, listed, python_text("float32"));
     if (!buffer_.read(array_, true)) throw PythonError();
     return static_cast<float*>(buffer_.view().buf);
   }
@@ -120,57 +153,39 @@ class Made {
   Buffer buffer_;
 };
 
-// Arrays for a number of inputs or outputs that is small as a rule.
-template <class Element>
-class Few {
- public:
-  explicit Few(std::size_t count) : count_(count) {
-    if (count > few_.size()) many_ = std::make_unique<Element[]>(count);
-  }
-  Element* data() { return many_ ? many_.get() : few_.data(); }
-  Element& operator[](std::size_t i) { return data()[i]; }
-  std::size_t size() const { return count_; }
-
- private:
-  std::array<Element, 2> few_{};
-  std::unique_ptr<Element[]> many_;
-  std::size_t count_;
-};
+[[noreturn]] inline void refuse_inputs(const lowbit::Network& network, const std::string& given) {
+  throw Error(Error::Kind::value, "inputs must be a list of " +
+                                      std::to_string(network.inputs().size()) + " arrays, got " +
+                                      given);
+}
 
 // A network runs on inputs and makes outputs.
 class NetworkArrays {
  public:
-  NetworkArrays(const lowbit::Network& network, nb::handle dtype, nb::handle given)
+  NetworkArrays(const lowbit::Network& network, const NDArrays* arrays,
+                std::span<PyObject* const> given)
       : inputs_(network.inputs().size()),
         outputs_(network.outputs().size()),
         from_(inputs_.size()),
         to_(outputs_.size()) {
-    const bool list = PyList_Check(given.ptr()) != 0 || PyTuple_Check(given.ptr()) != 0;
-    // Reading an array may run code of the caller, which must not change what is read.
-    nb::object arrays;
-    if (list) arrays = object_from([&] { return PySequence_Tuple(given.ptr()); });
-    const Py_ssize_t count = list ? PyTuple_GET_SIZE(arrays.ptr()) : -1;
-    if (count != static_cast<Py_ssize_t>(inputs_.size()))
-      throw Error(Error::Kind::value, "inputs must be a list of " + std::to_string(inputs_.size()) +
-                                          " arrays, got " +
-                                          (list ? std::to_string(count) : repr_of(given)));
+    if (given.size() != inputs_.size()) refuse_inputs(network, std::to_string(given.size()));
     for (std::size_t i = 0; i < inputs_.size(); ++i)
-      from_[i] = inputs_[i].read(PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i)),
-                                 network.inputs()[i], rows_);
+      from_[i] = inputs_[i].read(given[i], arrays, network.inputs()[i], rows_);
     for (std::size_t i = 0; i < outputs_.size(); ++i)
-      to_[i] = outputs_[i].make(network.outputs()[i], rows_, dtype);
+      to_[i] = outputs_[i].make(arrays, network.outputs()[i], rows_);
   }
 
   const float* const* inputs() { return from_.data(); }
   float* const* outputs() { return to_.data(); }
   std::int64_t rows() const { return rows_; }
 
+  nb::object result(std::size_t i) { return outputs_[i].take(); }
   nb::object results() {
     return object_from([&]() -> PyObject* {
       PyObject* const list = PyList_New(static_cast<Py_ssize_t>(outputs_.size()));
       if (list == nullptr) return nullptr;
       for (std::size_t i = 0; i < outputs_.size(); ++i)
-        PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), outputs_[i].take().release().ptr());
+        PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), result(i).release().ptr());
       return list;
     });
   }
