@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.inputs import Array, Feeds, Tensor, declared, declared_inputs
+from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import plan, rewritten
 from anybit.lowbit.emission import Region
-from anybit.lowbit.layers import Guarantee
 from anybit.lowbit.report import Report
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save

@@ -44,12 +44,21 @@ def document(title: str, body: Iterable[str], style: str = "") -> str:
     return "\n".join([head, "<body>", *filter(None, body), "</body>", "</html>", ""])
 
 
+def scrolled(inside: str, label: str) -> str:
+    """What may be wider than the page: it scrolls, by keys as well."""
+    start = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
+    return f"{start}{inside}</div>"
+
+
 def table(
-    rows: Sequence[Mapping[str, str]], numbers: Iterable[str], classes: Sequence[str] = ()
+    rows: Sequence[Mapping[str, str]],
+    numbers: Iterable[str],
+    classes: Sequence[str] = (),
+    anchors: str = "",
 ) -> str:
     """Rows by heading, all escaped; those of `numbers` stand at the right. There is one at least.
 
-    `classes` are those of the rows, if they have any.
+    `classes` are those of the rows, if they have any; `anchors` begin the names of theirs.
     """
     right = set(numbers)
     headings = [(name, ' class="number"' if name in right else "") for name in rows[0]]
@@ -58,6 +67,7 @@ def table(
     for index, row in enumerate(rows):
         cells = "".join(f"<td{kind}>{escape(row[name])}</td>" for name, kind in headings)
         kind = f' class="{classes[index]}"' if classes else ""
+        kind += f' id="{anchors}{index}"' if anchors else ""
         lines.append(f"<tr{kind}>{cells}</tr>")
     inside = "\n".join(lines)
-    return f'<div class="scroll"><table>\n{inside}\n</table></div>'
+    return scrolled(f"<table>\n{inside}\n</table>", "table")

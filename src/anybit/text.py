@@ -29,6 +29,26 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def amount(count: int | None) -> str:
+    """A number in three digits with a unit of thousands: "59.5 M"; "?" for None."""
+    if count is None:
+        return "?"
+    for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return str(count)
+
+
+def percent(share: float) -> str:
+    """A share in per cent, never rounded to none or to all of it."""
+    value = 100 * share
+    if 0 < value < 0.1:
+        return "<0.1 %"
+    if 99.9 < value < 100:
+        return ">99.9 %"
+    return f"{value:.3g} %"
+
+
 def duration(seconds: float) -> str:
     """A time in three digits: "1.23 s", "45.6 ms", "0.789 us"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):

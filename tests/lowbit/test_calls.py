@@ -63,7 +63,7 @@ UNQUANTIZED = re.sub(r"    xq = .*\n", "", MODEL).replace("MatMul (xq, wq)", "Ma
 def test_the_range_of_an_input_stands_for_its_quantizer():
     model = onnx.parser.parse_model(UNQUANTIZED)
     plain = anybit.compile(model)
-    assert plain.report.coverage == "0 of 1 layer, 0.0 % of MACs"
+    assert plain.report.coverage == "0 of 1 layer, 0 % of MACs"
     assert plain.report.layers[0].reason == "its input 'x' is not quantized"
     known = anybit.compile(model, input_ranges={"x": "int8/64"})
     assert known.report.coverage == "1 of 1 layer, 100 % of MACs"

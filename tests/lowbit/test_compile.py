@@ -8,7 +8,7 @@ import pytest
 from places import MODELS
 
 import anybit
-from anybit.lowbit.layers import Guarantee
+from anybit.layers import Guarantee
 from anybit.onnxruntime import library_path
 
 pytestmark = pytest.mark.skipif(not MODELS.exists(), reason="the shared models are missing")
@@ -32,6 +32,22 @@ def test_exact_networks_equal_the_float_graph(name):
     assert got.keys() == wanted.keys()
     for output, array in wanted.items():
         np.testing.assert_array_equal(got[output], array)
+
+
+@pytest.mark.parametrize("name", ["TFC_2W2A", "cnv_1w1a", "kwsmlp_w3a3", "mobilenet_w4a4"])
+def test_layers_are_those_of_the_analysis(name):
+    """The same figures, whatever becomes of a layer; means are layers of the compiler alone."""
+    path = MODELS / f"{name}.onnx"
+    made = {layer.name: layer for layer in anybit.compile(path).report.layers}
+    for layer in anybit.analyze(path).layers:
+        other = made[layer.name]
+        assert (layer.accumulator, layer.accumulator_bits) == (
+            other.accumulator,
+            other.accumulator_bits,
+        )
+        assert (layer.macs, layer.bops, layer.sparsity) == (other.macs, other.bops, other.sparsity)
+        assert (layer.input_codes, layer.output_codes) == (other.input_codes, other.output_codes)
+        assert layer.guarantee is None or layer.guarantee.rank >= other.guarantee.rank
 
 
 def test_a_whole_network_takes_any_number_of_rows():

@@ -18,6 +18,15 @@ Json: TypeAlias = Annotated[
 Report: TypeAlias = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.json", help="Write all of it as JSON.")
 ]
+Reports: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write what is said of each layer as a page to FILE.html, or as JSON to FILE.json or "
+        "a file without a suffix; may be repeated.",
+    ),
+]
 
 
 def check_report(path: Path | None) -> None:

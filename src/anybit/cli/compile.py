@@ -7,28 +7,27 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from anybit.cli._columns import headed, spared
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, file_size
 from anybit.cli._inputs import Ranges
-from anybit.cli._report import Json, check_reports, plain, write_reports
+from anybit.cli._layers import show_layers
+from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
 from anybit.cli._timing import speed
 from anybit.cli._verify import verify
 from anybit.compilation import Compiled
 from anybit.compilation import compile as compile_model
+from anybit.layers import Guarantee
+from anybit.layers.wording import reasons
 from anybit.lowbit import wording
-from anybit.lowbit.layers import Guarantee
 from anybit.lowbit.page import page
 from anybit.lowbit.timing import timed
 from anybit.onnx.analysis.ranges import named
 from anybit.text import counted
 
-_SPARED = ("kernel", "accumulator", "MACs", "results", "because")
-_NAMES = ("layer", "because")
-_STYLES: dict[str, str] = {"exact": "green", "certified": "green", "bounded": "yellow"}
+# What is left out first where a terminal has no room for all of it.
+_SPARED = ("operator", "kernel", "results", "MACs", "float", "acc. bits")
 
 
 def compile(
@@ -57,15 +56,7 @@ def compile(
         ),
     ] = False,
     as_json: Json = False,
-    reports: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--report",
-            metavar="FILE",
-            help="Write what became of each layer as a page to FILE.html, or as JSON to FILE.json "
-            "or a file without a suffix; may be repeated.",
-        ),
-    ] = None,
+    reports: Reports = None,
 ) -> None:
     """Let the quantized layers of a model run on integers, exactly and several times as fast.
 
@@ -82,7 +73,7 @@ def compile(
         )
     compiled.save(output)
     if time:
-        compiled.report = timed(compiled.report)
+        compiled.report = timed(compiled.report, model)
     record = json.dumps(plain(compiled.report.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(reports or (), record, lambda: page(compiled.report, model.name))
     if as_json:
@@ -99,18 +90,10 @@ def _show(compiled: Compiled, model: Path, output: Path) -> None:
     console = stdout()
     report = compiled.report
     if report.layers:
-        rows = wording.rows(report)
-        console.print(_table(spared(rows, _SPARED, _NAMES, _table, console)))
+        show_layers(wording.rows(report), _SPARED, console)
+    for reason in reasons(report.layers):
+        console.print(Text(reason))
     console.print(Text(wording.summary(report), style="bold"))
     sizes = f"{file_size(output)} (was {file_size(model)})"
     regions = f"{counted(len(report.programs), 'integer region')}, {sizes}"
     console.print(f"{output} written, {regions}", markup=False, soft_wrap=True)
-
-
-def _table(rows: list[dict[str, str]]) -> Table:
-    table = headed(rows, _NAMES, wording.NUMBERS)
-    for row in rows:
-        cells = {heading: Text(text) for heading, text in row.items()}
-        cells["class"].stylize(_STYLES.get(row["class"], "dim"))
-        table.add_row(*cells.values())
-    return table

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which quantizer is behind a sum of products."""
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
@@ -14,11 +17,16 @@ _MOST_NODES = 64
 _PASSED = (Effect.MOVE, Effect.SELECT, Effect.RECTIFY, Effect.ELEMENTWISE, Effect.AVERAGE)
 
 
-def quantizer_behind(value: ir.Value, traces: Traces) -> Quantizer | None:
-    """The first quantizer that reads a value, be it through functions of elements; else None.
+def quantizers_behind(products: Iterable[ProductAnalysis]) -> list[Quantizer | None]:
+    """Of each product the first quantizer that reads it, be it through functions of elements.
 
-    Of a pair it is the DequantizeLinear. `traces` are those of the model.
+    Of a pair it is the DequantizeLinear.
     """
+    traces = Traces()
+    return [_behind(each.node.outputs[0], traces) for each in products]
+
+
+def _behind(value: ir.Value, traces: Traces) -> Quantizer | None:
     waiting, seen = [value], {value}
     while waiting and len(seen) < _MOST_NODES:
         for node, at in waiting.pop(0).uses():

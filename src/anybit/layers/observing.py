@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.inputs import Feeds, declared_inputs, fitted, slice_of
-from anybit.layers.analyzed import Seen
+from anybit.layers.layer import Seen
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.constants import Array

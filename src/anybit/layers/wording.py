@@ -1,41 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tables and pages say of layers."""
 
+import re
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
-from anybit.layers.analyzed import Analyzed, Layer, Seen
-from anybit.text import counted, listed, shown
+from anybit.layers.layer import Analyzed, Guarantee, Layer, Seen
+from anybit.text import amount, counted, listed, percent, shown
 
 NUMBERS = (
-    *("MACs", "BOPs", "parameters", "bits", "zeros", "codes in", "codes out", "weight codes"),
+    *("MACs", "BOPs", "parameters", "zeros", "codes in", "codes out", "weight codes"),
     *("accumulator", "acc. bits", "any weights", "sums", "sums seen", "in seen", "out seen"),
-    *("clipped", "one value"),
+    *("clipped", "one value", "at risk", "time", "float", "faster"),
 )
+MEANINGS = {
+    "exact": "element for element what the float graph gives, in whatever order it adds",
+    "certified": "the quantized results are those of every float32 evaluation",
+    "bounded": "the sums are exact on integers; float32 rounds them, and may differ from itself",
+    "float": "not on integers: as it is in the graph",
+}
+"""The classes in plain words."""
 _MOST_CODES = 4
+_NUMBER = re.compile(r"-?\d+\.\d\S*")
 
 
 def rows(found: Analyzed) -> list[dict[str, str]]:
     """One row per layer, and one for all of them."""
-    made = [_row(each) for each in found.layers]
-    total = dict.fromkeys(made[0], "") if made else {}
-    total |= {
-        "layer": counted(len(found.layers), "layer"),
-        "MACs": amount(found.macs),
-        "BOPs": amount(found.bops),
-        "acc. bits": "" if found.accumulator_bits is None else str(found.accumulator_bits),
-        "float32": f"{len(found.of('exact'))} exact",
-    }
-    return [*made, total] if made else []
+    return with_total(found.layers, [row(each) for each in found.layers])
 
 
-def _row(layer: Layer) -> dict[str, str]:
+def row(layer: Layer) -> dict[str, str]:
+    """The cells of a layer by their headings."""
     return {
         "layer": layer.name,
         "operator": layer.operator,
         "result": layer.shape,
         "weight": layer.weight_shape,
-        "MACs": amount(layer.macs),
-        "BOPs": amount(layer.bops),
+        "MACs": amount(layer.macs) if layer.macs != 0 else "",
+        "BOPs": amount(layer.bops) if layer.macs != 0 else "",
         "bits": f"{layer.weight_bits} x {layer.input_bits}",
         "zeros": "" if layer.sparsity is None else percent(layer.sparsity),
         "codes in": span(layer.input_codes),
@@ -44,8 +46,21 @@ def _row(layer: Layer) -> dict[str, str]:
         "acc. bits": _number(layer.accumulator_bits),
         "any weights": _number(layer.accumulator_bits_any),
         "codes out": span(layer.output_codes),
-        "float32": layer.guarantee,
+        "class": layer.kind,
     }
+
+
+def with_total(layers: Sequence[Layer], rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows of these layers, and one for all of them if there are several."""
+    if len(layers) < 2:
+        return rows
+    total = dict.fromkeys(rows[0], "") | {
+        "layer": counted(len(layers), "layer"),
+        "MACs": amount(sum(each.macs or 0 for each in layers)),
+        "BOPs": amount(sum(each.bops or 0 for each in layers)),
+        "acc. bits": _number(max(each.accumulator_bits or 0 for each in layers) or None),
+    }
+    return [*rows, {heading: total[heading] for heading in rows[0]}]
 
 
 def seen_rows(found: Analyzed) -> list[dict[str, str]]:
@@ -73,20 +88,26 @@ def _frequent(seen: Seen) -> str:
     return ", ".join(f"{code}: {percent(share)}" for code, share in ranked)
 
 
-def reasons(found: Analyzed) -> list[str]:
-    """Why layers are not exact, those of one reason together."""
-    layers: dict[str, list[str]] = defaultdict(list)
-    for each in found.layers:
+def reasons(layers: Iterable[Layer]) -> list[str]:
+    """Why layers are not exact: those that differ in no more than a number are told together."""
+    alike: dict[tuple[str, str], list[Layer]] = defaultdict(list)
+    for each in layers:
         if each.reason:
-            layers[each.reason].append(shown(each.name))
-    return [f"{listed(names, 4)}: {reason}" for reason, names in layers.items()]
+            alike[each.kind, _NUMBER.sub("", each.reason)].append(each)
+    return [_reason(kind, group) for (kind, _), group in alike.items()]
+
+
+def _reason(kind: str, layers: Sequence[Layer]) -> str:
+    names, first = listed([shown(each.name) for each in layers], 4), layers[0].reason
+    which = "" if all(each.reason == first for each in layers) else " (the first of them)"
+    return f"{names}: {kind}, {shown(first)}{which}"
 
 
 def summary(found: Analyzed) -> str:
     """The figures of the whole model in one line."""
     if not found.layers:
         return "No Conv, ConvTranspose, Gemm or MatMul."
-    exact = found.of("exact")
+    exact = found.of(Guarantee.EXACT)
     macs = sum(each.macs or 0 for each in exact)
     share = f", {percent(macs / found.macs)} of MACs" if found.macs else ""
     return (
@@ -105,26 +126,6 @@ def unknown_sizes(found: Analyzed) -> str:
     """Which layers are not in the figures; "" if all are."""
     names = [shown(each.name) for each in found.layers if each.macs is None]
     return f"sizes are not known, so that MACs leave out {listed(names, 4)}" if names else ""
-
-
-def amount(count: int | None) -> str:
-    """A number with a unit of thousands: "59.5 M"."""
-    if count is None:
-        return "?"
-    for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return str(count)
-
-
-def percent(share: float) -> str:
-    """A share in per cent, never rounded to none or to all of it."""
-    value = 100 * share
-    if 0 < value < 0.1:
-        return "<0.1 %"
-    if 99.9 < value < 100:
-        return ">99.9 %"
-    return f"{value:.3g} %"
 
 
 def span(ends: tuple[int, int] | None) -> str:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from anybit.layers.behind import quantizers_behind
+from anybit.layers.facts import connected, layers_of
+from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
-from anybit.lowbit.layers import Guarantee, Layer
+from anybit.lowbit.layers import CompiledLayer, compiled
 from anybit.lowbit.planning import Memory, Refused
-from anybit.lowbit.regions import Walk, stays_float
+from anybit.lowbit.regions import Walk
 from anybit.lowbit.wanted import wanted_codes
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.carriers import Carrier
@@ -32,7 +35,7 @@ class Plan:
 
     model: ir.Model
     regions: tuple[Region, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[CompiledLayer, ...]
 
 
 def plan(
@@ -49,18 +52,14 @@ def plan(
     codes, too, as the floats that these stand for.
     """
     found = analyze(model, ranges)
-    inside = [
-        stays_float(product, "it stands in a branch or a loop")
-        for product in found.products
-        if product.node.graph is not model.graph
-    ]
+    known, inside = _known(model, found)
     FoldConstants(codes=True)(model)
     InferShapes()(model)
     analysis = _named_again(found, model)
     wanted = wanted_codes(model, analysis)
     memory = Memory()
     while True:
-        walk = Walk(model, analysis, wanted, guarantee, memory, progress)
+        walk = Walk(model, analysis, known, wanted, guarantee, memory, progress)
         try:
             planned = walk.run(exposed=exposed)
             break
@@ -71,7 +70,20 @@ def plan(
     return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers(), *inside]))
 
 
-def _placed(region: Region, number: int) -> Iterator[Layer]:
+def _known(model: ir.Model, found: Analysis) -> tuple[dict[str, Layer], list[CompiledLayer]]:
+    """What is known of the layers by their outputs; and those inside of nodes, which stay float."""
+    known, inside = {}, []
+    layers = layers_of(model, found, quantizers_behind(found.products))
+    for layer, product in zip(layers, found.products, strict=True):
+        if product.node.graph is model.graph:
+            known[layer.output] = layer
+        else:
+            why = "it stands in a branch or a loop"
+            inside.append(compiled(layer, guarantee=None, reason=why))
+    return known, inside
+
+
+def _placed(region: Region, number: int) -> Iterator[CompiledLayer]:
     """The layers of a region, with their places and what computes each here."""
     stages = region.network.describe()["stages"]
     for instruction, layer in region.layers.items():
@@ -102,9 +114,11 @@ def _named_again(found: Analysis, model: ir.Model) -> Analysis:
     return Analysis(carriers, products)
 
 
-def _in_order(model: ir.Model, layers: list[Layer]) -> tuple[Layer, ...]:
-    places = {node.name: place for place, node in enumerate(model.graph)}
-    return tuple(sorted(layers, key=lambda layer: places.get(layer.node, len(places))))
+def _in_order(model: ir.Model, layers: list[CompiledLayer]) -> tuple[CompiledLayer, ...]:
+    made = [str(value.name) for node in model.graph for value in node.outputs]
+    places = {name: place for place, name in enumerate(made)}
+    layers.sort(key=lambda layer: places.get(layer.output, len(places)))
+    return tuple(connected(model.graph, layers))
 
 
 def rewritten(plan: Plan) -> ir.Model:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
-from anybit.lowbit.layers import Layer
+from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.network import Network
 from anybit.lowbit.parts import Coded, Inlet, Outlet, Planned
 from anybit.lowbit.places import Place
@@ -30,7 +30,7 @@ class Region:
     program: p.Program
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
-    layers: Mapping[int, Layer]
+    layers: Mapping[int, CompiledLayer]
 
     @cached_property
     def network(self) -> Network:

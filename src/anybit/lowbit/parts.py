@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from anybit.layers.layer import Layer
 from anybit.lowbit import program as p
 from anybit.lowbit.functions import Function, Nodes
-from anybit.lowbit.layers import Layer
+from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.places import Place
 from anybit.lowbit.tails import Sum
 from anybit.lowbit.uncovered import Uncovered
@@ -97,10 +98,7 @@ class SumRoot:
     Attributes:
         node: Conv, Gemm, MatMul, or a mean, which is a sum with weights of 1.
         weights: Integers as target channel x kernel row x kernel column x source channel.
-        exact: Whether float32 computes the sum exactly, in whatever order.
-        reason: Why not.
-        macs: Multiplications per row.
-        weight_bits, input_bits: Of the codes that the graph has.
+        layer: What is known of it.
     """
 
     node: ir.Node
@@ -109,11 +107,7 @@ class SumRoot:
     groups: int
     weights: Array
     sum: Sum
-    exact: bool
-    reason: str
-    macs: int
-    weight_bits: int
-    input_bits: int
+    layer: Layer
 
     @property
     def stage(self) -> int:
@@ -176,7 +170,7 @@ class Planned:
     reads: tuple[Inlet | Coded, ...]
     writes: Coded | Outlet
     fields: Mapping[str, Any]
-    layer: Layer | None = None
+    layer: CompiledLayer | None = None
 
 
 Root: TypeAlias = PortRoot | SumRoot | CodesRoot | PairRoot

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from anybit.layers.layer import Guarantee
 from anybit.lowbit import program as p
 from anybit.lowbit.arithmetic import arithmetic_of, guessed
 from anybit.lowbit.functions import Function, are_increasing
-from anybit.lowbit.layers import Guarantee, Layer
+from anybit.lowbit.layers import CompiledLayer, compiled
 from anybit.lowbit.parts import (
     Coded,
     Codes,
@@ -29,7 +30,6 @@ from anybit.lowbit.thresholds import highest_index, quantized
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.weights import packed
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.graph.names import label_of
 
 _MOST_ENTRIES = 2**24
 
@@ -127,11 +127,13 @@ class Planner:
 
     def _product(self, expression: Expression, root: SumRoot, target: Coded) -> None:
         found = self._tail(expression, root, target.codes)
-        guarantee = Guarantee.EXACT if root.exact else Guarantee.CERTIFIED
-        guarantee = Guarantee.BOUNDED if found.risks else guarantee
+        safe = Guarantee.EXACT if root.layer.guarantee is Guarantee.EXACT else Guarantee.CERTIFIED
+        guarantee = Guarantee.BOUNDED if found.risks else safe
         self._check(root, guarantee)
-        layer = replace(
-            _layer(root, guarantee, found.tail),
+        layer = compiled(
+            root.layer,
+            guarantee=guarantee,
+            tail=type(found.tail).__name__,
             levels=target.codes.levels,
             steps=found.steps,
             risks=found.risks,
@@ -158,7 +160,7 @@ class Planner:
 
     def _check(self, root: SumRoot, guarantee: Guarantee) -> None:
         if guarantee.rank > self._guarantee.rank:
-            why = f"{guarantee}, and only {self._guarantee} was asked for: {root.reason}"
+            why = f"{guarantee}, and only {self._guarantee} was asked for: {root.layer.reason}"
             raise Refused(root.node, why)
 
     def outlet(self, expression: Expression) -> Outlet | None:
@@ -180,9 +182,10 @@ class Planner:
         tail = arithmetic_of(expression.function(self._model), root)
         if tail is None:
             return None
-        guarantee = Guarantee.EXACT if root.exact else Guarantee.BOUNDED
-        self._check(root, guarantee)
-        self._planned.append(_of_sum(root, outlet, tail, _layer(root, guarantee, tail)))
+        assert root.layer.guarantee is not None, "it has codes"
+        self._check(root, root.layer.guarantee)
+        layer = compiled(root.layer, tail=type(tail).__name__)
+        self._planned.append(_of_sum(root, outlet, tail, layer))
         return outlet
 
     def dequantized(self, coded: Coded) -> Outlet:
@@ -212,7 +215,7 @@ def reshape_fields(source: Place, target: Place) -> dict[str, int]:
     }
 
 
-def _of_sum(root: SumRoot, target: Coded | Outlet, tail: p.Tail, layer: Layer) -> Planned:
+def _of_sum(root: SumRoot, target: Coded | Outlet, tail: p.Tail, layer: CompiledLayer) -> Planned:
     bits, weights, values = packed(root.weights)
     fields = {
         "window": root.window,
@@ -223,22 +226,6 @@ def _of_sum(root: SumRoot, target: Coded | Outlet, tail: p.Tail, layer: Layer) -
         "tail": tail,
     }
     return Planned(p.Product, (root.source,), target, fields, layer)
-
-
-def _layer(root: SumRoot, guarantee: Guarantee, tail: p.Tail) -> Layer:
-    low, high = root.sum.reach.lowest, root.sum.reach.highest
-    return Layer(
-        node=label_of(root.node),
-        operator=root.node.op_type,
-        guarantee=guarantee,
-        macs=root.macs,
-        weight_bits=root.weight_bits,
-        input_bits=root.input_bits,
-        lowest=int(low.min()),
-        highest=int(high.max()),
-        tail=type(tail).__name__,
-        reason=root.reason,
-    )
 
 
 def _columns(values: Array, expression: Expression) -> Array:

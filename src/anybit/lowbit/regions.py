@@ -11,6 +11,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit.elementwise import (
     captures_of,
     constant_axes,
@@ -18,7 +19,7 @@ from anybit.lowbit.elementwise import (
     quantizing,
     varying_inputs,
 )
-from anybit.lowbit.layers import Guarantee, Layer
+from anybit.lowbit.layers import CompiledLayer, compiled
 from anybit.lowbit.moves import moved
 from anybit.lowbit.parts import Codes, Expression, PairRoot, Planned, PortRoot
 from anybit.lowbit.places import place_of
@@ -28,8 +29,6 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
 from anybit.lowbit.windows import axes_of
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize
 
@@ -50,6 +49,7 @@ class Walk:
         self,
         model: ir.Model,
         analysis: Analysis,
+        layers: Mapping[str, Layer],
         wanted: Mapping[ir.Value, Codes],
         guarantee: Guarantee,
         memory: Memory,
@@ -64,6 +64,7 @@ class Walk:
         self._opset = model.graph.opset_imports.get("", 1)
         self._products = {product.node: product for product in analysis.products}
         self._carriers = analysis.carriers
+        self._layers = layers
 
     def run(self, *, exposed: bool = False) -> list[Planned]:
         """Go through all nodes: the instructions in an order in which they can run.
@@ -122,7 +123,7 @@ class Walk:
         place = place_of(
             self._values.sizes(y), 1 if node.op_type == "Conv" else len(self._values.sizes(y))
         )
-        root, before = product_root(product, source, place)
+        root, before = product_root(product, self._layers[str(y.name)], source, place)
         return Expression(root, y, place, before, (y,))
 
     def _mean(self, node: ir.Node) -> Expression:
@@ -248,24 +249,12 @@ class Walk:
         for value in node.outputs:
             self._values.put_float(value, stage)
 
-    def layers(self) -> Iterator[Layer]:
+    def layers(self) -> Iterator[CompiledLayer]:
         """What stays float of the nodes with sums."""
-        for node, product in self._products.items():
+        for node in self._products:
             if node in self.reasons:
-                yield stays_float(product, self.reasons[node])
-
-
-def stays_float(product: ProductAnalysis, reason: str) -> Layer:
-    """What is said of a product that is no part of a region."""
-    return Layer(
-        node=label_of(product.node),
-        operator=product.node.op_type,
-        guarantee=None,
-        macs=product.macs or 0,
-        weight_bits=product.weight_bits,
-        input_bits=product.x_bits,
-        reason=reason,
-    )
+                layer = self._layers[str(node.outputs[0].name)]
+                yield compiled(layer, guarantee=None, reason=self.reasons[node])
 
 
 def _extended(expression: Expression, y: ir.Value, node: ir.Node) -> Expression:

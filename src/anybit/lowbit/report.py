@@ -5,9 +5,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from anybit.lowbit.layers import Guarantee, Layer
+from anybit.layers.layer import Guarantee
+from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.program import Program
-from anybit.text import counted
+from anybit.text import counted, percent
 
 
 @dataclass(frozen=True)
@@ -17,25 +18,30 @@ class Report:
     Attributes:
         layers: In the order of the graph, those that stay float among them.
         programs: One per integer region.
+        measured: How the times of layers were, if they were.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[CompiledLayer, ...]
     programs: tuple[Program, ...] = field(repr=False)
+    measured: str = ""
 
     @property
-    def products(self) -> tuple[Layer, ...]:
+    def products(self) -> tuple[CompiledLayer, ...]:
         """The layers that multiply: means are layers, too."""
         return tuple(layer for layer in self.layers if layer.macs or layer.guarantee is None)
 
     @property
-    def compiled(self) -> tuple[Layer, ...]:
+    def compiled(self) -> tuple[CompiledLayer, ...]:
         """Those that run on integers."""
         return tuple(layer for layer in self.products if layer.guarantee is not None)
 
     @property
     def share(self) -> float:
         """How much of all multiplications these do."""
-        return _ratio(sum(each.macs for each in self.compiled), sum(e.macs for e in self.products))
+        some, all_of_it = (
+            sum(each.macs or 0 for each in layers) for layers in (self.compiled, self.products)
+        )
+        return some / all_of_it if all_of_it else 0.0
 
     @property
     def coverage(self) -> str:
@@ -43,7 +49,7 @@ class Report:
         some, all_of_it = len(self.compiled), len(self.products)
         if not all_of_it:
             return "no layers that multiply"
-        return f"{some} of {counted(all_of_it, 'layer')}, {_per_cent(self.share)} of MACs"
+        return f"{some} of {counted(all_of_it, 'layer')}, {percent(self.share)} of MACs"
 
     @property
     def guarantees(self) -> dict[Guarantee, int]:
@@ -59,22 +65,10 @@ class Report:
                 "of": len(self.products),
                 "macs": self.share,
             },
+            "measured": self.measured,
             "regions": len(self.programs),
-            "layers": [
-                asdict(layer) | {"accumulator_bits": layer.accumulator_bits}
-                for layer in self.layers
-            ],
+            "layers": [asdict(layer) for layer in self.layers],
         }
 
     def __str__(self) -> str:
         return self.coverage
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-def _per_cent(share: float) -> str:
-    """100 only if it is all."""
-    text = f"{100 * share:.1f}"
-    return "100 %" if share == 1 else f"{'99.9' if text == '100.0' else text} %"

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit import program as p
 from anybit.lowbit.functions import AddConstant, Function, Mean, Nodes
 from anybit.lowbit.parts import Coded, SumRoot
@@ -14,9 +15,10 @@ from anybit.lowbit.staircases import Range
 from anybit.lowbit.tails import Sum
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.windows import SINGLE, is_padded, window_of
-from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.analysis.products import ProductAnalysis, bits_of
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.names import label_of
 
 _WEIGHTS = range(-128, 128)
 _LARGEST_SUM = 2**31 - 1
@@ -48,7 +50,9 @@ def source_axis(product: ProductAnalysis, rank: int) -> int:
     return axis
 
 
-def product_root(product: ProductAnalysis, source: Coded, y: Place) -> tuple[SumRoot, Function]:
+def product_root(
+    product: ProductAnalysis, layer: Layer, source: Coded, y: Place
+) -> tuple[SumRoot, Function]:
     """The accumulators of a product, and what the node does with them: the bias is added.
 
     Raises:
@@ -85,11 +89,7 @@ def product_root(product: ProductAnalysis, source: Coded, y: Place) -> tuple[Sum
         groups=groups,
         weights=weights,
         sum=Sum(scales, reach, slack),
-        exact=product.exact,
-        reason=product.reason,
-        macs=product.macs or 0,
-        weight_bits=product.weight_bits,
-        input_bits=product.x_bits,
+        layer=layer,
     )
     return root, _with_bias(product, y.channels)
 
@@ -179,6 +179,8 @@ def mean_root(
     exact = exponent is not None and count * reach <= _EXACT * 2.0**exponent
     roundings = (count + 1) * _UNIT_ROUNDOFF
     slack = 0.0 if exact else roundings / (1 - roundings) * count * reach
+    reached = _reach(source, weights, padded=False)
+    span = int(reached.lowest.min()), int(reached.highest.max())
     root = SumRoot(
         node=node,
         source=source,
@@ -187,14 +189,21 @@ def mean_root(
         weights=weights,
         sum=Sum(
             np.full(place.channels, source.codes.scale, np.float32),
-            _reach(source, weights, padded=False),
+            reached,
             np.full(place.channels, slack),
         ),
-        exact=exact,
-        reason="" if exact else "the scale of its input is no short number",
-        macs=0,
-        weight_bits=1,
-        input_bits=max(1, (source.codes.levels - 1).bit_length()),
+        layer=Layer(
+            label_of(node),
+            node.op_type,
+            str(node.outputs[0].name),
+            Guarantee.EXACT if exact else Guarantee.BOUNDED,
+            "" if exact else "the scale of its input is no short number",
+            macs=0,
+            weight_bits=1,
+            input_bits=max(1, (source.codes.levels - 1).bit_length()),
+            accumulator=span,
+            accumulator_bits=bits_of(*span),
+        ),
     )
     start, result = node.inputs[0], node.outputs[0]
     assert start is not None, "it has a source"

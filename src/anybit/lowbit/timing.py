@@ -1,33 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long each layer takes here: one row, one thread."""
+"""How long each layer takes here, and in the float graph: one row, one thread."""
 
+import json
+import tempfile
+import time
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import onnx_ir as ir
 
+from anybit.inputs import Array, declared_inputs
+from anybit.layers.facts import before
+from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.network import Network
+from anybit.lowbit.program import Program
 from anybit.lowbit.report import Report
+from anybit.made_up_inputs import random_inputs
+from anybit.onnx import Source, prepare
+from anybit.onnx.runtime import exact_session_options, make_session, ort_value, run_session
+
+Key = TypeVar("Key")
 
 _RUNS = 25
+_MEASURED = (
+    f"the fastest of {_RUNS} runs with one row on one thread; a layer with what follows it up to "
+    "the next; of the float graph a run without graph optimizations, divided among its nodes by "
+    "ONNX Runtime's profile"
+)
 
 
-def timed(report: Report) -> Report:
-    """The same report with the seconds of each layer that runs on integers: the fastest of some."""
-    random = np.random.default_rng(0)
-    seconds = []
-    for program in report.programs:
-        inputs = [
-            random.standard_normal((1, *port.sizes), dtype=np.float32) for port in program.inputs
-        ]
-        network = Network(program)
-        runs = [network.run_timed(inputs)[1] for _ in range(_RUNS)]
-        seconds.append(np.min(runs, axis=0))
+def timed(report: Report, source: Source) -> Report:
+    """The same report with the seconds of each layer, beside those of the graph that it is of."""
+    regions = [_region_seconds(report, number) for number in range(len(report.programs))]
+    own = {name: seconds for region in regions for name, seconds in region.items()}
+    floats = _float_seconds(prepare(source), report.layers)
     layers = [
-        layer if layer.place is None else replace(layer, seconds=_of(seconds, *layer.place))
+        replace(layer, seconds=own.get(layer.name), float_seconds=floats.get(layer.name))
         for layer in report.layers
     ]
-    return replace(report, layers=tuple(layers))
+    return replace(report, layers=tuple(layers), measured=_MEASURED)
 
 
-def _of(seconds: list[np.ndarray], region: int, instruction: int) -> float:
-    return float(seconds[region][instruction])
+def _region_seconds(report: Report, region: int) -> dict[str, float]:
+    """The seconds of the layers of a region by name."""
+    program = report.programs[region]
+    names = {
+        layer.place[1]: layer.name
+        for layer in report.layers
+        if layer.place and layer.place[0] == region
+    }
+    random = np.random.default_rng(0)
+    inputs = [random.standard_normal((1, *port.sizes), dtype=np.float32) for port in program.inputs]
+    network = Network(program)
+    seconds = np.min([network.run_timed(inputs)[1] for _ in range(_RUNS)], axis=0)
+    return _summed(_owners(program, names), dict(enumerate(seconds.tolist())))
+
+
+def _owners(program: Program, names: Mapping[int, str]) -> dict[int, str]:
+    """Which layer each instruction belongs to: itself one, or the last that it reads."""
+    order = {name: place for place, name in enumerate(names.values())}
+    writers: dict[int, str] = {}
+    owners = {}
+    for number, instruction in enumerate(program.instructions):
+        tensors = vars(instruction).keys() & {"source", "first", "second"}
+        read = {writers.get(getattr(instruction, each), "") for each in tensors} - {""}
+        name = names.get(number) or max(read, key=order.__getitem__, default="")
+        if name:
+            owners[number] = writers[instruction.target] = name
+    return owners
+
+
+def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
+    """The seconds that the nodes of each layer take in a model that is ready to run."""
+    nodes = list(model.graph)
+    names = {layer.output: layer.name for layer in layers}
+    order = {name: place for place, name in enumerate(names.values())}
+    owners = {}
+    for number, (node, read) in enumerate(before(nodes, layers).items()):
+        node.name = str(number)
+        name = names.get(str(node.outputs[0].name)) or max(read, key=order.__getitem__, default="")
+        if name:
+            owners[node.name] = name
+    declared = declared_inputs(model.graph, "the model")
+    feeds = random_inputs(declared)
+    rows = max((array.shape[0] for array in feeds.values() if array.ndim), default=1) or 1
+    profile = _profile(model, feeds)
+    whole = min(_whole(model, feeds), sum(profile.values()))
+    share = whole / (sum(profile.values()) or 1) / rows
+    return _summed(owners, {node: seconds * share for node, seconds in profile.items()})
+
+
+def _summed(owners: Mapping[Key, str], seconds: Mapping[Key, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for key, name in owners.items():
+        found[name] = found.get(name, 0.0) + seconds.get(key, 0.0)
+    return found
+
+
+def _whole(model: ir.Model, feeds: Mapping[str, Array]) -> float:
+    """The seconds of a run."""
+    options = exact_session_options()
+    options.intra_op_num_threads = 1
+    session = make_session(model, options)
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, ort_value(array))
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
+    taken = []
+    for _ in range(_RUNS):
+        start = time.perf_counter()
+        session.run_with_iobinding(binding)
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def _profile(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, float]:
+    """The seconds of each node by its name, rounded down to microseconds by the runtime."""
+    options = exact_session_options()
+    options.intra_op_num_threads = 1
+    options.enable_profiling = True
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        session = make_session(model, options)
+        for _ in range(_RUNS):
+            run_session(session, feeds)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    found: dict[str, float] = {}
+    for event in events:
+        name = event["name"].removesuffix("_kernel_time")
+        if event.get("cat") == "Node" and name != event["name"]:
+            found[name] = min(found.get(name, float("inf")), event["dur"] * 1e-6)
+    return found

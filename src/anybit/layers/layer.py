@@ -1,12 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was found of the layers of a model."""
+"""What is known of the layers of a model, and how much is promised of each."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias
+from enum import StrEnum
+from typing import Any, TypeAlias
 
-Guarantee: TypeAlias = Literal["exact", "rounds", "float"]
 Span: TypeAlias = tuple[int, int]
+
+
+class Guarantee(StrEnum):
+    """How far the results of a layer on integers are those of the float graph.
+
+    EXACT: equal, element for element, to what the graph gives in float32, in whatever order its
+    sums are added. CERTIFIED: its quantized results are those of every float32 evaluation, although
+    its scales are such that float32 rounds: only `compile` looks so far. BOUNDED: its sums are
+    exact, and what follows is the float graph as it is written; where float32 rounds a sum across
+    the edge of a step, another evaluation of the graph may differ by that step.
+    """
+
+    EXACT = "exact"
+    CERTIFIED = "certified"
+    BOUNDED = "bounded"
+
+    @property
+    def rank(self) -> int:
+        """0 for the strongest."""
+        return list(Guarantee).index(self)
 
 
 @dataclass(frozen=True)
@@ -34,10 +54,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Layer:
-    """A sum of products, and the quantizer of its result.
+    """A sum of products, and the quantizer of its result; or a mean, which is a sum.
 
     Attributes:
         name, operator, output: The node, its operator, and the tensor that it gives.
+        guarantee: What can be promised of it on integers; None if not all of it is quantized.
+        reason: Why it is not exact, "" if it is.
+        inputs: The names of the layers before it.
         shape, weight_shape: Of the result and of the weight: "[1, 64, 30, 30]".
         parameters: The elements of a constant weight; 0 if it is computed.
         macs: Multiplications per inference, with 1 for a free batch; None if sizes are not known.
@@ -51,34 +74,37 @@ class Layer:
         accumulator_bits_any: The same for any weights and inputs of these types.
         sums: The lowest and the highest value of a sum, its bias included; None if not bounded.
         quantizer: The node that quantizes the result, "" if there is none.
-        guarantee: "exact": every float32 evaluation gives the same; "rounds": integers, times
-            scales that make float32 round; "float": not all of it is quantized.
-        reason: Why it is not exact, "" if it is.
         seen: What data show, if there were any.
     """
 
     name: str
     operator: str
     output: str
-    shape: str
-    weight_shape: str
-    parameters: int
-    macs: int | None
-    bops: int | None
-    input_bits: int
-    weight_bits: int
-    sparsity: float | None
-    input_codes: Span | None
-    weight_codes: Span | None
-    output_codes: Span | None
-    accumulator: Span | None
-    accumulator_bits: int | None
-    accumulator_bits_any: int | None
-    sums: tuple[float, float] | None
-    quantizer: str
-    guarantee: Guarantee
-    reason: str
+    guarantee: Guarantee | None = None
+    reason: str = ""
+    inputs: tuple[str, ...] = ()
+    shape: str = ""
+    weight_shape: str = ""
+    parameters: int = 0
+    macs: int | None = None
+    bops: int | None = None
+    input_bits: int = 32
+    weight_bits: int = 32
+    sparsity: float | None = None
+    input_codes: Span | None = None
+    weight_codes: Span | None = None
+    output_codes: Span | None = None
+    accumulator: Span | None = None
+    accumulator_bits: int | None = None
+    accumulator_bits_any: int | None = None
+    sums: tuple[float, float] | None = None
+    quantizer: str = ""
     seen: Seen | None = None
+
+    @property
+    def kind(self) -> str:
+        """Its class in a word: that of its guarantee, or "float"."""
+        return self.guarantee or "float"
 
 
 @dataclass(frozen=True)
@@ -121,8 +147,8 @@ class Analyzed:
         """The bits that hold every accumulator; None if there is none."""
         return max((each.accumulator_bits or 0 for each in self.layers), default=0) or None
 
-    def of(self, guarantee: Guarantee) -> tuple[Layer, ...]:
-        """The layers of one guarantee."""
+    def of(self, guarantee: Guarantee | None) -> tuple[Layer, ...]:
+        """The layers of one guarantee; of None those that stay float."""
         return tuple(each for each in self.layers if each.guarantee == guarantee)
 
     def to_json(self) -> dict[str, Any]:
@@ -134,7 +160,8 @@ class Analyzed:
             "parameters": self.parameters,
             "weight_bytes": self.weight_bytes,
             "accumulator_bits": self.accumulator_bits,
-            **{name: len(self.of(name)) for name in ("exact", "rounds", "float")},
+            **{each.value: len(self.of(each)) for each in (Guarantee.EXACT, Guarantee.BOUNDED)},
+            "float": len(self.of(None)),
         }
         layers = [asdict(each) for each in self.layers]
         for layer in layers:
