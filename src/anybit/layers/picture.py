@@ -36,13 +36,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Lane(Generic[Drawn]):
-    """A column of bars that lie on one another, or in halves below, and a text behind them."""
+    """A column of bars that lie on one another, or `below`, and a text with some room behind."""
 
     heading: str
     width: int
     bars: Callable[[Drawn], Sequence[Bar]]
     text: Callable[[Drawn], str]
     below: bool = False
+    room: int = 70
 
 
 def accumulators() -> Lane[Layer]:
@@ -84,7 +85,7 @@ def network(layers: Sequence[Each], lanes: Sequence[Lane[Each]]) -> str:
     starts, x = [], gutter + 14 + _NAME_WIDTH + _CLASS + _BITS
     for lane in lanes:
         starts.append(x)
-        x += lane.width + 70
+        x += lane.width + lane.room
     high = _ROW * (len(layers) + 1) + 4
     parts = ["<title>The layers, from the input to the output</title>"]
     parts += (_edge(gutter, *arc) for arc in arcs)

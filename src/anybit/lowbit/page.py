@@ -49,7 +49,7 @@ def _times(report: Report) -> Iterator[Lane[CompiledLayer]]:
         return " / ".join(times)
 
     if most:
-        yield Lane("time: on integers / float graph", 150, bars, text, below=True)
+        yield Lane("time: on integers / float graph", 150, bars, text, below=True, room=130)
 
 
 def _risks(report: Report) -> Iterator[str]:
