@@ -125,6 +125,29 @@ def test_command_line(page: Path) -> None:
                 assert result.exit_code == 0, f"{snippet}: {command}\n{result.output}"
 
 
+@pytest.mark.usefixtures("copy_of_examples")
+@pytest.mark.parametrize("command", ["analyze", "compile"])
+def test_shown_output(command: str) -> None:
+    """What a page shows of a command is what it prints, but for the kernels of this machine."""
+    from anybit.cli import app
+
+    page = ROOT / "docs" / f"{command}.md"
+    shown = [each for each in snippets(page) if each.code.startswith(f"$ anybit {command} ")]
+    assert shown
+    for snippet in shown:
+        call, _, expected = snippet.code.partition("\n")
+        result = CliRunner().invoke(app, shlex.split(call)[2:])
+        assert lines_of(result.output) == lines_of(expected), str(snippet)
+
+
+def lines_of(text: str) -> list[list[str]]:
+    """The words of each line without names of kernels and rulers, whose length depends on them."""
+    kernel = re.compile(r"(dot|xor|and)\d+|depthwise|─+")
+    return [
+        [word for word in line.split() if not kernel.fullmatch(word)] for line in text.splitlines()
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links(page: Path) -> None:
     """Links to files of the project; anchors must be headings there."""

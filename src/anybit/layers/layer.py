@@ -104,7 +104,7 @@ class Layer:
     @property
     def kind(self) -> str:
         """Its class in a word: that of its guarantee, or "float"."""
-        return self.guarantee or "float"
+        return "float" if self.guarantee is None else self.guarantee.value
 
 
 @dataclass(frozen=True)
