@@ -2,6 +2,7 @@
 """`anybit compile`: let the quantized layers of a model run on integers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -73,7 +74,8 @@ def compile(
         )
     compiled.save(output)
     if time:
-        compiled.report = timed(compiled.report, model)
+        report = timed(compiled.report, model)
+        compiled.report = replace(report, whole=speed(model, compiled))
     record = json.dumps(plain(compiled.report.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(reports or (), record, lambda: page(compiled.report, model.name))
     if as_json:
@@ -81,7 +83,7 @@ def compile(
     else:
         _show(compiled, model, output)
         if time:
-            print(speed(model, compiled))
+            print(compiled.report.whole)
     if inputs and not verify(model, inputs, quiet=as_json):
         raise typer.Exit(1)
 

@@ -12,7 +12,6 @@ from anybit.text import percent, shown
 
 _WIDE = 840
 _MOST_PICTURES = 200
-_SHAPES = ("result", "weight")
 
 
 def page(found: Analyzed) -> str:
@@ -55,10 +54,9 @@ def reasons(layers: Iterable[Layer], note: str = "") -> list[str]:
 
 
 def _cells(row: dict[str, str]) -> dict[str, str]:
-    """The cells of a row; shapes stay on one line."""
+    """The cells of a row; all but names stay on one line."""
     cells = {name: shown(cell) for name, cell in row.items()}
-    shapes = {name: cells[name].replace(" ", "\u00a0") for name in _SHAPES if name in cells}
-    return cells | shapes
+    return cells | {name: cells[name].replace(" ", "\u00a0") for name in cells if name != "layer"}
 
 
 def _header(found: Analyzed) -> str:

@@ -16,13 +16,13 @@ Drawn = TypeVar("Drawn", bound=Layer, contravariant=True)
 MOST_LAYERS = 300
 
 STYLE = """
-svg.network{max-width:none}
+svg.network{max-width:none;margin:0}
 .exact{fill:var(--level5)}.certified{fill:var(--level4)}.bounded{fill:var(--level3)}
 .float{fill:var(--line)}.used{fill:var(--bar)}.any{fill:var(--level2)}.free{fill:var(--level0)}
 .edge{stroke:var(--line);stroke-width:1.5;fill:none}svg text.name{fill:var(--ink)}
 tr.total td{font-weight:600}tr:target td{background:var(--mark)}
 """
-_ROW, _NAME_LENGTH, _NAME_WIDTH, _CLASS, _BITS = 26, 26, 176, 76, 62
+_ROW, _NAME_LENGTH, _NAME_WIDTH, _CLASS, _BITS = 26, 24, 184, 76, 62
 _ARC, _MOST_ARCS = 7, 8
 
 
@@ -42,6 +42,7 @@ class Lane(Generic[Drawn]):
     width: int
     bars: Callable[[Drawn], Sequence[Bar]]
     text: Callable[[Drawn], str]
+    legend: str = ""
     below: bool = False
     room: int = 70
 
@@ -59,7 +60,9 @@ def accumulators() -> Lane[Layer]:
             Bar("used", min(1.0, bits / 32)),
         )
 
-    return Lane("accumulator, of 32 bits", 128, bars, lambda each: str(each.accumulator_bits or ""))
+    legend = "Accumulators: blue for the weights that are there, pale for any of their types"
+    text = "accumulator, of 32 bits"
+    return Lane(text, 128, bars, lambda each: str(each.accumulator_bits or ""), legend)
 
 
 def work(layers: Iterable[Layer]) -> Lane[Layer]:
@@ -81,7 +84,7 @@ def network(layers: Sequence[Each], lanes: Sequence[Lane[Each]]) -> str:
     """
     layers = layers[:MOST_LAYERS]
     arcs = list(_arcs(layers))
-    gutter = 14 + _ARC * max((depth for _, _, depth in arcs), default=0)
+    gutter = 8 + _ARC * max((depth for _, _, depth in arcs), default=0)
     starts, x = [], gutter + 14 + _NAME_WIDTH + _CLASS + _BITS
     for lane in lanes:
         starts.append(x)
@@ -97,9 +100,11 @@ def network(layers: Sequence[Each], lanes: Sequence[Lane[Each]]) -> str:
         parts += _line(layer, number, gutter)
         for lane, at in zip(lanes, starts, strict=True):
             parts += _drawn(lane, layer, at, _top(number))
-    size = f'viewBox="0 0 {x} {high}" style="min-width:{x}px"'
+    size = f'viewBox="0 0 {x} {high}" style="width:{x}px"'
     start = f'<svg class="network" xmlns="http://www.w3.org/2000/svg" {size} role="img">'
-    return scrolled("\n".join([start, *parts, "</svg>"]), "The network")
+    legend = "; ".join(lane.legend for lane in lanes if lane.legend)
+    drawn = scrolled("\n".join([start, *parts, "</svg>"]), "The network")
+    return f"<p>{escape(legend)}. Names lead to the table.</p>\n{drawn}"
 
 
 def _arcs(layers: Sequence[Layer]) -> Iterator[tuple[int, int, int]]:
@@ -107,7 +112,9 @@ def _arcs(layers: Sequence[Layer]) -> Iterator[tuple[int, int, int]]:
     places = {layer.name: place for place, layer in enumerate(layers)}
     ends: list[int] = []
     for place, layer in enumerate(layers):
-        for source in sorted(places[name] for name in layer.inputs if name in places):
+        for source in sorted(
+            (places[name] for name in layer.inputs if name in places), reverse=True
+        ):
             if source == place - 1:
                 yield source, place, 0
                 continue
@@ -124,8 +131,8 @@ def _edge(x: int, source: int, target: int, depth: int) -> str:
     start, end = (_top(each) + _ROW // 2 for each in (source, target))
     if depth == 0:
         return f'<path class="edge" d="M{x} {start}V{end}"/>'
-    far = x - 4 - _ARC * depth
-    return f'<path class="edge" d="M{x} {start}C{far} {start + 14} {far} {end - 14} {x} {end}"/>'
+    turns = f"H{x - _ARC * depth}q-5 0-5 5V{end - 5}q0 5 5 5H{x}"
+    return f'<path class="edge" d="M{x} {start}{turns}"/>'
 
 
 def _line(layer: Layer, number: int, gutter: int) -> Iterator[str]:

@@ -17,7 +17,7 @@ _MOST_RISKS = 200
 
 def page(report: Report, name: str) -> str:
     """A page for light and dark mode, without scripts. All names in it are escaped."""
-    facts = {"model": name, "measured": report.measured}
+    facts = {"model": name, "speed": report.whole, "measured": report.measured}
     items = (
         f"<dt>{each}</dt><dd>{escape(shown(fact))}</dd>" for each, fact in facts.items() if fact
     )
@@ -49,7 +49,8 @@ def _times(report: Report) -> Iterator[Lane[CompiledLayer]]:
         return " / ".join(times)
 
     if most:
-        yield Lane("time: on integers / float graph", 150, bars, text, below=True, room=130)
+        legend = "time: blue on integers, grey in the float graph"
+        yield Lane("time: on integers / float graph", 150, bars, text, legend, True, 130)
 
 
 def _risks(report: Report) -> Iterator[str]:

@@ -18,11 +18,13 @@ class Report:
     Attributes:
         layers: In the order of the graph, those that stay float among them.
         programs: One per integer region.
-        measured: How the times of layers were, if they were.
+        whole: How long a run takes, and one of the float graph, if that was measured.
+        measured: How the times of layers were.
     """
 
     layers: tuple[CompiledLayer, ...]
     programs: tuple[Program, ...] = field(repr=False)
+    whole: str = ""
     measured: str = ""
 
     @property
@@ -65,6 +67,7 @@ class Report:
                 "of": len(self.products),
                 "macs": self.share,
             },
+            "whole": self.whole,
             "measured": self.measured,
             "regions": len(self.programs),
             "layers": [asdict(layer) for layer in self.layers],

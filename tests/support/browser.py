@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real browser, spoken to through its debugging pipe: no driver is needed."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+
+_OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
+_SAID = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+
+
+def _as_three_and_four(read: int, write: int) -> None:
+    os.dup2(read, 3)
+    os.dup2(write, 4)
+
+
+class Browser:
+    """One page of a browser.
+
+    Attributes:
+        said: What the page wrote to the console, and what the browser had to say of it.
+    """
+
+    def __init__(self) -> None:
+        assert BROWSER is not None
+        self.said: list[dict[str, Any]] = []
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        theirs, self._write = os.pipe()
+        self._read, ours = os.pipe()
+        high = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (theirs, ours)]
+        self._process = subprocess.Popen(
+            [BROWSER, *_OPTIONS, f"--user-data-dir={self._folder.name}", "about:blank"],
+            pass_fds=(3, 4),  # from which the browser reads, and to which it writes
+            preexec_fn=partial(_as_three_and_four, *high),
+            stderr=subprocess.DEVNULL,
+        )
+        for each in (theirs, ours, *high):
+            os.close(each)
+        self._buffer, self._count, self._session = b"", 0, ""
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self._call(f"{domain}.enable")
+
+    def __enter__(self) -> "Browser":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._write)
+        os.close(self._read)
+        self._folder.cleanup()
+
+    def open(self, path: Path, *, width: int = 1200, scheme: str = "light") -> None:
+        """Show a file in a window of that width, in a light or a dark scheme."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._call("Emulation.setEmulatedMedia", features=[feature])
+        self._call("Page.navigate", url=path.resolve().as_uri())
+        while self.value("document.readyState") != "complete":
+            pass
+
+    def value(self, expression: str) -> Any:
+        """What an expression of JavaScript is in the page, whatever the page allows itself."""
+        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def press(self, key: str, code: int) -> None:
+        for kind in ("rawKeyDown", "char", "keyUp"):
+            text = {"text": "\r"} if kind == "char" and key == "Enter" else {}
+            if kind != "char" or text:
+                described = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+                self._call("Input.dispatchKeyEvent", type=kind, **described, **text)
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._answer()
+            if answer.get("method") in _SAID:
+                self.said.append(answer["params"])
+            if answer.get("id") == self._count:
+                assert "error" not in answer, answer["error"]
+                return dict(answer["result"])
+
+    def _answer(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            read = os.read(self._read, 2**16)
+            assert read, "the browser has ended"
+            self._buffer += read
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return dict(json.loads(message))
