@@ -15,24 +15,11 @@ from anybit.lowbit import encoding, reference
 from anybit.lowbit import program as p
 from anybit.lowbit.network import Network
 
-LEVELS = ("baseline", "avx2", "avx512")
-
 
 def same(actual, expected):
     assert len(actual) == len(expected)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(one, other, strict=True)
-
-
-@pytest.fixture(params=LEVELS)
-def level(request):
-    before = _core.isa()
-    try:
-        _core.set_isa(request.param)
-    except ValueError as error:
-        pytest.skip(str(error))
-    yield request.param
-    _core.set_isa(before)
 
 
 def test_both_sides_declare_the_same_records():

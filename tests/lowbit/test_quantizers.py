@@ -76,18 +76,37 @@ def test_the_ways_to_an_index(thresholds, way, direction):
 
 @pytest.mark.parametrize("levels", [2, 3, 4])
 @pytest.mark.parametrize("direction", [1, -1])
-@pytest.mark.parametrize("channels", [1, 31, 32, 64, 100])
-def test_few_levels_become_words(levels, direction, channels):
+@pytest.mark.parametrize("channels", [1, 15, 31, 32, 48, 64, 100, 113, 784])
+def test_few_levels_become_words(level, levels, direction, channels):
     """The product behind it reads bits or planes."""
-    first = network_of(np.array([-1.5, 0, 2])[: levels - 1], levels, direction, 0, channels)
+    program = words_of(levels, direction, channels)
+    x = inputs_beside(program.instructions[0].thresholds, channels)
+    network = Network(program)
+    assert network.describe()["stages"][0]["kernel"].startswith("compare to")
+    np.testing.assert_array_equal(network.run([x])[0], reference.run(program, [x])[0])
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_only_nan_is_refused_where_numbers_become_words(level, levels):
+    channels = 113
+    network = Network(words_of(levels, 1, channels, nan=-1))
+    x = np.zeros((3, channels), np.float32)
+    x[0, ::16], x[0, 64] = np.inf, -np.inf
+    x[1], x[1, 5::16] = np.finfo(np.float32).max, -np.inf
+    same = reference.run(words_of(levels, 1, channels), [x])[0]
+    np.testing.assert_array_equal(network.run([x])[0], same)
+    for place in range(channels):
+        x[2, place] = np.nan
+        with pytest.raises(ValueError, match="has NaN"):
+            network.run([x])
+        x[2, place] = 0
+
+
+def words_of(levels, direction, channels, nan=0):
+    """A quantizer, and a product that reads bits or planes and gives the indices."""
+    first = network_of(np.array([-1.5, 0, 2])[: levels - 1], levels, direction, 0, channels, nan)
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     identity = np.packbits(np.eye(channels, dtype=np.uint8).ravel(), bitorder="little")
     tail = p.Arithmetic(np.ones(channels, np.float32), ())
     product = p.Product(0, 0, window, 1, 1, identity, np.int32([0, 1]), tail)
-    program = p.Program(
-        first.inputs, first.outputs, first.tensors, (first.instructions[0], product)
-    )
-    x = inputs_beside(first.instructions[0].thresholds, channels)
-    network = Network(program)
-    assert network.describe()["stages"][0]["kernel"].startswith("compare to")
-    np.testing.assert_array_equal(network.run([x])[0], reference.run(program, [x])[0])
+    return p.Program(first.inputs, first.outputs, first.tensors, (first.instructions[0], product))

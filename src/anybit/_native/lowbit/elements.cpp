@@ -4,10 +4,7 @@
 #include <cstring>
 
 #include "_native/isa/levels.hpp"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "compared.hpp"
 
 // Compiled once per level: what is called here is local or forced inline.
 namespace anybit::lowbit {
@@ -15,12 +12,6 @@ namespace {
 
 // Elements that are worked on together.
 constexpr std::int64_t batch = 256;
-
-bool has_nan(const float* x, std::int64_t n) {
-  std::int32_t nans = 0;
-  for (std::int64_t i = 0; i < n; ++i) nans |= static_cast<std::int32_t>(x[i] != x[i]);
-  return nans != 0;
-}
 
 void count(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
   for (std::int64_t done = 0; done < n; done += batch) {
@@ -110,108 +101,6 @@ bool indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t*
   return has_nan(x, n);
 }
 
-// Which of up to 32 numbers reach each of `count` thresholds, and whether one is NaN.
-template <int count>
-struct Reached {
-  std::uint32_t masks[count] = {};
-
-  void slow(const float* x, std::int64_t n, const float* thresholds, bool& nan) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (int k = 0; k < count; ++k)
-        masks[k] |= static_cast<std::uint32_t>(x[i] >= thresholds[k]) << i;
-      nan = nan || x[i] != x[i];
-    }
-  }
-
-  void all(const float* x, const float* thresholds, bool& nan) {
-#if defined(__AVX512F__)
-    const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
-    nan |= _mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q) != 0;
-    for (int k = 0; k < count; ++k) {
-      const __m512 limit = _mm512_set1_ps(thresholds[k]);
-      masks[k] = _mm512_cmp_ps_mask(low, limit, _CMP_GE_OQ) |
-                 static_cast<std::uint32_t>(_mm512_cmp_ps_mask(high, limit, _CMP_GE_OQ)) << 16;
-    }
-#elif defined(__AVX__)
-    for (int part = 0; part < 4; ++part) {
-      const __m256 eight = _mm256_loadu_ps(x + part * 8);
-      nan |= _mm256_movemask_ps(_mm256_cmp_ps(eight, eight, _CMP_UNORD_Q)) != 0;
-      for (int k = 0; k < count; ++k) {
-        const __m256 limit = _mm256_set1_ps(thresholds[k]);
-        const int bits = _mm256_movemask_ps(_mm256_cmp_ps(eight, limit, _CMP_GE_OQ));
-        masks[k] |= static_cast<std::uint32_t>(bits) << part * 8;
-      }
-    }
-#elif defined(__SSE2__)
-    for (int part = 0; part < 8; ++part) {
-      const __m128 four = _mm_loadu_ps(x + part * 4);
-      nan |= _mm_movemask_ps(_mm_cmpunord_ps(four, four)) != 0;
-      for (int k = 0; k < count; ++k) {
-        const int bits = _mm_movemask_ps(_mm_cmpge_ps(four, _mm_set1_ps(thresholds[k])));
-        masks[k] |= static_cast<std::uint32_t>(bits) << part * 4;
-      }
-    }
-#else
-    slow(x, 32, thresholds, nan);
-#endif
-  }
-};
-
-// Calls write(masks, which bits there are) for every 32 numbers. The masks of a falling index are
-// those of the thresholds that are not reached, the last one first: again each is part of the one
-// before.
-template <int count, class Write>
-inline bool for_each_word(const Levels& levels, const float* x, std::int64_t n,
-                          const Write& write) {
-  float thresholds[count];
-  for (int k = 0; k < count; ++k)
-    thresholds[k] = levels.thresholds[levels.falls ? count - k : k + 1];
-  const std::uint32_t flip = levels.falls ? ~std::uint32_t{0} : 0;
-  bool nan = false;
-  for (std::int64_t i = 0; i < n; i += 32) {
-    Reached<count> reached;
-    std::uint32_t there = ~std::uint32_t{0};
-    if (n - i >= 32) {
-      reached.all(x + i, thresholds, nan);
-    } else {
-      there = (std::uint32_t{1} << (n - i)) - 1;
-      reached.slow(x + i, n - i, thresholds, nan);
-    }
-    for (std::uint32_t& mask : reached.masks) mask = (mask ^ flip) & there;
-    write(reached.masks);
-  }
-  return nan;
-}
-
-bool bits(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
-  return for_each_word<1>(levels, x, n, [&](const std::uint32_t* masks) {
-    std::memcpy(to, masks, 4);
-    to += 4;
-  });
-}
-
-template <int count>
-bool planes_of(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
-  return for_each_word<count>(levels, x, n, [&](const std::uint32_t* masks) {
-    std::uint32_t words[2] = {masks[0], 0};
-    if constexpr (count > 1) words[0] ^= masks[1], words[1] = masks[1];
-    if constexpr (count > 2) words[0] ^= masks[2];
-    std::memcpy(to, words, 8);
-    to += 8;
-  });
-}
-
-bool planes(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
-  switch (levels.levels) {
-    case 2:
-      return planes_of<1>(levels, x, n, to);
-    case 3:
-      return planes_of<2>(levels, x, n, to);
-    default:
-      return planes_of<3>(levels, x, n, to);
-  }
-}
-
 struct LargestBytes {
   using Unit = std::uint8_t;
   Unit operator()(Unit a, Unit b) const { return a > b ? a : b; }
@@ -289,8 +178,8 @@ namespace anybit {
 template <>
 const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() {
   using namespace lowbit;
-  static constexpr ElementLoops loops{indices,        bits,   planes, largest, either,
-                                      largest_planes, lookup, values, combine};
+  static constexpr ElementLoops loops{indices,        packed<1, 1>, planes, largest, either,
+                                      largest_planes, lookup,       values, combine};
   return loops;
 }
 

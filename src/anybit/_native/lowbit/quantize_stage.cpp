@@ -38,11 +38,15 @@ class QuantizeStage final : public TensorStage {
                            y * target->storage.width * port_.strides.pixel;
     std::byte* const to = target->row(memory, row);
     if (!port_.channels_last()) return fill_transposed(memory, x, to, y);
-    for_each_run(target->storage.width, channels, whole_lines_, [&](const Run& run) {
-      const float* const from = x + run.pixel * port_.strides.pixel + run.channel;
-      if (compare_ != nullptr) compare(memory, from, to, y, run);
-      else store(memory, from, to, y, run);
-    });
+    // Comparing needs no room for indices.
+    const std::int64_t width = target->storage.width, together = whole_lines_ ? width : 1;
+    if (compare_ != nullptr)
+      for (std::int64_t pixel = 0; pixel < width; pixel += together)
+        compare(memory, x + pixel * port_.strides.pixel, to, y, {pixel, 0, together * channels});
+    else
+      for_each_run(width, channels, whole_lines_, [&](const Run& run) {
+        store(memory, x + run.pixel * port_.strides.pixel + run.channel, to, y, run);
+      });
   }
 
  private:
@@ -60,9 +64,7 @@ class QuantizeStage final : public TensorStage {
   void compare(const Memory& memory, const float* x, std::byte* to, std::int64_t y,
                const Run& run) const {
     const Levels& levels = quantizer_.levels(0);
-    const std::int64_t planes = target->storage.coding == Coding::planes ? 2 : 1;
-    std::byte* const words =
-        to + target->storage.offset(y, run.pixel) + run.channel / 32 * planes * 4;
+    std::byte* const words = to + target->storage.offset(y, run.pixel);
     if (!compare_(levels, x, run.count, words)) return;
     for (std::int64_t done = 0; done < run.count; done += run_length) {
       const std::int64_t here = std::min(run_length, run.count - done);

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers that are compared with a few thresholds become bits at once. Part of elements.cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "elements.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace anybit::lowbit {
+namespace {
+
+bool has_nan(const float* x, std::int64_t n) {
+  std::int32_t nans = 0;
+  for (std::int64_t i = 0; i < n; ++i) nans |= static_cast<std::int32_t>(x[i] != x[i]);
+  return nans != 0;
+}
+
+// As many numbers as a register of this level has, and which of them reach a limit, as bits.
+#if defined(__AVX512F__)
+using Part = __m512;
+Part part_at(const float* x) {
+  Part numbers = _mm512_loadu_ps(x);
+  asm("" : "+v"(numbers));  // read once: most lie in two lines of the cache
+  return numbers;
+}
+Part part_of(float x) { return _mm512_set1_ps(x); }
+std::uint32_t reached(Part x, Part limit) { return _mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ); }
+#elif defined(__AVX__)
+using Part = __m256;
+Part part_at(const float* x) { return _mm256_loadu_ps(x); }
+Part part_of(float x) { return _mm256_set1_ps(x); }
+std::uint32_t reached(Part x, Part limit) {
+  return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, limit, _CMP_GE_OQ)));
+}
+#elif defined(__SSE2__)
+using Part = __m128;
+Part part_at(const float* x) { return _mm_loadu_ps(x); }
+Part part_of(float x) { return _mm_set1_ps(x); }
+std::uint32_t reached(Part x, Part limit) {
+  return static_cast<std::uint32_t>(_mm_movemask_ps(_mm_cmpge_ps(x, limit)));
+}
+#else
+using Part = float;
+Part part_at(const float* x) { return *x; }
+Part part_of(float x) { return x; }
+std::uint32_t reached(Part x, Part limit) { return x >= limit ? 1 : 0; }
+#endif
+constexpr int part_size = sizeof(Part) / sizeof(float), half = 16, parts = half / part_size;
+
+void store(std::byte* to, std::uint32_t mask) {
+  const auto low = static_cast<std::uint16_t>(mask);
+  std::memcpy(to, &low, sizeof low);
+}
+
+// Words of 32 numbers, or two planes of such words: which of them reach each of `count` thresholds.
+// Of a falling index that is which do not, the last threshold first: again each mask is part of the
+// one before.
+template <int count, int planes, bool falls>
+class Compared {
+ public:
+  explicit Compared(const Levels& levels) {
+    for (int k = 0; k < count; ++k)
+      limits_[k] = part_of(levels.thresholds[falls ? count - k : k + 1]);
+  }
+
+  // Whether one is NaN.
+  bool write(const float* x, std::int64_t n, std::byte* to) {
+    const float* const all = x;
+    std::int64_t left = n;
+    for (; left >= 4 * half; left -= 4 * half, x += 4 * half, to += 8 * planes) {
+      write_half<0>(x, half, to), write_half<1>(x, half, to);
+      write_half<2>(x, half, to), write_half<3>(x, half, to);
+    }
+    if (left > 0) write_some<0>(x, left, to), write_some<1>(x, left, to);
+    if (left > 2 * half) write_some<2>(x, left, to), write_some<3>(x, left, to);
+    return doubtful() && has_nan(all, n);
+  }
+
+ private:
+  // The 16 numbers of a turn, of which `left` count; each has a sum of its own, which takes time.
+  template <int turn>
+  void write_half(const float* x, std::int64_t left, std::byte* to) {
+    std::uint32_t masks[count] = {};
+    for (int p = 0; p < parts; ++p) {
+      const Part numbers = part_at(x + turn * half + p * part_size);
+      sums_[(turn * parts + p) % 4] += numbers;
+      for (int k = 0; k < count; ++k) masks[k] |= reached(numbers, limits_[k]) << p * part_size;
+    }
+    const std::uint32_t there = (std::uint32_t{1} << left) - 1;
+    for (std::uint32_t& mask : masks) mask = (falls ? ~mask : mask) & there;
+    put<turn>(masks, to);
+  }
+
+  template <int turn>
+  static void put(const std::uint32_t (&masks)[count], std::byte* to) {
+    to += turn / 2 * planes * 4 + turn % 2 * 2;
+    if constexpr (count == 1) store(to, masks[0]);
+    if constexpr (count == 2) store(to, masks[0] ^ masks[1]);
+    if constexpr (count == 3) store(to, masks[0] ^ masks[1] ^ masks[2]);
+    if constexpr (planes == 2) store(to + 4, count == 1 ? 0 : masks[1 % count]);
+  }
+
+  // At the end, where there may be fewer numbers, or none.
+  template <int turn>
+  void write_some(const float* x, std::int64_t left, std::byte* to) {
+    if (left >= (turn + 1) * half) return write_half<turn>(x, half, to);
+    left -= turn * half;
+    if (left <= 0) return put<turn>({}, to);
+    float few[4 * half] = {};
+    std::memcpy(few + turn * half, x + turn * half, static_cast<std::size_t>(left) * sizeof(float));
+    write_half<turn>(few, left, to);
+  }
+
+  // Whether one may have been NaN. Sums of infinities are that, too.
+  bool doubtful() const {
+    const Part sum = (sums_[0] + sums_[1]) + (sums_[2] + sums_[3]);
+    return reached(sum, sum) != (std::uint32_t{1} << part_size) - 1;
+  }
+
+  Part limits_[count], sums_[4] = {};
+};
+
+template <int count, int planes>
+bool packed(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
+  return levels.falls ? Compared<count, planes, true>(levels).write(x, n, to)
+                      : Compared<count, planes, false>(levels).write(x, n, to);
+}
+
+bool planes(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
+  switch (levels.levels) {
+    case 2:
+      return packed<1, 2>(levels, x, n, to);
+    case 3:
+      return packed<2, 2>(levels, x, n, to);
+    default:
+      return packed<3, 2>(levels, x, n, to);
+  }
+}
+
+}  // namespace
+}  // namespace anybit::lowbit
