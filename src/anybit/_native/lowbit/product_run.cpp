@@ -36,11 +36,13 @@ class Walk {
         row_(part.first_row),
         line_(part.first_line) {
     done_ = part.first_row >= part.last_row || part.first_line >= part.last_line;
+    if (done_) row_ = part.last_row;
     if (!done_) begin_line();
   }
 
   bool next(Pixels& pixels) {
     pixels.count = 0;
+    if (at_.target.width == 1 && at_.target.height == 1) return next_rows(pixels);
     while (!done_ && pixels.count < most_pixels) {
       const auto here = static_cast<int>(
           std::min<std::int64_t>(most_pixels - pixels.count, at_.target.width - column_));
@@ -58,6 +60,20 @@ class Walk {
   }
 
  private:
+  // Rows of one pixel each.
+  bool next_rows(Pixels& pixels) {
+    for (; row_ < part_.last_row && pixels.count < most_pixels; ++row_, ++pixels.count) {
+      pixels.windows[pixels.count] = window_;
+      pixels.constants[pixels.count] = constants_;
+      pixels.targets[pixels.count] = line_target_;
+      pixels.floats[pixels.count] = line_floats_;
+      window_ += at_.from.row;
+      if (target_ != nullptr) line_target_ += at_.to.row;
+      else line_floats_ += at_.floats.row;
+    }
+    return pixels.count > 0;
+  }
+
   void begin_line() {
     const Window& w = at_.window;
     window_step_ = w.stride_width * at_.from.pixel;

@@ -28,6 +28,16 @@ template <class Vector>
   std::memcpy(at, &vector, sizeof vector);
 }
 
+// The first of them.
+[[gnu::always_inline]] inline void write_some(float* at, const Reals& numbers, int count) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(at, static_cast<__mmask16>((1u << count) - 1), read<__m512>(&numbers));
+#else
+  if (count == lane_count) return write(at, numbers);
+  std::memcpy(at, &numbers, static_cast<std::size_t>(count) * sizeof(float));
+#endif
+}
+
 // 32 bytes as 16-bit numbers.
 [[gnu::always_inline]] inline Shorts widened_bytes(const std::byte* at) {
 #if defined(__AVX512BW__)

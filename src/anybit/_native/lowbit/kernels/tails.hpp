@@ -27,24 +27,24 @@ template <Settling settling = Settling::general>
          read<Lanes>(at.constants[pixel] + at.first_channel + lane);
 }
 
-// Bits of a panel that are channels.
-[[gnu::always_inline]] inline std::uint32_t present(const TailBlock& at, int lane) {
-  const int left = at.channels - lane;
-  return left >= lane_count ? 0xffffu : (1u << left) - 1;
-}
-
 [[gnu::always_inline]] inline void store_half(std::byte* at, std::uint32_t bits) {
   const auto half = static_cast<std::uint16_t>(bits);
   std::memcpy(at, &half, sizeof half);
 }
 
-// Calls panel(pixel, lane) for all; then the upper half of the last word of bits has no panel where
-// the number of panels is odd.
+// Calls panel(pixel, lane, channels) for all; then the upper half of the last word of bits has no
+// panel where the number of panels is odd.
 template <class Panel>
 [[gnu::always_inline]] inline void each_panel(const TailBlock& at, Panel&& panel) {
-  for (int pixel = 0; pixel < at.count; ++pixel)
-    for (int lane = 0; lane < at.channels; lane += lane_count) panel(pixel, lane);
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    int lane = 0;
+    for (; lane + lane_count <= at.channels; lane += lane_count) panel(pixel, lane, lane_count);
+    if (lane < at.channels) panel(pixel, lane, at.channels - lane);
+  }
 }
+
+// Bits of a panel that are channels.
+[[gnu::always_inline]] inline std::uint32_t present(int channels) { return (1u << channels) - 1; }
 
 [[gnu::always_inline]] inline bool ends_in_half_word(const TailBlock& at) {
   return (at.channels - 1) % 32 < 16;
@@ -74,10 +74,10 @@ template <class Index>
 
 template <Settling settling>
 void to_bits(const TailBlock& at) {
-  each_panel(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+  each_panel(at, [&](int pixel, int lane, int channels) __attribute__((always_inline)) {
     store_half(at.targets[pixel] + lane / 8,
                reached(accumulators<settling>(at, pixel, lane), read<Lanes>(at.thresholds + lane)) &
-                   present(at, lane));
+                   present(channels));
   });
   if (ends_in_half_word(at))
     for (int pixel = 0; pixel < at.count; ++pixel)
@@ -87,7 +87,7 @@ void to_bits(const TailBlock& at) {
 // Of three or four levels: a missing third threshold is one that nothing reaches.
 template <Settling settling>
 void to_planes(const TailBlock& at) {
-  each_panel(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+  each_panel(at, [&](int pixel, int lane, int channels) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
     const std::int32_t* const thresholds = at.thresholds + lane * (at.levels - 1);
     const std::uint32_t one = reached(sum, read<Lanes>(thresholds)),
@@ -95,8 +95,8 @@ void to_planes(const TailBlock& at) {
     const std::uint32_t three =
         at.levels == 4 ? reached(sum, read<Lanes>(thresholds + 2 * lane_count)) : 0;
     std::byte* const target = at.targets[pixel] + lane / 32 * 8 + lane % 32 / 8;
-    store_half(target, (one ^ two ^ three) & present(at, lane));
-    store_half(target + 4, two & present(at, lane));
+    store_half(target, (one ^ two ^ three) & present(channels));
+    store_half(target + 4, two & present(channels));
   });
   if (ends_in_half_word(at))
     for (int pixel = 0; pixel < at.count; ++pixel) {
@@ -204,15 +204,14 @@ void table(const TailBlock& at) {
 }
 
 void arithmetic(const TailBlock& at) {
-  each_panel(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+  each_panel(at, [&](int pixel, int lane, int channels) __attribute__((always_inline)) {
     Reals y = __builtin_convertvector(accumulators(at, pixel, lane), Reals);
     y = y * read<Reals>(at.gains + lane);
     for (int i = 0; i < at.step_count; ++i)
       y = applied(at.steps[i].operation, y, read<Reals>(at.steps[i].operands + lane));
     float* const target = at.floats[pixel] + lane * at.float_channel;
-    const int left = at.channels - lane;
-    if (at.float_channel == 1 && left >= lane_count) return write(target, y);
-    for (int i = 0; i < lane_count && i < left; ++i) target[i * at.float_channel] = y[i];
+    if (at.float_channel == 1) return write_some(target, y, channels);
+    for (int i = 0; i < channels; ++i) target[i * at.float_channel] = y[i];
   });
 }
 
