@@ -143,7 +143,7 @@ def _tail(weights: np.ndarray, codes: Codes) -> p.Tail:
     if codes.levels > 4:
         gain = (codes.levels / (4 * deviation)).astype(np.float32)
         offset = (codes.levels / 2 - middle * gain).astype(np.float32)
-        return p.Affine(gain, offset)
+        return p.Affine(gain, offset, 0)
     steps = np.linspace(-1, 1, codes.levels + 1)[1:-1]
     places = middle[:, None] + deviation[:, None] * steps
     directions = np.ones(len(weights), np.int32)

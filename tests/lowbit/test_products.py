@@ -127,7 +127,11 @@ def tail_of(random: Random, kind: str, sums: np.ndarray, channels: int, levels: 
         return p.Affine(
             (gain * random.choice([1, -1, 0.3], channels)).astype(np.float32),
             random.normal(levels / 2, levels, channels).astype(np.float32),
+            0,
         )
+    if kind == "affine on ties":
+        gains = random.choice([0.5, -0.25], channels).astype(np.float32)
+        return p.Affine(gains, np.zeros(channels, np.float32), int(random.integers(-1, levels)))
     directions = random.choice([-1, 1], channels).astype(np.int32)
     if kind == "thresholds on ties":
         # rint(sum / 8) with ties to even: every other threshold is one further.
@@ -182,7 +186,10 @@ def test_windows(name: str, levels: list[str]) -> None:
             check(program, inputs_for(random, program, 1), levels)
 
 
-@pytest.mark.parametrize("kind", ["thresholds", "even thresholds", "thresholds on ties", "affine"])
+TAILS = "thresholds", "even thresholds", "thresholds on ties", "affine", "affine on ties"
+
+
+@pytest.mark.parametrize("kind", TAILS)
 def test_tails(kind: str, levels: list[str]) -> None:
     random = np.random.default_rng(len(kind))
     for widths in ((1, 1), (2, 2), (1, 2), (4, 4), (8, 8), (3, 5)):

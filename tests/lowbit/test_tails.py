@@ -70,6 +70,18 @@ def test_ties_go_to_the_even_code():
     assert (found.tail.gains, found.tail.offsets) == (np.float32([0.5]), np.float32([8]))
 
 
+@pytest.mark.parametrize("lowest", [-127, -128])
+def test_ties_go_to_the_even_code_wherever_the_codes_begin(lowest):
+    # Gains that are short numbers, and so many ties that no other line passes through the steps.
+    function = affine([1.0, -1.0, 0.5], [0.0, 0.25, 0.0], lowest, 255)
+    index, of = index_from(lowest), sums([-600] * 3, [600])
+    found = tabled(function, index, 255, of, -lowest)
+    assert differing(found.tail, function, index, 255, of) == 0
+    assert (found.tail.gains == np.float32([0.5, -0.5, 0.25])).all()
+    # Rounded behind the shift, odd codes would be even indices.
+    assert isinstance(tabled(function, index, 255, of).tail, p.Affine) == (lowest == -128)
+
+
 def test_channels_that_are_constant_or_fall():
     gains = np.array([0, 1, -1, 1e-30, 0])
     offsets = np.array([100, 0, 0, -100, 0.1])

@@ -200,7 +200,9 @@ class _Maker:
         if kind == 1:
             gains = self._rng.normal(0, levels / (reach + 1) * 3, channels)
             offsets = self._rng.normal(levels / 2, levels / 4, channels)
-            return p.Affine(gains.astype(np.float32), offsets.astype(np.float32))
+            shift = self._integer(-levels, levels)
+            offsets -= shift
+            return p.Affine(gains.astype(np.float32), offsets.astype(np.float32), shift)
         shape = channels, levels - 1
         thresholds = self._rng.normal(0, reach / 4 + 1, shape).round()
         thresholds[self._rng.random(shape) < 0.05] = 2**31 - 1

@@ -103,7 +103,8 @@ def guessed(function: Function, root: SumRoot, codes: Codes) -> p.Affine | None:
     with np.errstate(all="ignore"):
         return p.Affine(
             (gains / unit).astype(np.float32),
-            (offsets / unit - codes.lowest / codes.step).astype(np.float32),
+            (offsets / unit - codes.lowest / codes.step - codes.shift).astype(np.float32),
+            codes.shift,
         )
 
 

@@ -32,6 +32,11 @@ class Codes:
         return self.lowest + self.step * (self.levels - 1)
 
     @property
+    def shift(self) -> int:
+        """The index that a code of 0 has, or would have; about, where that is far away."""
+        return max(-p.MOST_SHIFT, min(-round(self.lowest / self.step), p.MOST_SHIFT))
+
+    @property
     def all(self) -> Array:
         return self.lowest + self.step * np.arange(self.levels)
 

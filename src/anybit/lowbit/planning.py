@@ -148,7 +148,7 @@ class Planner:
             try:
                 guess = guessed(function, root, codes)
                 found: Tabled | Uncovered = tabled(
-                    function, codes.index, codes.levels, root.sum, guess
+                    function, codes.index, codes.levels, root.sum, codes.shift, guess
                 )
             except Uncovered as reason:
                 found = reason

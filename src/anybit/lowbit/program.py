@@ -24,6 +24,9 @@ VERSION = 1
 MOST_LEVELS = 256
 """So many values an index has at most: it is kept in a byte."""
 
+MOST_SHIFT = 2**20
+"""Float32 holds the integers that are rounded and shifted."""
+
 Integers: TypeAlias = npt.NDArray[np.int32]
 Floats: TypeAlias = npt.NDArray[np.float32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -73,13 +76,19 @@ class Thresholds:
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """index = rint(float32(accumulator) * gain + offset), two roundings, saturated to the levels.
+    """index = rint(float32(accumulator) * gain + offset) + shift, saturated to the levels.
 
-    Gain and offset are given per channel.
+    The arithmetic is that of float32, with a rounding each. Ties go to the even number before the
+    shift, which is the index of a code of 0 where the graph rounds codes.
+
+    Attributes:
+        gains, offsets: Per channel.
+        shift: At most MOST_SHIFT, up or down.
     """
 
     gains: Floats
     offsets: Floats
+    shift: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -169,7 +169,7 @@ def index_of(tail: p.Affine, sums: Array, levels: int) -> Array:
     """The indices of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
         y = sums.astype(np.float32) * tail.gains + tail.offsets
-    return np.asarray(np.clip(np.rint(y), 0, levels - 1), np.int64)
+    return np.asarray(np.clip(np.rint(y) + np.float32(tail.shift), 0, levels - 1), np.int64)
 
 
 def result_of(tail: p.Arithmetic, sums: Array) -> Array:

@@ -21,7 +21,7 @@ _GOLDEN = (np.sqrt(5.0) - 1) / 2
 
 
 def affine_of(
-    wide: Staircase, far: Range, reach: Range, levels: int, guess: Affine | None = None
+    wide: Staircase, far: Range, reach: Range, levels: int, shift: int, guess: Affine | None = None
 ) -> Affine | None:
     """What gives the indices of a staircase at every point that can be reached; None if nothing.
 
@@ -30,7 +30,8 @@ def affine_of(
         far: The range on which it is known.
         reach: The range that counts.
         levels: How many indices there are.
-        guess: What is tried first.
+        shift: That of the affine function: ties go to the even index if it is even.
+        guess: What is tried as well, with the same shift.
     """
     stairs = wide.within(reach)
     lowest, highest = oriented(reach, stairs.directions)
@@ -43,7 +44,7 @@ def affine_of(
         finite = np.isfinite(tried.gains) & np.isfinite(tried.offsets)
         return np.asarray(different | ~finite | (tried.gains * stairs.directions < 0))
 
-    found = _middle(wide, far, stairs, reach)
+    found = _middle(wide, far, stairs, reach, shift)
     off = missed(found)
     if guess is not None and off.any():
         right = ~missed(guess)
@@ -51,14 +52,14 @@ def affine_of(
         off &= ~right
     for channel in np.flatnonzero(off):
         gain = (found if guess is None else guess).gains[channel]
-        near_by = _near(gain, points[:, channel], wanted[:, channel], levels)
+        near_by = _near(gain, points[:, channel], wanted[:, channel], levels, shift)
         if near_by is None:
             return None
         found.gains[channel], found.offsets[channel] = near_by
     return None if missed(found).any() else found
 
 
-def _middle(wide: Staircase, far: Range, stairs: Staircase, reach: Range) -> Affine:
+def _middle(wide: Staircase, far: Range, stairs: Staircase, reach: Range, shift: int) -> Affine:
     """The middle of the narrowest strip; a channel without steps is constant."""
     lowest, highest = oriented(reach, stairs.directions)
     start, end = oriented(far, stairs.directions)
@@ -69,17 +70,17 @@ def _middle(wide: Staircase, far: Range, stairs: Staircase, reach: Range) -> Aff
     constant = ~inside.any(axis=0)
     gains = np.where(constant, 0, stairs.directions / width)
     offsets = np.where(constant, (stairs.thresholds <= lowest).sum(axis=0), -0.5 - first / width)
-    return Affine(gains.astype(np.float32), offsets.astype(np.float32))
+    return Affine(gains.astype(np.float32), (offsets - shift).astype(np.float32), shift)
 
 
 def _near(
-    nearest: np.float32, points: Array, wanted: Array, levels: int
+    nearest: np.float32, points: Array, wanted: Array, levels: int, shift: int
 ) -> tuple[np.float32, np.float32] | None:
     """Gain and offset that differ by roundings, of a channel whose strip is as narrow as these."""
     neighbours = np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1, dtype=np.float32)
     gains = nearest + np.spacing(nearest) * neighbours
     products = points.astype(np.float32)[:, None] * gains
-    rest = wanted[:, None] - products.astype(np.float64)
+    rest = wanted[:, None] - shift - products.astype(np.float64)
     # The sum lies within half a unit of the index, but beyond the first and the last.
     above = np.where(wanted[:, None] > 0, rest - 0.5, -np.inf).max(axis=0)
     below = np.where(wanted[:, None] < levels - 1, rest + 0.5, np.inf).min(axis=0)
@@ -87,7 +88,7 @@ def _near(
     width = np.maximum(below - above, 0) + levels * 2.0**-23
     for share in np.linspace(-0.5, 0.5, _TRIALS):
         offsets = ((above + below) / 2 + share * width).astype(np.float32)
-        tried = Affine(gains, offsets)
+        tried = Affine(gains, offsets, shift)
         same = (index_of(tried, points[:, None], levels) == wanted[:, None]).all(axis=0)
         if same.any():
             chosen = int(same.argmax())

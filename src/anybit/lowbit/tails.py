@@ -75,9 +75,22 @@ class Tabled:
 
 
 def tabled(
-    function: Function, index: Index, levels: int, of: Sum, guess: p.Affine | None = None
+    function: Function,
+    index: Index,
+    levels: int,
+    of: Sum,
+    shift: int = 0,
+    guess: p.Affine | None = None,
 ) -> Tabled:
     """The tail for a function that ends on a grid. An affine one may be guessed.
+
+    Args:
+        function: From the float sum to a value on the grid.
+        index: From that to an index.
+        levels: How many indices there are.
+        of: The sum.
+        shift: That of an affine tail.
+        guess: An affine tail with that shift.
 
     Raises:
         Uncovered: It rises and falls over too many accumulators.
@@ -89,7 +102,7 @@ def tabled(
     if function.monotone:
         stairs, far = _bisected(indices, levels, of.reach)
         check(stairs, indices, of.reach)
-        tail = _of_stairs(stairs, far, levels, of.reach, guess)
+        tail = _of_stairs(stairs, far, levels, of.reach, shift, guess)
         return Tabled(tail, *_risks_of_stairs(stairs, function, index, of))
     if of.reach.longest * of.scales.size > _MOST_EVALUATIONS:
         raise Uncovered("what follows it rises and falls, over too many accumulators")
@@ -99,7 +112,7 @@ def tabled(
     found = read_off(table, levels, of.reach)
     risks = _risks_of_table(points, table, function, index, of)
     if found is not None:
-        return Tabled(_of_stairs(found, of.reach, levels, of.reach, guess), *risks)
+        return Tabled(_of_stairs(found, of.reach, levels, of.reach, shift, guess), *risks)
     if table.size > _MOST_ENTRIES:
         raise Uncovered("what follows it rises and falls, and its table would be too large")
     first = of.reach.lowest.astype(np.int32)
@@ -107,12 +120,12 @@ def tabled(
 
 
 def _of_stairs(
-    stairs: Staircase, far: Range, levels: int, reach: Range, guess: p.Affine | None
+    stairs: Staircase, far: Range, levels: int, reach: Range, shift: int, guess: p.Affine | None
 ) -> p.Tail:
     """The cheapest tail on a range of a staircase that is known on a longer one, perhaps."""
     inside = stairs.within(reach)
     if levels > _FEW_LEVELS:
-        affine = affine_of(stairs, far, reach, levels, guess)
+        affine = affine_of(stairs, far, reach, levels, shift, guess)
         if affine is not None:
             return affine
         entries = reach.longest * reach.lowest.size

@@ -151,7 +151,7 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
       at.floats[0].push_back(one_of({0.5f, -0.25f, 0.0113f, 0.0f, 3e38f, -1e-30f}));
       at.floats[1].push_back(one_of({0.5f, 0.0f, -7.3f, 12.0f, -3e38f}));
     }
-    at.product.tail = Affine{at.floats[0], at.floats[1]};
+    at.product.tail = Affine{at.floats[0], at.floats[1], one_of<std::int64_t>({0, 0, 1, 127, -3})};
   } else if (kind == 2) {
     const std::int64_t lowest = *std::min_element(sums.begin(), sums.end());
     const std::int64_t each = *std::max_element(sums.begin(), sums.end()) - lowest + 1;
@@ -233,7 +233,8 @@ int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
     float y = static_cast<float>(sum) * a->gains[channel];
     y = y + a->offsets[channel];
     return static_cast<int>(
-        std::clamp(std::nearbyint(y), 0.0f, static_cast<float>(at.target.levels - 1)));
+        std::clamp(std::nearbyint(y) + static_cast<float>(a->shift), 0.0f,
+                   static_cast<float>(at.target.levels - 1)));
   }
   const auto& table = std::get<Table>(at.product.tail);
   const std::size_t each = table.entries.size() / table.first.size();

@@ -67,7 +67,7 @@ int time_all(std::string_view level, const std::string& filter) {
       } else {
         at.floats[0].assign(static_cast<std::size_t>(shape.out), 0.01f);
         at.floats[1].assign(static_cast<std::size_t>(shape.out), 1.0f);
-        at.product.tail = Affine{at.floats[0], at.floats[1]};
+        at.product.tail = Affine{at.floats[0], at.floats[1], 0};
       }
       const Storage from(PackedProduct::wanted(at.task(), selected_level()), at.source,
                          Border::of(at.product.window));

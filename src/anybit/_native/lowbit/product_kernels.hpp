@@ -89,6 +89,7 @@ struct TailBlock {
   const std::int32_t* thresholds;  // [panel][threshold][16], or [channel][256] where there are many
   const float* gains;              // or scales of Arithmetic
   const float* offsets;
+  std::int32_t shift;
   const std::int64_t* first;  // per channel: where its table begins, less its first accumulator
   const std::uint8_t* entries;
   const TailStep* steps;

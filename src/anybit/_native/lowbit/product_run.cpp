@@ -126,6 +126,7 @@ TailBlock tail_block(const State& at) {
   block.coding = at.to.coding;
   block.settling = at.settling;
   block.levels = static_cast<int>(at.target.levels);
+  block.shift = at.tail.shift;
   block.entries = at.tail.entries.data();
   block.steps = at.tail.steps.data();
   block.step_count = static_cast<int>(at.tail.steps.size());

@@ -23,6 +23,7 @@ struct TailState {
   TailKind kind = TailKind::thresholds;
   Aligned<std::int32_t> thresholds;
   Aligned<float> gains, offsets;
+  std::int32_t shift = 0;
   Aligned<std::int64_t> first;
   std::vector<std::uint8_t> entries;
   std::vector<Aligned<float>> operands;

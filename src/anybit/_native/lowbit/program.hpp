@@ -15,6 +15,7 @@ namespace anybit::lowbit {
 inline constexpr std::int64_t program_version = 1;
 
 inline constexpr std::int64_t most_levels = 256;
+inline constexpr std::int64_t most_shift = std::int64_t{1} << 20;
 
 // Arrays lie in the stores of the encoded program and are borrowed.
 using Bytes = std::span<const std::uint8_t>;
@@ -59,8 +60,11 @@ struct Thresholds {
 struct Affine {
   static constexpr std::string_view name = "Affine";
   Floats gains, offsets;
+  std::int64_t shift = 0;
 
-  void visit(auto&& field) { field("gains", gains), field("offsets", offsets); }
+  void visit(auto&& field) {
+    field("gains", gains), field("offsets", offsets), field("shift", shift);
+  }
 };
 
 struct Table {

@@ -47,6 +47,7 @@ void fill(TailState& to, const Affine& tail, std::int64_t channels, std::int64_t
   to.kind = TailKind::affine;
   to.gains = per_channel(tail.gains, channels);
   to.offsets = per_channel(tail.offsets, channels);
+  to.shift = static_cast<std::int32_t>(tail.shift);
 }
 
 void fill(TailState& to, const Table& tail, std::int64_t channels, std::int64_t) {

@@ -136,6 +136,7 @@ void verify_tail(const Affine& tail, std::int64_t channels, std::int64_t) {
   for (const Floats& numbers : {tail.gains, tail.offsets})
     for (const float each : numbers)
       if (!std::isfinite(each)) refuse("a gain or an offset is not finite");
+  need(tail.shift, -most_shift, most_shift, "the shift");
 }
 
 void verify_tail(const Table& tail, std::int64_t channels, std::int64_t levels) {

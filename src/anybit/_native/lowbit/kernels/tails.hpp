@@ -147,23 +147,25 @@ void many_thresholds(const TailBlock& at) {
   else search_thresholds<Settling::general>(at);
 }
 
-// Numbers from 0 to 255 to the nearest integers, ties to even: 2^23 has a last bit of 1.
+// Numbers below 2^22 to the nearest integers, ties to even: 1.5 * 2^23 has a last bit of 1. Only the
+// low byte counts.
 [[gnu::always_inline]] inline Lanes nearest(const Reals& y) {
-  const Reals shifted = y + 8388608.0f;
-  return read<Lanes>(&shifted) & 0xff;
+  const Reals shifted = y + 12582912.0f;
+  return read<Lanes>(&shifted);
 }
 
 template <Settling settling>
 void some_affine(const TailBlock& at) {
-  const Reals top = Reals{} + static_cast<float>(at.levels - 1);
+  const Reals bottom = Reals{} - static_cast<float>(at.shift);
+  const Reals top = bottom + static_cast<float>(at.levels - 1);
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     const Reals sum = __builtin_convertvector(accumulators<settling>(at, pixel, lane), Reals);
     Reals y = sum * read<Reals>(at.gains + lane);
     y = y + read<Reals>(at.offsets + lane);
     // Saturated first: the bounds are integers, so the order does not matter.
-    y = y > 0.0f ? y : Reals{};
+    y = y > bottom ? y : bottom;
     y = y < top ? y : top;
-    return narrowed(nearest(y));
+    return narrowed((nearest(y) + at.shift) & 0xff);
   });
 }
 
