@@ -33,9 +33,6 @@ enum class Scheme : std::uint8_t {
 inline constexpr int scheme_count = 12;
 
 constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
-constexpr bool is_sum_of_products(Scheme scheme) {
-  return is_dot(scheme) || scheme == Scheme::depthwise;
-}
 
 // A block of pixels times neighbouring panels.
 struct SumBlock {

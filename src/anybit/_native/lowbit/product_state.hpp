@@ -59,14 +59,8 @@ struct PackedProduct::State {
   std::int64_t multiplications = 0;
 };
 
-std::int32_t& threshold_of(const TailState& tail, std::int64_t channel, std::int64_t i,
-                           std::int64_t each);
-
 // Takes what comes before the tail into the thresholds, or leaves it out, where that changes
 // nothing.
 void settle(PackedProduct::State& at, std::int64_t largest_weight);
-
-// Makes an affine function of settled thresholds where it gives the same.
-void requantize(PackedProduct::State& at, const Weights& weights);
 
 }  // namespace anybit::lowbit

@@ -68,8 +68,6 @@ void fill(TailState& to, const Arithmetic& tail, std::int64_t channels, std::int
   }
 }
 
-}  // namespace
-
 std::int32_t& threshold_of(const TailState& tail, std::int64_t channel, std::int64_t i,
                            std::int64_t each) {
   return tail.kind == TailKind::many_thresholds
@@ -77,8 +75,6 @@ std::int32_t& threshold_of(const TailState& tail, std::int64_t channel, std::int
              : tail.thresholds[(channel / panel_channels * each + i) * panel_channels +
                                channel % panel_channels];
 }
-
-namespace {
 
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) {  // b > 0
   return a / b + (a % b > 0 ? 1 : 0);
@@ -107,9 +103,13 @@ void settle_channel(PackedProduct::State& at, std::int64_t channel) {
 void settle(PackedProduct::State& at, std::int64_t largest_weight) {
   if (at.scheme == Scheme::signs12) return;
   if (at.tail.kind != TailKind::thresholds && at.tail.kind != TailKind::many_thresholds) {
-    bool plain = true;
-    for (std::int64_t i = 0; i < at.target.channels; ++i) plain = plain && at.scales[i] == 1;
-    if (plain) at.settling = Settling::plain;
+    const auto all = [](const Aligned<std::int32_t>& numbers, std::int64_t size, int wanted) {
+      return std::all_of(numbers.data(), numbers.data() + size,
+                         [=](std::int32_t each) { return each == wanted; });
+    };
+    if (all(at.scales, at.target.channels, 1))
+      at.settling =
+          all(at.constants, at.constants.size(), 0) ? Settling::bare : Settling::plain;
     return;
   }
   // Each factor is small: none of the products can overflow before the last.
