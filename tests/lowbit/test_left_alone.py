@@ -106,3 +106,12 @@ def test_quantizers_with_negative_scales_fall():
         (3, 8, 8),
     )
     equal(proto, np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32) * 2)
+
+
+def test_a_product_whose_layout_is_not_read_is_in_the_report():
+    proto = made(
+        f"{FOUR}\na = Gemm(q, w) alpha=2.0\ny = Quant(a, one, z, b)",
+        {**QUANTIZED, "w": weights(4, 6)},
+        (4,),
+    )
+    assert reasons(equal(proto, rows(proto, 6))) == {"its attributes are none that are known"}

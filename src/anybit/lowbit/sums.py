@@ -38,7 +38,9 @@ def source_axis(product: ProductAnalysis, rank: int) -> int:
     node, layout = product.node, product.layout
     if node.op_type == "ConvTranspose":
         raise Uncovered("transposed convolutions are not among the kernels")
-    if layout is None or product.codes is None or product.scale is None:
+    if layout is None or (product.sum is None and product.x is not None):
+        raise Uncovered(product.reason)
+    if product.codes is None or product.scale is None:
         raise Uncovered("its weights are not known integers times a scale")
     if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
         raise Uncovered("its weights are not its second input")

@@ -7,16 +7,26 @@ import numpy as np
 import onnx
 import pytest
 from carried import prepared
-from carrier_cases import CASES, SHAPE, Case, built, standard
+from carrier_cases import CASES, CHANNELS, SHAPE, Case, built, standard
 from onnx import helper
 from small_models import model, node
 
 from anybit.onnx.analysis.analysis import analyze
+from anybit.onnx.analysis.rules.table import RULES
+
+
+def without_a_channel(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Constants with an entry per channel have one less, but for the scale."""
+    for tensor in proto.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.shape[:1] == (4,) and tensor.name != "scale":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array[:3], tensor.name))
+    return proto
 
 
 def damaged(each: Case) -> list[onnx.ModelProto]:
-    """A case with inputs left out, swapped or replaced, or with other attributes."""
-    made = []
+    """A case with inputs left out, swapped or replaced, or with other attributes or sizes."""
+    made = [built(each, CHANNELS[:3]), without_a_channel(built(each, CHANNELS))]
     for change in ("none", "first", "last", "swapped", "text", "numbers", "scalar", "huge"):
         proto = built(each, np.float32(0.5))
         last = proto.graph.node[-1]
@@ -97,3 +107,40 @@ def test_joined_channels() -> None:
     proto = model(nodes, {"s": scale, "zero": 0, "four": 4}, inputs={"x": SHAPE})
     found = analyze(prepared(proto))
     assert max(each.lowest.size for each in found.carriers.values()) <= 2**14
+
+
+UNFIT = {
+    "attribute": ("Gemm", (1, 4), (4, 3), {"transB": "?"}),
+    "groups": ("Conv", (1, 4, 5, 5), (3, 4, 3, 3), {"group": 2}),
+    "many groups": ("ConvTranspose", (1, 4, 5, 5), (4, 3, 3, 3), {"group": 2**62}),
+    "channels": ("MatMul", (1, 4), (5, 3), {}),
+    "rank": ("Gemm", (1, 4), (2, 4, 3), {}),
+    "elements": ("MatMul", (1, 0), (0, 3), {}),
+}
+
+
+@pytest.mark.parametrize("wrong", UNFIT)
+def test_a_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
+    kind, x, shape, options = UNFIT[wrong]
+    scale = np.arange(1, x[1] + 1, dtype=np.float32).reshape(-1, *[1] * (len(x) - 2))
+    constants = {"w": np.ones(shape, np.float32), "s": scale, "one": 1, "zero": 0, "four": 4}
+    nodes = [
+        node("Quant", "x s zero four", "q", name="q"),
+        node("Quant", "w one zero four", "wq", name="wq"),
+        node(kind, "q wq", name="m", domain="", **options),
+    ]
+    (found,) = analyze(prepared(model(nodes, constants, inputs={"x": x}))).products
+    assert not found.exact
+    assert found.reason.startswith("invalid: ")
+
+
+def test_no_fault_of_ours_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rule raises that no model can be blamed for comes out."""
+
+    def broken(node: object, view: object) -> None:
+        raise IndexError("a fault")
+
+    monkeypatch.setitem(RULES, "Relu", broken)
+    proto = model([standard("Relu", "x")], {}, inputs={"x": [1, 4]})
+    with pytest.raises(IndexError, match="a fault"):
+        analyze(prepared(proto))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from anybit.errors import ModelError
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.rules.products import product
@@ -58,16 +59,17 @@ def analyze(model: ir.Model, inputs: Mapping[str, Carrier] | None = None) -> Ana
 
 
 def _follow(node: ir.Node, view: View, products: list[ProductAnalysis]) -> Sequence[Carrier | None]:
+    effect = effect_of(node, view.opset)
+    rule = rule_of(node)
+    if not node.outputs or (node.op_type == "Dropout" and effect is not Effect.MOVE):
+        return []
+    if effect is Effect.MULTIPLY:
+        analysis, found = product(node, view)
+        products.append(analysis)
+        return [found]
     try:
-        if effect_of(node, view.opset) is Effect.MULTIPLY and node.outputs:
-            analysis, found = product(node, view)
-            products.append(analysis)
-            return [found]
-        if node.op_type == "Dropout" and effect_of(node, view.opset) is not Effect.MOVE:
-            return []
-        rule = rule_of(node)
         result = None if rule is None else rule(node, view)
-    except (ValueError, IndexError):  # invalid (ModelError too): whoever runs it will say so
+    except ModelError:  # invalid: whoever runs it will say so
         return []
     return result if isinstance(result, Sequence) else [result]
 

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.analysis.mismatch import check_channels
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
@@ -215,8 +216,12 @@ def _merged(codes: Codes) -> Codes | None:
 
 
 def channelwise(axis: int | None, *arrays: Array) -> tuple[int | None, list[Array]]:
-    """Arrays that are 0-d or have an entry per channel, all in one way: 0-d, or one per channel."""
-    size = max(each.size for each in arrays)
+    """Arrays that are 0-d or have an entry per channel, all in one way: 0-d, or one per channel.
+
+    Raises:
+        Mismatch: They have different numbers of channels.
+    """
+    size = check_channels(*arrays)
     if size == 1 or axis is None:
         return None, [each.reshape(()) for each in arrays]
     return axis, [np.broadcast_to(each, (size,)) if each.size == 1 else each for each in arrays]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from anybit.onnx.analysis.carriers import Carrier, Codes, few, of_interval
+from anybit.onnx.analysis.mismatch import Mismatch, check_channels
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
@@ -54,11 +55,17 @@ def of_integers(
     axis: int | None,
     allowed: range | frozenset[int] | None,
 ) -> Carrier | None:
-    """A constant of these codes, with the codes that are there in each channel of an axis."""
+    """A constant of these codes, with the codes that are there in each channel of an axis.
+
+    Raises:
+        Mismatch: There are not as many scales as channels.
+    """
     if integers.size == 0:
         return None
     other = None
     if axis is not None:
+        if -axis > integers.ndim or check_channels(scale, zeropt) not in (1, integers.shape[axis]):
+            raise Mismatch("there are not as many scales as channels")
         other = tuple(each for each in range(integers.ndim) if each != axis % integers.ndim)
     lowest, highest = (
         np.asarray(each, np.int64) for each in (integers.min(axis=other), integers.max(axis=other))

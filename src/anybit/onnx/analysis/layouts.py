@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.view import View, given
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
@@ -52,21 +53,23 @@ class Layout:
         """The weight as groups x channels of the result x channels of x x taps.
 
         Raises:
-            ValueError: It has another rank, or its sizes are no multiple of the groups.
+            Mismatch: It has another rank or no elements, or its sizes do not fit the groups.
         """
+        if not weight.size:
+            raise Mismatch("the weight has no elements")
         match self.kind:
             case "MatMul":
                 if weight.ndim == 0:
-                    raise ValueError("a number is no matrix")
+                    raise Mismatch("a number is no matrix")
                 first = weight if self.weight == 0 or weight.ndim == 1 else weight.swapaxes(-1, -2)
                 return first.reshape(1, -1, first.shape[-1], 1)
             case "Gemm":
-                outer = weight if self.transposed else weight.T
                 if weight.ndim != 2:
-                    raise ValueError("Gemm multiplies matrices")
+                    raise Mismatch("Gemm multiplies matrices")
+                outer = weight if self.transposed else weight.T
                 return outer.reshape(1, *outer.shape, 1)
         if weight.ndim < 3 or self.groups < 1 or len(weight) % self.groups:
-            raise ValueError("no such groups")
+            raise Mismatch("its weight cannot be divided into its groups")
         split = weight.reshape(self.groups, len(weight) // self.groups, weight.shape[1], -1)
         return np.swapaxes(split, 1, 2) if self.kind == "ConvTranspose" else split
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.carriers import Carrier, Codes, few, of_codes, of_interval, on_units
+from anybit.onnx.analysis.mismatch import check_channels
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.graph.constants import Array
 
@@ -32,10 +33,17 @@ class Points:
     every: bool
 
 
-def points_of(x: Carrier, axis: int | None, turns: Sequence[float] = (0.0,)) -> Points:
-    """The points of a tensor that meets parameters with channels along an axis."""
+def points_of(
+    x: Carrier, axis: int | None, *parameters: Array, turns: Sequence[float] = (0.0,)
+) -> Points:
+    """The points of a tensor that meets parameters with channels along an axis.
+
+    Raises:
+        Mismatch: There are not as many parameters as channels.
+    """
     if axis is not None and x.axis not in (None, axis):
         x = x.whole()
+    check_channels(x.lowest, *parameters)
     found = x.values(MOST_POINTS)
     axis = axis if x.axis is None else x.axis
     if found is not None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from anybit.onnx.analysis.carriers import Carrier, Codes
 from anybit.onnx.analysis.layouts import Layout
+from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.products import Accumulator
 from anybit.onnx.analysis.units import LOWEST_EXPONENT, exponents_of
 from anybit.onnx.graph.constants import Array
@@ -50,7 +51,7 @@ class Parts:
             return factor
         groups, _, inner, _ = self.weight.shape
         if factor.size != groups * inner:
-            raise ValueError("x has another number of channels than its weight")
+            raise Mismatch("its input has another number of channels than its weight")
         return factor.reshape(groups, 1, inner)
 
     @property
@@ -62,7 +63,7 @@ def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) ->
     """The integers that the sum can be.
 
     Raises:
-        ValueError: Sizes that do not fit.
+        Mismatch: Sizes that do not fit.
     """
     if x.codes is None or weight.codes is None or not x.codes.integral:
         return None

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_interval, on_units
+from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.points import regrid
 from anybit.onnx.analysis.units import LOWEST_EXPONENT
 from anybit.onnx.graph.constants import Array
@@ -131,6 +132,9 @@ def joined(carriers: Sequence[Carrier], axis: int, sizes: Sequence[int]) -> Carr
     """What is known of tensors behind one another along an axis, counted from the end.
 
     None if they do not all have channels along this axis, or none at all.
+
+    Raises:
+        Mismatch: One has not as many channels as its size says.
     """
     if any(each.axis not in (None, axis) for each in carriers) or sum(sizes) > MOST_CHANNELS:
         return None
@@ -139,6 +143,8 @@ def joined(carriers: Sequence[Carrier], axis: int, sizes: Sequence[int]) -> Carr
         pairs = zip(arrays, sizes, strict=True)
         return np.concatenate([np.broadcast_to(array, (size,)) for array, size in pairs])
 
+    if any(each.lowest.size not in (1, size) for each, size in zip(carriers, sizes, strict=True)):
+        raise Mismatch("a tensor has another number of channels than scales")
     lowest = behind([each.lowest for each in carriers])
     highest = behind([each.highest for each in carriers])
     nan = any(each.nan for each in carriers)

@@ -49,7 +49,7 @@ def _with_constant(
     def scales(codes: Codes) -> list[tuple[Array, Array]]:
         return _scales(node.op_type, codes, operand, at)
 
-    found = applied(node, view, function, axis, scales=scales, at=1 - at)
+    found = applied(node, view, function, axis, operand, scales=scales, at=1 - at)
     if found is None or found.codes is not None:
         return found
     exponent = _exponent(node.op_type, x, operand, at)

@@ -42,7 +42,7 @@ def prelu(node: ir.Node, view: View) -> Carrier | None:
     if layout is None or layout[1].dtype != np.float32:
         return None
     axis, slopes = layout
-    return applied(node, view, lambda x: np.where(x < 0, x * slopes, x), axis)
+    return applied(node, view, lambda x: np.where(x < 0, x * slopes, x), axis, slopes)
 
 
 def clip(node: ir.Node, view: View) -> Carrier | None:
@@ -110,7 +110,7 @@ def applied(
     view: View,
     function: Function,
     axis: int | None = None,
-    *,
+    *parameters: Array,
     scales: Scales = lambda codes: (),
     turns: Sequence[float] = (0.0,),
     among: bool = False,
@@ -118,7 +118,7 @@ def applied(
 ) -> Carrier | None:
     """What a function gives that is monotone between its turning points.
 
-    `axis` is that of its own parameters; what is `among` gives the element itself, or 0.
+    `axis` is that of its own `parameters`; what is `among` gives the element itself, or 0.
     """
     value = given(node, at)
     x = view.carrier(value)
@@ -128,7 +128,7 @@ def applied(
         x = unknown(value)
     if axis is not None and x.axis not in (None, axis):
         x = x.whole()
-    points = points_of(x, axis, turns)
+    points = points_of(x, axis, *parameters, turns=turns)
     tried: list[tuple[Array, Array]] = []
     if x.codes is not None:
         tried = [*scales(x.codes), (x.codes.scale, x.codes.zeropt)]

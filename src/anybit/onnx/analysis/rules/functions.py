@@ -99,7 +99,7 @@ def smooth(node: ir.Node, view: View) -> Carrier | None:
     def function(values: Array) -> Array:
         return form.compute(values.astype(np.float64), **given_attributes)
 
-    points = points_of(x, None, form.turns)
+    points = points_of(x, None, turns=form.turns)
     sources = sources_of(value, x)
     found = image(points, function, (), nan=x.nan, margin=_MARGIN, sources=sources)
     return None if found.infinite and not x.infinite else found

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.carriers import Carrier, of_interval
+from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.points import regrid
 from anybit.onnx.analysis.rules.elementwise import applied
 from anybit.onnx.analysis.unions import joined, union
@@ -86,7 +87,7 @@ def _limited(node: ir.Node, view: View) -> Carrier | None:
         if bool(np.all(bound >= x.highest.max() if least else bound <= x.lowest.min())):
             return x  # nothing is cut off
         compute = np.minimum if least else np.maximum
-        return applied(node, view, partial(compute, bound), axis, at=at)
+        return applied(node, view, partial(compute, bound), axis, bound, at=at)
     return None
 
 
@@ -114,6 +115,8 @@ def _touches(axis: int, pads: list[int] | None, rank: int | None, axes: list[int
     """Whether there may be padding along an axis that is counted from the end."""
     if pads is None or rank is None or axes is not None or len(pads) != 2 * rank:
         return True
+    if -axis > rank:
+        raise Mismatch("a tensor has fewer axes than its scales")
     return bool(pads[rank + axis] or pads[2 * rank + axis])
 
 
@@ -133,6 +136,8 @@ def _unless_resized(x: Carrier, value: ir.Value | None, node: ir.Node, view: Vie
     before, after = view.sizes(value), view.sizes(node.outputs[0])
     if x.axis is None or before is None or after is None or len(before) != len(after):
         return x.whole()
+    if -x.axis > len(before):
+        raise Mismatch("a tensor has fewer axes than its scales")
     same = before[x.axis] is not None and before[x.axis] == after[x.axis]
     return x if same else x.whole()
 
@@ -157,7 +162,7 @@ def _slices(node: ir.Node, view: View, rank: int | None) -> dict[int, slice] | N
         return None
     given_parts = [view.integers(given(node, index)) for index in range(1, 5)]
     starts, ends, axes, steps = given_parts
-    if starts is None or ends is None or len(starts) != len(ends):
+    if starts is None or ends is None or len(starts) != len(ends) or rank == 0:
         return None
     if axes is None:
         if given(node, 3) is not None:
@@ -189,8 +194,9 @@ def split(node: ir.Node, view: View) -> list[Carrier | None]:
     begin = 0
     for output in node.outputs:
         sizes = view.sizes(output)
-        size = None if sizes is None or axis is None else sizes[axis]
-        if size is None:
+        known = sizes is not None and axis is not None and -axis <= len(sizes)
+        size = sizes[axis] if known else None  # type: ignore[index]
+        if size is None or begin + size > x.lowest.size:
             return [_plain(x.whole())] * len(node.outputs)
         found.append(_plain(_taken(x, np.arange(begin, begin + size))))
         begin += size

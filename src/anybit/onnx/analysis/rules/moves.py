@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier
+from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.view import View, given
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
@@ -48,7 +49,7 @@ def transposed(node: ir.Node, view: View) -> Carrier | None:
     order = attribute_of(node, "perm", ())
     order = order or (tuple(range(rank))[::-1] if rank is not None else ())
     if sorted(order) != list(range(len(order))) or (rank is not None and len(order) != rank):
-        raise ValueError("no order of axes")
+        raise Mismatch("no order of axes")
     if x.axis is not None:
         if -x.axis > len(order):
             return _variable(x.whole())
@@ -75,6 +76,8 @@ def reshaped(node: ir.Node, view: View) -> Carrier | None:
 def _reshaped_integers(integers: Array | None, after: object) -> Array | None:
     if integers is None or not isinstance(after, tuple) or None in after:
         return None
+    if math.prod(after) != integers.size:
+        raise Mismatch("the result has another number of elements")
     return integers.reshape(after)
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, of_interval
+from anybit.onnx.analysis.mismatch import check_channels
 from anybit.onnx.analysis.rules.elementwise import sources_of
 from anybit.onnx.analysis.view import View, given
 from anybit.onnx.graph.attributes import attribute_of
@@ -35,6 +36,7 @@ def batch_normalization(node: ir.Node, view: View) -> Carrier | None:
     gain = scale / np.sqrt(spread)
     if x.axis is not None and (axis is None or x.axis != axis):
         x = x.whole()
+    check_channels(x.lowest, scale)
     ends = np.stack(np.broadcast_arrays(*((x_ - mean) * gain for x_ in (x.lowest, x.highest))))
     reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))
     wider = _MARGIN * (np.abs(gain) * (reach + np.abs(mean)) + np.abs(bias) + 2.0**-100)

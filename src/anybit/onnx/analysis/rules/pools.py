@@ -77,6 +77,8 @@ def reduced(node: ir.Node, view: View) -> Carrier | None:
     return _mean(x, count, node) if node.op_type == "ReduceMean" else _total(x, count, node)
 
 
+# No tensor has more; nor do int64 sums of so many codes overflow.
+_MOST_ELEMENTS = 2**38
 _EXTREMES = ("ReduceMax", "ReduceMin")
 
 
@@ -114,7 +116,7 @@ def _product(sizes: Sequence[int | None]) -> int | None:
 
 def _total(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
     """A sum of so many elements; exact where they are multiples of a power of two and few."""
-    if count is None or not x.bounded:
+    if count is None or count > _MOST_ELEMENTS or not x.bounded:
         return None
     low, high = x.lowest * count, x.highest * count
     reach = float(np.maximum(np.abs(low), np.abs(high)).max())
@@ -152,7 +154,7 @@ def _bounded_mean(x: Carrier, count: int | None, node: ir.Node, *, with_zero: bo
     low, high = x.lowest, x.highest
     if with_zero:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
-    if count is None or not x.bounded:
+    if count is None or count > _MOST_ELEMENTS or not x.bounded:
         return of_interval(-np.inf, np.inf, nan=x.nan or x.infinite)
     error = error_of(np.asarray(x.reach), np.asarray(count + 2))
     sources = node.outputs[:1] if not with_zero else ()

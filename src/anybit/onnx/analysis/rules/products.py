@@ -6,12 +6,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import (
-    Carrier,
-    Codes,
-    of_interval,
-    on_units,
-)
+from anybit.errors import ModelError
+from anybit.onnx.analysis.carriers import Carrier, Codes, of_interval, on_units
 from anybit.onnx.analysis.costs import multiplications
 from anybit.onnx.analysis.layouts import Layout, layout_of
 from anybit.onnx.analysis.products import ProductAnalysis, Sum
@@ -23,8 +19,19 @@ from anybit.onnx.graph.constants import Array, are_powers_of_two
 
 def product(node: ir.Node, view: View) -> tuple[ProductAnalysis, Carrier | None]:
     """What is known of a sum of products, and of its result."""
-    layout = layout_of(node, view)
-    found = ProductAnalysis(node, layout, macs=multiplications(node, layout, view))
+    found = ProductAnalysis(node, None)
+    try:
+        layout = layout_of(node, view)
+        found = replace(found, layout=layout, macs=multiplications(node, layout, view))
+        return _analyzed(found, layout, view)
+    except ModelError as invalid:
+        return replace(found, reason=f"invalid: {invalid}"), None
+
+
+def _analyzed(
+    found: ProductAnalysis, layout: Layout | None, view: View
+) -> tuple[ProductAnalysis, Carrier | None]:
+    node = found.node
     if layout is None:
         return replace(found, reason="its attributes are none that are known"), None
     x_value, weight_value = given(node, layout.x), given(node, layout.weight)
@@ -38,11 +45,9 @@ def product(node: ir.Node, view: View) -> tuple[ProductAnalysis, Carrier | None]
         return replace(found, reason="the weight is computed when the model runs"), None
     if not view.afford(values.size):
         return replace(found, reason="too many products read too large weights"), None
-    try:
-        found = _with_codes(found, layout)
-        return _judged(found, layout, node, values, view)
-    except (ValueError, IndexError) as mismatch:
-        return replace(found, reason=f"invalid: {mismatch}"), None
+    parts = Parts(layout.canonical(values.astype(np.float64)))
+    found = _with_codes(found, layout)
+    return _judged(found, layout, values, parts, view)
 
 
 def _along(x: Carrier | None, axis: int) -> Carrier | None:
@@ -98,17 +103,14 @@ def _x_scale(x: Carrier, layout: Layout) -> Array | None:
 
 
 def _judged(
-    found: ProductAnalysis, layout: Layout, node: ir.Node, values: Array, view: View
+    found: ProductAnalysis, layout: Layout, values: Array, parts: Parts, view: View
 ) -> tuple[ProductAnalysis, Carrier | None]:
-    parts = Parts(layout.canonical(values.astype(np.float64)))
-    bias_value = None if layout.bias is None else given(node, layout.bias)
+    bias_value = None if layout.bias is None else given(found.node, layout.bias)
     bias = view.carrier(bias_value)
     found = replace(found, bias=bias)
     x = found.x
     if x is None:
         return replace(found, reason="nothing is known of its input"), None
-    if not parts.weight.size:
-        return replace(found, reason="the weight has no elements"), None
     reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))
     magnitudes = parts.magnitudes(reach)
     magnitudes = np.where(np.isnan(magnitudes), np.inf, magnitudes)  # 0 times infinity

@@ -10,12 +10,12 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_codes
 from anybit.onnx.analysis.constants import of_constant, of_integers, with_codes
+from anybit.onnx.analysis.mismatch import Mismatch, check_channels
 from anybit.onnx.analysis.points import Points, image, points_of, regrid
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.operators.registry import keywords_of
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import dtype_of, is_quantize, scaling_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
@@ -127,21 +127,16 @@ def _quantized_points(
     arrays: Sequence[Array | None],
 ) -> Carrier | None:
     """What becomes of the values that can occur, or of their ends."""
-    points = points_of(x, axis)
-    channels = max((each.size for each in arrays if each is not None), default=1)
-    keywords = keywords_of(found.node, found.operator)
+    points = points_of(x, axis, *(each for each in arrays if each is not None))
+    channels = check_channels(*(each for each in arrays if each is not None))
 
     def function(values: Array) -> Array:
         shape = np.broadcast_shapes(values.shape, (channels,))
         spread = np.ascontiguousarray(np.broadcast_to(values, shape))
-        with np.errstate(all="ignore"):
-            return np.asarray(found.operator.function(spread, *arrays, **keywords))
+        return evaluate_operator(found.node, found.operator, [spread, *arrays])
 
-    try:
-        results = function(points.values)
-        keeps = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())
-    except (TypeError, ValueError):  # parameters that it refuses: told with them
-        return None
+    results = function(points.values)
+    keeps = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())
     if grid is not None:
         made = _on_grid(results, points, grid, allowed, nan=keeps)
         if made is not None:
@@ -203,7 +198,10 @@ def _of_elements(
     """A grid with a scale per element, as a whole."""
     if grid is None or not 0 < grid.scale.size <= 2**16 or not 0 < grid.zeropt.size <= 2**16:
         return None
-    scale, zeropt = np.broadcast_arrays(grid.scale, grid.zeropt)
+    try:
+        scale, zeropt = np.broadcast_arrays(grid.scale, grid.zeropt)
+    except ValueError:
+        raise Mismatch("scales and zero-points have other shapes") from None
     lowest, highest = (np.asarray(each, np.int64) for each in (grid.lowest, grid.highest))
     flat = scale.reshape(-1), zeropt.reshape(-1)
     codes = Codes(*flat, lowest, highest, grid.codes.step, allowed=allowed)
@@ -260,7 +258,7 @@ def _quantized(node: ir.Node, view: View) -> Carrier | None:
     if not isinstance(grid, IntegerGrid):
         return None
     x = view.carrier(node.inputs[0]) or unknown(node.inputs[0])
-    points = points_of(x, layout.axis)
+    points = points_of(x, layout.axis, layout.scale, layout.zeropt)
 
     def function(values: Array) -> Array:
         codes = np.rint(values / layout.scale).astype(np.float64) + layout.zeropt
