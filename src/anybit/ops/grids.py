@@ -157,14 +157,17 @@ class IntegerGrid:
         The difference is taken in integers that hold it: in the codes' own type it would wrap.
         Zero-points that are not such integers are subtracted in float32.
         """
+        zeropt, scale = self.zeropt, self.scale.astype(np.float32)
+        if not np.any(zeropt) and codes.dtype.kind in "iu":
+            with np.errstate(all="ignore"):
+                return np.asarray(np.multiply(codes, scale, dtype=np.float32, casting="same_kind"))
         wide = codes.astype(np.int64 if codes.dtype.itemsize > 2 else np.int32)
-        zeropt = self.zeropt
         if np.all((zeropt == np.rint(zeropt)) & (np.abs(zeropt) < 2.0**31)):
             zeropt = zeropt.astype(wide.dtype)
         else:
             wide = wide.astype(np.float32)
         with np.errstate(all="ignore"):  # infinite where float32 ends
-            return np.asarray((wide - zeropt).astype(np.float32) * self.scale.astype(np.float32))
+            return np.asarray((wide - zeropt).astype(np.float32) * scale)
 
     def encode(self, values: Array, dtype: Any) -> Array:
         """The codes of values that are on the grid, in an integer type that holds them.

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What carriers say: codes per channel, units, and the codes of constants."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from carried import prepared
@@ -12,6 +14,7 @@ import anybit
 from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
 from anybit.onnx.analysis.constants import recovered
+from anybit.onnx.analysis.integers import divisor_of, few
 from anybit.onnx.analysis.unions import union
 from anybit.onnx.analysis.units import exponent_of, exponents_of
 from anybit.ops.grids import IntegerGrid
@@ -131,3 +134,28 @@ def test_unions() -> None:
     assert union([first, one_more]).codes.hull == range(-2, 3)
     assert union([first, of_interval(-9, 9)]).codes is None
     assert union([first, of_interval(-9, 9)]).lowest == -9
+
+
+def test_exponents_by_their_bits() -> None:
+    """As fractions have them, whatever the numbers."""
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 2**32, 2000, dtype=np.uint64).astype(np.uint32)
+    for values in (bits.view(np.float32), random.integers(-99, 99, 40_000).astype(np.float64)):
+        found = exponents_of(values, 999).tolist()
+        some = slice(None, None, max(1, len(found) // 2000))
+        for value, exponent in zip(values[some].tolist(), found[some], strict=True):
+            if not np.isfinite(value) or value == 0:
+                assert exponent == 999
+                continue
+            top, bottom = Fraction(value).as_integer_ratio()
+            assert exponent == (top & -top).bit_length() - bottom.bit_length()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+@pytest.mark.parametrize("divisor", [1, 2, 6])
+def test_what_integers_have_in_common(dtype: type, divisor: int) -> None:
+    members = np.array([[-21, 0], [20, 1]], dtype) * dtype(divisor)
+    assert divisor_of(members) == divisor
+    assert few(members) == (divisor, frozenset((members.ravel()).tolist()))
+    assert few(np.arange(-4, 5, dtype=dtype) * dtype(divisor)) == (divisor, None)
+    assert divisor_of(np.zeros(3, dtype)) == 1

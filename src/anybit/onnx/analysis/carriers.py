@@ -19,7 +19,6 @@ from anybit.ops.grids import IntegerGrid
 MOST_CHANNELS = 2**14
 """Tensors of more channels are described as a whole."""
 
-_MOST_MEMBERS = 2**12
 _MOST_IN_KEY = 64
 
 
@@ -290,13 +289,3 @@ def on_units(carrier: Carrier) -> Carrier:
     scale, zeropt = np.asarray(unit, np.float32), np.zeros((), np.float32)
     codes = Codes(scale, zeropt, lowest.astype(np.int64), highest.astype(np.int64))
     return replace(carrier, codes=codes.uniform(carrier.axis)[1])
-
-
-def few(members: Array) -> tuple[int, int, int, frozenset[int] | None]:
-    """Lowest, highest, step and members of some integers."""
-    distinct = np.unique(members)
-    lowest, highest = int(distinct[0]), int(distinct[-1])
-    step = int(np.gcd.reduce(np.diff(distinct))) if distinct.size > 1 else 1
-    full = distinct.size == (highest - lowest) // step + 1
-    exact = None if full or distinct.size > _MOST_MEMBERS else frozenset(map(int, distinct))
-    return lowest, highest, step, exact

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, few, of_interval
+from anybit.onnx.analysis.carriers import Carrier, Codes, of_interval
+from anybit.onnx.analysis.integers import few
 from anybit.onnx.analysis.mismatch import Mismatch, check_channels
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.graph.constants import Array
@@ -14,6 +15,7 @@ from anybit.ops.grids import IntegerGrid
 # Codes that are recovered from values have at most so many bits.
 _MOST_CODE = 2**15
 _MOST_DISTINCT = 2**16
+_MOST_LOOKED_AT = 2**22
 
 
 def of_constant(array: Array) -> Carrier | None:
@@ -70,7 +72,7 @@ def of_integers(
     lowest, highest = (
         np.asarray(each, np.int64) for each in (integers.min(axis=other), integers.max(axis=other))
     )
-    _, _, step, members = few(integers) if integers.size <= 2**22 else (0, 0, 1, None)
+    step, members = few(integers) if integers.size <= _MOST_LOOKED_AT else (1, None)
     if np.any((lowest - lowest.min()) % step):
         step = 1
     codes = Codes(scale, zeropt, lowest, highest, step, members, allowed)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, few, of_codes, of_interval, on_units
+from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval, on_units
+from anybit.onnx.analysis.integers import few
 from anybit.onnx.analysis.mismatch import check_channels
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.graph.constants import Array
@@ -127,7 +128,7 @@ def regrid(
     whole = codes.astype(np.int64)
     lowest = np.where(occur, whole, 2**40).min(axis=0)
     highest = np.where(occur, whole, -(2**40)).max(axis=0)
-    _, _, step, members = few(whole[occur])
+    step, members = few(whole[occur])
     if np.any((lowest - lowest.min()) % step):
         step = 1
     if lowest.size == 1:

@@ -8,6 +8,7 @@ with or without fused operations, is a float32: nothing rounds.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from anybit.onnx.analysis.carriers import Carrier, Codes
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.products import Accumulator
-from anybit.onnx.analysis.units import LOWEST_EXPONENT, exponents_of
+from anybit.onnx.analysis.units import LOWEST_EXPONENT, NO_EXPONENT, exponents_of
 from anybit.onnx.graph.constants import Array
 
 _ROUNDING = 2.0**-24
@@ -26,7 +27,10 @@ _MOST = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A weight as groups x channels x channels of x x taps, and its sums per channel."""
+    """A weight as groups x channels x channels of x x taps, and its sums per channel.
+
+    Integers are added up in int64, floats in float64.
+    """
 
     weight: Array
 
@@ -39,24 +43,56 @@ class Parts:
 
     def magnitudes(self, reach: Array) -> Array:
         """Per channel the sum of |weight| * reach, with a reach per channel of x, or one."""
-        return self.summed(np.abs(self.weight), reach)
+        return self._above(reach) - self._below(reach)
 
-    def summed(self, weight: Array, factor: Array) -> Array:
-        taps = weight.sum(axis=3)
-        return self.per_channel((taps * self._grouped(factor)).sum(axis=2))
+    def ends(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """Per channel the lowest and the highest sum of weight * x, for x between two bounds."""
+        return self._above(low) + self._below(high), self._above(high) + self._below(low)
 
-    def _grouped(self, factor: Array) -> Array:
-        """A number per channel of x in the shape that broadcasts to the weight without taps."""
+    def _above(self, factor: Array) -> Array:
+        return self._summed(self._positive, factor)
+
+    def _below(self, factor: Array) -> Array:
+        return self._summed(self._negative, factor)
+
+    @cached_property
+    def _positive(self) -> "_Half":
+        return _Half(np.maximum(self.weight, 0))
+
+    @cached_property
+    def _negative(self) -> "_Half":
+        return _Half(np.minimum(self.weight, 0))
+
+    def _summed(self, half: "_Half", factor: Array) -> Array:
         if factor.ndim == 0:
-            return factor
+            return self.per_channel(half.total * factor)
         groups, _, inner, _ = self.weight.shape
         if factor.size != groups * inner:
             raise Mismatch("its input has another number of channels than its weight")
-        return factor.reshape(groups, 1, inner)
+        return self.per_channel((half.taps * factor.reshape(groups, 1, inner)).sum(axis=2))
+
+    @cached_property
+    def terms(self) -> Array:
+        return self.per_channel(np.count_nonzero(self.weight, axis=(2, 3)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Half:
+    """The weights of one sign, and 0 for the others."""
+
+    weight: Array
 
     @property
-    def terms(self) -> Array:
-        return self.per_channel((self.weight != 0).sum(axis=(2, 3)))
+    def _wide(self) -> type:
+        return np.float64 if self.weight.dtype.kind == "f" else np.int64
+
+    @cached_property
+    def taps(self) -> Array:
+        return np.asarray(self.weight.sum(axis=3, dtype=self._wide))
+
+    @cached_property
+    def total(self) -> Array:
+        return np.asarray(self.weight.sum(axis=(2, 3), dtype=self._wide))
 
 
 def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) -> Accumulator | None:
@@ -67,7 +103,7 @@ def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) ->
     """
     if x.codes is None or weight.codes is None or not x.codes.integral:
         return None
-    parts = Parts(layout.canonical(codes.astype(np.int64)))
+    parts = Parts(layout.canonical(codes))
     low, high = x.codes.centered
     if layout.padded:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
@@ -75,10 +111,7 @@ def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) ->
     corners = [a * b * count for a in _type_ends(weight.codes) for b in _type_ends(x.codes)]
     if max(map(abs, corners)) >= _MOST:
         return None
-    above, below = np.maximum(parts.weight, 0), np.minimum(parts.weight, 0)
-    highest = parts.summed(above, high) + parts.summed(below, low)
-    lowest = parts.summed(above, low) + parts.summed(below, high)
-    return Accumulator(lowest, highest, min(*corners, 0), max(*corners, 0))
+    return Accumulator(*parts.ends(low, high), min(*corners, 0), max(*corners, 0))
 
 
 def _type_ends(codes: Codes) -> tuple[int, int]:
@@ -93,10 +126,9 @@ def _type_ends(codes: Codes) -> tuple[int, int]:
 
 def units_of(values: Array, layout: Layout) -> Array:
     """Per channel of the result the exponent of which all weights are multiples."""
-    parts = Parts(layout.canonical(values))
-    exponents = np.where(parts.weight == 0, 2**10, exponents_of(parts.weight))
-    found = parts.per_channel(exponents.min(axis=(2, 3), initial=2**10))
-    return np.where(found == 2**10, 0, found)
+    exponents = layout.canonical(exponents_of(values, NO_EXPONENT))
+    found = exponents.min(axis=(2, 3)).reshape(-1)
+    return np.where(found == NO_EXPONENT, 0, found)
 
 
 def error_of(reach: Array, terms: Array) -> Array:

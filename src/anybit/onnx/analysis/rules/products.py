@@ -9,6 +9,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.analysis.carriers import Carrier, Codes, of_interval, on_units
 from anybit.onnx.analysis.costs import multiplications
+from anybit.onnx.analysis.integers import divisor_of
 from anybit.onnx.analysis.layouts import Layout, layout_of
 from anybit.onnx.analysis.products import ProductAnalysis, Sum
 from anybit.onnx.analysis.sums import Parts, accumulator_of, error_of, units_of
@@ -45,7 +46,7 @@ def _analyzed(
         return replace(found, reason="the weight is computed when the model runs"), None
     if not view.afford(values.size):
         return replace(found, reason="too many products read too large weights"), None
-    parts = Parts(layout.canonical(values.astype(np.float64)))
+    parts = Parts(layout.canonical(values))
     found = _with_codes(found, layout)
     return _judged(found, layout, values, parts, view)
 
@@ -213,9 +214,7 @@ def _result(
     low, high = x.lowest, x.highest
     if layout.padded:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
-    above, below = np.maximum(parts.weight, 0), np.minimum(parts.weight, 0)
-    highest = parts.summed(above, high) + parts.summed(below, low) + added
-    lowest = parts.summed(above, low) + parts.summed(below, high) + added
+    lowest, highest = (end + added for end in parts.ends(low, high))
     sources = found.node.outputs[:1]
     if not found.exact or total.unit is None:
         # The sums above are rounded too, in float64.
@@ -256,7 +255,7 @@ def _counted(found: ProductAnalysis, layout: Layout, added: Array) -> Carrier | 
     step = 1
     if not layout.padded and found.codes is not None:
         # A sum is a multiple of this above the lowest: those of signs are odd, or even.
-        step = x.codes.step * (int(np.gcd.reduce(np.abs(found.codes), axis=None)) or 1)
+        step = x.codes.step * divisor_of(found.codes)
     whole = offset.astype(np.int64)
     lowest, highest = accumulator.lowest + whole, accumulator.highest + whole
     if max(np.abs(lowest).max(), np.abs(highest).max()) > EXACT:
