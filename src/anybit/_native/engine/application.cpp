@@ -31,7 +31,7 @@ Application::Application(const OperatorInfo& op, const void* attributes,
 
 void Application::run(const Workers& workers) const {
   workers.split(size(), elements_per_thread,
-                [this](std::int64_t first, std::int64_t last) { run_range(first, last); });
+                [this](std::int64_t first, std::int64_t last) noexcept { run_range(first, last); });
 }
 
 void Application::run_range(std::int64_t first, std::int64_t last) const noexcept {

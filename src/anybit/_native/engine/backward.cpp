@@ -46,13 +46,14 @@ Backward::Backward(const OperatorInfo& op, const void* attributes, std::span<con
 void Backward::run(const Workers& workers) {
   const IeeeArithmetic ieee;
   if (sums_.empty()) {
-    workers.split(size(), elements_per_thread,
-                  [&](std::int64_t first, std::int64_t last) { run_part(first, last, nullptr); });
+    workers.split(size(), elements_per_thread, [&](std::int64_t first, std::int64_t last) noexcept {
+      run_part(first, last, nullptr);
+    });
     return;
   }
   const std::int64_t chunks = chunk_ == 0 ? 0 : (size() + chunk_ - 1) / chunk_;
   std::vector<double> sums(static_cast<std::size_t>(chunks * chunk_sums_), nothing);
-  workers.run(static_cast<int>(chunks), [&](int chunk) {
+  workers.run(static_cast<int>(chunks), [&](int chunk) noexcept {
     const std::int64_t first = chunk * chunk_;
     run_part(first, std::min(size(), first + chunk_), sums.data() + chunk * chunk_sums_);
   });

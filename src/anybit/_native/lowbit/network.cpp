@@ -2,8 +2,11 @@
 #include "network.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <new>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "cut.hpp"
@@ -100,6 +103,33 @@ class Network::Scratch {
   std::byte* memory_ = nullptr;
 };
 
+// Memory for threads that run rows at the same time, taken before they start.
+class Network::Scratches {
+ public:
+  Scratches(const Network& network, int count) : free_(~std::uint64_t{0} >> (64 - count)) {
+    for (int i = 0; i < count; ++i) all_[static_cast<std::size_t>(i)].emplace(network);
+  }
+
+  // Calls work(scratch) with one that nobody else has meanwhile.
+  template <class Work>
+  void with_one(const Work& work) noexcept {
+    std::uint64_t free = free_.load(std::memory_order_relaxed);
+    // A host may run more pieces at a time than it has shown threads: these wait.
+    while (free == 0 || !free_.compare_exchange_weak(free, free & (free - 1))) {
+      if (free == 0) std::this_thread::yield();
+      free = free_.load(std::memory_order_relaxed);
+    }
+    const int mine = std::countr_zero(free);
+    work(*all_[static_cast<std::size_t>(mine)]);
+    free_.fetch_or(std::uint64_t{1} << mine);
+  }
+
+ private:
+  static_assert(Workers::most_pieces == 64);
+  std::array<std::optional<Scratch>, Workers::most_pieces> all_;
+  std::atomic<std::uint64_t> free_;
+};
+
 struct Network::Call {
   const float* const* inputs;
   float* const* outputs;
@@ -149,7 +179,7 @@ void Network::run(const float* const* inputs, float* const* outputs, std::int64_
   const int threads = nanoseconds(rows) < serial_nanoseconds
                           ? 1
                           : std::min(workers.threads(), Workers::most_pieces);
-  if (threads == 1) run_rows(call, 0, rows);
+  if (threads == 1) run_rows(call, Scratch(*this), 0, rows);
   else if (rows >= 2 * threads && nanoseconds(rows) >= 2 * threads * rows_nanoseconds)
     run_in_rows(call, workers, threads);
   else run_in_stages(call, workers, threads);
@@ -157,8 +187,8 @@ void Network::run(const float* const* inputs, float* const* outputs, std::int64_
 }
 
 // Rows [first, last), in this thread.
-void Network::run_rows(const Call& call, std::int64_t first, std::int64_t last) const {
-  const Scratch scratch(*this);
+void Network::run_rows(const Call& call, const Scratch& scratch, std::int64_t first,
+                       std::int64_t last) const {
   for (std::int64_t row = first; row < last; row += plan_->rows) {
     const Memory memory = call.memory(scratch, row);
     const std::int64_t rows = std::min(plan_->rows, last - row);
@@ -173,9 +203,11 @@ void Network::run_in_rows(const Call& call, const Workers& workers, int threads)
       std::min({call.rows, std::int64_t{4} * threads, std::int64_t{Workers::most_pieces},
                 nanoseconds(call.rows) / rows_nanoseconds});
   const int pieces[] = {static_cast<int>(most)};
-  workers.run_stages(pieces, nanoseconds(call.rows), [&](int, int piece) {
-    const std::int64_t all = pieces[0];
-    run_rows(call, call.rows * piece / all, call.rows * (piece + 1) / all);
+  Scratches scratches(*this, std::min(threads, pieces[0]));
+  workers.run_stages(pieces, nanoseconds(call.rows), [&](int, int piece) noexcept {
+    scratches.with_one([&](const Scratch& scratch) {
+      run_rows(call, scratch, call.rows * piece / most, call.rows * (piece + 1) / most);
+    });
   });
 }
 
@@ -192,7 +224,7 @@ void Network::run_in_stages(const Call& call, const Workers& workers, int thread
       cuts[i] = Cut(*stages_[i], rows, std::clamp<std::int64_t>(worth, 1, threads));
       pieces[i] = cuts[i].pieces();
     }
-    workers.run_stages(pieces, nanoseconds(rows), [&](int stage, int piece) {
+    workers.run_stages(pieces, nanoseconds(rows), [&](int stage, int piece) noexcept {
       cuts[static_cast<std::size_t>(stage)].run(memory, piece);
     });
   }

@@ -56,10 +56,12 @@ class Network {
 
  private:
   class Scratch;
+  class Scratches;
   struct Call;
 
   bool turned() const;
-  void run_rows(const Call& call, std::int64_t first, std::int64_t last) const;
+  void run_rows(const Call& call, const Scratch& scratch, std::int64_t first,
+                std::int64_t last) const;
   void run_in_rows(const Call& call, const Workers& workers, int threads) const;
   void run_in_stages(const Call& call, const Workers& workers, int threads) const;
 

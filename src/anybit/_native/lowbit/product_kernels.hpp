@@ -56,7 +56,7 @@ inline constexpr int chunk_channels = 64;
 
 struct TailStep {
   Operation operation;
-  const float* operands;  // per channel
+  const float* operands;  // per channel, from the first one of all chunks on
 };
 
 // What a tail makes of a sum first.
@@ -76,7 +76,7 @@ struct TailBlock {
   Settling settling;
   const std::int32_t* scales;
   const std::int32_t* const* constants;  // per pixel: its class's at channel 0
-  std::ptrdiff_t first_channel;          // of the chunk, for the constants
+  std::ptrdiff_t first_channel;          // of the chunk, for the constants and the steps
   const std::int32_t* addends;           // per pixel
 
   std::byte* const* targets;  // per pixel: at the first channel of the chunk

@@ -160,8 +160,6 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
                true};
   TailBlock then = tail_block(at);
   then.sums = scratch, then.stride = stride, then.targets = targets, then.floats = outputs;
-  std::vector<TailStep> steps = at.tail.steps;
-  then.steps = steps.data();
 
   Pixels pixels;
   Walk walk(at, part, source, target, floats);
@@ -193,8 +191,6 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       then.gains = at.tail.gains.from(channel);
       then.offsets = at.tail.offsets.from(channel);
       then.first = at.tail.first.from(channel);
-      for (std::size_t i = 0; i < steps.size(); ++i)
-        steps[i].operands = at.tail.steps[i].operands + channel;
       const std::int64_t place = at.to.coding == Coding::bytes    ? channel
                                  : at.to.coding == Coding::planes ? channel / 4
                                                                   : channel / 8;

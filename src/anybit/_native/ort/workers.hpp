@@ -23,14 +23,14 @@ class SessionWorkers final : public Workers {
   void split(std::int64_t size, std::int64_t grain, const Range& work) const override {
     const std::int64_t piece = grain / 4;
     if (size <= piece) return work(0, size);
-    run(static_cast<int>((size + piece - 1) / piece), [&](int part) {
+    run(static_cast<int>((size + piece - 1) / piece), [&](int part) noexcept {
       const std::int64_t first = part * piece;
       work(first, std::min(first + piece, size));
     });
   }
 
   void run(int parts, const Part& part) const override {
-    const auto call = [](void* shared, std::size_t i) {
+    const auto call = [](void* shared, std::size_t i) noexcept {
       (*static_cast<const Part*>(shared))(static_cast<int>(i));
     };
     check(api_, api_.KernelContext_ParallelFor(context_, call, static_cast<std::size_t>(parts), 0,
@@ -45,7 +45,7 @@ class SessionWorkers final : public Workers {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const int stage = static_cast<int>(i);
       if (pieces[i] == 1) piece(stage, 0);
-      else run(pieces[i], [&](int part) { piece(stage, part); });
+      else run(pieces[i], [&](int part) noexcept { piece(stage, part); });
     }
   }
 
@@ -53,7 +53,7 @@ class SessionWorkers final : public Workers {
   int count_threads() const {
     constexpr auto patience = std::chrono::microseconds(3);
     std::array<std::thread::id, most_pieces> seen;
-    run(most_pieces, [&](int part) {
+    run(most_pieces, [&](int part) noexcept {
       const auto until = std::chrono::steady_clock::now() + patience;
       while (std::chrono::steady_clock::now() < until) {
       }

@@ -63,7 +63,7 @@ int allowed_threads() {
 class Pool {
  public:
   // Runs all parts of the job, helped by `helpers` threads.
-  void run(int helpers, int parts, const std::function<void(int)>& part) {
+  void run(int helpers, int parts, const Workers::Part& part) {
     {
       const std::lock_guard lock(mutex_);
       while (started_ < helpers) {
@@ -90,7 +90,7 @@ class Pool {
   std::mutex in_use;
 
  private:
-  void work(const std::function<void(int)>& part, int parts) {
+  void work(const Workers::Part& part, int parts) {
     for (int i = next_.fetch_add(1); i < parts; i = next_.fetch_add(1)) part(i);
   }
 
@@ -114,7 +114,7 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::atomic<int> next_{0};
-  const std::function<void(int)>* part_ = nullptr;
+  const Workers::Part* part_ = nullptr;
   int parts_ = 0, started_ = 0, admitted_ = 0, busy_ = 0;
   std::uint64_t job_ = 0;
 };
@@ -184,7 +184,7 @@ void PoolWorkers::split(std::int64_t size, std::int64_t grain, const Range& work
   // number of cache lines each.
   const std::int64_t parts = std::min<std::int64_t>(4 * threads, most);
   const std::int64_t length = ((size + parts - 1) / parts + 63) / 64 * 64;
-  threads_of_all.run(threads - 1, static_cast<int>(parts), [&](int part) {
+  threads_of_all.run(threads - 1, static_cast<int>(parts), [&](int part) noexcept {
     const std::int64_t first = std::min(size, part * length);
     work(first, std::min(size, first + length));
   });

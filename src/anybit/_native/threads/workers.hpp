@@ -4,18 +4,36 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
+#include <type_traits>
 
 namespace anybit {
+
+// Refers to a function that outlives the call and is declared noexcept: what threads run takes no
+// memory and throws nothing, since an exception has no way out of a helper.
+template <class... Arguments>
+class Work {
+ public:
+  template <class Function>
+    requires std::is_nothrow_invocable_v<const Function&, Arguments...>
+  Work(const Function& function)
+      : function_(&function), call_([](const void* function, Arguments... arguments) noexcept {
+          (*static_cast<const Function*>(function))(arguments...);
+        }) {}
+
+  void operator()(Arguments... arguments) const noexcept { call_(function_, arguments...); }
+
+ private:
+  const void* function_;
+  void (*call_)(const void*, Arguments...) noexcept;
+};
 
 // The calling thread alone; those who know more threads derive from it.
 class Workers {
  public:
-  using Range = std::function<void(std::int64_t first, std::int64_t last)>;
-  using Part = std::function<void(int)>;
-
-  using Piece = std::function<void(int stage, int piece)>;
+  using Range = Work<std::int64_t, std::int64_t>;  // first, last
+  using Part = Work<int>;
+  using Piece = Work<int, int>;  // stage, piece
 
   // A stage has no more pieces.
   static constexpr int most_pieces = 64;
@@ -29,20 +47,20 @@ class Workers {
   virtual std::int64_t piece_nanoseconds() const { return 2000; }
 
   // Runs work(first, last) over disjoint ranges that cover [0, size). `grain` is the number of
-  // elements below which a further thread costs more than it saves. `work` must not throw.
+  // elements below which a further thread costs more than it saves.
   virtual void split(std::int64_t size, std::int64_t grain, const Range& work) const {
     static_cast<void>(grain);
     work(0, size);
   }
 
-  // Runs part(0), ..., part(parts - 1), in any order. `part` must not throw.
+  // Runs part(0), ..., part(parts - 1), in any order.
   virtual void run(int parts, const Part& part) const {
     for (int i = 0; i < parts; ++i) part(i);
   }
 
   // Runs piece(stage, 0), ..., piece(stage, pieces[stage] - 1) of all stages, of which none begins
   // before the one before it has ended. `nanoseconds` is roughly what one thread needs for all of
-  // it. `piece` must not throw.
+  // it.
   virtual void run_stages(std::span<const int> pieces, std::int64_t nanoseconds,
                           const Piece& piece) const {
     static_cast<void>(nanoseconds);

@@ -210,7 +210,8 @@ void arithmetic(const TailBlock& at) {
     Reals y = __builtin_convertvector(accumulators(at, pixel, lane), Reals);
     y = y * read<Reals>(at.gains + lane);
     for (int i = 0; i < at.step_count; ++i)
-      y = applied(at.steps[i].operation, y, read<Reals>(at.steps[i].operands + lane));
+      y = applied(at.steps[i].operation, y,
+                  read<Reals>(at.steps[i].operands + at.first_channel + lane));
     float* const target = at.floats[pixel] + lane * at.float_channel;
     if (at.float_channel == 1) return write_some(target, y, channels);
     for (int i = 0; i < channels; ++i) target[i * at.float_channel] = y[i];
