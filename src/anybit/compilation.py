@@ -11,7 +11,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.inputs import Array, Feeds, Tensor, declared, declared_inputs
 from anybit.layers.layer import Guarantee
-from anybit.lowbit.compiler import plan, rewritten
+from anybit.lowbit.compiler import expose, plan, rewritten
 from anybit.lowbit.emission import Region
 from anybit.lowbit.report import Report
 from anybit.model import Engine, Model, RuntimeEngine
@@ -26,7 +26,7 @@ from anybit.onnx.passes import (
     Normalize,
     StandardLayout,
 )
-from anybit.onnx.preparation import apply
+from anybit.onnx.preparation import apply, errors_named_after
 
 
 class Compiled(Model):
@@ -37,10 +37,13 @@ class Compiled(Model):
         report: What was made of each layer, and why.
     """
 
-    def __init__(self, engine: Engine, model: ir.Model, report: Report) -> None:
+    def __init__(
+        self, engine: Engine, model: ir.Model, report: Report, regions: Mapping[str, Region]
+    ) -> None:
         super().__init__(engine)
         self.model = model
         self.report = report
+        self._regions = regions
         single = isinstance(engine, NetworkEngine) and len(self.inputs) == len(self.outputs) == 1
         self._direct = engine.network.run_array if single else None  # type: ignore[attr-defined]
         self._result = self.outputs[0].name
@@ -64,6 +67,17 @@ class Compiled(Model):
         the library (`anybit.onnxruntime.library_path`), on any processor.
         """
         save(self.model, path)
+
+    def saved(self, path: str | os.PathLike[str]) -> Model:
+        """The model as `save` has written it; it gives all tensors of codes besides its outputs.
+
+        Raises:
+            ModelError: The file holds another model.
+        """
+        model = read_copy(path)
+        with errors_named_after(path):
+            expose(model, self._regions)
+        return Model(RuntimeEngine(model, str(path)))
 
 
 def compile(
@@ -101,15 +115,16 @@ def compile(
     found = plan(model, weakest, _known(model, input_ranges), progress)
     whole = _engine(model, found.regions, where)
     report = Report(found.layers, tuple(region.program for region in found.regions))
-    compiled = rewritten(found)
-    if whole is not None:
-        return Compiled(whole, compiled, report)
-    return Compiled(RuntimeEngine(compiled, where), compiled, report)
+    regions = rewritten(found.model, found.regions)
+    engine = RuntimeEngine(found.model, where) if whole is None else whole
+    return Compiled(engine, found.model, report, regions)
 
 
 def exposed(source: Source) -> ir.Model:
     """The compiled model, with all tensors of codes as further results of its regions."""
-    return rewritten(plan(_prepared(source), Guarantee.BOUNDED, exposed=True))
+    found = plan(_prepared(source), Guarantee.BOUNDED)
+    rewritten(found.model, [region.exposed for region in found.regions])
+    return found.model
 
 
 def _prepared(source: Source) -> ir.Model:

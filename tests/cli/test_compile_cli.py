@@ -14,6 +14,8 @@ from onnx.numpy_helper import from_array
 from shell import Shell
 from small_models import DOMAIN
 
+from anybit import Compiled
+
 QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 
 
@@ -101,6 +103,48 @@ def test_a_result_is_verified_on_data(shell: Shell) -> None:
     assert code == 0
     assert "Verified against the float graph:" in out
     assert "3 tensors compared: 3 equal, 0 different" in out
+
+
+def test_verified_is_the_file_that_was_written(shell: Shell, monkeypatch) -> None:
+    """With the ranges and the guarantee that it was compiled with, and as it lies on the disk."""
+    plain = layer()
+    plain.graph.node.pop(0)
+    plain.graph.node[1].input[0] = "x"
+    onnx.save(plain, "plain.onnx")
+    np.save("codes.npy", np.random.default_rng(2).integers(-8, 8, (50, 4)).astype(np.float32) / 4)
+    arguments = ["compile", "plain.onnx", "-o", "f.onnx", "--input-range", "x=int8/4", "--verify"]
+    code, out, _ = shell(*arguments, "codes.npy")
+    assert code == 0
+    assert re.search(r"yq .*Quant", out)
+    assert "2 tensors compared: 2 equal, 0 different" in out
+    # Beside the range the file gives what it gives: the nearest codes.
+    code, out, _ = shell(*arguments, "rows.npy")
+    assert code == 1
+
+    def damaged(self, path):
+        other = Path("other.onnx")
+        save(self, other)
+        file = onnx.load(other)
+        (words,) = [each for each in file.graph.initializer if each.name.endswith("_integers")]
+        threshold = np.frombuffer(words.raw_data, np.int32).copy()
+        threshold[-1] += 1
+        words.raw_data = threshold.tobytes()
+        onnx.save(file, path)
+
+    save = Compiled.save
+    monkeypatch.setattr(Compiled, "save", damaged)
+    assert "is not what was compiled" in shell.fails(*arguments, "codes.npy")
+
+
+def test_what_a_file_for_one_row_gives_is_verified_on_all_rows(shell: Shell) -> None:
+    for name in ("layer", "soft"):
+        model = onnx.load(f"{name}.onnx")
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = 1
+        onnx.save(model, "one.onnx")
+        code, out, _ = shell("compile", "one.onnx", "-o", "f.onnx", "--verify", "rows.npy")
+        assert code == 0
+        assert re.search(r"yq .* 150 ", out)
 
 
 def test_what_stays_float_says_why(shell: Shell) -> None:

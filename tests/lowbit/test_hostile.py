@@ -18,8 +18,9 @@ def test_bad_models_are_refused_in_words(name):
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_long_chains_give_what_they_gave(name):
-    proto = CHAINS[name](300)
+    proto = CHAINS[name](100)
     x = np.linspace(-2, 2, 4, dtype=np.float32)[None]
-    wanted, got = anybit.load(proto).run({"x": x}), anybit.compile(proto).run({"x": x})
+    compiled = anybit.compile(proto, guarantee="exact")
+    wanted, got = anybit.load(proto).run({"x": x}), compiled.run({"x": x})
     for output, array in wanted.items():
         np.testing.assert_array_equal(got[output], array)

@@ -79,6 +79,7 @@ def spent(file: bytes, runtime: str = "onnxruntime") -> dict[str, float]:
         "info": info,
         "check": anybit.check,
         "analyze": anybit.analyze,
+        "compile": partial(anybit.compile, guarantee="exact"),
         "clean": anybit.clean,
         "clean the batch": partial(anybit.clean, batch="dynamic"),
     }

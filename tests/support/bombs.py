@@ -232,6 +232,73 @@ def weights(count: int) -> onnx.ModelProto:
     return _model(nodes, f"v{count // 4}", given)
 
 
+def _quantized(at: int, source: str) -> onnx.NodeProto:
+    return helper.make_node("IntQuant", [source, *_PARAMETERS], [f"q{at}"], domain=OURS)
+
+
+def layers(count: int) -> onnx.ModelProto:
+    """Products of codes one behind another."""
+    nodes = []
+    for at in range(count // 2):
+        nodes.append(_quantized(at, f"v{at}"))
+        nodes.append(helper.make_node("MatMul", [f"q{at}", "w"], [f"v{at + 1}"]))
+    nodes[0].input[0] = "x"
+    weights = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
+    return _model(nodes, f"v{count // 2}", {**_PARAMETERS, "w": weights})
+
+
+def rounded(count: int) -> onnx.ModelProto:
+    """The same with scales that are no short numbers: float32 rounds every product."""
+    model = layers(count)
+    (scale,) = (each for each in model.graph.initializer if each.name == "s")
+    scale.CopyFrom(numpy_helper.from_array(np.array(0.1, np.float32), "s"))
+    return model
+
+
+def residuals(count: int) -> onnx.ModelProto:
+    """Products of codes that are added to what they are of."""
+    nodes = []
+    for at in range(count // 3):
+        nodes.append(_quantized(at, f"v{at}"))
+        nodes.append(helper.make_node("MatMul", [f"q{at}", "w"], [f"p{at}"]))
+        nodes.append(_quantized(at, f"p{at}"))
+        nodes[-1].output[0] = f"r{at}"
+        nodes.append(helper.make_node("Add", [f"q{at}", f"r{at}"], [f"v{at + 1}"]))
+    nodes[0].input[0] = "x"
+    weights = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
+    return _model(nodes, f"v{count // 3}", {**_PARAMETERS, "w": weights})
+
+
+def watched(count: int) -> onnx.ModelProto:
+    """Products of codes whose sums are read by a function that no integers compute."""
+    model = rounded(count)
+    for at in range(1, count // 2):
+        model.graph.node.append(helper.make_node("Softmax", [f"v{at}"], [f"m{at}"]))
+        model.graph.output.append(_value(f"m{at}"))
+    return model
+
+
+def summed(count: int) -> onnx.ModelProto:
+    """A sum that grows by one product after the other."""
+    nodes = [_quantized(0, "x"), helper.make_node("Relu", ["q0"], ["v0"])]
+    for at in range(count // 2):
+        nodes.append(helper.make_node("Neg", [f"v{at}"], [f"n{at}"]))
+        nodes.append(helper.make_node("Max", [f"v{at}", f"n{at}"], [f"v{at + 1}"]))
+    return _model(nodes, f"v{count // 2}", dict(_PARAMETERS))
+
+
+def joined(count: int) -> onnx.ModelProto:
+    """Products of one tensor of codes, each by itself, and added up at the end."""
+    nodes = [_quantized(0, "x")]
+    for at in range(count // 3):
+        nodes.append(helper.make_node("MatMul", ["q0", "w"], [f"p{at}"]))
+        nodes.append(_quantized(at + 1, f"p{at}"))
+        nodes.append(helper.make_node("Add", [f"v{at}", f"q{at + 1}"], [f"v{at + 1}"]))
+    nodes[3].input[0] = "q0"
+    weights = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
+    return _model(nodes, f"v{count // 3}", {**_PARAMETERS, "w": weights})
+
+
 BOMBS: dict[str, tuple[Callable[[int], onnx.ModelProto], int]] = {
     "shapes of shapes": (shapes_of_shapes, 6),
     "expanded": (expanded, 10),
@@ -247,5 +314,6 @@ CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
     for each in (
         *(standard, identities, constants, quantizers, scaled, native),
         *(moved_codes, foreign_codes, weights),
+        *(layers, rounded, residuals, watched, summed, joined),
     )
 }

@@ -84,7 +84,7 @@ def compile(
         _show(compiled, model, output)
         if time:
             print(compiled.report.whole)
-    if inputs and not verify(model, inputs, quiet=as_json):
+    if inputs and not verify(model, compiled, output, inputs, quiet=as_json):
         raise typer.Exit(1)
 
 

@@ -1,26 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a graph to its regions, and to the graph in which each is one node."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from anybit.errors import ModelError
 from anybit.layers.behind import quantizers_behind
 from anybit.layers.facts import connected, layers_of
 from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
 from anybit.lowbit.layers import CompiledLayer, compiled
+from anybit.lowbit.node import encoded_of, node_of
 from anybit.lowbit.planning import Memory, Refused
 from anybit.lowbit.regions import Walk
 from anybit.lowbit.wanted import wanted_codes
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.operators.integer_network import DOMAIN, NAME, PROGRAM
+from anybit.onnx.graph.names import described
+from anybit.onnx.operators.integer_network import DOMAIN, PROGRAM, is_integer_network
 from anybit.onnx.passes import FoldConstants, InferShapes
+
+_MOST_WALKS = 8
+"""A walk finds all that is refused but for what follows from what is refused: few do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +50,10 @@ def plan(
     guarantee: Guarantee,
     ranges: Mapping[str, Carrier] | None = None,
     progress: Callable[[float], None] | None = None,
-    *,
-    exposed: bool = False,
 ) -> Plan:
     """The regions of a normalized model whose scales are folded and whose weights are not.
 
-    The model is changed: its constants are folded. Regions that are `exposed` give all tensors of
-    codes, too, as the floats that these stand for.
+    The model is changed: its constants are folded.
     """
     found = analyze(model, ranges)
     known, inside = _known(model, found)
@@ -58,13 +62,13 @@ def plan(
     analysis = _named_again(found, model)
     wanted = wanted_codes(model, analysis)
     memory = Memory()
-    while True:
+    for last in [*[False] * _MOST_WALKS, True]:
+        if last:
+            memory.refused.update(dict.fromkeys(model.graph, "too much around it stays float"))
         walk = Walk(model, analysis, known, wanted, guarantee, memory, progress)
-        try:
-            planned = walk.run(exposed=exposed)
+        with suppress(Refused):
+            planned = walk.run()
             break
-        except Refused as refused:
-            memory.refused[refused.node] = refused.reason
     regions = regions_of(planned)
     layers = [each for number, region in enumerate(regions) for each in _placed(region, number)]
     return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers(), *inside]))
@@ -121,32 +125,43 @@ def _in_order(model: ir.Model, layers: list[CompiledLayer]) -> tuple[CompiledLay
     return tuple(connected(model.graph, layers))
 
 
-def rewritten(plan: Plan) -> ir.Model:
-    """The graph with one node per region. The plan's own model becomes it."""
-    model = plan.model
+def rewritten(model: ir.Model, regions: Iterable[Region]) -> dict[str, Region]:
+    """Let the planned model have one node per region: these by the names of their nodes."""
     editor = Editor(model)
-    for number, region in enumerate(plan.regions):
-        _insert(model.graph, editor, region, f"integers_{number}" if number else "integers")
+    found = {}
+    for region in regions:
+        node = node_of(region.program, region.inputs, editor)
+        model.graph.append(node)
+        for old, new in zip(region.outputs, node.outputs, strict=True):
+            new.type, new.shape = old.type, old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            new.name, old.name = old.name, editor.unique(f"{old.name}_float")
+        found[str(node.name)] = region
     model.graph.opset_imports[DOMAIN] = 1
     RemoveUnusedNodesPass()(model)
     model.graph.sort()
-    return model
+    return found
 
 
-def _insert(graph: ir.Graph, editor: Editor, region: Region, name: str) -> None:
-    encoded = encode(region.program)
-    constants = [
-        editor.constant(f"{name}_{part}", ir.tensor(getattr(encoded, part))) for part in PROGRAM
-    ]
-    node = ir.Node(
-        DOMAIN,
-        NAME,
-        [*constants, *region.inputs],
-        num_outputs=len(region.outputs),
-        name=editor.unique(name),
-    )
-    graph.append(node)
-    for old, new in zip(region.outputs, node.outputs, strict=True):
-        new.type, new.shape = old.type, old.shape
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.name, old.name = old.name, editor.unique(f"{old.name}_float")
+def expose(model: ir.Model, regions: Mapping[str, Region]) -> None:
+    """Let a model, as a file has it, give all that its regions compute, tensors of codes too.
+
+    Raises:
+        ModelError: A node has not the program of its region.
+    """
+    editor = Editor(model)
+    for node in [node for node in model.graph if is_integer_network(node)]:
+        region = regions.get(str(node.name))
+        if region is None or not encoded_of(node).equals(encode(region.program)):
+            raise ModelError(f"{described(node)} is not what was compiled")
+        inputs = [value for value in node.inputs[len(PROGRAM) :] if value is not None]
+        more = node_of(region.exposed.program, inputs, editor)
+        model.graph.insert_before(node, more)
+        given = len(node.outputs)
+        for old, new in zip(node.outputs, more.outputs[:given], strict=True):
+            new.name, new.type, new.shape = old.name, old.type, old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        for value, new in zip(region.exposed.outputs[given:], more.outputs[given:], strict=True):
+            new.name, new.type = editor.unique(str(value.name)), value.type
+        model.graph.outputs.extend(new for new in more.outputs if not new.is_graph_output())
+        model.graph.remove(node, safe=True)

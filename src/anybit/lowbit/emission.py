@@ -2,13 +2,14 @@
 """From planned instructions to programs, one per region."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
+from anybit.lowbit.groups import Groups
 from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.network import Network
 from anybit.lowbit.parts import Coded, Inlet, Outlet, Planned
@@ -24,13 +25,35 @@ class Region:
     Attributes:
         program: The program.
         inputs, outputs: The values of the graph that it takes and gives, in its order.
+        tensors: What its tensors of codes are, in its order.
         layers: What it computes of the graph, by the numbers of the instructions that do it.
     """
 
     program: p.Program
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
+    tensors: tuple[Coded, ...]
     layers: Mapping[int, CompiledLayer]
+
+    @property
+    def exposed(self) -> "Region":
+        """The same with all tensors of codes as further results, as the floats they stand for."""
+        inner: dict[ir.Value, tuple[int, Coded]] = {}
+        for number, coded in enumerate(self.tensors):
+            if coded.value not in self.outputs:
+                inner.setdefault(coded.value, (number, coded))
+        ports = [_port(coded.place.sizes, coded.place) for _, coded in inner.values()]
+        first = len(self.program.outputs)
+        added = [
+            p.Dequantize(number, first + place, coded.codes.decode(coded.codes.all))
+            for place, (number, coded) in enumerate(inner.values())
+        ]
+        program = replace(
+            self.program,
+            outputs=(*self.program.outputs, *ports),
+            instructions=(*self.program.instructions, *added),
+        )
+        return replace(self, program=program, outputs=(*self.outputs, *inner))
 
     @cached_property
     def network(self) -> Network:
@@ -60,55 +83,50 @@ def _read(planned: Sequence[Planned]) -> list[Planned]:
 
 def _connected(planned: Sequence[Planned]) -> Iterable[list[Planned]]:
     """The instructions in groups that share no tensor, each in its order."""
-    groups: dict[object, int] = {}
-    parts: dict[int, list[Planned]] = {}
-    for number, each in enumerate(planned):
-        ends = (*each.reads, each.writes)
-        tensors = [end.tensor for end in ends if isinstance(end, Coded)]
-        joined = {groups[tensor] for tensor in tensors if tensor in groups}
-        parts[number] = []
-        for other in sorted(joined):
-            parts[number] += parts.pop(other)
-        parts[number].append(each)
-        for tensor, group in groups.items():
-            if group in joined:
-                groups[tensor] = number
-        groups.update(dict.fromkeys(tensors, number))
-    order = {each: number for number, each in enumerate(planned)}
-    return [sorted(part, key=order.__getitem__) for part in parts.values()]
+    groups: Groups[object] = Groups()
+    for each in planned:
+        for end in (*each.reads, each.writes):
+            if isinstance(end, Coded):
+                groups.join(end.tensor, each)
+    parts: dict[object, list[Planned]] = {}
+    for each in planned:
+        parts.setdefault(groups.root(each), []).append(each)
+    return parts.values()
 
 
 def _region(planned: Sequence[Planned]) -> Region:
-    ports: dict[tuple[ir.Value, Place], Inlet] = {}
+    ports: dict[tuple[ir.Value, Place], tuple[int, Inlet]] = {}
     outlets: list[Outlet] = []
-    tensors: dict[object, Coded] = {}
+    tensors: dict[object, tuple[int, Coded]] = {}
     instructions = []
     for each in planned:
         numbers = []
         for read in each.reads:
             if isinstance(read, Inlet):
-                ports.setdefault((read.value, read.place), read)
-                numbers.append(list(ports).index((read.value, read.place)))
+                key = read.value, read.place
+                numbers.append(ports.setdefault(key, (len(ports), read))[0])
             else:
-                numbers.append(list(tensors).index(read.tensor))
+                numbers.append(tensors[read.tensor][0])
         if isinstance(each.writes, Outlet):
             outlets.append(each.writes)
             target = len(outlets) - 1
         else:
-            tensors.setdefault(each.writes.tensor, each.writes)
-            target = list(tensors).index(each.writes.tensor)
+            written = len(tensors), each.writes
+            target = tensors.setdefault(each.writes.tensor, written)[0]
         sources = dict(zip(_SOURCES[len(numbers)], numbers, strict=True))
         instructions.append(each.kind(**sources, target=target, **each.fields))
+    inlets = [inlet for _, inlet in ports.values()]
     program = p.Program(
-        tuple(_port(inlet.sizes, inlet.place) for inlet in ports.values()),
+        tuple(_port(inlet.sizes, inlet.place) for inlet in inlets),
         tuple(_port(outlet.place.sizes, outlet.place) for outlet in outlets),
-        tuple(_tensor(coded) for coded in tensors.values()),
+        tuple(_tensor(coded) for _, coded in tensors.values()),
         tuple(instructions),
     )
     return Region(
         program,
-        tuple(inlet.value for inlet in ports.values()),
+        tuple(inlet.value for inlet in inlets),
         tuple(outlet.value for outlet in outlets),
+        tuple(coded for _, coded in tensors.values()),
         {number: each.layer for number, each in enumerate(planned) if each.layer is not None},
     )
 

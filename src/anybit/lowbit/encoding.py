@@ -37,6 +37,13 @@ class Encoded:
     integers: Integers
     floats: Floats
 
+    def equals(self, other: "Encoded") -> bool:
+        """Whether another is the same, bit for bit."""
+        names = [field.name for field in fields(self)]
+        mine, its = ([getattr(each, name) for name in names] for each in (self, other))
+        pairs = zip(mine, its, strict=True)
+        return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+
 
 def encode(program: Program) -> Encoded:
     """Write a program down."""

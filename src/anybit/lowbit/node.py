@@ -3,12 +3,12 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.lowbit.encoding import Encoded, encode
 from anybit.lowbit.program import Port, Program
+from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described
 from anybit.onnx.operators.integer_network import DOMAIN, NAME, PROGRAM
 
@@ -16,40 +16,33 @@ _OPSET = 17
 _IR_VERSION = 8
 
 
-def node_of(program: Program, inputs: Sequence[ir.Value], name: str) -> ir.Node:
-    """A node that runs the program; its results have the types and shapes of the outputs.
+def node_of(program: Program, inputs: Sequence[ir.Value], editor: Editor) -> ir.Node:
+    """A node that runs the program, for the graph of an editor.
 
-    Its first inputs are new initializers, called after the node, which the graph that takes it must
-    register. The results have no names yet. The number of rows is that of the first input.
+    Its first inputs are new initializers, called after the node. The results have neither names nor
+    types yet.
     """
+    name = editor.unique("integers")
     encoded = encode(program)
-    constants = [_initializer(f"{name}_{part}", getattr(encoded, part)) for part in PROGRAM]
-    node = ir.Node(
-        DOMAIN, NAME, [*constants, *inputs], num_outputs=len(program.outputs), version=1, name=name
-    )
-    shape = inputs[0].shape
-    rows = shape[0] if shape is not None and len(shape) else None
-    for port, result in zip(program.outputs, node.outputs, strict=True):
-        result.type = ir.TensorType(ir.DataType.FLOAT)
-        result.shape = ir.Shape([rows, *port.sizes.tolist()])
-    return node
+    constants = [
+        editor.constant(f"{name}_{part}", ir.tensor(getattr(encoded, part))) for part in PROGRAM
+    ]
+    return ir.Node(DOMAIN, NAME, [*constants, *inputs], num_outputs=len(program.outputs), name=name)
 
 
 def model_of(program: Program) -> ir.Model:
     """A model that is nothing but the program: inputs x0, x1, ..., outputs y0, y1, ..."""
-    inputs = [_input(f"x{i}", port) for i, port in enumerate(program.inputs)]
-    node = node_of(program, inputs, "program")
-    for i, result in enumerate(node.outputs):
-        result.name = f"y{i}"
-    graph = ir.Graph(
-        inputs,
-        node.outputs,
-        nodes=[node],
-        initializers=[value for value in node.inputs if value is not None and value.const_value],
-        opset_imports={"": _OPSET, DOMAIN: 1},
-        name="program",
-    )
-    return ir.Model(graph, ir_version=_IR_VERSION, producer_name="anybit")
+    inputs = [_declared(f"x{i}", port) for i, port in enumerate(program.inputs)]
+    imports = {"": _OPSET, DOMAIN: 1}
+    graph = ir.Graph(inputs, [], nodes=[], opset_imports=imports, name="program")
+    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="anybit")
+    node = node_of(program, inputs, Editor(model))
+    graph.append(node)
+    for i, (port, result) in enumerate(zip(program.outputs, node.outputs, strict=True)):
+        like = _declared(f"y{i}", port)
+        result.name, result.type, result.shape = like.name, like.type, like.shape
+    graph.outputs.extend(node.outputs)
+    return model
 
 
 def encoded_of(node: ir.Node) -> Encoded:
@@ -69,17 +62,7 @@ def encoded_of(node: ir.Node) -> Encoded:
     return Encoded(*arrays)
 
 
-def _initializer(name: str, array: np.ndarray) -> ir.Value:
-    tensor = ir.tensor(array, name=name)
-    return ir.Value(
-        name=name,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(array.shape),
-        const_value=tensor,
-    )
-
-
-def _input(name: str, port: Port) -> ir.Value:
+def _declared(name: str, port: Port) -> ir.Value:
     return ir.Value(
         name=name,
         type=ir.TensorType(ir.DataType.FLOAT),

@@ -42,7 +42,8 @@ class Codes:
 
     def decode(self, integers: Array) -> Array:
         """The values, as the float graph computes them."""
-        return np.asarray(integers.astype(np.float32) * np.float32(self.scale))
+        with np.errstate(over="ignore"):
+            return np.asarray(integers.astype(np.float32) * np.float32(self.scale))
 
     def nearest(self, values: Array) -> Array:
         """The value of a code that is nearest to each; NaN stays."""

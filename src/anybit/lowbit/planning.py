@@ -188,13 +188,6 @@ class Planner:
         self._planned.append(_of_sum(root, outlet, tail, layer))
         return outlet
 
-    def dequantized(self, coded: Coded) -> Outlet:
-        """Give a tensor of codes as floats."""
-        outlet = Outlet(coded.value, coded.place, coded.stage)
-        fields = {"values": coded.codes.decode(coded.codes.all)}
-        self._planned.append(Planned(p.Dequantize, (coded,), outlet, fields))
-        return outlet
-
     def placed(self, coded: Coded, place: Place) -> Coded:
         """The same codes in another place: the order of the elements in the graph stays."""
         if coded.place == place:

@@ -7,6 +7,7 @@ never wait for floats that wait for them, so that those that hang together are a
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -23,7 +24,7 @@ from anybit.lowbit.layers import CompiledLayer, compiled
 from anybit.lowbit.moves import moved
 from anybit.lowbit.parts import Codes, Expression, PairRoot, Planned, PortRoot
 from anybit.lowbit.places import place_of
-from anybit.lowbit.planning import Memory, Planner
+from anybit.lowbit.planning import Memory, Planner, Refused
 from anybit.lowbit.sums import mean_root, product_root, source_axis
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
@@ -31,6 +32,8 @@ from anybit.lowbit.windows import axes_of
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize
+
+T = TypeVar("T")
 
 _MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
 _MOST_PAIRS = 2**16
@@ -57,6 +60,7 @@ class Walk:
     ) -> None:
         self.reasons: dict[ir.Node, str] = {}
         self._model = model
+        self._positions = {node: place for place, node in enumerate(model.graph)}
         self._values = Values(model, analysis, wanted, Planner(model, guarantee, memory))
         self._wanted = wanted
         self._memory = memory
@@ -66,25 +70,37 @@ class Walk:
         self._carriers = analysis.carriers
         self._layers = layers
 
-    def run(self, *, exposed: bool = False) -> list[Planned]:
+    def run(self) -> list[Planned]:
         """Go through all nodes: the instructions in an order in which they can run.
 
-        All tensors of codes are given as floats, too, if they are to be `exposed`.
-
         Raises:
-            Refused: A node that the walk has to leave alone; the next one knows.
+            Refused: Nodes that the walk has to leave alone; the next one knows of all.
         """
-        nodes = list(self._model.graph)
-        for number, node in enumerate(nodes):
+        refused = len(self._memory.refused)
+        for number, node in enumerate(self._positions):
             if varying_inputs(node) or captures_of(node):
-                self._visit(node)
+                self._carefully(self._visit, node)
             if self._progress is not None:
-                self._progress((number + 1) / len(nodes))
+                self._progress((number + 1) / len(self._positions))
         for value in self._model.graph.outputs:
-            self._values.require(value)
-        if exposed:
-            self._values.expose()
+            self._carefully(self._values.require, value)
+        if len(self._memory.refused) > refused:
+            raise Refused(*list(self._memory.refused.items())[-1])
         return self._values.planned
+
+    def _carefully(self, step: Callable[[T], None], about: T) -> None:
+        """Where a step is refused the walk is in vain, but goes on: there may be more of them."""
+        try:
+            step(about)
+            return
+        except Refused as reason:
+            refused = reason
+        while refused.node not in self._memory.refused:
+            self._memory.refused[refused.node] = refused.reason
+            try:
+                self._leave(refused.node)
+            except Refused as reason:
+                refused = reason
 
     def _visit(self, node: ir.Node) -> None:
         try:
@@ -203,7 +219,7 @@ class Walk:
         return found
 
     def _ordered(self, nodes: set[ir.Node]) -> tuple[ir.Node, ...]:
-        return tuple(node for node in self._model.graph if node in nodes)
+        return tuple(sorted(nodes, key=self._positions.__getitem__))
 
     def _anchor(self, node: ir.Node) -> None:
         """Compute the codes of what a quantizer gives, unless its readers go on elementwise."""

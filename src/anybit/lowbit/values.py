@@ -203,13 +203,6 @@ class Values:
         for each in _before(expression):
             self.require(each)
 
-    def expose(self) -> None:
-        """Give all tensors of codes as floats."""
-        for each in list(self.planned):
-            if isinstance(each.writes, Coded) and each.writes.value not in self._outlets:
-                self._outlets[each.writes.value] = self.planner.dequantized(each.writes)
-        self.take()
-
     def _from_quantized(self, expression: Expression) -> Expression:
         """The same as a function of the tensor of codes that its last quantizer gives, if any."""
         last = expression.quantized

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from anybit.lowbit.groups import Groups
 from anybit.lowbit.moves import is_move
 from anybit.lowbit.parts import Codes
 from anybit.lowbit.program import MOST_LEVELS
@@ -26,7 +27,7 @@ def wanted_codes(model: ir.Model, analysis: Analysis) -> dict[ir.Value, Codes]:
         codes = None if is_constant(value) else _codes(carrier)
         if codes is not None:
             own[value] = codes
-    groups = _Groups()
+    groups: Groups[ir.Value] = Groups()
     for node in model.graph:
         if is_move(node):
             values = [v for v in (*node.inputs, *node.outputs) if v is not None and v in own]
@@ -113,20 +114,3 @@ def _padded(model: ir.Model) -> Iterator[ir.Value]:
             automatic = attribute_of(node, "auto_pad", "NOTSET").startswith("SAME")
             if automatic or any(attribute_of(node, "pads", ())):
                 yield x
-
-
-class _Groups:
-    """Sets of values that have been joined."""
-
-    def __init__(self) -> None:
-        self._parents: dict[ir.Value, ir.Value] = {}
-
-    def root(self, value: ir.Value) -> ir.Value:
-        while value in self._parents:
-            value = self._parents[value]
-        return value
-
-    def join(self, a: ir.Value, b: ir.Value) -> None:
-        a, b = self.root(a), self.root(b)
-        if a is not b:
-            self._parents[b] = a
