@@ -136,7 +136,7 @@ def check_product(product: ProductAnalysis, arrays: Mapping[str, np.ndarray]) ->
     assert np.all(sums <= broadcast(np.asarray(high)) if axis is not None else sums <= high)
     scale = broadcast(np.asarray(product.scale))
     x_scale = x.codes.scale
-    if x_scale.ndim == 0:
+    if x_scale.ndim == 0 and np.isfinite(product.error).all():
         bias = 0.0
         if len(given) > 2 and given[2] is not None:
             bias = given[2].reshape(-1, *[1] * (-axis - 1)).astype(np.float64)

@@ -16,6 +16,7 @@ from anybit.lowbit.tails import Sum
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.windows import SINGLE, is_padded, window_of
 from anybit.onnx.analysis.products import ProductAnalysis, bits_of
+from anybit.onnx.analysis.sums import error_of
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import label_of
@@ -26,7 +27,6 @@ _MOST_AVERAGED = 2**20
 _LARGEST_FLOAT = 2.0**127
 _SMALLEST_FLOAT = 2.0**-126
 _EXACT = 2.0**24
-_UNIT_ROUNDOFF = 2.0**-24
 
 
 def source_axis(product: ProductAnalysis, rank: int) -> int:
@@ -179,8 +179,7 @@ def mean_root(
     weights = np.ones(shape, np.int64)
     _check_floats(np.array([source.codes.scale]), np.array([count]), source)
     exact = exponent is not None and count * reach <= _EXACT * 2.0**exponent
-    roundings = (count + 1) * _UNIT_ROUNDOFF
-    slack = 0.0 if exact else roundings / (1 - roundings) * count * reach
+    slack = 0.0 if exact else error_of(np.asarray(count * reach), np.asarray(count))
     reached = _reach(source, weights, padded=False)
     span = int(reached.lowest.min()), int(reached.highest.max())
     root = SumRoot(

@@ -81,7 +81,8 @@ class ProductAnalysis:
         accumulator: None if x or the weight has no codes, or x has several scales in one sum.
         error: Per channel of the result: by how much any float32 evaluation of the sum, with its
             bias, is off at most, from the exact sum of the values and from the float32 product of
-            accumulator and scale, plus bias; None if nothing is known of x or of the weight.
+            accumulator and scale, plus bias, where that scale is a normal number; infinite where
+            the sum may be; None if nothing is known of x or of the weight.
         exact: Whether every float32 evaluation, in any order, gives the exact sum.
         reason: Why it is not exact; "" if it is.
         macs: Multiplications per inference; None where sizes are not known.

@@ -21,6 +21,7 @@ from anybit.onnx.graph.constants import Array
 
 _ROUNDING = 2.0**-24
 _TINY = 2.0**LOWEST_EXPONENT
+_LARGEST = float(np.finfo(np.float32).max)
 # No accumulator of that many units is counted in int64.
 _MOST = 2**62
 
@@ -134,9 +135,19 @@ def units_of(values: Array, layout: Layout) -> Array:
 def error_of(reach: Array, terms: Array) -> Array:
     """By how much sums of so many terms, of so large magnitudes together, are off at most.
 
-    Each of the evaluations compared rounds the scale, the products, the sums and the bias.
+    Two evaluations differ by n + 7 roundings per term (Higham: |error| <= gamma_(n + 7) * reach):
+    of one, the product and n sums, the bias among them; of the other, both factors as multiples of
+    their scales, the accumulator, the product of the scales, that of the two, and the bias. Two
+    more are for what float64 rounds here. A product below the normal numbers is off by less than
+    the smallest number, whatever its magnitude. Where a sum can be infinite, so is the error.
     """
-    rounded = (terms + 6) * _ROUNDING
+    rounded = (terms + 9) * _ROUNDING
     with np.errstate(all="ignore"):
         gamma = np.where(rounded < 0.5, rounded / (1 - rounded), np.inf)
-        return np.asarray(gamma * reach + (terms + 6) * _TINY)
+        error = gamma * reach + (terms + 9) * _TINY
+        return np.where(reach + error <= _LARGEST, error, np.inf)
+
+
+def beyond_float32(values: Array | float) -> bool:
+    """Whether one of some numbers, or of sums of that magnitude, can be infinite in float32."""
+    return not np.all(np.abs(values) <= _LARGEST)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval, on_units
 from anybit.onnx.analysis.rules.elementwise import applied, sources_of
+from anybit.onnx.analysis.sums import beyond_float32
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponents_of
 from anybit.onnx.analysis.view import View, channels_of_constant, given
 from anybit.onnx.graph.constants import Array, are_powers_of_two
@@ -106,9 +107,9 @@ def _of_two(node: ir.Node, view: View) -> Carrier | None:
     sources = _both(first, a, second, b)
     axis = a.axis if a.axis is not None else b.axis
     exponent = _common_exponent(node.op_type, a, b)
-    if exponent is None or np.maximum(-low, high).max() > EXACT * 2.0**exponent:
-        largest = np.finfo(np.float32).max
-        nan = bool(np.any(low < -largest) or np.any(high > largest))
+    reach = np.maximum(-low, high).max()
+    nan = beyond_float32(reach)
+    if exponent is None or nan or reach > EXACT * 2.0**exponent:
         low, high = (_rounded(each, way) for each, way in ((low, -np.inf), (high, np.inf)))
         found = of_interval(low, high, axis, exponent=exponent, sources=sources, nan=nan)
         return replace(found, exponent=None) if nan else found

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.onnx.analysis.carriers import Carrier, Codes, on_units
 from anybit.onnx.analysis.points import image, points_of
 from anybit.onnx.analysis.unions import union
+from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
@@ -150,12 +151,18 @@ def _zero(x: Carrier) -> Carrier:
 
 
 def _limited(kept: Carrier, found: Carrier) -> Carrier:
-    """The codes of one carrier within the bounds of the other."""
+    """The codes of one carrier within the bounds of the other.
+
+    A value is (code - zeropt) * scale * (1 + d) with |d| <= 2^-23, for both its roundings: a bound
+    of values is one of codes but for that share of it. Float64 rounds by less than 2^-20 codes.
+    """
     codes, grid = kept.codes, kept.grid
     if codes is None or grid is None or kept.axis != found.axis or np.any(codes.scale <= 0):
         return kept
-    low = np.ceil(found.lowest / codes.scale + codes.zeropt - 1e-3).astype(np.int64)
-    high = np.floor(found.highest / codes.scale + codes.zeropt + 1e-3).astype(np.int64)
+    scale = codes.scale.astype(np.float64)
+    low, high = (np.clip(each / scale, -EXACT, EXACT) for each in (found.lowest, found.highest))
+    low = np.ceil(low + codes.zeropt - np.abs(low) * 2.0**-22 - 2.0**-20).astype(np.int64)
+    high = np.floor(high + codes.zeropt + np.abs(high) * 2.0**-22 + 2.0**-20).astype(np.int64)
     lowest, highest = np.maximum(codes.lowest, low), np.minimum(codes.highest, high)
     if np.any(lowest > highest):
         return kept

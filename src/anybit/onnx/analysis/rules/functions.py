@@ -5,7 +5,7 @@ Behind a tensor of codes they are functions of one code, and before a quantizer 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from anybit.onnx.analysis.carriers import Carrier, of_interval
 from anybit.onnx.analysis.points import image, points_of
 from anybit.onnx.analysis.rules.elementwise import sources_of
+from anybit.onnx.analysis.sums import beyond_float32
 from anybit.onnx.analysis.view import View, given, is_float, unknown
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
@@ -102,7 +103,12 @@ def smooth(node: ir.Node, view: View) -> Carrier | None:
     points = points_of(x, None, turns=form.turns)
     sources = sources_of(value, x)
     found = image(points, function, (), nan=x.nan, margin=_MARGIN, sources=sources)
-    return None if found.infinite and not x.infinite else found
+    # A bound that float32 does not hold is none.
+    low = np.where(beyond_float32(found.lowest), -np.inf, found.lowest)
+    high = np.where(beyond_float32(found.highest), np.inf, found.highest)
+    if np.isinf(low).all() and np.isinf(high).all():
+        return None
+    return replace(found, lowest=low, highest=high)
 
 
 def share(node: ir.Node, view: View) -> Carrier | None:

@@ -7,6 +7,8 @@ import onnx_ir as ir
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, of_interval
 from anybit.onnx.analysis.mismatch import check_channels
 from anybit.onnx.analysis.rules.elementwise import sources_of
+from anybit.onnx.analysis.sums import beyond_float32
+from anybit.onnx.analysis.units import LOWEST_EXPONENT
 from anybit.onnx.analysis.view import View, given
 from anybit.onnx.graph.attributes import attribute_of
 
@@ -31,7 +33,9 @@ def batch_normalization(node: ir.Node, view: View) -> Carrier | None:
     if not 0 < scale.size <= MOST_CHANNELS:
         return None
     spread = variance + attribute_of(node, "epsilon", 1e-5)
-    if np.any(spread <= 0) or not all(np.isfinite(each).all() for each in known):
+    if np.any(variance < 0) or np.any(spread <= 0):
+        return None
+    if not all(np.isfinite(each).all() for each in known):
         return None
     gain = scale / np.sqrt(spread)
     if x.axis is not None and (axis is None or x.axis != axis):
@@ -39,7 +43,13 @@ def batch_normalization(node: ir.Node, view: View) -> Carrier | None:
     check_channels(x.lowest, scale)
     ends = np.stack(np.broadcast_arrays(*((x_ - mean) * gain for x_ in (x.lowest, x.highest))))
     reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))
-    wider = _MARGIN * (np.abs(gain) * (reach + np.abs(mean)) + np.abs(bias) + 2.0**-100)
+    centered = reach + np.abs(mean)
+    # Of whatever is multiplied first, in whichever order.
+    most = np.maximum(np.maximum(np.abs(gain), np.abs(scale)), np.maximum(1, 1 / np.sqrt(spread)))
+    if beyond_float32(2 * (centered * most + np.abs(bias))):
+        return None
+    wider = _MARGIN * (np.abs(gain) * centered + np.abs(bias) + 2.0**-100)
+    wider = wider + 2.0 ** (LOWEST_EXPONENT + 1) * centered * most  # gains below normal numbers
     low, high = ends.min(axis=0) + bias - wider, ends.max(axis=0) + bias + wider
     if axis is None:
         low, high = low.min(), high.max()

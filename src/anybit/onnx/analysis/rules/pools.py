@@ -120,8 +120,10 @@ def _total(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
         return None
     low, high = x.lowest * count, x.highest * count
     reach = float(np.maximum(np.abs(low), np.abs(high)).max())
+    error = error_of(np.asarray(reach), np.asarray(count))
+    if np.isinf(error):
+        return None
     if x.exponent is None or reach > EXACT * 2.0**x.exponent:
-        error = error_of(np.asarray(reach), np.asarray(count))
         return of_interval(low - error, high + error, x.axis, sources=node.outputs[:1])
     codes = x.codes
     if codes is not None and codes.integral:
@@ -150,12 +152,14 @@ def _mean(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
 
 
 def _bounded_mean(x: Carrier, count: int | None, node: ir.Node, *, with_zero: bool) -> Carrier:
-    """Means of numbers lie between them, but for rounding."""
+    """Means of numbers lie between them, but for rounding, where their sums are no infinities."""
     low, high = x.lowest, x.highest
     if with_zero:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
     if count is None or count > _MOST_ELEMENTS or not x.bounded:
-        return of_interval(-np.inf, np.inf, nan=x.nan or x.infinite)
+        return of_interval(-np.inf, np.inf, nan=True)
+    if np.isinf(error_of(np.asarray(count * x.reach), np.asarray(count))):
+        return of_interval(-np.inf, np.inf, nan=True)
     error = error_of(np.asarray(x.reach), np.asarray(count + 2))
     sources = node.outputs[:1] if not with_zero else ()
     return of_interval(low - error, high + error, x.axis, nan=x.nan, sources=sources)

@@ -12,7 +12,7 @@ from anybit.onnx.analysis.costs import multiplications
 from anybit.onnx.analysis.integers import divisor_of
 from anybit.onnx.analysis.layouts import Layout, layout_of
 from anybit.onnx.analysis.products import ProductAnalysis, Sum
-from anybit.onnx.analysis.sums import Parts, accumulator_of, error_of, units_of
+from anybit.onnx.analysis.sums import Parts, accumulator_of, beyond_float32, error_of, units_of
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponents_of
 from anybit.onnx.analysis.view import View, given
 from anybit.onnx.graph.constants import Array, are_powers_of_two
@@ -189,8 +189,11 @@ def _reason(found: ProductAnalysis, total: Sum, added: Array | None) -> str:
         return "its input is not on a grid"
     usable = (total.unit >= LOWEST_EXPONENT) & (total.unit <= 127)
     longest = float(total.longest.max())
-    if longest <= EXACT and usable.all() and added is not None:
+    fits = not beyond_float32(total.reach)
+    if longest <= EXACT and usable.all() and fits and added is not None:
         return ""
+    if longest <= EXACT and not fits:
+        return f"sums reach {float(total.reach.max()):.4g}, beyond the numbers of float32"
     if total.off is not None and longest > EXACT:
         return f"a step of {total.off:.6g} is not a power of two: products round"
     if total.bias is not None:
@@ -218,7 +221,7 @@ def _result(
     sources = found.node.outputs[:1]
     if not found.exact or total.unit is None:
         # The sums above are rounded too, in float64.
-        if np.any(total.reach + error > np.finfo(np.float32).max):
+        if np.isinf(error).any():
             return of_interval(-np.inf, np.inf, nan=True, sources=sources)
         lowest, highest = lowest - error, highest + error
         if layout.y_axis is None:
