@@ -127,6 +127,44 @@ def clipping() -> onnx.ModelProto:
     return model(nodes, constants, inputs={"x": ["n", 3]})
 
 
+@pytest.mark.parametrize("mode", ["ROUND", "FLOOR", "CEIL", "DOWN", "UP"])
+def test_clipped_is_what_rounds_beyond_the_codes(mode: str) -> None:
+    """-2 .. 1: ties go to even numbers, and a value that rounds to the last code is none."""
+    nodes = [
+        node("MatMul", "x w", "s", domain=""),
+        node("IntQuant", "s one zero two", name="q", rounding_mode=mode),
+    ]
+    proto = model(
+        nodes, {"w": np.eye(1, dtype="f"), "one": 1, "zero": 0, "two": 2}, inputs={"x": ["n", 1]}
+    )
+    x = np.float32([0, 1, 1.25, 1.5, 1.75, 2, 9, -2, -2.25, -2.5, -3])[:, None]
+    rounded = {
+        "ROUND": np.rint,
+        "FLOOR": np.floor,
+        "CEIL": np.ceil,
+        "DOWN": np.trunc,
+        "UP": lambda each: np.where(each < 0, np.floor(each), np.ceil(each)),
+    }[mode](x)
+    expected = np.count_nonzero((rounded > 1) | (rounded < -2))
+    (layer,) = anybit.analyze(proto, data=x).layers
+    assert layer.seen.clipped == expected / len(x)
+
+
+def test_channels_lie_where_the_layer_has_them() -> None:
+    """[N, T, C]: not along axis 1."""
+    weight = np.diag(np.float32([1, 1, 0]))
+    constants = {"w": weight, "one": 1, "zero": 0, "four": 4, "s": np.float32([1, 2, 1])}
+    x = np.random.default_rng(0).integers(-8, 8, (2, 4, 3)).astype(np.float32)
+    for scale in ("one", "s"):
+        nodes = [
+            node("IntQuant", "x one zero four", "p", name="p"),
+            node("MatMul", "p w", "m", domain=""),
+            node("IntQuant", f"m {scale} zero four", name="q"),
+        ]
+        (layer,) = anybit.analyze(model(nodes, constants, inputs={"x": [2, 4, 3]}), data=x).layers
+        assert (layer.seen.dead, layer.seen.channels) == ((2,), 3)
+
+
 def test_data() -> None:
     x = np.float32([[0, 1, 7], [0, 5, 7], [1, -3, 7], [1, 0, 7]])
     found = anybit.analyze(clipping(), data=x)

@@ -13,25 +13,26 @@ from anybit.inputs import Feeds, declared_inputs, fitted, slice_of
 from anybit.layers.layer import Seen
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.quantizers.quantizer import Quantizer
 from anybit.onnx.runtime import make_session, reason, run_session
 from anybit.ops.grids import Coding, IntegerGrid
+from anybit.ops.rounding import RoundingMode, round_to_integer
 
 _MOST_SHARES = 2**8
 
 
 @dataclass
 class _Extremes:
-    """The lowest and the highest of what has been seen so far, per channel."""
+    """The lowest and the highest of what has been seen so far, per row of what is added."""
 
     lowest: Array | None = None
     highest: Array | None = None
 
-    def add(self, array: Array) -> None:
-        channels = _by_channel(array)
-        low, high = channels.min(axis=1), channels.max(axis=1)
+    def add(self, rows: Array) -> None:
+        low, high = rows.min(axis=1), rows.max(axis=1)
         if self.lowest is not None and self.highest is not None:
             if low.shape != self.lowest.shape:
                 low, high = low.min(keepdims=True), high.max(keepdims=True)
@@ -41,12 +42,13 @@ class _Extremes:
 
 @dataclass
 class _Layer:
-    """What one layer's tensors have shown so far."""
+    """What one layer's tensors have shown so far; the axis is that of what its quantizer gives."""
 
     x: str
     x_carrier: Carrier | None
     y: str
     quantizer: Quantizer | None
+    axis: int | None
     x_seen: _Extremes = field(default_factory=_Extremes)
     y_seen: _Extremes = field(default_factory=_Extremes)
     q_seen: _Extremes = field(default_factory=_Extremes)
@@ -63,7 +65,7 @@ class _Layer:
         for name, extremes in ((self.x, self.x_seen), (self.y, self.y_seen)):
             array = arrays.get(name)
             if array is not None and array.size:
-                extremes.add(array)
+                extremes.add(array.reshape(1, -1))
         if self.quantizer is None or self.grid is None or self.quantizer.x is None:
             return
         grid = self.grid
@@ -71,16 +73,17 @@ class _Layer:
         if quantized is None or not quantized.size:
             return
         codes = _codes(quantized, grid)
-        self.q_seen.add(codes)
+        self.q_seen.add(_by_channel(codes, self.axis))
         values, counts = np.unique(codes, return_counts=True)
         if len(self.counts) <= _MOST_SHARES:
             self.counts.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
         self.elements += codes.size
         before = arrays.get(str(self.quantizer.x.name))
         if before is not None and grid.coding is not Coding.SIGN:
+            mode = str(self.quantizer.attributes.get("rounding_mode", RoundingMode.ROUND))
             with np.errstate(all="ignore"):
-                y = before / grid.scale + grid.zeropt
-            beyond = (y > grid.highest + 0.5) | (y < grid.lowest - 0.5)
+                rounded = round_to_integer(before / grid.scale + grid.zeropt, mode)
+            beyond = (rounded > grid.highest) | (rounded < grid.lowest)
             self.clipped += int(np.count_nonzero(beyond))
 
     def seen(self) -> Seen | None:
@@ -139,7 +142,9 @@ def observe(
         at = 0 if product.layout is None else product.layout.x
         x = product.node.inputs[at] if at < len(product.node.inputs) else None
         y = product.node.outputs[0]
-        layers.append(_Layer("" if x is None else str(x.name), product.x, str(y.name), quantizer))
+        names = "" if x is None else str(x.name), str(y.name)
+        axis = _axis(product, quantizer, analysis)
+        layers.append(_Layer(names[0], product.x, names[1], quantizer, axis))
     fragment, wanted = _with_outputs(model, layers)
     try:
         session = make_session(fragment)
@@ -193,11 +198,26 @@ def _with_outputs(model: ir.Model, layers: Sequence[_Layer]) -> tuple[ir.Model, 
     return fragment, list(names)
 
 
-def _by_channel(array: Array) -> Array:
-    """Channels x the rest: those of axis 1, which is the last of a matrix."""
-    if array.ndim < 2:
-        return array.reshape(1, -1)
-    return np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
+def _axis(product: ProductAnalysis, quantizer: Quantizer | None, analysis: Analysis) -> int | None:
+    """The axis of the channels of what a quantizer gives, from the end; None if it is not known.
+
+    It is that of several scales, of what is known per channel, or that of the layer itself.
+    """
+    if quantizer is None or product.layout is None:
+        return None
+    channels = None if quantizer.grid is None else quantizer.grid.channels
+    known = analysis.carriers.get(quantizer.node.outputs[0])
+    found = (None if each is None else each.axis for each in (channels, known))
+    return next((axis for axis in found if axis is not None), product.layout.y_axis)
+
+
+def _by_channel(array: Array, axis: int | None) -> Array:
+    """Channels x the rest: those of a matrix are its columns, else they are one if not known."""
+    if axis is None or -axis > array.ndim:
+        if array.ndim != 2:
+            return array.reshape(1, -1)
+        axis = -1
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
 def _codes(values: Array, grid: IntegerGrid) -> Array:
