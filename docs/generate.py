@@ -15,7 +15,9 @@ from pathlib import Path
 
 from _conversions import conversion_figures
 from _figures import operator_figure, rounding_figure
+from _journey import journey_figure
 from _pages import operator_page, operator_table, rounding_modes, rounding_table
+from _speed import speed_table
 from _stubs import stubs
 from _support import support_table
 
@@ -28,13 +30,15 @@ DOCS = ROOT / "docs"
 def generated() -> dict[Path, str]:
     """The text of every file that is generated or holds generated parts."""
     files = {DOCS / "images" / "rounding_modes.svg": rounding_figure(), **stubs()}
+    files[DOCS / "images" / "compile.svg"] = journey_figure()
     for operator in OPERATORS:
         files[DOCS / "operators" / f"{operator.name}.md"] = operator_page(operator)
         files[DOCS / "images" / f"{operator.name}.svg"] = operator_figure(operator)
     for name, figure in conversion_figures().items():
         files[DOCS / "images" / name] = figure
     files[ROOT / "README.md"] = filled(
-        ROOT / "README.md", {"operators": operator_table("docs/operators/")}
+        ROOT / "README.md",
+        {"operators": operator_table("docs/operators/"), "compiled": speed_table()},
     )
     files[DOCS / "index.md"] = filled(
         DOCS / "index.md", {"operators": operator_table("operators/")}

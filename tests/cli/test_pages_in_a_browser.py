@@ -92,4 +92,4 @@ def test_times_stand_beside_those_of_the_float_graph(
     browser.open(pages["compile"])
     text = browser.value("document.querySelector('svg.network').textContent")
     assert len(re.findall(r"\d [um]?s / [\d.]+ [um]?s", text)) == 3
-    assert "times as long" in browser.value("document.body.innerText")
+    assert "x as fast" in browser.value("document.body.innerText")

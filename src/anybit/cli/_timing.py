@@ -14,8 +14,10 @@ from anybit.model import load
 from anybit.onnxruntime import session
 from anybit.text import duration
 
-_SECONDS = 0.5
-_ROUNDS = 5
+_SECONDS = 1.0
+# Short, so that some of them are not disturbed on a busy machine.
+_BURST = 1e-3
+_FEWEST_ROUNDS = 3
 
 
 def speed(path: Path, compiled: Compiled) -> str:
@@ -29,26 +31,33 @@ def speed(path: Path, compiled: Compiled) -> str:
         partial(plain.run, given),
         partial(optimized.run, None, feeds),
     ]
+    counts = [_count(call) for call in calls]
     best = [float("inf")] * len(calls)
-    for _ in range(_ROUNDS):
-        best = [min(known, _of_one(call)) for known, call in zip(best, calls, strict=True)]
+    end, rounds = time.perf_counter() + _SECONDS, 0
+    while rounds < _FEWEST_ROUNDS or time.perf_counter() < end:
+        found = [_seconds(*pair) for pair in zip(calls, counts, strict=True)]
+        best = [min(pair) for pair in zip(best, found, strict=True)]
+        rounds += 1
     mine, exact, other = best
     return (
-        f"{duration(mine)} per run of one row. The float graph in ONNX Runtime: {duration(exact)}, "
-        f"{exact / mine:.3g} times as long; optimized, which may change its results: "
-        f"{duration(other)}, {other / mine:.3g} times"
+        f"{duration(mine)} per run of one row: {exact / mine:.3g} x as fast as the float graph in "
+        f"ONNX Runtime ({duration(exact)}), {other / mine:.3g} x with graph optimizations "
+        f"({duration(other)}), which may change results"
     )
 
 
-def _of_one(run: Callable[[], object]) -> float:
-    """The seconds of one call, as the mean of so many that a clock can tell."""
+def _count(run: Callable[[], object]) -> int:
+    """How many calls a clock can tell."""
     run()
     count = 1
-    while True:
-        start = time.perf_counter()
-        for _ in range(count):
-            run()
-        taken = time.perf_counter() - start
-        if taken > _SECONDS / _ROUNDS / 2:
-            return taken / count
+    while _seconds(run, count) * count < _BURST:
         count *= 2
+    return count
+
+
+def _seconds(run: Callable[[], object], count: int) -> float:
+    """The seconds of one call, as the mean of some."""
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count
