@@ -5,9 +5,8 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
+import signal
 import tempfile
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,11 +20,6 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium is insta
 
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
 _SAID = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-
-
-def _as_three_and_four(read: int, write: int) -> None:
-    os.dup2(read, 3)
-    os.dup2(write, 4)
 
 
 class Browser:
@@ -42,11 +36,12 @@ class Browser:
         theirs, self._write = os.pipe()
         self._read, ours = os.pipe()
         high = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (theirs, ours)]
-        self._process = subprocess.Popen(
-            [BROWSER, *_OPTIONS, f"--user-data-dir={self._folder.name}", "about:blank"],
-            pass_fds=(3, 4),  # from which the browser reads, and to which it writes
-            preexec_fn=partial(_as_three_and_four, *high),
-            stderr=subprocess.DEVNULL,
+        # It reads from file 3 and writes to file 4. A fork would warn where JAX has threads.
+        actions = [(os.POSIX_SPAWN_DUP2, each, at) for each, at in zip(high, (3, 4), strict=True)]
+        silent = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
+        command = [BROWSER, *_OPTIONS, f"--user-data-dir={self._folder.name}", "about:blank"]
+        self._process = os.posix_spawn(
+            BROWSER, command, os.environ, file_actions=[*actions, silent]
         )
         for each in (theirs, ours, *high):
             os.close(each)
@@ -66,8 +61,8 @@ class Browser:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._process.kill()
-        self._process.wait()
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
         os.close(self._write)
         os.close(self._read)
         self._folder.cleanup()
