@@ -43,7 +43,7 @@ bool has_avxvnni() {
 
 bool has_avx512vpopcnt() {
   return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
-         __builtin_cpu_supports("avx512vpopcntdq");
+         __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vbmi");
 }
 
 // Tiles and their products of bytes, which Linux gives to a process that asks for them.

@@ -69,6 +69,9 @@ class DotPacker {
         to.values[i] = form.set[i];
         indices_[form.set[i] + 128] = static_cast<std::uint8_t>(i);
       }
+    // What is beside the bits of an index may then be anything.
+    for (std::size_t i = std::size_t{1} << bits_; i < 16; ++i)
+      to.values[i] = to.values[i - (std::size_t{1} << bits_)];
   }
   int k_per_step() const { return 32 / bits_; }
 

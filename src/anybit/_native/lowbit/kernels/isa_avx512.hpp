@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AVX-512 with VNNI and VPOPCNTDQ, and the same without VPOPCNTDQ (Cascade Lake) or VNNI (Skylake).
+// AVX-512 with VNNI, VPOPCNTDQ and VBMI, and the same without VPOPCNTDQ (Cascade Lake) or VNNI (Skylake).
 #pragma once
 #include <immintrin.h>
 #include <cstdint>
@@ -31,7 +31,8 @@ struct Avx512Base {
   static Vector without_xor(Vector a, Vector b, Vector c) {
     return _mm512_ternarylogic_epi32(a, b, c, 0x06);
   }
-  // The entries of a table of 16 bytes at the `bits` low bits of each byte, shifted by `shift`.
+  // The entries of a table of 16 bytes at the `bits` low bits of each byte, shifted by `shift`. A
+  // table for fewer bits repeats its entries.
   using Table = __m512i;
   static Table table(const std::int8_t* entries) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
@@ -39,7 +40,12 @@ struct Avx512Base {
   template <int shift, int bits>
   static Vector look_up(Table table, Vector packed) {
     const Vector codes = shift == 0 ? packed : _mm512_srli_epi16(packed, shift);
+#if defined(__AVX512VBMI__)
+    // Takes 6 bits of each byte, and the table has the same 16 entries for all of the upper two.
+    return _mm512_permutexvar_epi8(codes, table);
+#else
     return _mm512_shuffle_epi8(table, _mm512_and_si512(codes, _mm512_set1_epi8((1 << bits) - 1)));
+#endif
   }
   static Vector even_u8(Vector a) { return bit_and(a, _mm512_set1_epi16(255)); }
   static Vector odd_u8(Vector a) { return _mm512_srli_epi16(a, 8); }
