@@ -48,22 +48,22 @@ def test_every_level_of_instructions(level, seed):
     same(Network(program).run(inputs), reference.run(program, inputs))
 
 
-def layers(width, depth, seed=0, bits=4):
-    """A chain of matrix products between 16 levels."""
+def layers(width, depth, seed=0, bits=4, levels=16, values=None):
+    """A chain of matrix products between so many levels."""
     rng = np.random.default_rng(seed)
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
-    thresholds = np.sort(rng.normal(0, 2, 15)).astype(np.float32)
+    thresholds = np.sort(rng.normal(0, 2, levels - 1)).astype(np.float32)
     instructions = [p.Quantize(0, 0, np.int32([1]), thresholds, 0)]
     for i in range(depth):
-        indices = rng.integers(0, 2**bits, width * width).astype(np.uint8)
+        indices = rng.integers(0, len(values or range(2**bits)), width * width).astype(np.uint8)
         flags = (indices[:, None] >> np.arange(bits)) & 1
         packed = np.packbits(flags.ravel(), bitorder="little")
-        values = np.arange(-(2 ** (bits - 1)), 2 ** (bits - 1), dtype=np.int32)
-        steps = np.sort(rng.normal(0, width, (width, 15))).round().astype(np.int32)
+        own = np.int32(values or range(-(2 ** (bits - 1)), 2 ** (bits - 1)))
+        steps = np.sort(rng.normal(0, width, (width, levels - 1))).round().astype(np.int32)
         tail = p.Thresholds(np.ones(width, np.int32), steps.ravel())
-        instructions.append(p.Product(i, i + 1, window, 1, bits, packed, values, tail))
-    tensors = tuple(p.Tensor(1, 1, width, 0, 1, 16) for _ in range(depth + 1))
-    instructions.append(p.Dequantize(depth, 0, np.arange(16, dtype=np.float32)))
+        instructions.append(p.Product(i, i + 1, window, 1, bits, packed, own, tail))
+    tensors = tuple(p.Tensor(1, 1, width, 0, 1, levels) for _ in range(depth + 1))
+    instructions.append(p.Dequantize(depth, 0, np.arange(levels, dtype=np.float32)))
     port = p.Port(np.int32([width]), 1, 1, width, 0)
     return p.Program((port,), (port,), tensors, tuple(instructions))
 
@@ -72,6 +72,16 @@ def layers(width, depth, seed=0, bits=4):
 def test_batches_of_every_size(rows):
     program = layers(33, 3)
     x = np.random.default_rng(1).normal(0, 2, (rows, 33)).astype(np.float32)
+    same(Network(program).run([x]), reference.run(program, [x]))
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 33, 64, 131])
+@pytest.mark.parametrize("levels", [2, 3, 4])
+@pytest.mark.parametrize("values", [(-1, 1), (-1, 0, 1), (0, 1, -2, -1)])
+def test_batches_of_few_bits(rows, levels, values):
+    """Many rows may be counted in another way than few; channels are no whole words."""
+    program = layers(305, 2, bits=1 if len(values) == 2 else 2, levels=levels, values=values)
+    x = np.random.default_rng(1).normal(0, 2, (rows, 305)).astype(np.float32)
     same(Network(program).run([x]), reference.run(program, [x]))
 
 
