@@ -8,6 +8,8 @@ from onnx import helper
 from written_models import FOUR, QUANTIZED, made, rows, weights
 
 import anybit
+from anybit.lowbit import moves
+from anybit.lowbit import program as p
 
 
 def equal(proto: onnx.ModelProto, x: np.ndarray | dict[str, np.ndarray]) -> anybit.Compiled:
@@ -74,6 +76,62 @@ def test_tensors_of_different_rows_are_not_combined():
     proto.graph.input.append(helper.make_tensor_value_info("u", 1, [1, 4]))
     x = np.arange(12, dtype=np.float32).reshape(3, 4) / 4
     equal(proto, {"x": x, "u": -x[1:2]})
+
+
+def call_batch(proto: onnx.ModelProto, name: str | None) -> None:
+    batch = proto.graph.input[0].type.tensor_type.shape.dim[0]
+    batch.Clear()
+    if name is not None:
+        batch.dim_param = name
+
+
+@pytest.mark.parametrize("names", [("n", "m"), ("n", None), (None, None)])
+def test_two_free_batches_may_differ(names):
+    """One row is then added to all, which no region does."""
+    proto = made(
+        "q = Quant(x, s, z, b)\nr = Quant(u, s, z, b)\na = Add(q, r)\n"
+        "c = Quant(a, one, z, b)\ny = MatMul(c, w)",
+        {**QUANTIZED, "w": weights(4, 6)},
+        (4,),
+    )
+    proto.graph.input.append(helper.make_tensor_value_info("u", 1, [names[1], 4]))
+    call_batch(proto, names[0])
+    x = np.arange(12, dtype=np.float32).reshape(3, 4) / 4
+    equal(proto, {"x": x, "u": -x[1:2]})
+
+
+@pytest.mark.parametrize("batch", ["n", None])
+def test_rows_that_come_from_one_input_are_as_many(batch):
+    proto = made(
+        "q = Quant(x, s, z, b)\nr = Reshape(q, sizes)\nm = MatMul(r, w)\np = Quant(m, s, z, b)\n"
+        "a = Add(p, q)\ny = Quant(a, one, z, b)",
+        {**QUANTIZED, "w": weights(4, 4), "sizes": np.array([-1, 4])},
+        (4,),
+    )
+    call_batch(proto, batch)
+    assert equal(proto, rows(proto)).report.coverage.startswith("1 of 1 layer")
+
+
+@pytest.mark.parametrize(
+    ("line", "constants"),
+    [
+        ("p = Tile(q, many)", {"many": np.array([1, 1, 2**20, 2**18])}),
+        ("p = Tile(q, many)", {"many": np.array([2**40, 1, 1, 1])}),
+        ("p = Resize(q, roi, scales)", {"scales": np.float32([1, 1, 2**19, 2**19])}),
+        ("p = Resize(q, roi, scales)", {"scales": np.float32([2**38, 1, 1, 1])}),
+        ("p = Pad(q, pads)", {"pads": np.array([0, 0, 0, 0, 2**40, 0, 0, 0])}),
+        ("p = Pad(q, pads)", {"pads": np.array([0, 0, 0, 0, 0, 0, 2**30, 0])}),
+    ],
+)
+def test_moves_to_huge_tensors_are_not_tried_out(line, constants, monkeypatch):
+    monkeypatch.setattr(moves, "evaluate", None)
+    proto = made(
+        f"q = Quant(x, s, z, b)\n{line}\na = Conv(p, w)\ny = Quant(a, one, z, b)",
+        {**QUANTIZED, **constants, "roi": np.float32([]), "w": weights(3, 4, 1, 1)},
+        (4, 2, 2),
+    )
+    (region,) = anybit.compile(proto).report.programs or (None,)
+    assert region is None or not any(isinstance(each, p.Gather) for each in region.instructions)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ import onnx
 import pytest
 
 import anybit
+from anybit.compilation import _prepared as prepared
+from anybit.layers.layer import Guarantee
+from anybit.lowbit.compiler import plan
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>'
 QUANT = "qonnx.custom_op.general.Quant <signed: int = {}, narrow: int = 0>"
@@ -269,3 +272,23 @@ def test_layers_in_branches_stay_float():
         feeds = {"x": x, "yes": np.array(choice)}
         wanted, got = anybit.load(model).run(feeds), compiled.run(feeds)
         np.testing.assert_array_equal(got["y"], wanted["y"])
+
+
+def test_a_name_inside_of_a_branch_says_nothing_of_the_same_outside():
+    body = """
+        a = Q(x)
+        f = If (yes) <then_branch = yes () => (t) { q = Q(x) t = Neg(q) },
+            else_branch = no () => (e) { e = Neg (a) }>
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = LpNormalization <axis = 1> (c)
+        g = GlobalAveragePool (q)
+        k = Q(g)
+        d = Conv <pads = [1, 1, 1, 1]> (k, w2)
+        largest = ReduceMax <keepdims = 0> (f)
+        y = Add (d, largest)"""
+    model = network(body, y="n, 3, 1, 1")
+    yes = onnx.helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, [])
+    model.graph.input.append(yes)
+    # Some versions of ONNX Runtime refuse such models, others do not.
+    planned = plan(prepared(model), Guarantee.BOUNDED)
+    assert [layer.operator for layer in planned.layers] == ["Conv", "Conv"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a graph to its regions, and to the graph in which each is one node."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,7 @@ from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described
+from anybit.onnx.graph.walk import values_in
 from anybit.onnx.operators.integer_network import DOMAIN, PROGRAM, is_integer_network
 from anybit.onnx.passes import FoldConstants, InferShapes
 
@@ -57,9 +58,10 @@ def plan(
     """
     found = analyze(model, ranges)
     known, inside = _known(model, found)
+    outside = set(values_in(model.graph))
     FoldConstants(codes=True)(model)
     InferShapes()(model)
-    analysis = _named_again(found, model)
+    analysis = _named_again(found, outside, model)
     wanted = wanted_codes(model, analysis)
     memory = Memory()
     for last in [*[False] * _MOST_WALKS, True]:
@@ -95,8 +97,11 @@ def _placed(region: Region, number: int) -> Iterator[CompiledLayer]:
         yield replace(layer, kernel=kernel, place=(number, instruction))
 
 
-def _named_again(found: Analysis, model: ir.Model) -> Analysis:
-    """An analysis in terms of the values that the model has now that constants are folded."""
+def _named_again(found: Analysis, outside: Container[ir.Value], model: ir.Model) -> Analysis:
+    """An analysis in terms of the values that the model has now that constants are folded.
+
+    Those that stood `outside` of branches are meant: inside, a name may stand for another value.
+    """
     values = {
         value.name: value
         for node in model.graph
@@ -108,12 +113,12 @@ def _named_again(found: Analysis, model: ir.Model) -> Analysis:
     carriers = {
         values[value.name]: carrier
         for value, carrier in found.carriers.items()
-        if value.name in values
+        if value in outside and value.name in values
     }
     products = [
         replace(product, node=nodes[product.node.outputs[0].name])
         for product in found.products
-        if product.node.outputs[0].name in nodes
+        if product.node.outputs[0] in outside and product.node.outputs[0].name in nodes
     ]
     return Analysis(carriers, products)
 

@@ -2,7 +2,7 @@
 """What moves or selects elements: on tensors of codes, or past functions of single elements."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,6 +18,8 @@ from anybit.lowbit.windows import pooling_window
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.cut import cut
+from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.passes import InferShapes
 from anybit.onnx.runtime import FAILURES, evaluate
 
 # Index arrays of larger tensors are not made.
@@ -242,6 +244,7 @@ def _numbers_moved(graph: Graph, node: ir.Node, x: ir.Value) -> dict[str, Array]
         for value in node.inputs
         if value is not None
     }
+    _check_sizes(cut(graph.model, [node], list(node.outputs)), feeds, x)
     for value in (value for each in piece.graph for value in each.outputs):
         value.shape = None
     try:
@@ -253,6 +256,28 @@ def _numbers_moved(graph: Graph, node: ir.Node, x: ir.Value) -> dict[str, Array]
         if len(result) != 2 or not np.array_equal(result[1:], shifted):
             raise Uncovered(f"{node.op_type} moves elements from row to row")
     return {name: result[0].astype(np.int64) - 1 for name, result in results.items()}
+
+
+def _check_sizes(piece: ir.Model, feeds: Mapping[str, Array], x: ir.Value) -> None:
+    """That what a piece makes of x is not too large. The piece is spent.
+
+    Raises:
+        Uncovered: It is, or nothing says how large it is.
+    """
+    for value in piece.graph.inputs:
+        array = feeds[str(value.name)]
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape(array.shape)
+        if value.name != x.name:
+            value.const_value = ir.tensor(array)
+            piece.graph.register_initializer(value)
+    InferShapes()(piece)
+    for y in piece.graph.outputs:
+        sizes = sizes_that_follow(y, piece)
+        if sizes is None or None in sizes:
+            raise Uncovered("its sizes are not known before it runs")
+        if math.prod(size for size in sizes if size is not None) > 2 * _MOST_ELEMENTS:
+            raise Uncovered("its result has too many elements")
 
 
 def _separated(numbers: Array, source: Place, target: Place) -> dict[str, Array]:

@@ -24,6 +24,7 @@ from anybit.onnx.graph.names import label_of
 _WEIGHTS = range(-128, 128)
 _LARGEST_SUM = 2**31 - 1
 _MOST_AVERAGED = 2**20
+_MOST_WEIGHTS = 2**22
 _LARGEST_FLOAT = 2.0**127
 _SMALLEST_FLOAT = 2.0**-126
 _EXACT = 2.0**24
@@ -174,7 +175,7 @@ def mean_root(
         raise Uncovered("it is not a mean over height and width")
     count = math.prod(kernel)
     shape = (place.channels, window.kernel_height, window.kernel_width, 1)
-    if count > _MOST_AVERAGED:
+    if count > _MOST_AVERAGED or math.prod(shape) > _MOST_WEIGHTS:
         raise Uncovered("it is a mean of too many elements")
     weights = np.ones(shape, np.int64)
     _check_floats(np.array([source.codes.scale]), np.array([count]), source)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from anybit.lowbit.elementwise import is_uniform, quantizing
+from anybit.lowbit.elementwise import is_uniform, quantizing, varying_inputs
 from anybit.lowbit.parts import (
     Coded,
     Codes,
@@ -31,7 +31,7 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.wanted import why_none
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.graph.shapes import noted, sizes_of, sizes_that_follow
 
 _MOST_ELEMENTS = 2**28
 """So many has a row of a program at most."""
@@ -62,6 +62,7 @@ class Values:
         self._outlets: dict[ir.Value, Outlet] = {}
         self._expressions: dict[ir.Value, Expression] = {}
         self._coded: dict[tuple[ir.Value, Place], Coded] = {}
+        self._rows: dict[ir.Value, object] = {}
         self._float_stages: dict[ir.Value, int] = {}
 
     def sizes(self, value: ir.Value) -> tuple[int, ...]:
@@ -80,10 +81,17 @@ class Values:
             raise Uncovered("it has more axes than rows, height, width and channels")
         return found
 
-    def rows(self, value: ir.Value) -> int | None:
-        """How many rows a value has, where the file says so."""
-        sizes = sizes_that_follow(value, self.model)
-        return sizes[0] if sizes else None
+    def rows(self, value: ir.Value) -> object:
+        """What stands for the number of rows of a value: equal where these certainly are.
+
+        Nothing that is planned changes it. Two sizes that the file leaves free may differ, unless
+        it calls them by one name.
+        """
+        if value in self._rows:
+            return self._rows[value]
+        shape = value.shape if value.is_graph_input() else noted(value)
+        first = None if shape is None or not len(shape) else sizes_of(shape)[0]
+        return value if first in (None, "") else first
 
     def wanted_codes(self, value: ir.Value) -> Codes | None:
         """The codes of a value as a tensor, if it can be one."""
@@ -106,17 +114,25 @@ class Values:
 
     def put(self, expression: Expression) -> None:
         """Let a value be an expression."""
-        self._expressions[expression.value] = expression
+        self._keep(expression)
+
+    def _keep(self, expression: Expression) -> None:
+        value = expression.value
+        self._expressions[value] = expression
+        node = value.producer()
+        if node is not None:
+            self._rows[value] = self.rows(varying_inputs(node)[0])
 
     def put_float(self, value: ir.Value, stage: int) -> None:
         """Let a value be a float like any other."""
         self._expressions.pop(value, None)
+        self._rows.pop(value, None)
         self._float_stages[value] = stage
 
     def coded(self, value: ir.Value, coded: Coded) -> Expression:
         """Let a value be a tensor of codes from here on."""
         found = Expression(CodesRoot(coded), value, coded.place, starts=(value,))
-        self._expressions[value] = found
+        self._keep(found)
         self._coded[value, coded.place] = coded
         return found
 
