@@ -6,8 +6,13 @@ from collections.abc import Callable, Collection, Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from anybit.text import shown
 
 Rows = list[dict[str, str]]
+
+_STYLES = {"exact": "green", "certified": "green", "bounded": "yellow", "float": "dim"}
 
 NARROWEST_NAME = 14
 """A column of names takes this much; longer ones go over several lines."""
@@ -40,11 +45,30 @@ def spared(
     return rows
 
 
-def headed(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Table:
-    """A table with the columns of these rows, and no row yet.
+def show(
+    rows: Rows,
+    columns: Sequence[str],
+    names: Collection[str],
+    numbers: Collection[str],
+    console: Console,
+) -> None:
+    """Print the rows without the first of these columns, as many as there is no room for.
 
-    Where the terminal is narrow, names go over several lines; all else stays on one.
+    Words for guarantees are coloured; a last row that is for all of them stands apart.
     """
+
+    def table(rows: Rows) -> Table:
+        return _table(rows, names, numbers)
+
+    fitting = spared(rows, columns, names, table, console)
+    console.print(table(fitting))
+    missing = [name for name in rows[0] if name not in fitting[0]]
+    if missing:
+        console.print(Text(f"no room here for {', '.join(missing)}: --json has all", style="dim"))
+
+
+def _table(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Table:
+    """Where the terminal is narrow, names go over several lines; all else stays on one."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in rows[0]:
         if heading in names:
@@ -53,4 +77,10 @@ def headed(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Tabl
         else:
             right = heading in numbers
             table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        total = row.get("bits") == ""
+        if total:
+            table.add_section()
+        cells = [Text(shown(text), style=_STYLES.get(text, "")) for text in row.values()]
+        table.add_row(*cells, style="bold" if total else None)
     return table

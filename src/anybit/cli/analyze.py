@@ -8,9 +8,9 @@ from typing import Annotated, TypeAlias
 import typer
 from rich.text import Text
 
+from anybit.cli._columns import show
 from anybit.cli._console import stdout, working
 from anybit.cli._inputs import Ranges, gather_inputs
-from anybit.cli._layers import show_layers
 from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
 from anybit.inputs import Tensor, declared_inputs
 from anybit.layers import Analyzed, Guarantee, page, wording
@@ -72,11 +72,11 @@ class _Inputs:
 def _show(found: Analyzed) -> None:
     console = stdout()
     if found.layers:
-        show_layers(wording.rows(found), _SPARED, console)
+        show(wording.rows(found), _SPARED, ("layer",), wording.NUMBERS, console)
     seen = wording.seen_rows(found)
     if seen:
         console.print(Text(f"Seen in {counted(found.rows, 'row')}, beside what is proven:"))
-        show_layers(seen, _SEEN_SPARED, console)
+        show(seen, _SEEN_SPARED, ("layer",), wording.NUMBERS, console)
     for reason in wording.reasons(found.layers):
         console.print(Text(reason))
     if wording.unknown_sizes(found):

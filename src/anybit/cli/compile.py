@@ -10,17 +10,17 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
+from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, file_size
 from anybit.cli._inputs import Ranges
-from anybit.cli._layers import show_layers
 from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
 from anybit.cli._timing import speed
 from anybit.cli._verify import verify
 from anybit.compilation import Compiled
 from anybit.compilation import compile as compile_model
 from anybit.layers import Guarantee
-from anybit.layers.wording import reasons
+from anybit.layers.wording import NUMBERS, reasons
 from anybit.lowbit import wording
 from anybit.lowbit.page import page
 from anybit.lowbit.timing import timed
@@ -92,7 +92,7 @@ def _show(compiled: Compiled, model: Path, output: Path) -> None:
     console = stdout()
     report = compiled.report
     if report.layers:
-        show_layers(wording.rows(report), _SPARED, console)
+        show(wording.rows(report), _SPARED, ("layer",), NUMBERS, console)
     for reason in reasons(report.layers):
         console.print(Text(reason))
     console.print(Text(wording.summary(report), style="bold"))

@@ -7,11 +7,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from anybit.cli._arrays import read_arrays
-from anybit.cli._columns import headed, spared
+from anybit.cli._columns import show as show_rows
 from anybit.cli._console import percentage, stdout
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
 from anybit.cli._report import Json, check_reports, write_reports
@@ -127,7 +126,7 @@ def show(found: Difference, show_all: bool) -> None:
     tensors = found.tensors if show_all else found.ranked[: wording.MOST_ROWS]
     if tensors:
         rows = wording.rows(tensors, shapes=False)
-        console.print(_table(spared(rows, _SPARED, _NAMES, _table, console)))
+        show_rows(rows, _SPARED, _NAMES, wording.NUMBERS, console)
     if not show_all and len(found.different) > len(tensors):
         more = len(found.different) - len(tensors)
         console.print(f"{counted(more, 'more tensor')} differ, which add less; --all lists them.")
@@ -140,10 +139,3 @@ def show(found: Difference, show_all: bool) -> None:
     for remark in wording.remarks(found):
         console.print(Text(f"Note: {remark}."))
     console.print(Text(wording.summary(found), style="green" if found.equal else "bold"))
-
-
-def _table(rows: list[dict[str, str]]) -> Table:
-    table = headed(rows, _NAMES, wording.NUMBERS)
-    for row in rows:
-        table.add_row(*map(Text, row.values()))
-    return table

@@ -20,7 +20,7 @@ svg.network{max-width:none;margin:0}
 .exact{fill:var(--level5)}.certified{fill:var(--level4)}.bounded{fill:var(--level3)}
 .float{fill:var(--line)}.used{fill:var(--bar)}.any{fill:var(--level2)}.free{fill:var(--level0)}
 .edge{stroke:var(--line);stroke-width:1.5;fill:none}svg text.name{fill:var(--ink)}
-tr.total td{font-weight:600}tr:target td{background:var(--mark)}
+tr.total td{font-weight:600}tr:target td{background:var(--mark)}tr{scroll-margin-top:3rem}
 """
 _ROW, _NAME_LENGTH, _NAME_WIDTH, _CLASS, _BITS = 26, 24, 184, 76, 62
 _ARC, _MOST_ARCS = 7, 8

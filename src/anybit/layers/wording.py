@@ -99,8 +99,8 @@ def reasons(layers: Iterable[Layer]) -> list[str]:
 
 def _reason(kind: str, layers: Sequence[Layer]) -> str:
     names, first = listed([shown(each.name) for each in layers], 4), layers[0].reason
-    which = "" if all(each.reason == first for each in layers) else " (the first of them)"
-    return f"{names}: {kind}, {shown(first)}{which}"
+    which = "," if all(each.reason == first for each in layers) else "; of the first,"
+    return f"{names}: {kind}{which} {shown(first)}"
 
 
 def summary(found: Analyzed) -> str:

@@ -58,13 +58,18 @@ def _risks(report: Report) -> Iterator[str]:
     risky = [layer for layer in report.layers if layer.risks]
     if risky:
         yield "<h2>Where float32 may differ</h2>"
-        yield "<p>From here, and from itself: a code ends nearer to these than its rounding.</p>"
-    for layer in risky:
-        pairs = [f"{channel}: {at}" for channel, at in layer.risks[:_MOST_RISKS]]
-        more = len(layer.risks) - len(pairs)
-        text = ", ".join(pairs) + (f" and {more} more" if more else "")
-        heading = f"{shown(layer.name)}: {wording.risks_of(layer)} accumulators"
         yield (
-            f"<details><summary>{escape(heading)}</summary><p>channel: accumulator</p>"
-            f"<p>{escape(text)}</p></details>"
+            "<p>At these sums another float32 evaluation of the graph may give the next code: the "
+            "edge between the two is nearer than what float32 rounds away.</p>"
+        )
+    for layer in risky:
+        sums: dict[int, list[str]] = {}
+        for channel, at in layer.risks[:_MOST_RISKS]:
+            sums.setdefault(channel, []).append(str(at))
+        lines = [f"channel {channel}: {', '.join(each)}" for channel, each in sums.items()]
+        more = len(layer.risks) - _MOST_RISKS
+        lines += [f"and {more} more"] if more > 0 else []
+        yield (
+            f"<details><summary>{escape(shown(layer.name))}: {wording.risks_of(layer)}</summary>"
+            f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul></details>"
         )
