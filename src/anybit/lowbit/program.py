@@ -78,12 +78,9 @@ class Thresholds:
 class Affine:
     """index = rint(float32(accumulator) * gain + offset) + shift, saturated to the levels.
 
-    The arithmetic is that of float32, with a rounding each. Ties go to the even number before the
-    shift, which is the index of a code of 0 where the graph rounds codes.
-
-    Attributes:
-        gains, offsets: Per channel.
-        shift: At most MOST_SHIFT, up or down.
+    The arithmetic is that of float32, with a rounding each; gains and offsets are per channel, and
+    the shift is at most MOST_SHIFT, up or down. Ties go to the even number before the shift, which
+    is the index of a code of 0 where the graph rounds codes.
     """
 
     gains: Floats
