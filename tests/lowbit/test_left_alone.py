@@ -8,8 +8,8 @@ from onnx import helper
 from written_models import FOUR, QUANTIZED, made, rows, weights
 
 import anybit
-from anybit.lowbit import moves
 from anybit.lowbit import program as p
+from anybit.lowbit import selections
 
 
 def equal(proto: onnx.ModelProto, x: np.ndarray | dict[str, np.ndarray]) -> anybit.Compiled:
@@ -124,7 +124,7 @@ def test_rows_that_come_from_one_input_are_as_many(batch):
     ],
 )
 def test_moves_to_huge_tensors_are_not_tried_out(line, constants, monkeypatch):
-    monkeypatch.setattr(moves, "evaluate", None)
+    monkeypatch.setattr(selections, "evaluate", None)
     proto = made(
         f"q = Quant(x, s, z, b)\n{line}\na = Conv(p, w)\ny = Quant(a, one, z, b)",
         {**QUANTIZED, **constants, "roi": np.float32([]), "w": weights(3, 4, 1, 1)},

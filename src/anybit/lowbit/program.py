@@ -24,8 +24,7 @@ VERSION = 1
 MOST_LEVELS = 256
 """So many values an index has at most: it is kept in a byte."""
 
-MOST_SHIFT = 2**20
-"""Float32 holds the integers that are rounded and shifted."""
+MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
 
 Integers: TypeAlias = npt.NDArray[np.int32]
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -142,7 +141,7 @@ Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic
 class Window:
     """Which elements a convolution or pooling takes together.
 
-    An element outside the tensor is the code 0 for a product, and none at all for a pooling.
+    Outside the tensor there are codes of 0 for a product, and no elements for a pooling.
     """
 
     kernel_height: int
