@@ -18,6 +18,7 @@ from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.ranges import Ranges, carriers_of
+from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import (
     FoldConstants,
@@ -80,6 +81,7 @@ class Compiled(Model):
         return Model(RuntimeEngine(model, str(path)))
 
 
+@seldom_collected()
 def compile(
     source: Source,
     *,

@@ -21,6 +21,7 @@ from anybit.inputs import (
     slice_of,
 )
 from anybit.onnx import Source, read
+from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.runtime import reason
 
@@ -46,6 +47,7 @@ class Engine(Protocol):
         """
 
 
+@seldom_collected()
 def load(source: Source) -> "Model":
     """Load a model, normalize it, fold its quantized weights and make it ready to run.
 

@@ -48,4 +48,10 @@ def test_quadratic_time_is_a_fault() -> None:
     assert "info" not in fuzz_bombs.grown(short, linear | {"info": 64 * 0.001})
 
 
+def test_ten_thousand_nodes_have_a_budget() -> None:
+    met = {"load": 3 * fuzz_bombs.SLOWER, "check": 10 * fuzz_bombs.SLOWER}
+    assert fuzz_bombs.overdue(met, 10_000) == ""
+    assert fuzz_bombs.overdue(met, 9_000) == "load 12.00 s of 10.80 s, check 40.00 s of 36.00 s"
+
+
 _unpatched = fuzz_bombs.fault

@@ -33,6 +33,12 @@ LENGTHS = (24, 400, 3200)
 GROWTH = 24
 """How much more processor time the longest may take than the one before. In linear time it is 8
 times as much, in quadratic 64 times; a busy machine may double either."""
+NODES = 10_000
+BUDGET = {"load": 3.0}
+"""Seconds of processor time for chains of so many nodes, on a machine of today; else `REST`."""
+REST = 10.0
+SLOWER = 4
+"""How much longer a slow or busy machine may take."""
 LEAST = 0.05
 """Seconds of processor time that are too few to be compared."""
 
@@ -51,6 +57,9 @@ def attack(kind: str) -> None:
         steep = grown(short, long)
         if steep:
             raise AssertionError(f"more than linear time: {steep}")
+        late = overdue(long, LENGTHS[-1])
+        if late:
+            raise AssertionError(f"over the budget: {late}")
     used = most_resident()
     if used > (MEMORY if kind in BOMBS else CHAIN_MEMORY):
         raise AssertionError(f"took {used / 2**20:.0f} MiB")
@@ -103,6 +112,13 @@ def grown(short: Mapping[str, float], long: Mapping[str, float]) -> str:
     """What took more time with the longer file than it may; "" if nothing did."""
     steep = [name for name in short if long[name] > GROWTH * max(short[name], LEAST)]
     return ", ".join(f"{name} {short[name]:.2f} s, then {long[name]:.2f} s" for name in steep)
+
+
+def overdue(seconds: Mapping[str, float], nodes: int) -> str:
+    """What takes longer than its share of the budget; "" if nothing does."""
+    limits = {name: SLOWER * BUDGET.get(name, REST) * nodes / NODES for name in seconds}
+    late = [name for name in seconds if seconds[name] > limits[name]]
+    return ", ".join(f"{name} {seconds[name]:.2f} s of {limits[name]:.2f} s" for name in late)
 
 
 def fault(kind: str) -> str:

@@ -27,7 +27,6 @@ from anybit.formats import FloatFormat
 from anybit.onnx import read
 from anybit.onnx.forms import Form
 from anybit.onnx.passes import Normalize, ToQdq
-from anybit.onnx.passes.to_qdq import needed_opset
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_float8_needs_a_style_and_an_opset_with_them() -> None:
 def test_needed_opset(proto: onnx.ModelProto, style: str, limit: int, needed: int) -> None:
     result = read(proto)
     Normalize()(result)
-    assert needed_opset(result, Form(style), limit) == needed
+    assert ToQdq(style=Form(style), opset_limit=limit).needed_opset(result) == needed
 
 
 def test_types_of_later_opsets_are_not_used() -> None:
@@ -157,3 +156,16 @@ def test_zero_points_that_no_approximation_has(zeropt: float) -> None:
 def test_bad_widths(bits: float) -> None:
     with pytest.raises(ModelError, match=r"node 'the_Quant'.*bitwidth must be"):
         Written(int_model(bits=bits))
+
+
+def test_plans_are_kept_for_the_model_that_they_are_of_only() -> None:
+    native = ToQdq(style=Form.QDQ)
+    first, second = (read(int_model(bits=bits)) for bits in (8, 7))
+    for each in (first, second):
+        Normalize()(each)
+    native.needed_opset(first)
+    assert [step.action for step in native(second).steps] == [
+        "QuantizeLinear and DequantizeLinear int8"
+    ]
+    assert not native(second).steps
+    assert len(native(first).steps) == 1

@@ -16,7 +16,6 @@ from anybit.onnx import read
 from anybit.onnx.forms import Form
 from anybit.onnx.operators.registry import keywords_of, operator_of
 from anybit.onnx.passes import FoldConstants, FromQdq, InferShapes, LiftOpset, Normalize, ToQdq
-from anybit.onnx.passes.to_qdq import needed_opset
 from anybit.onnxruntime import session
 
 # Without and with the runtime's own rewriting.
@@ -34,10 +33,9 @@ class Written:
         Normalize()(self.model)
         FoldConstants(operators=False)(self.model)
         InferShapes()(self.model)
-        approximate = options.get("allow_approximate", False)
-        opset = needed_opset(self.model, Form(style), opset_limit, allow_approximate=approximate)
-        LiftOpset(opset)(self.model)
-        report = ToQdq(style=Form(style), opset_limit=opset_limit, **options)(self.model)
+        native = ToQdq(style=Form(style), opset_limit=opset_limit, **options)
+        LiftOpset(native.needed_opset(self.model))(self.model)
+        report = native(self.model)
         Normalize()(self.model)
         self.steps, self.reasons = report.steps, report.left
 

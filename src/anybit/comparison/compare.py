@@ -27,11 +27,13 @@ from anybit.made_up_inputs import (
     with_sizes,
 )
 from anybit.onnx import Source
+from anybit.onnx.files.collection import seldom_collected
 
 # Measuring the tensors of a network takes longer than computing them.
 _SHARE_OF_A_RUN = 0.15
 
 
+@seldom_collected()
 def diff(
     a: Source,
     b: Source | Mapping[str, npt.ArrayLike] | None = None,

@@ -11,6 +11,7 @@ from anybit.layers.layer import Analyzed
 from anybit.layers.observing import observe
 from anybit.onnx.analysis.analysis import analyze as follow
 from anybit.onnx.analysis.ranges import Ranges, by_name, carriers_of
+from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.passes import (
     FoldConstants,
@@ -22,6 +23,7 @@ from anybit.onnx.passes import (
 from anybit.onnx.preparation import apply
 
 
+@seldom_collected()
 def analyze(
     source: Source,
     *,

@@ -11,6 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.targets import TARGETS
+from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.passes import (
@@ -59,6 +60,7 @@ class Cleaned(Result):
     remarks: tuple[str, ...] = ()
 
 
+@seldom_collected()
 def clean(
     source: Source,
     *,

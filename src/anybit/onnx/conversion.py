@@ -9,6 +9,7 @@ from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
+from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
@@ -29,7 +30,6 @@ from anybit.onnx.passes import (
     ToQdq,
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
-from anybit.onnx.passes.to_qdq import needed_opset
 from anybit.onnx.preparation import apply, errors_named_after, inline, reported
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -69,6 +69,7 @@ class Conversion(Result):
         return all(step.exact for step in self.steps)
 
 
+@seldom_collected()
 def convert(
     source: Source,
     *,
@@ -190,19 +191,13 @@ class _Work:
 
     def lower_to_native(self, style: Form) -> Mapping[str, str]:
         """Quantizers become QuantizeLinear and its kin; why the others do not, by their outputs."""
-        with errors_named_after(self._source):
-            opset = needed_opset(
-                self._model,
-                style,
-                self._options.opset_limit,
-                _STANDARD_OPSET,
-                allow_approximate=self._options.allow_approximate,
-            )
         native = ToQdq(
             style=style,
             opset_limit=self._options.opset_limit,
             allow_approximate=self._options.allow_approximate,
         )
+        with errors_named_after(self._source):
+            opset = native.needed_opset(self._model, _STANDARD_OPSET)
         # First, since lifting the version loses the ranges that nodes are annotated with.
         self._run(LiftOpset(opset))
         report = self._reported(native)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from anybit import text
+from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.walk import initializers_in, tensors_in
@@ -60,6 +61,7 @@ class Summary:
     unknown_operators: tuple[str, ...]
 
 
+@seldom_collected()
 def info(source: Source) -> Summary:
     """Describe a model; it is not run. Scales that constant nodes compute are computed.
 

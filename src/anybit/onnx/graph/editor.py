@@ -95,10 +95,16 @@ def drop_if_unread(value: ir.Value) -> None:
     Its memory goes at once. Values that have left a graph stay counted there, and graphs that a
     converter has replaced wait for the garbage collector; both would keep whole files mapped.
     """
-    unread = is_constant(value) and not value.uses() and not value.is_graph_output()
+    unread = is_constant(value) and not is_read(value) and not value.is_graph_output()
     if unread and value.graph is not None and value.name is not None:
         del value.graph.initializers[value.name]
         if isinstance(value.const_value, ir.ExternalTensor):
             with suppress(BufferError):  # someone still has its array
                 value.const_value.release()
         value.const_value = None
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether a node reads it. `uses` copies all readers, of which long models have thousands."""
+    readers: object = getattr(value, "_uses", None)
+    return bool(value.uses() if readers is None else readers)

@@ -2,6 +2,7 @@
 """Write quantizers as QuantizeLinear and DequantizeLinear."""
 
 from dataclasses import replace
+from typing import TypeAlias
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -17,6 +18,8 @@ from anybit.onnx.qdq.writer import QdqWriter
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import Report, Step
 from anybit.ops import Operator
+
+_Planned: TypeAlias = tuple[ir.Node, Operator, Plan | Inexpressible]
 
 
 class ToQdq(InPlacePass):
@@ -58,14 +61,37 @@ class ToQdq(InPlacePass):
         allow_approximate: bool = False,
     ) -> None:
         self._options = Options(style, opset_limit, allow_approximate)
+        self._plans: list[_Planned] = []
+        self._plans_are_of: tuple[ir.Model, int] | None = None
+
+    def needed_opset(self, model: ir.Model, otherwise: int = 1) -> int:
+        """The lowest opset of all that would be written, if the model had the newest allowed.
+
+        1 if nothing would; `otherwise` is what the activations need that would be left. Weights are
+        not read. A model that has such an opset already is not planned again.
+
+        Raises:
+            ModelError: A parameter that an operator refuses.
+        """
+        needed, opset = 1, model.graph.opset_imports.get("", 1)
+        self._plans = _planned(model, self._options)
+        for node, _, planned in self._plans:
+            x = node.inputs[0]
+            if not isinstance(planned, Inexpressible):
+                needed = max(needed, planned.opset)
+            elif x is None or not is_constant(x):
+                needed = max(needed, otherwise)
+        self._plans_are_of = (model, opset) if needed <= opset else None
+        return needed
 
     def call(self, model: ir.Model) -> Report:
-        wanted = self._options
-        opset = min(wanted.opset, model.graph.opset_imports.get("", 1))
-        options = replace(wanted, opset=opset)
+        wanted, present = self._options, model.graph.opset_imports.get("", 1)
+        if self._plans_are_of != (model, present):
+            self._plans = _planned(model, replace(wanted, opset=min(wanted.opset, present)))
+        self._plans_are_of = None
         writer = QdqWriter(Editor(model))
         steps, left = [], {}
-        for node, operator, planned in _planned(model, options):
+        for node, operator, planned in self._plans:
             try:
                 if isinstance(planned, Inexpressible):
                     raise planned
@@ -79,38 +105,9 @@ class ToQdq(InPlacePass):
         return Report(model, modified, tuple(steps), left, pairs=tuple(writer.pairs))
 
 
-def needed_opset(
-    model: ir.Model,
-    style: Form,
-    opset_limit: int = 25,
-    opset_otherwise: int = 1,
-    *,
-    allow_approximate: bool = False,
-) -> int:
-    """The lowest opset of all that `ToQdq` would write, if the model had `opset_limit`.
-
-    1 if it would write nothing; `opset_otherwise` is what the activations need that it would leave.
-    Weights are not read.
-
-    Raises:
-        ModelError: A parameter that an operator refuses.
-    """
-    options = Options(style, opset_limit, allow_approximate)
-    needed = 1
-    for node, _, planned in _planned(model, options):
-        x = node.inputs[0]
-        if not isinstance(planned, Inexpressible):
-            needed = max(needed, planned.opset)
-        elif x is None or not is_constant(x):
-            needed = max(needed, opset_otherwise)
-    return needed
-
-
-def _planned(
-    model: ir.Model, options: Options
-) -> list[tuple[ir.Node, Operator, Plan | Inexpressible]]:
+def _planned(model: ir.Model, options: Options) -> list[_Planned]:
     """How each quantizer is written, or why it stays. All are planned before one is written."""
-    found: list[tuple[ir.Node, Operator, Plan | Inexpressible]] = []
+    found: list[_Planned] = []
     for node, operator in operators_in(model):
         try:
             found.append((node, operator, plan(node, operator, options)))

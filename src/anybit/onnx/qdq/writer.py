@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, array_of
-from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.qdq.plan import Limit, Plan
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
@@ -44,7 +44,7 @@ class QdqWriter:
         else:
             codes = self._quantized(node, plan, x)
         self._editor.replace(node, self._dequantized(node, plan, codes))
-        if x.const_value is not None and not x.uses():
+        if x.const_value is not None and not is_read(x):
             self._codes.pop(x, None)  # or the weights would stay in memory
 
     def _constant(self, node: ir.Node, operator: Operator, plan: Plan, x: ir.Value) -> ir.Value:

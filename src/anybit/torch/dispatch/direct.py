@@ -26,6 +26,7 @@ from anybit.torch.results import empty_result
 # The result, or None for a call that is the dispatcher's.
 Direct = Callable[[Sequence[Any], Attributes], torch.Tensor | None]
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+_Given = tuple[Call, Sequence[Any]]
 CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
 
 # DLPack's functions in C, which PyTorch has since 2.10; None before.
@@ -46,6 +47,7 @@ def _question() -> Callable[..., bool]:
     try:
         keys_of = torch._C._dispatch_keys
         keys_of_thread = torch._C._dispatch_tls_local_include_set
+        as_bits = torch._C.DispatchKeySet.raw_repr
         function_modes = torch._C._len_torch_function_stack
         is_profiled = torch._C._autograd._profiler_enabled
         others = _other_keys()
@@ -54,11 +56,11 @@ def _question() -> Callable[..., bool]:
         return lambda *tensors: False
 
     def are_direct(*tensors: Any) -> bool:
-        keys = keys_of_thread().raw_repr()
+        keys = as_bits(keys_of_thread())
         for tensor in tensors:
             if type(tensor) not in _TENSORS:
                 return False
-            keys |= keys_of(tensor).raw_repr()
+            keys |= as_bits(keys_of(tensor))
         return not (
             keys & others or function_modes() or is_profiled() or forward_ad._current_level >= 0
         )
@@ -85,9 +87,9 @@ def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
                 for tensor in tensors:
                     if tensor.requires_grad:
                         # What has no gradient and requires one is refused there.
-                        if apply is None or (fixed and _any_requires_gradient(inputs, fixed)):
+                        if apply is None or (len(tensors) > 1 and _any_requires(inputs, fixed)):
                             return None
-                        return apply(call, *tensors)
+                        return apply((call, inputs), *tensors)
             return result(inputs, attributes)
         except (TypeError, ValueError):
             return None  # so that there is one wording of what is refused
@@ -104,7 +106,7 @@ def _without_gradient(operator: Operator) -> list[int]:
     ]
 
 
-def _any_requires_gradient(inputs: Sequence[Any], places: Sequence[int]) -> bool:
+def _any_requires(inputs: Sequence[Any], places: Sequence[int]) -> bool:
     for place in places:
         if isinstance(inputs[place], torch.Tensor) and inputs[place].requires_grad:
             return True
@@ -184,13 +186,15 @@ def _differentiable(
 ) -> Callable[..., torch.Tensor]:
     gradients = _gradients(operator)
     asked = _picks(operator)
+    alone = asked((0,), (False, True))
+    only_x = alone and alone[0]
 
     class Direct(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> torch.Tensor:
-            ctx.call = call
+        def forward(ctx: Any, given: _Given, *tensors: torch.Tensor) -> torch.Tensor:
+            ctx.call, inputs = given
             ctx.save_for_backward(*tensors)
-            return result(joined(call, tensors), call[0])
+            return result(inputs, ctx.call[0])
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
@@ -198,6 +202,8 @@ def _differentiable(
             if is_compiling() or is_grad_enabled() or not are_direct(gradient, *saved):
                 return carry_back(ctx, gradient)
             call = ctx.call
+            if only_x and len(saved) == 1:
+                return None, gradients(gradient, (*saved, *call[1]), only_x, call[0])[0]
             found = asked(call[2], ctx.needs_input_grad)
             if found is None:
                 return carry_back(ctx, gradient)

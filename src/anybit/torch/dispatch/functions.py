@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from anybit.ops import Operator
 from anybit.torch.checks import check_out
@@ -45,7 +46,7 @@ def function_of(operator: Operator) -> Callable[..., Any]:
             arguments, keywords = _sorted(operator, arguments, keywords)
         x = arguments[0]
         attributes = keywords and read(keywords)
-        if out is None and not torch.compiler.is_compiling():
+        if out is None and not is_compiling():
             result = direct(arguments, attributes)
             if result is not None:
                 return result
@@ -63,7 +64,7 @@ def function_of(operator: Operator) -> Callable[..., Any]:
             return out
         refuse_gradients(operator, parameters)
         # Compilers and torch.export know the derivatives of the operators themselves.
-        if differentiable and not torch.compiler.is_compiling():
+        if differentiable and not is_compiling():
             inputs = [
                 given if type(given) in NUMBERS else tensor
                 for given, tensor in zip(arguments, (x, *parameters), strict=True)
@@ -104,7 +105,7 @@ def _needs_gradient(*tensors: torch.Tensor | None) -> bool:
 def _is_lazy(out: torch.Tensor | None) -> bool:
     """Whether memory holds other numbers than `out` shows, which no kernel writes to."""
     # Compilers cannot follow the question.
-    if out is None or torch.compiler.is_compiling():
+    if out is None or is_compiling():
         return False
     return bool(out.is_neg() or out.is_conj())
 
@@ -112,7 +113,7 @@ def _is_lazy(out: torch.Tensor | None) -> bool:
 def _inside_functional_gradient() -> bool:
     """Whether `torch.func` differentiates: vmap hides of what is batched that it does."""
     # Compilers, which know all tensors, cannot follow the question.
-    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+    if is_compiling() or not torch._C._are_functorch_transforms_active():
         return False
     levels = torch._C._functorch.get_interpreter_stack() or ()
     return any(level.key() == torch._C._functorch.TransformType.Grad for level in levels)
