@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors in place, through DLPack's functions in C, and PyTorch versions that have none."""
+"""Tensors in place, through DLPack's functions in C."""
 
 import pytest
 
@@ -7,30 +7,14 @@ pytest.importorskip("torch")
 
 import torch
 
-import anybit.torch
+import anybit
 from anybit._native import _core
-from anybit.torch.dispatch import direct
 
 X = torch.tensor([0.5, 1.4, -7.0])
 
 
-def test_pytorch_without_functions_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before 2.10 PyTorch has no `__dlpack_c_exchange_api__`: arrays take its place."""
-    monkeypatch.setattr(direct, "_EXCHANGE", None)
-    call = direct.direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
-    x, scale = (each.clone().requires_grad_() for each in (X, torch.tensor([0.5])))
-    for dtype in (torch.float32, torch.bfloat16):
-        result = call((x.to(dtype), scale, 0, 4), {"narrow": True})
-        expected = anybit.torch.int_quant(x.to(dtype), scale, 0, 4, narrow=True)
-        assert torch.equal(result, expected)
-        found = torch.autograd.grad(result.sum(), (x, scale))
-        assert all(map(torch.equal, found, torch.autograd.grad(expected.sum(), (x, scale))))
-
-
 def test_tensors_in_place_are_dense_and_real() -> None:
-    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if exchange is None:
-        pytest.skip("this PyTorch has no functions in C")
+    exchange = torch.Tensor.__dlpack_c_exchange_api__
     out = torch.empty(3)
     for other in (X.to_sparse(), X.to("meta"), X.to(torch.complex64), [1.0], None):
         with pytest.raises(TypeError, match="x must be a dense tensor of real numbers on the CPU"):

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import empty_like
 
 from anybit._native import _core
 from anybit.ops import Operator
@@ -17,8 +18,10 @@ from anybit.torch.results import empty_result
 
 Array: TypeAlias = npt.NDArray[Any]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# DLPack's functions in C.
+_EXCHANGE = torch.Tensor.__dlpack_c_exchange_api__
 # Fewer elements are never split over threads.
-SHARED = 4096
+_SHARED = 4096
 
 
 def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
@@ -39,13 +42,14 @@ def out_kernel(operator: Operator) -> Callable[..., None]:
 
     def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
         try:
-            arrays = [_view(value) for value in (*inputs, out)]
+            # Arrays, which the kernel copies where `out` overlaps them.
+            *arrays, target = [_view(value) for value in (*inputs, out)]
         except TypeError:
             check(operator, inputs, attributes)
             check_out(operator, inputs[0], out, attributes)
             raise
         check_out(operator, inputs[0], out, attributes)
-        run(native, out.numel(), *arrays[:-1], out=arrays[-1], **attributes)
+        _run(native, *arrays, out=target, **attributes)
         # Autograd refuses to go back through what was overwritten, and knows it from here only.
         torch.autograd.graph.increment_version(out)
 
@@ -81,11 +85,15 @@ def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
 def native_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], torch.Tensor]:
     """The operator on tensors, and numbers beside the first."""
     native = getattr(_core, operator.name)
+    has_dtype_of_x = operator.result_dtype is None
 
     def call(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> torch.Tensor:
         x = inputs[0]
-        result = empty_result(operator, x, attributes)
-        run(native, x.numel(), *map(_view, inputs), out=_view(result), **attributes)
+        result = empty_like(x) if has_dtype_of_x else empty_result(operator, x, attributes)
+        if x.numel() < _SHARED:
+            native(*inputs, out=result, exchange=_EXCHANGE, **attributes)
+        else:
+            _run(native, *inputs, out=result, exchange=_EXCHANGE, **attributes)
         return result
 
     return call
@@ -96,29 +104,34 @@ def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]
     native = getattr(_core, f"{operator.name}_backward")
     x_name = operator.inputs[0].name
 
-    def gradients(
+    def call(
         gradient: torch.Tensor,
         inputs: Sequence[Any],
         wanted: Sequence[str],
         attributes: Mapping[str, Any],
     ) -> Sequence[torch.Tensor]:
+        x = inputs[0]
         # The gradient of x goes into a tensor of PyTorch's, whose strides are known when tracing.
-        x_gradient = torch.empty_like(inputs[0]) if x_name in wanted else None
-        arrays = map(_view, (gradient, *inputs))
-        out = _view(x_gradient)
-        found = run(native, gradient.numel(), *arrays, wanted=wanted, out=out, **attributes)
-        return [
-            as_tensor(array) if x_gradient is None or name != x_name else x_gradient
-            for name, array in zip(wanted, found, strict=True)
-        ]
+        out = empty_like(x) if x_name in wanted else None
+        if x.numel() < _SHARED:
+            found: list[Any] = native(
+                gradient, *inputs, wanted=wanted, out=out, exchange=_EXCHANGE, **attributes
+            )
+        else:
+            keywords = {"wanted": wanted, "out": out, "exchange": _EXCHANGE, **attributes}
+            found = _run(native, gradient, *inputs, **keywords)
+        if len(found) == 1 and out is not None:
+            return found
+        # The kernel hands `out` back as it is.
+        return [each if each is out else _as_tensor(each) for each in found]
 
-    return gradients
+    return call
 
 
 def _view(value: Any) -> Any:
-    """The tensor's memory as an array; NumPy has no bfloat16 of its own. Numbers stay."""
-    if not isinstance(value, torch.Tensor):
-        return value
+    """The tensor's memory as an array; NumPy has no bfloat16 of its own. None stays."""
+    if value is None:
+        return None
     if value.requires_grad:
         value = value.detach()
     if value.dtype == torch.bfloat16:
@@ -128,16 +141,14 @@ def _view(value: Any) -> Any:
     return array
 
 
-def as_tensor(array: Array) -> torch.Tensor:
+def _as_tensor(array: Array) -> torch.Tensor:
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
-def run(native: Callable[..., Any], size: int, *arguments: Any, **keywords: Any) -> Any:
+def _run(native: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """The kernel on no more threads than PyTorch may use in this thread."""
-    if size < SHARED:
-        return native(*arguments, **keywords)
     previous = _core.limit_threads(torch.get_num_threads())
     try:
         return native(*arguments, **keywords)

@@ -13,15 +13,14 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import empty_like, is_grad_enabled
+from torch import is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from anybit._native import _core
 from anybit.ops import Operator
-from anybit.torch.dispatch.cpu import SHARED, as_tensor, native_gradients, native_result, run
+from anybit.torch.dispatch.cpu import native_gradients, native_result
 from anybit.torch.dispatch.parameters import Attributes, Call, apart, joined
-from anybit.torch.results import empty_result
 
 # The result, or None for a call that is the dispatcher's.
 Direct = Callable[[Sequence[Any], Attributes], torch.Tensor | None]
@@ -29,8 +28,6 @@ Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 _Given = tuple[Call, Sequence[Any]]
 CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
 
-# DLPack's functions in C, which PyTorch has since 2.10; None before.
-_EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -74,7 +71,7 @@ are_direct = _question()
 
 def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
     """The operator for plain calls. `carry_back` is its derivative for all that are not."""
-    result = _result(operator)
+    result = native_result(operator)
     apply = carry_back and _differentiable(operator, result, carry_back)
     fixed = _without_gradient(operator)
 
@@ -113,50 +110,6 @@ def _any_requires(inputs: Sequence[Any], places: Sequence[int]) -> bool:
     return False
 
 
-def _result(operator: Operator) -> Callable[[Sequence[Any], Attributes], torch.Tensor]:
-    if _EXCHANGE is None:
-        return native_result(operator)
-    native = getattr(_core, operator.name)
-    has_dtype_of_x = operator.result_dtype is None
-
-    def call(inputs: Sequence[Any], attributes: Attributes) -> torch.Tensor:
-        x = inputs[0]
-        result = empty_like(x) if has_dtype_of_x else empty_result(operator, x, attributes)
-        if x.numel() < SHARED:
-            native(*inputs, out=result, exchange=_EXCHANGE, **attributes)
-        else:
-            run(native, x.numel(), *inputs, out=result, exchange=_EXCHANGE, **attributes)
-        return result
-
-    return call
-
-
-def _gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
-    if _EXCHANGE is None:
-        return native_gradients(operator)
-    native = getattr(_core, f"{operator.name}_backward")
-    x_name = operator.inputs[0].name
-
-    def call(
-        gradient: torch.Tensor, inputs: Sequence[Any], wanted: Sequence[str], attributes: Attributes
-    ) -> Sequence[torch.Tensor]:
-        x = inputs[0]
-        out = empty_like(x) if x_name in wanted else None
-        if x.numel() < SHARED:
-            found: list[Any] = native(
-                gradient, *inputs, wanted=wanted, out=out, exchange=_EXCHANGE, **attributes
-            )
-        else:
-            keywords = {"wanted": wanted, "out": out, "exchange": _EXCHANGE, **attributes}
-            found = run(native, x.numel(), gradient, *inputs, **keywords)
-        if len(found) == 1 and out is not None:
-            return found
-        # The kernel hands `out` back as it is.
-        return [each if each is out else as_tensor(each) for each in found]
-
-    return call
-
-
 def _picks(operator: Operator) -> Callable[..., tuple[tuple[str, ...], Pick] | None]:
     """What a backward pass asks for, of the places of tensors and whether they need a gradient.
 
@@ -184,7 +137,7 @@ def _differentiable(
     result: Callable[[Sequence[Any], Attributes], torch.Tensor],
     carry_back: CarryBack,
 ) -> Callable[..., torch.Tensor]:
-    gradients = _gradients(operator)
+    gradients = native_gradients(operator)
     asked = _picks(operator)
     alone = asked((0,), (False, True))
     only_x = alone and alone[0]
