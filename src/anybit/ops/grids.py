@@ -84,10 +84,6 @@ class Spacing:
     mantissa_bitwidth: Array | None = None
     exponent_bias: Array | None = None
 
-    @property
-    def even(self) -> bool:
-        return self.mantissa_bitwidth is None
-
     def at(self, mask: Array) -> "Spacing":
         """That of those elements of a tensor that a mask of its shape selects."""
         picked = (

@@ -5,12 +5,9 @@ The one table that everything asks: tracing of codes, exact sums, summaries, con
 operator that is not in it does something that nobody here relies on.
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
 
 import onnx_ir as ir
-
-from anybit.onnx.graph.attributes import attribute_of
 
 
 class Effect(Enum):
@@ -56,21 +53,6 @@ _FIRST_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 _DROPOUT_OPSET = 7
 
 
-@dataclass(frozen=True)
-class Product:
-    """Where a sum of products has its parts.
-
-    Attributes:
-        weight: The input that usually holds the weight.
-        bias: The input that is added; None where there is none.
-        channel_axis: The axis of the weight along which the channels of the result lie.
-    """
-
-    weight: int
-    bias: int | None
-    channel_axis: int
-
-
 def effect_of(node: ir.Node, opset: int = 0) -> Effect | None:
     """What the node does; None for operators that are not in the table, or not standard.
 
@@ -86,27 +68,17 @@ def is_identity(node: ir.Node, opset: int) -> bool:
     return node.op_type in ("Identity", "Dropout") and effect_of(node, opset) is Effect.MOVE
 
 
-def product_of(node: ir.Node) -> Product | None:
-    """Where weight, bias and channels stand; None if the node does not multiply."""
-    if effect_of(node) is not Effect.MULTIPLY:
-        return None
-    match node.op_type:
-        case "MatMul":
-            return Product(weight=1, bias=None, channel_axis=-1)
-        case "Gemm":
-            transposed = attribute_of(node, "transB", 0)
-            return Product(weight=1, bias=2, channel_axis=0 if transposed else 1)
-        case "ConvTranspose":
-            return Product(weight=1, bias=2, channel_axis=1)
-        case _:
-            return Product(weight=1, bias=2, channel_axis=0)
+def bias_input_of(node: ir.Node) -> int | None:
+    """The input that is added to a sum of products; None if there is none."""
+    adds = effect_of(node) is Effect.MULTIPLY and node.op_type != "MatMul"
+    return 2 if adds else None
 
 
 def zero_inputs_of(node: ir.Node) -> tuple[int, ...]:
     """The inputs that count as zeros where they are left out: a bias, the first states."""
-    product = product_of(node)
-    if product is not None:
-        return () if product.bias is None else (product.bias,)
+    bias = bias_input_of(node)
+    if bias is not None:
+        return (bias,)
     return () if node.domain else _FIRST_STATES.get(node.op_type, ())
 
 

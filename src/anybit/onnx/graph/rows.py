@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import product_of
 
 _FIRST = """
     AveragePool BatchNormalization GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization
@@ -33,7 +32,7 @@ def mixes_rows(node: ir.Node, size: ir.SymbolicDim, opset: int) -> bool:
     """
     if node.domain != "":
         return False
-    if product_of(node) is not None and node.op_type in ("MatMul", "Gemm"):
+    if node.op_type in ("MatMul", "Gemm"):
         return _sums_over(node, size)
     at, rank = _place(node.inputs[0] if node.inputs else None, size)
     rule = _RULES.get(node.op_type)

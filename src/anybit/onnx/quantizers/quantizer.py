@@ -16,7 +16,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.facts import product_of
+from anybit.onnx.graph.facts import bias_input_of
 from anybit.onnx.graph.names import described
 from anybit.onnx.operators.registry import keywords_of, operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -83,8 +83,7 @@ class Quantizer:
         if not self.constant:
             return "input" if self.x is not None and self.x.is_graph_input() else "activation"
         readers = self.node.outputs[0].uses()
-        products = [(product_of(reader), at) for reader, at in readers]
-        biases = [product is not None and product.bias == at for product, at in products]
+        biases = [bias_input_of(reader) == at for reader, at in readers]
         return "bias" if biases and all(biases) else "weight"
 
     @property
