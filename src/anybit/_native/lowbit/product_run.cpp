@@ -21,7 +21,7 @@ struct Pixels {
   const std::int32_t* constants[most_pixels];
   std::byte* targets[most_pixels];
   float* floats[most_pixels];
-  std::int32_t addends[most_pixels] = {};
+  std::int32_t addends[most_pixels];
 };
 
 // Walks over the target's pixels of a part.
@@ -122,7 +122,7 @@ std::int32_t less_signs(const State& at, const std::byte* window) {
 }
 
 TailBlock tail_block(const State& at) {
-  TailBlock block{};
+  TailBlock block;  // not filled with zeros, which takes longer than a small tail
   block.coding = at.to.coding;
   block.settling = at.settling;
   block.levels = static_cast<int>(at.target.levels);
@@ -145,19 +145,12 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   std::byte* targets[most_pixels];
   float* outputs[most_pixels];
 
-  SumBlock sum{windows,
-               0,
-               nullptr,
-               at.weights.panel,
-               0,
-               at.segments.data(),
-               static_cast<int>(at.segments.size()),
-               at.weights.steps,
-               at.narrow_steps,
-               at.weights.values,
-               scratch,
-               stride,
-               true};
+  SumBlock sum;
+  sum.pixels = windows, sum.panel = at.weights.panel;
+  sum.segments = at.segments.data(), sum.segment_count = static_cast<int>(at.segments.size());
+  sum.steps = at.weights.steps, sum.narrow_steps = at.narrow_steps;
+  sum.values = at.weights.values;
+  sum.stride = stride, sum.fresh_weights = true;
   TailBlock then = tail_block(at);
   then.sums = scratch, then.stride = stride, then.targets = targets, then.floats = outputs;
 
@@ -165,8 +158,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   Walk walk(at, part, source, target, floats);
   while (walk.next(pixels)) {
     sum.count = then.count = pixels.count;
-    if (at.scheme == Scheme::signs12)
-      for (int i = 0; i < pixels.count; ++i) pixels.addends[i] = less_signs(at, pixels.windows[i]);
+    for (int i = 0; i < pixels.count; ++i)
+      pixels.addends[i] = at.scheme == Scheme::signs12 ? less_signs(at, pixels.windows[i]) : 0;
     then.constants = pixels.constants, then.addends = pixels.addends;
     for (std::int64_t channel = part.first_channel; channel < part.last_channel;
          channel += chunk_channels) {
