@@ -20,14 +20,7 @@ from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.ranges import Ranges, carriers_of
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import read_copy
-from anybit.onnx.passes import (
-    FoldConstants,
-    InferShapes,
-    InlineFunctions,
-    Normalize,
-    StandardLayout,
-)
-from anybit.onnx.preparation import apply, errors_named_after
+from anybit.onnx.preparation import errors_named_after, followable
 
 
 class Compiled(Model):
@@ -113,7 +106,7 @@ def compile(
     """
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _guarantee(guarantee)
-    model = _prepared(source)
+    model = followable(source)
     found = plan(model, weakest, _known(model, input_ranges), progress)
     whole = _engine(model, found.regions, where)
     report = Report(found.layers, tuple(region.program for region in found.regions))
@@ -124,17 +117,9 @@ def compile(
 
 def exposed(source: Source) -> ir.Model:
     """The compiled model, with all tensors of codes as further results of its regions."""
-    found = plan(_prepared(source), Guarantee.BOUNDED)
+    found = plan(followable(source), Guarantee.BOUNDED)
     rewritten(found.model, [region.exposed for region in found.regions])
     return found.model
-
-
-def _prepared(source: Source) -> ir.Model:
-    """A copy as the compiler takes it: one spelling, scales folded, weights not."""
-    model = read_copy(source)
-    apply(model, source, InlineFunctions(), Normalize(), StandardLayout())
-    apply(model, source, FoldConstants(operators=False), InferShapes())
-    return model
 
 
 def _known(model: ir.Model, ranges: Ranges | None) -> dict[str, Carrier]:

@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 import anybit
-from anybit.compilation import _prepared as prepared
 from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import plan
+from anybit.onnx.preparation import followable
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>'
 QUANT = "qonnx.custom_op.general.Quant <signed: int = {}, narrow: int = 0>"
@@ -290,5 +290,5 @@ def test_a_name_inside_of_a_branch_says_nothing_of_the_same_outside():
     yes = onnx.helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, [])
     model.graph.input.append(yes)
     # Some versions of ONNX Runtime refuse such models, others do not.
-    planned = plan(prepared(model), Guarantee.BOUNDED)
+    planned = plan(followable(model), Guarantee.BOUNDED)
     assert [layer.operator for layer in planned.layers] == ["Conv", "Conv"]

@@ -12,15 +12,8 @@ from anybit.layers.observing import observe
 from anybit.onnx.analysis.analysis import analyze as follow
 from anybit.onnx.analysis.ranges import Ranges, by_name, carriers_of
 from anybit.onnx.files.collection import seldom_collected
-from anybit.onnx.files.reader import Source, read_copy
-from anybit.onnx.passes import (
-    FoldConstants,
-    InferShapes,
-    InlineFunctions,
-    Normalize,
-    StandardLayout,
-)
-from anybit.onnx.preparation import apply
+from anybit.onnx.files.reader import Source
+from anybit.onnx.preparation import followable
 
 
 @seldom_collected()
@@ -49,17 +42,7 @@ def analyze(
     >>> [(layer.kind, layer.accumulator_bits) for layer in found.layers]
     [('exact', 14), ('exact', 12), ('exact', 12)]
     """
-    model = read_copy(source)
-    apply(
-        model,
-        source,
-        InlineFunctions(),
-        Normalize(),
-        StandardLayout(),
-        InferShapes(),
-        FoldConstants(operators=False),
-        InferShapes(),
-    )
+    model = followable(source)
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
     known = carriers_of(input_ranges, inputs)
     analysis = follow(model, known)

@@ -41,6 +41,19 @@ def prepare(source: Source) -> ir.Model:
     return model
 
 
+def followable(source: Source) -> ir.Model:
+    """A copy as the analysis takes it: one spelling, scales and widths folded, weights not.
+
+    Raises:
+        ModelError: As `prepare`.
+    """
+    model = read_copy(source)
+    inline(model, source)
+    apply(model, source, Normalize(), StandardLayout(), InferShapes())
+    apply(model, source, FoldConstants(operators=False), InferShapes())
+    return model
+
+
 def _measures(node: ir.Node) -> bool:
     """Whether it computes from the shape of what other nodes make."""
     x = node.inputs[0] if node.inputs else None
