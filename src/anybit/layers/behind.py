@@ -2,6 +2,7 @@
 """Which quantizer is behind a sum of products."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 import onnx_ir as ir
 
@@ -29,7 +30,7 @@ def quantizers_behind(products: Iterable[ProductAnalysis]) -> list[Quantizer | N
 def _behind(value: ir.Value, traces: Traces) -> Quantizer | None:
     waiting, seen = [value], {value}
     while waiting and len(seen) < _MOST_NODES:
-        for node, at in waiting.pop(0).uses():
+        for node, at in islice(waiting.pop(0).uses(), _MOST_NODES):
             found = _quantizer(node, traces) if at == 0 else None
             if found is not None:
                 return found

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that ask for much, and nodes that make no sense, get an answer in time."""
 
+import cProfile
+import pstats
 import tracemalloc
 
 import numpy as np
@@ -11,6 +13,7 @@ from carrier_cases import CASES, CHANNELS, SHAPE, Case, built, standard
 from onnx import helper
 from small_models import model, node
 
+from anybit.layers.behind import quantizers_behind
 from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.analysis.rules.table import RULES
 
@@ -144,3 +147,69 @@ def test_no_fault_of_ours_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     proto = model([standard("Relu", "x")], {}, inputs={"x": [1, 4]})
     with pytest.raises(IndexError, match="a fault"):
         analyze(prepared(proto))
+
+
+def chain(kind: str, count: int) -> onnx.ModelProto:
+    """So many nodes behind one another."""
+    nodes = [node("Quant", "x s zero four", "t0", name="q")]
+    for at in range(count):
+        reads, gives = f"t{at}", f"t{at + 1}"
+        if kind == "MatMul":
+            nodes.append(standard("MatMul", f"{reads} w", f"m{at}", name=f"m{at}"))
+            nodes.append(node("Quant", f"m{at} s zero four", gives, name=f"q{at}"))
+        else:
+            inputs = f"{reads} t0" if kind in ("Add", "Max") else reads
+            nodes.append(standard(kind, inputs, gives, name=f"n{at}"))
+    nodes.append(standard("Identity", nodes[-1].output[0], "y", name="last"))
+    constants = {"s": 0.5, "zero": 0, "four": 4, "w": np.eye(4, dtype=np.float32)}
+    return model(nodes, constants, inputs={"x": [1, 4]})
+
+
+CHAINS = ["Relu", "Flatten", "Sigmoid", "Add", "Max", "MatMul"]
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_long_chains_take_linear_time(kind: str) -> None:
+    """Counted are calls: four times the nodes make four times as many."""
+    calls = []
+    for count in (200, 800):
+        ready = prepared(chain(kind, count))
+        profile = cProfile.Profile()
+        profile.enable()
+        found = analyze(ready)
+        quantizers_behind(found.products)
+        profile.disable()
+        calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+    assert calls[1] < 4.4 * calls[0]
+
+
+def long_way(kind: str, count: int, codes: np.ndarray) -> onnx.ModelProto:
+    """A constant that many nodes read, or that goes through many."""
+    nodes, outputs = [], ["y"]
+    if kind == "DequantizeLinear":
+        outputs = [f"y{at}" for at in range(count)]
+        nodes = [standard(kind, "w s", name, name=f"n{at}") for at, name in enumerate(outputs)]
+    else:
+        nodes.append(standard("DequantizeLinear", "w s", "t0", name="d"))
+        for at in range(count):
+            nodes.append(standard("Transpose", f"t{at}", f"u{at}", perm=[1, 0], name=f"p{at}"))
+            nodes.append(standard("Reshape", f"u{at} to", f"t{at + 1}", name=f"r{at}"))
+        nodes.append(standard("MatMul", f"x t{count}", name="m"))
+    constants = {"s": 0.5, "to": np.int64(codes.shape)}
+    proto = model(nodes, constants, inputs={"x": [1, 2]}, outputs=outputs)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(codes, "w"))
+    return proto
+
+
+@pytest.mark.parametrize("kind", ["DequantizeLinear", "Transpose and Reshape"])
+def test_a_constant_that_goes_a_long_way(kind: str) -> None:
+    """It is looked at, or copied, by some of many nodes."""
+    codes = np.random.default_rng(0).integers(-8, 8, (2, 2**17)).astype(np.int8)
+    ready = prepared(long_way(kind, 300, codes))
+    tracemalloc.start()
+    found = analyze(ready)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    known = [each.integers is not None for each in found.carriers.values()]
+    assert 60 < sum(known) < 200
+    assert peak < 200 * codes.size

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, of_interval
+from anybit.onnx.analysis.carriers import Carrier, Codes, of_interval
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.points import regrid
 from anybit.onnx.analysis.rules.elementwise import applied
@@ -23,7 +23,8 @@ def concatenated(node: ir.Node, view: View) -> Carrier | None:
     known = [each for each in carriers if each is not None]
     if not known or len(known) < len(carriers):
         return None
-    known = [_alike(each, known) for each in known]
+    codes = next((each.codes for each in known if each.codes is not None), None)
+    known = [_alike(each, codes) for each in known]
     axis = view.axis(node.inputs[0], attribute_of(node, "axis", 1))
     if axis is None:
         return _plain(union([each.whole() for each in known]))
@@ -37,9 +38,8 @@ def concatenated(node: ir.Node, view: View) -> Carrier | None:
     return _plain(found)
 
 
-def _alike(x: Carrier, others: Sequence[Carrier]) -> Carrier:
-    """A constant of one value on the grid of the others, if it is on it."""
-    grid = next((each.codes for each in others if each.codes is not None), None)
+def _alike(x: Carrier, grid: Codes | None) -> Carrier:
+    """A constant of one value on the grid of others, if it is on it."""
     if x.codes is not None or grid is None or grid.scale.ndim or x.lowest.ndim:
         return x
     if x.lowest != x.highest:

@@ -66,18 +66,20 @@ def reshaped(node: ir.Node, view: View) -> Carrier | None:
     if x is None or value is None:
         return None
     before, after = view.sizes(value), view.sizes(node.outputs[0])
-    integers = _reshaped_integers(x.integers, after)
+    integers = _reshaped_integers(x.integers, after, view)
     if x.integers is not None and integers is not None:
         before = x.integers.shape
     found = x.whole() if x.axis is None else _spread(x, before, after) or x.whole()
     return replace(found, integers=integers, sources=())
 
 
-def _reshaped_integers(integers: Array | None, after: object) -> Array | None:
+def _reshaped_integers(integers: Array | None, after: object, view: View) -> Array | None:
     if integers is None or not isinstance(after, tuple) or None in after:
         return None
     if math.prod(after) != integers.size:
         raise Mismatch("the result has another number of elements")
+    if not integers.flags.c_contiguous and not view.afford(integers.size):
+        return None
     return integers.reshape(after)
 
 

@@ -240,7 +240,7 @@ def _linear(node: ir.Node, view: View, known: Grid | None) -> Carrier | None:
         return None
     if codes is None or codes.codes is None:
         return _of_all(grid, grid.codes, nan=False)
-    if codes.integers is not None:
+    if codes.integers is not None and view.afford(codes.integers.size):
         allowed = known.codes if isinstance(known, IntegerGrid) else grid.codes
         return of_integers(codes.integers, layout.scale, layout.zeropt, layout.axis, allowed)
     if layout.axis is not None and codes.axis not in (None, layout.axis):
