@@ -10,10 +10,13 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from anybit.onnx.analysis.rules.functions import FUNCTIONS
 from anybit.onnx.graph import facts
+from anybit.onnx.graph.curves import Curve, curve_of
 from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of, is_identity
 
 OPSET = 18
+LATER = {"Gelu": 20, "Swish": 24}
 X = np.random.default_rng(0).permutation(16).astype(np.float32).reshape(1, 4, 2, 2) - 5
 ONE = np.ones((), np.float32)
 INTS = {
@@ -50,7 +53,9 @@ def result(node: onnx.NodeProto, *arrays: np.ndarray) -> np.ndarray:
     for name, array in zip(node.input, arrays, strict=True):
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
         graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", LATER.get(node.op_type, OPSET))]
+    )
     with np.errstate(all="ignore"):
         found = ReferenceEvaluator(model).run(None, dict(zip(node.input, arrays, strict=True)))
     return np.asarray(found[0])
@@ -73,6 +78,59 @@ def case(kind: str, x: np.ndarray) -> tuple[onnx.NodeProto, list[np.ndarray]]:
 
 def of(effect: Effect) -> list[str]:
     return sorted(name for name, each in facts._EFFECTS.items() if each is effect)
+
+
+CURVES: list[tuple[str, int, list[float], dict[str, Any], Curve]] = [
+    *((kind, 0, [], {}, Curve.RISES) for kind in ("Ceil", "Floor", "Relu", "Round", "Sign")),
+    *((kind, 0, [0.7], {}, Curve.RISES) for kind in ("Add", "Max", "Min", "Mul", "Div", "Sub")),
+    *((kind, 0, [-0.7], {}, Curve.FALLS) for kind in ("Mul", "Div")),
+    ("Clip", 0, [-2, 3], {}, Curve.RISES),
+    ("Cast", 0, [], {"to": 10}, Curve.RISES),
+    ("Cast", 0, [], {"to": 9}, Curve.BENDS),
+    ("Neg", 0, [], {}, Curve.FALLS),
+    ("Sub", 1, [0.7], {}, Curve.FALLS),
+    ("Div", 1, [0.7], {}, Curve.BENDS),
+    ("Abs", 0, [], {}, Curve.BENDS),
+    ("LeakyRelu", 0, [], {"alpha": 0.1}, Curve.RISES),
+    ("LeakyRelu", 0, [], {"alpha": -0.1}, Curve.BENDS),
+    ("HardSigmoid", 0, [], {"alpha": 0.1}, Curve.RISES),
+    ("HardSigmoid", 0, [], {"alpha": -0.1}, Curve.FALLS),
+]
+
+
+@pytest.mark.parametrize(("kind", "at", "constants", "attributes", "curve"), CURVES)
+def test_curves(
+    kind: str, at: int, constants: list[float], attributes: dict[str, Any], curve: Curve
+) -> None:
+    x = np.linspace(-6, 6, 97, dtype=np.float32)
+    arrays = [np.asarray(each, np.float32) for each in constants]
+    arrays.insert(at, x)
+    proto = made(kind, len(arrays), **attributes)
+    y = np.diff(result(proto, *arrays).astype(np.float64))
+    found = Curve.RISES if np.all(y >= 0) else Curve.FALLS if np.all(y <= 0) else Curve.BENDS
+    assert found is curve
+    node = parsed(proto)
+    for value, array in zip(node.inputs, arrays, strict=True):
+        if array is not x:
+            assert value is not None
+            value.const_value = ir.tensor(array)
+            ir.Graph([], [], nodes=[], initializers=[value])
+    assert node.inputs[at] is not None
+    assert curve_of(node, node.inputs[at]) is curve
+
+
+def test_curves_per_channel() -> None:
+    """Factors of both signs: each channel goes one way."""
+    node = parsed(made("Mul", 2))
+    factors = node.inputs[1]
+    assert factors is not None
+    factors.const_value = ir.tensor(np.float32([1, -1]))
+    ir.Graph([], [], nodes=[], initializers=[factors])
+    assert curve_of(node, node.inputs[0]) is Curve.EITHER
+
+
+def test_what_the_analysis_bounds_is_elementwise() -> None:
+    assert FUNCTIONS.keys() <= set(of(Effect.ELEMENTWISE))
 
 
 def parsed(node: onnx.NodeProto) -> ir.Node:

@@ -9,8 +9,6 @@ from anybit.onnx.graph.facts import Effect, effect_of, is_identity
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
-_ALSO = frozenset({"Celu", "Gelu", "HardSwish", "Mish", "Swish"})
-
 
 def varying_inputs(node: ir.Node) -> list[ir.Value]:
     """The inputs that are not constant, each once."""
@@ -46,7 +44,7 @@ def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
     effect = effect_of(node, opset)
     if effect in (Effect.ELEMENTWISE, Effect.RECTIFY) or is_identity(node, opset):
         return _of_broadcast(node, rank)
-    return _of_broadcast(node, rank) if node.op_type in _ALSO else None
+    return None
 
 
 def _of_linear(node: ir.Node, rank: int) -> set[int] | None:

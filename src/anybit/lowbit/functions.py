@@ -7,7 +7,7 @@ channels.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit.uncovered import Uncovered
-from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.curves import Curve, curve_of
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -27,17 +27,7 @@ from anybit.ops.domain import Role
 
 Part: TypeAlias = Callable[..., Array]
 
-# Weakly increasing or decreasing in x, in every IEEE arithmetic, whatever the constants: the
-# operations themselves are, and rounding keeps an order.
-_OPERATORS = """
-    Add BatchNormalization Ceil Clip Dropout Floor HardSigmoid Identity Max Min Mul Neg Relu
-    Round Sign Sub
-"""
-_MONOTONE = frozenset(_OPERATORS.split())
 _MOST_AVERAGED = 2**22
-
-# A cast to integers does anything with numbers beyond them, and one to booleans has a hole at 0.
-_ROUNDED = frozenset({ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,55 +159,31 @@ class Mean:
 
 def is_monotone(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
     """Whether the nodes are a chain of functions that rise or fall in x everywhere."""
-    for node in nodes:
-        varying = [value for value in node.inputs if value is not None and not is_constant(value)]
-        if varying != [x] or not _is_monotone(node, x):
-            return False
-        x = node.outputs[0]
-    return True
-
-
-def _is_monotone(node: ir.Node, x: ir.Value) -> bool:
-    if is_quantize(node) or is_dequantize(node):
-        return True
-    if node.domain:
-        operator = operator_of(node)
-        return operator is not None and operator.grid is not None and node.inputs[0] is x
-    match node.op_type:
-        case "Cast":
-            return attribute_of(node, "to", 0) in _ROUNDED
-        case "Div":
-            return node.inputs[0] is x
-        case "LeakyRelu":
-            return attribute_of(node, "alpha", 0.01) >= 0
-    return node.op_type in _MONOTONE
+    return all(curve is not Curve.BENDS for curve in _curves(nodes, x))
 
 
 def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
     """Whether the nodes are a chain of functions none of which falls anywhere."""
+    return all(curve is Curve.RISES for curve in _curves(nodes, x))
+
+
+def _curves(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Curve]:
+    """How each node of a chain goes with what it reads."""
     for node in nodes:
-        if not is_monotone([node], x) or not _rises(node, x):
-            return False
+        varying = [value for value in node.inputs if value is not None and not is_constant(value)]
+        yield _curve(node, x) if varying == [x] else Curve.BENDS
         x = node.outputs[0]
-    return True
 
 
-def _rises(node: ir.Node, x: ir.Value) -> bool:
-    """Whether a function that rises or falls does not fall; some that rise are not known to."""
-    if is_quantize(node) or is_dequantize(node) or node.domain:
-        return _has_positive_scales(node)
-    match node.op_type:
-        case "Neg" | "HardSigmoid":
-            return False
-        case "BatchNormalization":
-            scale = node.inputs[1]
-            return scale is not None and bool(np.all(array_of(scale) >= 0))
-        case "Sub":
-            return node.inputs[0] is x
-        case "Mul" | "Div":
-            factors = [value for value in node.inputs if value is not None and value is not x]
-            return all(bool(np.all(array_of(value) >= 0)) for value in factors)
-    return True
+def _curve(node: ir.Node, x: ir.Value) -> Curve:
+    if is_quantize(node) or is_dequantize(node):
+        return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+    if not node.domain:
+        return curve_of(node, x)
+    operator = operator_of(node)
+    if operator is None or operator.grid is None or node.inputs[0] is not x:
+        return Curve.BENDS
+    return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
 
 
 def _has_positive_scales(node: ir.Node) -> bool:

@@ -37,9 +37,10 @@ _OPERATORS = {
     Effect.SELECT: "GlobalMaxPool MaxPool ReduceMax",
     Effect.RECTIFY: "Relu",
     Effect.ELEMENTWISE: """
-        Abs Add And Cast CastLike Ceil Clip Div Elu Equal Erf Exp Floor Greater GreaterOrEqual
-        HardSigmoid LeakyRelu Less LessOrEqual Log Max Min Mod Mul Neg Not Or PRelu Pow Reciprocal
-        Round Selu Sigmoid Sign Softplus Softsign Sqrt Sub Tanh ThresholdedRelu Where
+        Abs Add And Atan Cast CastLike Ceil Celu Clip Div Elu Equal Erf Exp Floor Gelu Greater
+        GreaterOrEqual HardSigmoid HardSwish LeakyRelu Less LessOrEqual Log Max Min Mish Mod Mul
+        Neg Not Or PRelu Pow Reciprocal Round Selu Sigmoid Sign Softplus Softsign Sqrt Sub Swish
+        Tanh ThresholdedRelu Where
     """,
     Effect.AVERAGE: "AveragePool GlobalAveragePool ReduceMean",
     Effect.REDUCE: "ReduceMin ReduceSum",
