@@ -179,6 +179,24 @@ Runs lay_segments(State& at, std::int64_t groups) {
   return {count, taps / count};
 }
 
+// See State::gap.
+int gap_of(const State& at) {
+  const Window& w = at.window;
+  if (!at.kernels->wants_even_windows || !is_dot(at.scheme) || w.stride_height != 1 ||
+      w.stride_width != 1 || at.from.line % at.from.pixel != 0)
+    return -1;
+  const std::int64_t gap = at.from.line / at.from.pixel - at.target.width;
+  return gap < at.target.width ? static_cast<int>(gap) : -1;
+}
+
+// The sums of a block stay in the nearest cache, and so do the weights if they fit besides.
+int block_pixels_of(const State& at) {
+  constexpr std::ptrdiff_t near_bytes = 40 * 1024;
+  const int spread = at.scheme == Scheme::dot2 ? 4 : at.scheme == Scheme::dot4 ? 2 : 1;
+  const std::ptrdiff_t chunk = at.weights.panel * spread * (chunk_channels / panel_channels);
+  return chunk <= near_bytes ? std::min(32, at.kernels->block_pixels) : at.kernels->block_pixels;
+}
+
 std::unique_ptr<State> made(const ProductTask& task, const Storage& source, const Storage& target,
                             FloatStrides floats, Level level) {
   auto at = std::make_unique<State>();
@@ -190,9 +208,11 @@ std::unique_ptr<State> made(const ProductTask& task, const Storage& source, cons
   const WeightForm form(weights);
   at->scheme = scheme_for(task, form, source.coding, level);
   at->kernels = &kernels_of<ProductKernels>(level);
+  at->gap = gap_of(*at);
   const std::vector<PanelChannels> panels = lay_panels(*at, product.groups);
   at->weights = packed(at->scheme, weights, form, lay_segments(*at, product.groups), panels,
                        at->kernels->dot_bytes);
+  at->block_pixels = block_pixels_of(*at);
   if (at->scheme == Scheme::depthwise)
     at->narrow_steps = static_cast<int>(
         32767 / std::max<std::int64_t>(1, (task.source.levels - 1) * form.largest));

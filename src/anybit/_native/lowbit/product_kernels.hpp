@@ -51,6 +51,8 @@ struct SumBlock {
   bool fresh_weights;  // whether they may be others than in the call before, by the same thread
 };
 
+inline constexpr int most_block_pixels = 64;
+
 // Tails work on [pixel][channel] of a chunk, channels beginning at a multiple of 64.
 inline constexpr int chunk_channels = 64;
 
@@ -106,6 +108,12 @@ struct ProductKernels {
   int dot_bytes = 4;
   // Whether packed weights are best made bytes once for many blocks of pixels.
   bool spreads_weights = false;
+  // So many pixels at a time where the weights of a chunk do not stay in the nearest cache.
+  int block_pixels = 32;
+  // Whether dot products want windows at equal distances, at the price of some that are none.
+  bool wants_even_windows = false;
+  // After the last sums of a thread for now.
+  void (*end)() = nullptr;
   // Whether `dot8` and the packed ones are exact for indices and weights up to these.
   bool (*dot_is_exact)(int largest_index, int largest_weight) = nullptr;
   // A scheme that this level has none for is null.

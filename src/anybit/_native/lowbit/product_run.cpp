@@ -11,17 +11,19 @@ namespace {
 
 using State = PackedProduct::State;
 
-// So many pixels at a time: their sums stay in the nearest cache.
-constexpr int most_pixels = 32;
-
-// The pixels of a block, and what of them depends on where they lie.
+// The pixels of a block, and what of them depends on where they lie. Between the runs lie windows
+// that are no pixels.
 struct Pixels {
-  int count = 0;
-  const std::byte* windows[most_pixels];
-  const std::int32_t* constants[most_pixels];
-  std::byte* targets[most_pixels];
-  float* floats[most_pixels];
-  std::int32_t addends[most_pixels];
+  struct Run {
+    int first, count;
+  };
+  int count = 0, run_count = 0;
+  Run runs[most_block_pixels];
+  const std::byte* windows[most_block_pixels];
+  const std::int32_t* constants[most_block_pixels];
+  std::byte* targets[most_block_pixels];
+  float* floats[most_block_pixels];
+  std::int32_t addends[most_block_pixels];
 };
 
 // Walks over the target's pixels of a part.
@@ -34,18 +36,20 @@ class Walk {
         target_(target),
         floats_(floats),
         row_(part.first_row),
-        line_(part.first_line) {
+        line_(part.first_line),
+        block_(at.block_pixels) {
     done_ = part.first_row >= part.last_row || part.first_line >= part.last_line;
     if (done_) row_ = part.last_row;
     if (!done_) begin_line();
   }
 
   bool next(Pixels& pixels) {
-    pixels.count = 0;
+    pixels.count = pixels.run_count = 0;
     if (at_.target.width == 1 && at_.target.height == 1) return next_rows(pixels);
-    while (!done_ && pixels.count < most_pixels) {
+    while (!done_ && pixels.count < block_) {
       const auto here = static_cast<int>(
-          std::min<std::int64_t>(most_pixels - pixels.count, at_.target.width - column_));
+          std::min<std::int64_t>(block_ - pixels.count, at_.target.width - column_));
+      add_run(pixels, here);
       for (int i = 0; i < here; ++i, ++column_, window_ += window_step_, ++pixels.count) {
         pixels.windows[pixels.count] = window_;
         pixels.constants[pixels.count] =
@@ -54,15 +58,32 @@ class Walk {
           pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
         else pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
       }
-      if (column_ == at_.target.width) end_line();
+      if (column_ == at_.target.width) {
+        const bool more = at_.gap > 0 && line_ + 1 < part_.last_line;
+        const int gap = more && at_.gap < block_ - pixels.count ? at_.gap : 0;
+        for (int i = 0; i < gap; ++i, window_ += window_step_)
+          pixels.windows[pixels.count++] = window_;
+        end_line();
+      }
     }
     return pixels.count > 0;
   }
 
  private:
+  static void add_run(Pixels& pixels, int count) {
+    if (pixels.run_count > 0) {
+      Pixels::Run& last = pixels.runs[pixels.run_count - 1];
+      if (last.first + last.count == pixels.count) return static_cast<void>(last.count += count);
+    }
+    pixels.runs[pixels.run_count++] = {pixels.count, count};
+  }
+
   // Rows of one pixel each.
   bool next_rows(Pixels& pixels) {
-    for (; row_ < part_.last_row && pixels.count < most_pixels; ++row_, ++pixels.count) {
+    const auto here = static_cast<int>(std::min<std::int64_t>(block_, part_.last_row - row_));
+    if (here <= 0) return false;
+    add_run(pixels, here);
+    for (; pixels.count < here; ++row_, ++pixels.count) {
       pixels.windows[pixels.count] = window_;
       pixels.constants[pixels.count] = constants_;
       pixels.targets[pixels.count] = line_target_;
@@ -71,7 +92,7 @@ class Walk {
       if (target_ != nullptr) line_target_ += at_.to.row;
       else line_floats_ += at_.floats.row;
     }
-    return pixels.count > 0;
+    return true;
   }
 
   void begin_line() {
@@ -101,6 +122,7 @@ class Walk {
   std::byte* const target_;
   float* const floats_;
   std::int64_t row_, line_, column_ = 0;
+  const int block_;
   bool done_ = false;
   std::ptrdiff_t window_step_ = 0;
   const std::byte* window_ = nullptr;
@@ -140,10 +162,10 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   const auto tail = at.kernels->tails[static_cast<std::size_t>(at.tail.kind)];
   // Panels at the end of a group are written whole, before the next group.
   constexpr std::ptrdiff_t stride = chunk_channels + panel_channels;
-  alignas(64) std::int32_t scratch[most_pixels * stride];
-  const std::byte* windows[most_pixels];
-  std::byte* targets[most_pixels];
-  float* outputs[most_pixels];
+  alignas(64) std::int32_t scratch[most_block_pixels * stride];
+  const std::byte* windows[most_block_pixels];
+  std::byte* targets[most_block_pixels];
+  float* outputs[most_block_pixels];
 
   SumBlock sum;
   sum.pixels = windows, sum.panel = at.weights.panel;
@@ -152,15 +174,14 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   sum.values = at.weights.values;
   sum.stride = stride, sum.fresh_weights = true;
   TailBlock then = tail_block(at);
-  then.sums = scratch, then.stride = stride, then.targets = targets, then.floats = outputs;
+  then.stride = stride, then.targets = targets, then.floats = outputs;
 
   Pixels pixels;
   Walk walk(at, part, source, target, floats);
   while (walk.next(pixels)) {
-    sum.count = then.count = pixels.count;
+    sum.count = pixels.count;
     for (int i = 0; i < pixels.count; ++i)
       pixels.addends[i] = at.scheme == Scheme::signs12 ? less_signs(at, pixels.windows[i]) : 0;
-    then.constants = pixels.constants, then.addends = pixels.addends;
     for (std::int64_t channel = part.first_channel; channel < part.last_channel;
          channel += chunk_channels) {
       const auto chunk = static_cast<std::size_t>(channel / chunk_channels);
@@ -187,11 +208,16 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       const std::int64_t place = at.to.coding == Coding::bytes    ? channel
                                  : at.to.coding == Coding::planes ? channel / 4
                                                                   : channel / 8;
-      for (int i = 0; i < pixels.count; ++i) {
-        if (target != nullptr) targets[i] = pixels.targets[i] + place;
-        else outputs[i] = pixels.floats[i] + channel * at.floats.channel;
+      for (int r = 0; r < pixels.run_count; ++r) {
+        const auto [first, count] = pixels.runs[r];
+        for (int i = 0; i < count; ++i) {
+          if (target != nullptr) targets[i] = pixels.targets[first + i] + place;
+          else outputs[i] = pixels.floats[first + i] + channel * at.floats.channel;
+        }
+        then.count = count, then.sums = scratch + first * stride;
+        then.constants = pixels.constants + first, then.addends = pixels.addends + first;
+        tail(then);
       }
-      tail(then);
     }
   }
 }
@@ -201,12 +227,12 @@ void run_chunks(const State& at, const Part& part, const std::byte* source, std:
                 float* floats) {
   const bool by_chunks =
       at.kernels->spreads_weights && (at.scheme == Scheme::dot4 || at.scheme == Scheme::dot2);
-  if (!by_chunks) return run_part(at, part, source, target, floats);
-  for (Part chunk = part; chunk.first_channel < part.last_channel;
-       chunk.first_channel += chunk_channels) {
-    chunk.last_channel = std::min(chunk.first_channel + chunk_channels, part.last_channel);
+  const std::int64_t most = by_chunks ? chunk_channels : part.last_channel - part.first_channel;
+  for (Part chunk = part; chunk.first_channel < part.last_channel; chunk.first_channel += most) {
+    chunk.last_channel = std::min(chunk.first_channel + most, part.last_channel);
     run_part(at, chunk, source, target, floats);
   }
+  if (at.kernels->end != nullptr && is_dot(at.scheme)) at.kernels->end();
 }
 
 }  // namespace

@@ -42,6 +42,10 @@ struct PackedProduct::State {
   Scheme scheme = Scheme::dot8;
   const ProductKernels* kernels = nullptr;
   std::vector<std::ptrdiff_t> segments;
+  // Between the last window of a line and the first of the next one lie so many more at the same
+  // distance; -1 where they do not, or are left out.
+  int gap = -1;
+  int block_pixels = 32;
   PackedWeights weights;
   int narrow_steps = 31;               // of the bit schemes: sums of 8 bits take 31 times 8 ones
   std::vector<PanelRun> runs;          // chunk by chunk

@@ -8,6 +8,7 @@
 #endif
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -28,6 +29,7 @@ constexpr int tile_rows = 16, tile_width = 64;
 constexpr std::ptrdiff_t tile_size = tile_rows * tile_width;
 // Fewer pixels leave most of a tile empty, and weights pass too quickly.
 constexpr int fewest_pixels = 6;
+constexpr int most_tiles = anybit::lowbit::most_block_pixels / tile_rows;
 
 // Memory of a thread, which grows and is kept.
 class Scratch {
@@ -50,10 +52,15 @@ class Scratch {
   std::size_t size_ = 0;
 };
 
-thread_local Scratch pixel_memory, weight_memory;
+struct Local {
+  Scratch pixels, weights;
+  bool configured = false;
+};
+thread_local Local local;
 
-// Sixteen rows of A in memory.
+// Sixteen rows of A in memory, from some pixel on.
 struct Rows {
+  int first;
   const std::byte* base;
   std::ptrdiff_t stride;
   bool packed;  // segment after segment, and not where the window has them
@@ -74,7 +81,7 @@ struct Walk {
     const std::ptrdiff_t stride = windows[1 < count ? 1 : 0] - windows[0];
     bool even = count == tile_rows;
     for (int i = 1; i < count && even; ++i) even = windows[i] - windows[i - 1] == stride;
-    if (even) return {windows[0], stride, false};
+    if (even) return {first, windows[0], stride, false};
     for (int i = 0; i < count; ++i) {
       std::byte* to = copy + i * packed_row();
       for (int segment = 0; segment < at.segment_count; ++segment) {
@@ -83,7 +90,7 @@ struct Walk {
           _mm512_store_si512(to, _mm512_loadu_si512(from + k));
       }
     }
-    return {copy, packed_row(), true};
+    return {first, copy, packed_row(), true};
   }
 };
 
@@ -100,6 +107,12 @@ void configure() {
   for (int i = 0; i < 8; ++i) shapes.bytes[i] = tile_width, shapes.rows[i] = tile_rows;
   settle_memory();
   _tile_loadconfig(&shapes);
+  local.configured = true;
+}
+
+void end() {
+  if (local.configured) _tile_release();
+  local.configured = false;
 }
 
 // Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights. Their numbers must be literals.
@@ -135,11 +148,12 @@ void multiply(const Walk& walk, const Rows* rows, const std::byte* b, std::ptrdi
     }
   }
   const std::ptrdiff_t stride = at.stride * 4;
-  _tile_stored(0, out, stride);
-  if constexpr (panels > 1) _tile_stored(1, out + panel_channels, stride);
-  if constexpr (halves > 1) _tile_stored(2, out + tile_rows * at.stride, stride);
-  if constexpr (halves > 1 && panels > 1)
-    _tile_stored(3, out + tile_rows * at.stride + panel_channels, stride);
+  std::int32_t* const out0 = out + rows[0].first * at.stride;
+  std::int32_t* const out1 = out + rows[halves - 1].first * at.stride;
+  _tile_stored(0, out0, stride);
+  if constexpr (panels > 1) _tile_stored(1, out0 + panel_channels, stride);
+  if constexpr (halves > 1) _tile_stored(2, out1, stride);
+  if constexpr (halves > 1 && panels > 1) _tile_stored(3, out1 + panel_channels, stride);
 }
 
 // Weights of a few bits as bytes.
@@ -170,31 +184,36 @@ void sums(const SumBlock& at) {
         .sums[static_cast<std::size_t>(scheme_of(bits))](at);
   };
   if (at.count < fewest_pixels) return narrower();
-  std::byte* const copies =
-      pixel_memory.get(static_cast<std::size_t>(walk.packed_row()) * 2 * tile_rows);
+  const std::ptrdiff_t copy_size = walk.packed_row() * tile_rows;
+  const int tiles = (at.count + tile_rows - 1) / tile_rows;
+  std::byte* const copies = local.pixels.get(static_cast<std::size_t>(copy_size * tiles));
   const std::byte* weights = at.weights;
   if constexpr (bits < 8) {
-    std::byte* const bytes = weight_memory.get(static_cast<std::size_t>(panel * at.panels));
+    std::byte* const bytes = local.weights.get(static_cast<std::size_t>(panel * at.panels));
     if (bytes != nullptr && at.fresh_weights) spread<bits>(at, bytes);
     weights = bytes;
   }
   if (copies == nullptr || weights == nullptr) return narrower();
-  configure();
-  for (int pixel = 0; pixel < at.count; pixel += 2 * tile_rows) {
-    Rows rows[2];
-    rows[0] = walk.rows(pixel, copies);
-    const bool two = pixel + tile_rows < at.count;
-    if (two) rows[1] = walk.rows(pixel + tile_rows, copies + tile_rows * walk.packed_row());
-    for (int p = 0; p < at.panels; p += 2) {
-      const std::byte* const b = weights + p * panel;
-      std::int32_t* const out = at.sums + pixel * at.stride + p * panel_channels;
+  if (!local.configured) configure();
+  Rows rows[most_tiles];
+  for (int i = 0; i < tiles; ++i)
+    // The last tile takes pixels of the one before again: those need no copy, perhaps.
+    rows[i] = walk.rows(std::max(0, std::min(i * tile_rows, at.count - tile_rows)),
+                        copies + i * copy_size);
+  // The weights of two panels stay near while all pixels pass.
+  for (int p = 0; p < at.panels; p += 2) {
+    const std::byte* const b = weights + p * panel;
+    std::int32_t* const out = at.sums + p * panel_channels;
+    for (int i = 0; i < tiles; i += 2) {
+      const bool two = i + 1 < tiles;
       if (p + 1 < at.panels)
-        two ? multiply<2, 2>(walk, rows, b, panel, out) : multiply<1, 2>(walk, rows, b, panel, out);
+        two ? multiply<2, 2>(walk, rows + i, b, panel, out)
+            : multiply<1, 2>(walk, rows + i, b, panel, out);
       else
-        two ? multiply<2, 1>(walk, rows, b, panel, out) : multiply<1, 1>(walk, rows, b, panel, out);
+        two ? multiply<2, 1>(walk, rows + i, b, panel, out)
+            : multiply<1, 1>(walk, rows + i, b, panel, out);
     }
   }
-  _tile_release();
 }
 
 }  // namespace
@@ -208,6 +227,9 @@ const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::amx>() {
     kernels.sums[static_cast<std::size_t>(Scheme::dot2)] = sums<2>;
     kernels.dot_bytes = tile_width;
     kernels.spreads_weights = true;
+    kernels.block_pixels = most_tiles * tile_rows;
+    kernels.wants_even_windows = true;
+    kernels.end = end;
     return kernels;
   }();
   return all;

@@ -2,6 +2,7 @@
 // The 16 channels of a panel at once, in the vector extensions of GCC and Clang; instructions of a
 // set only where those fall short.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #if defined(__SSE4_1__)
@@ -110,6 +111,18 @@ template <class Vector>
 #endif
 }
 
+// The numbers at the places, which are not negative.
+[[gnu::always_inline]] inline Lanes gathered(const std::int32_t* from, const Lanes& places) {
+  Lanes numbers;
+#if defined(__AVX512F__)
+  const __m512i all = _mm512_i32gather_epi32(read<__m512i>(&places), from, 4);
+  numbers = read<Lanes>(&all);
+#else
+  for (int i = 0; i < lane_count; ++i) numbers[i] = from[places[i]];
+#endif
+  return numbers;
+}
+
 // Lanes of 0..255 as bytes.
 [[gnu::always_inline]] inline ByteLanes narrowed(const Lanes& lanes) {
 #if defined(__AVX512F__)
@@ -124,6 +137,23 @@ template <class Vector>
   return read<ByteLanes>(&bytes);
 #else
   return __builtin_convertvector(lanes, ByteLanes);
+#endif
+}
+
+// The same of four, one behind the other.
+[[gnu::always_inline]] inline void write_narrowed(void* at, const Lanes (&panels)[4]) {
+#if defined(__AVX512BW__)
+  const auto panel = [&](int i) __attribute__((always_inline)) {
+    return read<__m512i>(&panels[i]);
+  };
+  const __m512i quarters = _mm512_packus_epi16(_mm512_packs_epi32(panel(0), panel(1)),
+                                               _mm512_packs_epi32(panel(2), panel(3)));
+  // Packed were the quarters of each with one another.
+  const __m512i order =
+      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  write(at, _mm512_permutexvar_epi32(order, quarters));
+#else
+  for (int i = 0; i < 4; ++i) write(static_cast<std::byte*>(at) + 16 * i, narrowed(panels[i]));
 #endif
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include "_native/lowbit/product_kernels.hpp"
 #include "lanes.hpp"
+#include "unroll.hpp"
 
 namespace {
 
@@ -50,23 +51,31 @@ template <class Panel>
   return (at.channels - 1) % 32 < 16;
 }
 
-// A chunk's indices to where they belong. `index(pixel, lane)` gives those of a panel.
+// A chunk's indices to where they belong. `index(pixel, lane)` gives those of a panel. `at` is a
+// copy: what is stored could change another for all that the compiler knows.
 template <class Index>
 [[gnu::always_inline]] inline void store_indices(const TailBlock& at, Index&& index) {
+  const bool whole = at.coding == Coding::bytes && at.channels == chunk_channels;
   for (int pixel = 0; pixel < at.count; ++pixel) {
     std::byte* const target = at.targets[pixel];
-    if (at.coding == Coding::bytes) {
+    if (whole) {
+      Lanes panels[chunk_channels / lane_count];
+      unroll<chunk_channels / lane_count>([&](auto i) __attribute__((always_inline)) {
+        panels[i] = index(pixel, i * lane_count);
+      });
+      write_narrowed(target, panels);
+    } else if (at.coding == Coding::bytes) {
       int lane = 0;
       for (; lane + lane_count <= at.channels; lane += lane_count)
-        write(target + lane, index(pixel, lane));
+        write(target + lane, narrowed(index(pixel, lane)));
       if (lane < at.channels) {
-        const ByteLanes last = index(pixel, lane);
+        const ByteLanes last = narrowed(index(pixel, lane));
         std::memcpy(target + lane, &last, static_cast<std::size_t>(at.channels - lane));
       }
     } else {
       alignas(64) std::uint8_t indices[chunk_channels];
       for (int lane = 0; lane < at.channels; lane += lane_count)
-        write(indices + lane, index(pixel, lane));
+        write(indices + lane, narrowed(index(pixel, lane)));
       anybit::lowbit::put_run(at.coding, target, 0, indices, at.channels);
     }
   }
@@ -107,7 +116,8 @@ void to_planes(const TailBlock& at) {
 }
 
 template <Settling settling>
-void some_thresholds(const TailBlock& at) {
+void some_thresholds(const TailBlock& block) {
+  const TailBlock at = block;
   if (at.coding == Coding::bits && at.levels == 2) return to_bits<settling>(at);
   if (at.coding == Coding::planes && at.levels >= 3) return to_planes<settling>(at);
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
@@ -116,7 +126,7 @@ void some_thresholds(const TailBlock& at) {
     Lanes count = {};
     for (int i = 1; i < at.levels; ++i, threshold += lane_count)
       count = counted(count, sum, read<Lanes>(threshold));
-    return narrowed(count);
+    return count;
   });
 }
 
@@ -127,18 +137,18 @@ void thresholds(const TailBlock& at) {
 
 // Without branches: each step halves what is left of 256 thresholds.
 template <Settling settling>
-void search_thresholds(const TailBlock& at) {
+void search_thresholds(const TailBlock& block) {
+  const TailBlock at = block;
+  const Lanes most = Lanes{} + (at.levels - 1);
+  Lanes own;
+  for (int i = 0; i < lane_count; ++i) own[i] = i * 256;
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
-    ByteLanes index;
-    for (int i = 0; i < lane_count; ++i) {
-      const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane + i} * 256;
-      int count = 0;
-      for (int half = 128; half > 0; half /= 2)
-        count += sum[i] >= thresholds[count + half - 1] ? half : 0;
-      index[i] = static_cast<std::uint8_t>(count < at.levels ? count : at.levels - 1);
-    }
-    return index;
+    const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane} * 256;
+    Lanes count = {};
+    for (int half = 128; half > 0; half /= 2)
+      count += (sum >= gathered(thresholds, own + count + (half - 1))) & half;
+    return count < most ? count : most;
   });
 }
 
@@ -147,15 +157,15 @@ void many_thresholds(const TailBlock& at) {
   else search_thresholds<Settling::general>(at);
 }
 
-// Numbers below 2^22 to the nearest integers, ties to even: 1.5 * 2^23 has a last bit of 1. Only the
-// low byte counts.
+// Numbers below 2^22 to the nearest integers, ties to even: 1.5 * 2^23 has a last bit of 1.
 [[gnu::always_inline]] inline Lanes nearest(const Reals& y) {
   const Reals shifted = y + 12582912.0f;
-  return read<Lanes>(&shifted);
+  return read<Lanes>(&shifted) - 0x4b400000;
 }
 
 template <Settling settling>
-void some_affine(const TailBlock& at) {
+void some_affine(const TailBlock& block) {
+  const TailBlock at = block;
   const Reals bottom = Reals{} - static_cast<float>(at.shift);
   const Reals top = bottom + static_cast<float>(at.levels - 1);
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
@@ -165,7 +175,7 @@ void some_affine(const TailBlock& at) {
     // Saturated first: the bounds are integers, so the order does not matter.
     y = y > bottom ? y : bottom;
     y = y < top ? y : top;
-    return narrowed((nearest(y) + at.shift) & 0xff);
+    return nearest(y) + at.shift;
   });
 }
 
@@ -178,7 +188,7 @@ void affine(const TailBlock& at) {
 void table(const TailBlock& at) {
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators(at, pixel, lane);
-    ByteLanes index = {};
+    Lanes index = {};
     for (int i = 0; i < lane_count && lane + i < at.channels; ++i)
       index[i] = at.entries[at.first[lane + i] + sum[i]];
     return index;
