@@ -29,7 +29,7 @@ constexpr Cost cost_of(Level level) {
     case Level::avx512vpopcnt:
       return {4, 1.5};
     case Level::amx:
-      return {2, 1.5};
+      return {1.2, 1.5};
   }
   return {4, 4};
 }
@@ -106,7 +106,9 @@ Coding coding_for(const ProductTask& task, const WeightForm& form, Level level) 
   // A single pixel keeps fewer instructions under way, and unpacks its weights for itself alone.
   const bool single = pixels == 1;
   const double bits = cost.pair * pairs_of(*scheme) * words;
-  const double dots = cost.dot * static_cast<double>(inner) / 32 * (single ? 2 : 1);
+  // Weights become bytes and go to the tiles once for all pixels: worth so many of them.
+  const double beside = tiles ? 64.0 / static_cast<double>(pixels) : single ? 1 : 0;
+  const double dots = cost.dot * static_cast<double>(inner) / 32 * (1 + beside);
   return bits <= dots ? coding : Coding::bytes;
 }
 
