@@ -131,6 +131,23 @@ def test_a_mean_of_codes():
     assert [layer.operator for layer in compiled.report.layers] == ["Conv", "GlobalAveragePool"]
 
 
+@pytest.mark.parametrize("border", ["pads = [1, 0, 1, 2]", 'auto_pad = "SAME_LOWER"'])
+@pytest.mark.parametrize("quantizer", ["Q(x)", "qonnx.custom_op.general.BipolarQuant (x, step)"])
+def test_means_with_zeros_at_their_borders(border, quantizer):
+    body = f"""
+        a = {quantizer}
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        g = AveragePool <kernel_shape = [3, 3], {border}, count_include_pad = 1> (q)
+        z = Q(g)
+        y = Conv <pads = [1, 1, 1, 1]> (z, w2)"""
+    compiled = check(network(body, y="n, 3, 6, 6"), 2)
+    assert [layer.operator for layer in compiled.report.layers] == ["Conv", "AveragePool", "Conv"]
+    # Without the zeros means at the borders are of fewer elements, and each is another function.
+    other = check(network(body.replace("include_pad = 1", "include_pad = 0"), y="n, 3, 6, 6"), 2, 2)
+    assert [layer.operator for layer in other.report.layers] == ["Conv", "Conv"]
+
+
 def test_rows_times_matrices():
     body = """
         a = Q(x)

@@ -108,6 +108,9 @@ class Nodes:
             value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
             value.shape = ir.Shape(array.shape)
         for node in piece.graph:
+            if self.window:  # which is all that there is here
+                node.attributes.pop("pads", None)
+                node.attributes.pop("auto_pad", None)
             for output in node.outputs:
                 output.shape = None
         options = exact_session_options()

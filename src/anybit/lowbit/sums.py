@@ -61,6 +61,28 @@ def product_root(
     Raises:
         Uncovered: Weights that are no bytes, a window that does not fit, or too long sums.
     """
+    weights, window, groups = _window_of_weights(product, source, y)
+    scales = _scales(product, weights, source)
+    if product.error is None:
+        raise Uncovered(product.reason or "nothing is known of the rounding of its sums")
+    slack = np.broadcast_to(0.0 if product.exact else product.error, (y.channels,))
+    reach = _reach(source, weights, is_padded(window))
+    root = SumRoot(
+        node=product.node,
+        source=source,
+        window=window,
+        groups=groups,
+        weights=weights,
+        sum=Sum(scales, reach, slack),
+        layer=layer,
+    )
+    return root, _with_bias(product, y.channels)
+
+
+def _window_of_weights(
+    product: ProductAnalysis, source: Coded, y: Place
+) -> tuple[Array, p.Window, int]:
+    """The weights as a program has them, their window, and how many groups there are."""
     node, layout = product.node, product.layout
     assert layout is not None, "asked before"
     assert product.codes is not None, "asked before"
@@ -75,26 +97,16 @@ def product_root(
     weights = weights.transpose(0, 2, 3, 1)
     if window is None or weights.shape[3] * groups != source.place.channels:
         raise Uncovered("its sizes are not those of its attributes")
+    return weights, window, groups
+
+
+def _scales(product: ProductAnalysis, weights: Array, source: Coded) -> Array:
+    """What a unit of each accumulator is, in float32."""
     assert product.scale is not None, "asked before"
-    scales = source.codes.scale * np.broadcast_to(
-        product.scale.astype(np.float64).reshape(-1), (y.channels,)
-    )
+    own = product.scale.astype(np.float64).reshape(-1)
+    scales = source.codes.scale * np.broadcast_to(own, weights.shape[:1])
     _check_floats(scales, np.abs(weights).sum(axis=(1, 2, 3)), source)
-    scales = scales.astype(np.float32)
-    if product.error is None:
-        raise Uncovered(product.reason or "nothing is known of the rounding of its sums")
-    slack = np.broadcast_to(0.0 if product.exact else product.error, (y.channels,))
-    reach = _reach(source, weights, is_padded(window))
-    root = SumRoot(
-        node=node,
-        source=source,
-        window=window,
-        groups=groups,
-        weights=weights,
-        sum=Sum(scales, reach, slack),
-        layer=layer,
-    )
-    return root, _with_bias(product, y.channels)
+    return scales.astype(np.float32)
 
 
 def _with_bias(product: ProductAnalysis, channels: int) -> Function:
@@ -160,19 +172,7 @@ def mean_root(
         Uncovered: It is a mean over something else.
     """
     place = source.place
-    spatial = place.spatial
-    if node.op_type == "AveragePool":
-        kernel = attribute_of(node, "kernel_shape", ())
-        window = window_of(node, kernel, place, y) if len(kernel) == len(spatial) else None
-        if window is None or is_padded(window) or attribute_of(node, "ceil_mode", 0):
-            raise Uncovered("means at its borders are of fewer elements")
-        if any(dilation != 1 for dilation in attribute_of(node, "dilations", ())):
-            raise Uncovered("it is a mean of elements that are not side by side")
-    else:
-        kernel = spatial
-        window = p.Window(place.height, place.width, 1, 1, 1, 1, 0, 0, 0, 0)
-    if not spatial or not place.channels_first:
-        raise Uncovered("it is not a mean over height and width")
+    kernel, window = _mean_window(node, place, y)
     count = math.prod(kernel)
     shape = (place.channels, window.kernel_height, window.kernel_width, 1)
     if count > _MOST_AVERAGED or math.prod(shape) > _MOST_WEIGHTS:
@@ -181,7 +181,7 @@ def mean_root(
     _check_floats(np.array([source.codes.scale]), np.array([count]), source)
     exact = exponent is not None and count * reach <= _EXACT * 2.0**exponent
     slack = 0.0 if exact else error_of(np.asarray(count * reach), np.asarray(count))
-    reached = _reach(source, weights, padded=False)
+    reached = _reach(source, weights, is_padded(window))
     span = int(reached.lowest.min()), int(reached.highest.max())
     root = SumRoot(
         node=node,
@@ -209,5 +209,26 @@ def mean_root(
     )
     start, result = node.inputs[0], node.outputs[0]
     assert start is not None, "it has a source"
-    nodes = Nodes(model, (node,), (start,), result, place.rank, place.axis, tuple(kernel))
+    nodes = Nodes(model, (node,), (start,), result, place.rank, place.axis, kernel)
     return root, Function().then(Mean(nodes), monotone=True, uniform=True)
+
+
+def _mean_window(node: ir.Node, x: Place, y: Place) -> tuple[tuple[int, ...], p.Window]:
+    """How many elements a mean is of along each axis, and its window.
+
+    Raises:
+        Uncovered: Not all of its means are of as many elements side by side.
+    """
+    if not x.spatial or not x.channels_first:
+        raise Uncovered("it is not a mean over height and width")
+    if node.op_type != "AveragePool":
+        return x.spatial, p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
+    kernel = tuple(attribute_of(node, "kernel_shape", ()))
+    window = window_of(node, kernel, x, y) if len(kernel) == len(x.spatial) else None
+    zeros = attribute_of(node, "count_include_pad", 0)
+    fewer = window is not None and is_padded(window) and not zeros
+    if window is None or fewer or attribute_of(node, "ceil_mode", 0):
+        raise Uncovered("means at its borders are of fewer elements")
+    if any(dilation != 1 for dilation in attribute_of(node, "dilations", ())):
+        raise Uncovered("it is a mean of elements that are not side by side")
+    return kernel, window

@@ -103,14 +103,14 @@ def _merged(all_codes: list[Codes], *, zero: bool) -> Codes | None:
 
 
 def _padded(model: ir.Model) -> Iterator[ir.Value]:
-    """What convolutions and Pads read with zeros at the borders."""
+    """What convolutions, means and Pads read with zeros at the borders."""
     for node in model.graph:
         x = node.inputs[0] if node.inputs else None
         if node.domain or x is None:
             continue
         if node.op_type == "Pad":
             yield x
-        elif node.op_type == "Conv":
+        elif node.op_type in ("Conv", "AveragePool"):
             automatic = attribute_of(node, "auto_pad", "NOTSET").startswith("SAME")
             if automatic or any(attribute_of(node, "pads", ())):
                 yield x
