@@ -14,6 +14,7 @@ from anybit.onnx.analysis.rules.functions import FUNCTIONS
 from anybit.onnx.graph import facts
 from anybit.onnx.graph.curves import Curve, curve_of
 from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of, is_identity
+from anybit.onnx.graph.reductions import reduced_axes
 
 OPSET = 18
 LATER = {"Gelu": 20, "Swish": 24}
@@ -210,3 +211,28 @@ def test_what_is_not_certain_is_not_said() -> None:
 def test_identities() -> None:
     found = [kind for kind in facts._EFFECTS if is_identity(parsed(made(kind, 1)), OPSET)]
     assert sorted(found) == ["Dropout", "Identity"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "given", "axes"),
+    [
+        ({}, None, (0, 1, 2)),
+        ({"axes": [-1, 1]}, None, (1, 2)),
+        ({"noop_with_empty_axes": 1}, None, ()),
+        ({"noop_with_empty_axes": 1}, [], ()),
+        ({}, [2, -1], (2,)),
+        ({}, [3], None),
+        ({"axes": [-4]}, None, None),
+        ({}, [0] * 9, None),
+        ({}, [0.5], None),
+        ({}, ..., None),
+    ],
+)
+def test_reduced_axes(attributes: dict[str, Any], given: Any, axes: tuple[int, ...] | None) -> None:
+    node = parsed(made("ReduceMean", 1 + (given is not None), **attributes))
+    if given not in (None, ...):
+        value = node.inputs[1]
+        assert value is not None
+        value.const_value = ir.tensor(np.asarray(given, np.float32 if 0.5 in given else np.int64))
+        ir.Graph([], [], nodes=[], initializers=[value])
+    assert reduced_axes(node, 3) == axes

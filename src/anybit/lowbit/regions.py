@@ -28,8 +28,8 @@ from anybit.lowbit.planning import Memory, Planner, Refused
 from anybit.lowbit.sums import mean_root, product_root, source_axis
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
-from anybit.lowbit.windows import axes_of
 from anybit.onnx.analysis.analysis import Analysis
+from anybit.onnx.graph.reductions import reduced_axes
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize
 
@@ -160,8 +160,8 @@ class Walk:
         assert x is not None, "asked before"
         before, after = self._values.sizes(x), self._values.sizes(y)
         kept = (before[0], *[1] * (len(before) - 1))
-        axes = set(axes_of(node, len(before) + 1))
-        return axes == set(range(2, len(before) + 1)) and after in (kept, kept[:1])
+        axes = reduced_axes(node, len(before) + 1)
+        return axes == tuple(range(2, len(before) + 1)) and after in (kept, kept[:1])
 
     def _elementwise(self, node: ir.Node) -> Expression | None:
         values = varying_inputs(node)

@@ -17,6 +17,7 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.windows import SINGLE, is_padded, window_of
 from anybit.onnx.analysis.products import ProductAnalysis, bits_of
 from anybit.onnx.analysis.sums import error_of
+from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import label_of
@@ -27,7 +28,6 @@ _MOST_AVERAGED = 2**20
 _MOST_WEIGHTS = 2**22
 _LARGEST_FLOAT = 2.0**127
 _SMALLEST_FLOAT = 2.0**-126
-_EXACT = 2.0**24
 
 
 def source_axis(product: ProductAnalysis, rank: int) -> int:
@@ -179,7 +179,7 @@ def mean_root(
         raise Uncovered("it is a mean of too many elements")
     weights = np.ones(shape, np.int64)
     _check_floats(np.array([source.codes.scale]), np.array([count]), source)
-    exact = exponent is not None and count * reach <= _EXACT * 2.0**exponent
+    exact = exponent is not None and count * reach <= EXACT * 2.0**exponent
     slack = 0.0 if exact else error_of(np.asarray(count * reach), np.asarray(count))
     reached = _reach(source, weights, is_padded(window))
     span = int(reached.lowest.min()), int(reached.highest.max())

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the attributes of convolutions and poolings to windows."""
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
 from anybit.lowbit.places import Place
 from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
 
 _LONGEST = 2**20
 SINGLE = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
@@ -75,15 +72,6 @@ def window_of(node: ir.Node, kernel: tuple[int, ...], x: Place, y: Place) -> p.W
 def is_padded(window: p.Window) -> bool:
     """Whether a window reaches over a border."""
     return any((window.pad_top, window.pad_left, window.pad_bottom, window.pad_right))
-
-
-def axes_of(node: ir.Node, rank: int) -> Iterator[int]:
-    """The axes that a reduction goes over, where they are known."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    axes = attribute_of(node, "axes", ())
-    if given is not None:
-        axes = tuple(array_of(given).ravel().tolist()) if is_constant(given) else ()
-    return (axis % rank for axis in axes)
 
 
 def pooling_window(node: ir.Node, x: Place, y: Place) -> p.Window:

@@ -3,11 +3,11 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.reductions import reduced_axes
 
 _FIRST = """
     AveragePool BatchNormalization GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization
@@ -79,15 +79,8 @@ def _from(node: ir.Node, at: int, rank: int, opset: int) -> bool:
 
 
 def _reduced(node: ir.Node, at: int, rank: int, opset: int) -> bool:
-    axes = attribute_of(node, "axes", ())
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is not None:
-        if not is_constant(given):
-            return True
-        axes = tuple(np.ravel(array_of(given)).tolist())
-    if not axes:
-        return not attribute_of(node, "noop_with_empty_axes", 0)
-    return at in [axis % rank for axis in axes]
+    axes = reduced_axes(node, rank)
+    return axes is None or at in axes
 
 
 def _scanned(node: ir.Node, at: int, rank: int, opset: int) -> bool:

@@ -5,8 +5,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.reductions import reduced_axes
 from anybit.onnx.graph.walk import nodes_in
 
 _RANKS = (3, 4)
@@ -35,15 +35,7 @@ def _is_global(node: ir.Node) -> bool:
     if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
         return False
     rank = len(x.shape)
-    return sorted(axis % rank for axis in _axes(node)) == list(range(2, rank))
-
-
-def _axes(node: ir.Node) -> list[int]:
-    """The axes that are named; none where they are not known, or none stands for all."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is None:  # before opset 18
-        return list(attribute_of(node, "axes", ()))
-    return array_of(given).ravel().tolist() if is_constant(given) else []
+    return reduced_axes(node, rank) == tuple(range(2, rank))
 
 
 def _replace(node: ir.Node, editor: Editor) -> None:

@@ -14,6 +14,7 @@ from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.analysis.view import View, given
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import are_powers_of_two
+from anybit.onnx.graph.reductions import reduced_axes
 
 
 def averaged(node: ir.Node, view: View) -> int | None:
@@ -29,7 +30,7 @@ def averaged(node: ir.Node, view: View) -> int | None:
         return None
     if node.op_type == "GlobalAveragePool":
         return _product(sizes[2:])
-    axes = _axes(node, view, len(sizes))
+    axes = reduced_axes(node, len(sizes))
     return None if axes is None else _product([sizes[axis] for axis in axes])
 
 
@@ -67,7 +68,7 @@ def reduced(node: ir.Node, view: View) -> Carrier | None:
     x, sizes = view.carrier(value), view.sizes(value)
     if x is None:
         return None
-    axes = _axes(node, view, len(sizes) if sizes is not None else None)
+    axes = None if sizes is None else reduced_axes(node, len(sizes))
     if axes is None or sizes is None:
         return None if node.op_type not in _EXTREMES else _plain(x.whole())
     x = _remaining(x, axes, len(sizes), bool(attribute_of(node, "keepdims", 1)))
@@ -84,21 +85,6 @@ _EXTREMES = ("ReduceMax", "ReduceMin")
 
 def _plain(x: Carrier) -> Carrier:
     return replace(x, integers=None, sources=())
-
-
-def _axes(node: ir.Node, view: View, rank: int | None) -> list[int] | None:
-    """The axes that a reduction is over; None if they are not known."""
-    value = given(node, 1)
-    named: Sequence[int] | None = attribute_of(node, "axes", ())
-    if value is not None:
-        named = view.integers(value)
-    if named is None or rank is None:
-        return None
-    if not named:
-        return [] if attribute_of(node, "noop_with_empty_axes", 0) else list(range(rank))
-    if any(not -rank <= axis < rank for axis in named):
-        return None
-    return sorted({axis % rank for axis in named})
 
 
 def _remaining(x: Carrier, axes: Sequence[int], rank: int, keeps: bool) -> Carrier:
