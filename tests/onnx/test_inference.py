@@ -4,6 +4,7 @@
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from small_models import model, node
 
 from anybit.onnx.graph.inference import infer
@@ -91,3 +92,21 @@ def test_where_onnx_gives_up_nothing_changes() -> None:
     made = inferred(proto)  # a domain without an import
     assert made.graph.outputs[0].shape is None
     assert [value.name for value in made.graph.inputs] == ["x"]
+
+
+@pytest.mark.parametrize(("opset", "scales"), [(18, 2), (21, 4)])
+def test_group_normalization_keeps_the_shape(opset: int, scales: int) -> None:
+    """ONNX infers nothing for it, in branches neither."""
+    made = inferred(
+        onnx.parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["": {opset}]>
+            graph (bool c, float[N, 4, 8, 8] x, float[{scales}] s, float[{scales}] b) => (y) {{
+                a = GroupNormalization<num_groups = 2>(x, s, b)
+                y = If(c) <
+                    then_branch = t () => (v) {{ v = GroupNormalization<num_groups = 2>(a, s, b) }},
+                    else_branch = e () => (w) {{ w = Relu(a) }}>
+            }}"""
+        )
+    )
+    assert described(made) == dict.fromkeys("ayvw", "FLOAT [N,4,8,8]")
+    assert {node.op_type for node in made.graph} == {"GroupNormalization", "If"}
