@@ -36,9 +36,9 @@ std::span<const Element> constant(const OrtApi& api, const OrtKernelInfo* info, 
   const OrtValue* value = nullptr;
   check(api, api.KernelInfoGetConstantInput_tensor(info, i, &is_constant, &value));
   if (is_constant == 0 || value == nullptr)
-    throw Error(Error::Kind::value, std::string(wanted.name) +
-                                        " must be a constant: an initializer that is no input of "
-                                        "the graph");
+    throw Error(Error::Kind::value,
+                std::string(wanted.name) +
+                    " must be a constant: an initializer that is not an input of the graph");
   Description description;
   description.read(api, value);
   if (description.type != wanted.type)
