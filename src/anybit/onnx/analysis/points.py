@@ -80,12 +80,10 @@ def image(
     """
     with np.errstate(all="ignore"):
         results = np.asarray(function(points.values))
-        occur = np.broadcast_to(points.occur, results.shape)
-        nan_found = bool(np.isnan(results[occur]).any())
-        nan = nan or nan_found
-        low = np.where(occur & ~np.isnan(results), results, np.inf).min(axis=0)
-        high = np.where(occur & ~np.isnan(results), results, -np.inf).max(axis=0)
-    low, high = low.astype(np.float64), high.astype(np.float64)
+    occur = np.broadcast_to(points.occur, results.shape)
+    low, high = _ends(results, occur)
+    nan_found = bool(np.isnan(results[occur]).any())
+    nan = nan or nan_found
     # What gives NaN at an end gives anything before.
     if np.any(low > high) or (not points.every and nan_found):
         return of_interval(-np.inf, np.inf, nan=True, sources=sources)
@@ -101,6 +99,13 @@ def image(
     plain = of_interval(low, high, points.axis, exponent=exponent, sources=sources)
     found = _on_units(results, occur, exponent, points.axis)
     return on_units(plain) if found is None else replace(found, sources=plain.sources)
+
+
+def _ends(results: Array, occur: Array) -> tuple[Array, Array]:
+    """The lowest and the highest number per channel of those that occur, in float64."""
+    known = occur & ~np.isnan(results)
+    low = np.where(known, results, np.inf).min(axis=0)
+    return low.astype(np.float64), np.where(known, results, -np.inf).max(axis=0).astype(np.float64)
 
 
 def _on_units(results: Array, occur: Array, exponent: int, axis: int | None) -> Carrier | None:
