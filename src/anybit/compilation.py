@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.inputs import Array, Feeds, Tensor, declared, declared_inputs
+from anybit.inputs import Array, Tensor, declared, declared_inputs
 from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import expose, plan, rewritten
 from anybit.lowbit.emission import Region
@@ -26,6 +26,8 @@ from anybit.onnx.preparation import errors_named_after, followable
 class Compiled(Model):
     """A model whose integer regions run as such. Made by `compile`.
 
+    One that is integer from input to output takes any rows at once.
+
     Attributes:
         model: The ONNX model, in which each region is one node.
         report: What was made of each layer, and why.
@@ -38,21 +40,10 @@ class Compiled(Model):
         self.model = model
         self.report = report
         self._regions = regions
-        single = isinstance(engine, NetworkEngine) and len(self.inputs) == len(self.outputs) == 1
-        self._direct = engine.network.run_array if single else None  # type: ignore[attr-defined]
-        self._result = self.outputs[0].name
-
-    def run(
-        self, inputs: Feeds, *, progress: Callable[[int, int], None] | None = None
-    ) -> dict[str, Array]:
-        """As `Model.run`; a network that is integer from input to output takes any rows at once."""
-        if self._direct is not None:
-            # The usual call of a small network takes less time than a closer look at its input.
-            try:
-                return {self._result: self._direct(inputs)}
-            except (TypeError, ValueError):
-                pass
-        return super().run(inputs, progress=progress)
+        if isinstance(engine, NetworkEngine) and len(self.inputs) == len(self.outputs) == 1:
+            # Small networks take less time than a frame of Python does.
+            ordinary = engine.network.named(self.outputs[0].name, Model(engine).run)
+            self.run = ordinary  # type: ignore[method-assign]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model, as `anybit.save` does.

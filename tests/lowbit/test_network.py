@@ -176,37 +176,56 @@ def test_many_weights_are_read_in_both_directions(rows):
         _core.set_num_threads(before)
 
 
-def test_the_only_array_of_a_call():
+def asked(*arguments, **named):
+    return {"asked": (arguments, named)}
+
+
+def test_the_usual_call_gives_the_output_by_name():
     program = layers(64, 1)
-    network = Network(program)
+    run = Network(program).named("y", asked)
     x = np.random.default_rng(1).normal(0, 2, (64, 10)).astype(np.float32)
-    for each in (x.T, np.ascontiguousarray(x.T), x.T.astype(">f4"), x.T[:0]):
-        given, (expected,) = network.run_array(each), reference.run(program, [each])
-        np.testing.assert_array_equal(given, expected, strict=True)
-        assert given.flags.owndata
-        assert given.flags.writeable
-    # A dtype of its own, and memory at any address.
     tagged = np.dtype("f4", metadata={"of": "somebody"})
     shifted = np.frombuffer(b"_" + x.T.tobytes(), np.uint8)[1:].view(np.float32).reshape(10, 64)
-    for each in (x.T.astype(tagged), shifted):
-        same([network.run_array(each)], reference.run(program, [x.T]))
+    arrays = (x.T, np.ascontiguousarray(x.T), x.T.astype(">f4"), x.T[:0], x.T.astype(tagged))
+    for each in (*arrays, shifted):
+        (given,) = run(each).values()
+        np.testing.assert_array_equal(given, *reference.run(program, [each]), strict=True)
+        assert given.flags.owndata
+        assert given.flags.writeable
+    assert list(run(x.T)) == ["y"]
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
+    "array",
     [
-        ([np.zeros((1, 64), np.float32)], "the only array"),
-        (np.zeros((1, 64), np.float32).data, "the only array"),
-        (np.zeros((1, 64)), "must be float32, got float64"),
-        (np.zeros((1, 63), np.float32), r"shape \(n, 64\), got \(1, 63\)"),
-        (np.zeros((64), np.float32), r"shape \(n, 64\), got \(64\)"),
-        (np.float32(1), "the only array"),
-        (np.array(1, np.float32), r"shape \(n, 64\), got \(\)"),
+        [np.zeros((1, 64), np.float32)],
+        np.zeros((1, 64), np.float32).data,
+        np.zeros((1, 64)),
+        np.zeros((1, 63), np.float32),
+        np.zeros(64, np.float32),
+        np.array(1, np.float32),
+        {"x": 1},
     ],
 )
-def test_no_array_of_a_call(array, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        Network(layers(64, 1)).run_array(array)
+def test_another_call_is_left_to_somebody_else(array):
+    run = Network(layers(64, 1)).named("y", asked)
+    ((given,), named) = run(array)["asked"]
+    assert given is array
+    assert named == {}
+
+
+def test_other_calls_are_passed_on_as_they_are():
+    network, x = Network(layers(64, 1)), np.zeros((1, 64), np.float32)
+    run = network.named("y", asked)
+    assert run()["asked"] == ((), {})
+    assert run(inputs=1, progress=2)["asked"] == ((), {"inputs": 1, "progress": 2})
+    assert run(x, progress=3)["asked"][1] == {"progress": 3}
+    assert run(1, 2)["asked"] == ((1, 2), {})
+    with pytest.raises(ZeroDivisionError):
+        network.named("y", lambda x: 1 / 0)(1)
+    for arguments in ((network._native, "y"), (1, "y", asked)):
+        with pytest.raises(TypeError, match="takes a network of one input"):
+            _core.Call(*arguments)
 
 
 def test_nan_is_refused_or_has_an_index():

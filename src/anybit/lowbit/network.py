@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program on the kernels of this machine."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from anybit.lowbit.encoding import Encoded, encode
 from anybit.lowbit.program import Program
 
 Floats = npt.NDArray[np.float32]
+_Run = TypeVar("_Run", bound=Callable[..., dict[str, Any]])
 
 
 class Network:
@@ -35,13 +36,13 @@ class Network:
         Raises:
             ValueError: An input has another shape, or NaN that an instruction refuses.
         """
-        self.run_array = self._native.run_array
-        """The only output for the only input, which is an array and not a list.
 
-        Raises:
-            TypeError: It is no array of floats, or there is more than one of either.
-            ValueError: As for `run`.
+    def named(self, output: str, otherwise: _Run) -> _Run:
+        """A function of the only input, which gives the only output by that name.
+
+        `otherwise` is called for what is no array, does not fit or is refused, and has its say.
         """
+        return cast(_Run, _core.Call(self._native, output, otherwise).run)
 
     def run_timed(self, inputs: Sequence[Floats]) -> tuple[list[Floats], list[float]]:
         """The outputs, and the seconds that each instruction took in one thread."""

@@ -55,16 +55,6 @@ PyObject* run(PyObject* self, PyObject* inputs) {
   });
 }
 
-PyObject* run_array(PyObject* self, PyObject* input) {
-  return raising([&] {
-    if (!is_ndarray(input) || of(self).network->outputs().size() != 1)
-      throw Error(Error::Kind::type, "run_array takes the only array and gives the only one");
-    NetworkArrays arrays(*of(self).network, of(self).arrays, {&input, 1});
-    run_on(*of(self).network, arrays);
-    return arrays.result(0).release().ptr();
-  });
-}
-
 PyObject* run_timed(PyObject* self, PyObject* inputs) {
   return raising([&] {
     const nb::object tuple = tuple_of(*of(self).network, inputs);
@@ -133,11 +123,88 @@ void destroy(PyObject* self) {
 
 PyMethodDef methods[] = {
     {"run", run, METH_O, "The outputs for a list of inputs."},
-    {"run_array", run_array, METH_O, "The only output for the only input, an ndarray."},
     {"run_timed", run_timed, METH_O, "The same, and the seconds that each instruction took."},
     {"describe", describe, METH_NOARGS, "What was chosen for each instruction."},
     {nullptr, nullptr, 0, nullptr},
 };
+
+PyTypeObject* network_type = nullptr;
+
+// The usual call of a small network, without a frame of Python: the output by its name.
+struct CallObject {
+  PyObject head;
+  PyObject *network, *name, *otherwise;
+};
+
+CallObject& call_of(PyObject* object) { return *reinterpret_cast<CallObject*>(object); }
+
+// Null where the array does not fit, or has what the network refuses.
+nb::object named_output(const CallObject& call, PyObject* array) {
+  try {
+    const Network& network = *of(call.network).network;
+    NetworkArrays arrays(network, of(call.network).arrays, {&array, 1});
+    run_on(network, arrays);
+    const nb::object dict = object_from([] { return PyDict_New(); }), result = arrays.result(0);
+    if (in_python([&] { return PyDict_SetItem(dict.ptr(), call.name, result.ptr()); }) != 0)
+      throw PythonError();
+    return dict;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+PyObject* call_run(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+  return raising([&] {
+    const CallObject& call = call_of(self);
+    if (count == 1 && names == nullptr && is_ndarray(arguments[0]))
+      if (nb::object outputs = named_output(call, arguments[0]); outputs.is_valid())
+        return outputs.release().ptr();
+    return in_python([&] {
+      return PyObject_Vectorcall(call.otherwise, arguments, static_cast<std::size_t>(count), names);
+    });
+  });
+}
+
+PyObject* make_call(PyTypeObject* type, PyObject* arguments, PyObject*) {
+  return raising([&] {
+    const auto at = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(arguments, i); };
+    if (PyTuple_GET_SIZE(arguments) != 3 || !PyObject_TypeCheck(at(0), network_type) ||
+        of(at(0)).network->inputs().size() != 1 || of(at(0)).network->outputs().size() != 1)
+      throw Error(Error::Kind::type,
+                  "Call() takes a network of one input and output, a name and a function");
+    const nb::object object = object_from([&] { return type->tp_alloc(type, 0); });
+    call_of(object.ptr()) = {call_of(object.ptr()).head, Py_NewRef(at(0)), Py_NewRef(at(1)),
+                             Py_NewRef(at(2))};
+    return nb::object(object).release().ptr();
+  });
+}
+
+void destroy_call(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  for (PyObject* each : {call_of(self).network, call_of(self).name, call_of(self).otherwise})
+    Py_XDECREF(each);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyMethodDef call_methods[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_run)),
+     METH_FASTCALL | METH_KEYWORDS, "The only output by its name, or what the function gives."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+void add_calls(const nb::module_& module) {
+  static PyType_Slot slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(make_call)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(destroy_call)},
+      {Py_tp_methods, call_methods},
+      {Py_tp_doc, const_cast<char*>("A network on arrays, and a function for everything else.")},
+      {0, nullptr},
+  };
+  static PyType_Spec spec{"anybit._native._core.Call", sizeof(CallObject), 0, Py_TPFLAGS_DEFAULT,
+                          slots};
+  module.attr("Call") = object_from([] { return PyType_FromSpec(&spec); });
+}
 
 }  // namespace
 
@@ -151,7 +218,10 @@ void add_networks(const nb::module_& module) {
   };
   static PyType_Spec spec{"anybit._native._core.Network", sizeof(NetworkObject), 0,
                           Py_TPFLAGS_DEFAULT, slots};
-  module.attr("Network") = object_from([] { return PyType_FromSpec(&spec); });
+  nb::object type = object_from([] { return PyType_FromSpec(&spec); });
+  network_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+  module.attr("Network") = type;
+  add_calls(module);
   module.attr("program") = describe_records();
 }
 
