@@ -13,8 +13,6 @@ from anybit.text import amount, shown
 Each = TypeVar("Each", bound=Layer)
 Drawn = TypeVar("Drawn", bound=Layer, contravariant=True)
 
-MOST_LAYERS = 300
-
 STYLE = """
 svg.network{max-width:none;margin:0}
 .exact{fill:var(--level5)}.certified{fill:var(--level4)}.bounded{fill:var(--level3)}
@@ -23,7 +21,7 @@ svg.network{max-width:none;margin:0}
 tr.total td{font-weight:600}tr:target td{background:var(--mark)}tr{scroll-margin-top:3rem}
 """
 _ROW, _NAME_LENGTH, _NAME_WIDTH, _CLASS, _BITS = 26, 24, 184, 76, 62
-_ARC, _MOST_ARCS = 7, 8
+_ARC, _MOST_ARCS, _MOST_LAYERS = 7, 8, 300
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,8 @@ def network(layers: Sequence[Each], lanes: Sequence[Lane[Each]]) -> str:
 
     A name is a link to the row of the table below that has the anchor "layer0" and so on.
     """
-    layers = layers[:MOST_LAYERS]
+    more = f" The first {_MOST_LAYERS} of {len(layers)}." if len(layers) > _MOST_LAYERS else ""
+    layers = layers[:_MOST_LAYERS]
     arcs = list(_arcs(layers))
     gutter = 8 + _ARC * max((depth for _, _, depth in arcs), default=0)
     starts, x = [], gutter + 14 + _NAME_WIDTH + _CLASS + _BITS
@@ -101,10 +100,10 @@ def network(layers: Sequence[Each], lanes: Sequence[Lane[Each]]) -> str:
         for lane, at in zip(lanes, starts, strict=True):
             parts += _drawn(lane, layer, at, _top(number))
     size = f'viewBox="0 0 {x} {high}" style="width:{x}px"'
-    start = f'<svg class="network" xmlns="http://www.w3.org/2000/svg" {size} role="img">'
+    start = f'<svg class="network" xmlns="http://www.w3.org/2000/svg" {size} role="group">'
     legend = "; ".join(lane.legend for lane in lanes if lane.legend)
     drawn = scrolled("\n".join([start, *parts, "</svg>"]), "The network")
-    return f"<p>{escape(legend)}. Names lead to the table.</p>\n{drawn}"
+    return f"<p>{escape(legend)}. Names lead to the table.{more}</p>\n{drawn}"
 
 
 def _arcs(layers: Sequence[Layer]) -> Iterator[tuple[int, int, int]]:
