@@ -47,7 +47,7 @@ def analyze(
     known = carriers_of(input_ranges, inputs)
     analysis = follow(model, known)
     quantizers = quantizers_behind(analysis.products)
-    layers = connected(model.graph.all_nodes(), layers_of(model, analysis, quantizers))
+    layers = connected(list(model.graph.all_nodes()), layers_of(model, analysis, quantizers))
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     rows = 0
     if data is not None:

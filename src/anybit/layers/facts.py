@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the analysis of a graph says of its layers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,8 +19,6 @@ from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.quantizers.quantizer import Quantizer
 
 LayerKind = TypeVar("LayerKind", bound=Layer)
-
-_MOST_BEFORE = 16
 
 
 def layers_of(
@@ -88,26 +86,36 @@ def _shape(model: ir.Model, value: ir.Value | None) -> str:
     return text.sizes(None if value is None else sizes_that_follow(value, model))
 
 
-def before(nodes: Iterable[ir.Node], layers: Iterable[Layer]) -> dict[ir.Node, tuple[str, ...]]:
-    """The layers that each node reads, be it through other nodes, by name; some, if they are many.
+def owners(nodes: Iterable[ir.Node], layers: Iterable[Layer]) -> dict[ir.Node, str]:
+    """The layer that each node belongs to, by name: it is one, or follows the last that it reads.
 
-    The nodes are in an order in which they can run, and so are the layers.
+    The nodes are in an order in which they can run, and so are the layers. What comes before all
+    layers belongs to none.
     """
     names = {layer.output: layer.name for layer in layers}
     places = {name: place for place, name in enumerate(names.values())}
-    sources: dict[ir.Value, tuple[str, ...]] = {}
-    found = {}
-    for node in (each for each in nodes if each.outputs):
-        read = {name for value in node.inputs if value for name in sources.get(value, ())}
-        found[node] = tuple(sorted(read, key=places.__getitem__))[-_MOST_BEFORE:]
-        for value in node.outputs:
-            name = names.get(str(value.name))
-            sources[value] = found[node] if name is None else (name,)
+    found: dict[ir.Node, str] = {}
+    for node in nodes:
+        own = [names[str(each.name)] for each in node.outputs if str(each.name) in names]
+        name = max(own or _read(node, found), key=places.__getitem__, default=None)
+        if name is not None:
+            found[node] = name
     return found
 
 
-def connected(nodes: Iterable[ir.Node], layers: Sequence[LayerKind]) -> list[LayerKind]:
-    """The layers, each with the names of those before it."""
-    found = before(nodes, layers)
-    read = {str(node.outputs[0].name): names for node, names in found.items()}
-    return [replace(layer, inputs=read.get(layer.output, ())) for layer in layers]
+def _read(node: ir.Node, known: Mapping[ir.Node, str]) -> set[str]:
+    producers = {value.producer() for value in node.inputs if value is not None}
+    return {known[each] for each in producers if each is not None and each in known}
+
+
+def connected(nodes: Sequence[ir.Node], layers: Sequence[LayerKind]) -> list[LayerKind]:
+    """The layers, each with the names of those that it, or what belongs to it, reads."""
+    known = owners(nodes, layers)
+    inputs: dict[str, set[str]] = {layer.name: set() for layer in layers}
+    for node, name in known.items():
+        inputs[name] |= _read(node, known) - {name}
+    places = {layer.name: place for place, layer in enumerate(layers)}
+    return [
+        replace(layer, inputs=tuple(sorted(inputs[layer.name], key=places.__getitem__)))
+        for layer in layers
+    ]

@@ -60,7 +60,7 @@ class Layer:
         name, operator, output: The node, its operator, and the tensor that it gives.
         guarantee: What can be promised of it on integers; None if not all of it is quantized.
         reason: Why it is not exact, "" if it is.
-        inputs: The names of the layers before it.
+        inputs: The names of the layers that it reads, it or what follows it up to the next.
         shape, weight_shape: Of the result and of the weight: "[1, 64, 30, 30]".
         parameters: The elements of a constant weight; 0 if it is computed.
         macs: Multiplications per inference, with 1 for a free batch; None if sizes are not known.

@@ -127,7 +127,7 @@ def _in_order(model: ir.Model, layers: list[CompiledLayer]) -> tuple[CompiledLay
     made = [str(value.name) for node in model.graph for value in node.outputs]
     places = {name: place for place, name in enumerate(made)}
     layers.sort(key=lambda layer: places.get(layer.output, len(places)))
-    return tuple(connected(model.graph, layers))
+    return tuple(connected(list(model.graph), layers))
 
 
 def rewritten(model: ir.Model, regions: Iterable[Region]) -> dict[str, Region]:

@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.inputs import Array, declared_inputs
-from anybit.layers.facts import before
+from anybit.layers.facts import owners
 from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.network import Network
-from anybit.lowbit.program import Program
+from anybit.lowbit.program import Arithmetic, Dequantize, Program, Quantize
 from anybit.lowbit.report import Report
 from anybit.made_up_inputs import random_inputs
 from anybit.onnx import Source, prepare
@@ -56,46 +56,46 @@ def _region_seconds(report: Report, region: int) -> dict[str, float]:
     inputs = [random.standard_normal((1, *port.sizes), dtype=np.float32) for port in program.inputs]
     network = Network(program)
     seconds = np.min([network.run_timed(inputs)[1] for _ in range(_RUNS)], axis=0)
-    return _summed(_owners(program, names), dict(enumerate(seconds.tolist())))
+    return _summed(_instructions(program, names), dict(enumerate(seconds.tolist())))
 
 
-def _owners(program: Program, names: Mapping[int, str]) -> dict[int, str]:
+def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
     """Which layer each instruction belongs to: itself one, or the last that it reads."""
     order = {name: place for place, name in enumerate(names.values())}
     writers: dict[int, str] = {}
-    owners = {}
+    found = {}
     for number, instruction in enumerate(program.instructions):
-        tensors = vars(instruction).keys() & {"source", "first", "second"}
-        read = {writers.get(getattr(instruction, each), "") for each in tensors} - {""}
-        name = names.get(number) or max(read, key=order.__getitem__, default="")
+        fields = vars(instruction).keys() & {"source", "first", "second"}
+        tensors = {getattr(instruction, each) for each in fields}
+        read = set() if isinstance(instruction, Quantize) else tensors & writers.keys()
+        before = max((writers[each] for each in read), key=order.__getitem__, default="")
+        name = names.get(number, before)
         if name:
-            owners[number] = writers[instruction.target] = name
-    return owners
+            found[number] = name
+            floats = isinstance(getattr(instruction, "tail", None), Arithmetic)
+            if not floats and not isinstance(instruction, Dequantize):
+                writers[instruction.target] = name
+    return found
 
 
 def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
     """The seconds that the nodes of each layer take in a model that is ready to run."""
-    nodes = list(model.graph)
-    names = {layer.output: layer.name for layer in layers}
-    order = {name: place for place, name in enumerate(names.values())}
-    owners = {}
-    for number, (node, read) in enumerate(before(nodes, layers).items()):
+    known = owners(model.graph, layers)
+    for number, node in enumerate(model.graph):
         node.name = str(number)
-        name = names.get(str(node.outputs[0].name)) or max(read, key=order.__getitem__, default="")
-        if name:
-            owners[node.name] = name
     declared = declared_inputs(model.graph, "the model")
     feeds = random_inputs(declared)
     rows = max((array.shape[0] for array in feeds.values() if array.ndim), default=1) or 1
     profile = _profile(model, feeds)
     whole = min(_whole(model, feeds), sum(profile.values()))
     share = whole / (sum(profile.values()) or 1) / rows
-    return _summed(owners, {node: seconds * share for node, seconds in profile.items()})
+    named = {str(node.name): name for node, name in known.items()}
+    return _summed(named, {node: seconds * share for node, seconds in profile.items()})
 
 
-def _summed(owners: Mapping[Key, str], seconds: Mapping[Key, float]) -> dict[str, float]:
+def _summed(of: Mapping[Key, str], seconds: Mapping[Key, float]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for key, name in owners.items():
+    for key, name in of.items():
         found[name] = found.get(name, 0.0) + seconds.get(key, 0.0)
     return found
 
