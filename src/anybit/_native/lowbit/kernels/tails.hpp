@@ -28,27 +28,15 @@ template <Settling settling = Settling::general>
          read<Lanes>(at.constants[pixel] + at.first_channel + lane);
 }
 
-[[gnu::always_inline]] inline void store_half(std::byte* at, std::uint32_t bits) {
-  const auto half = static_cast<std::uint16_t>(bits);
-  std::memcpy(at, &half, sizeof half);
-}
-
-// Calls panel(pixel, lane, channels) for all; then the upper half of the last word of bits has no
-// panel where the number of panels is odd.
-template <class Panel>
-[[gnu::always_inline]] inline void each_panel(const TailBlock& at, Panel&& panel) {
+// Calls word(pixel, lane, mask) for each 32 channels of a pixel, which may be fewer: what lies
+// beyond them is there, and masked.
+template <class Word>
+[[gnu::always_inline]] inline void each_word(const TailBlock& at, Word&& word) {
   for (int pixel = 0; pixel < at.count; ++pixel) {
     int lane = 0;
-    for (; lane + lane_count <= at.channels; lane += lane_count) panel(pixel, lane, lane_count);
-    if (lane < at.channels) panel(pixel, lane, at.channels - lane);
+    for (; lane + 32 <= at.channels; lane += 32) word(pixel, lane, ~0u);
+    if (lane < at.channels) word(pixel, lane, (1u << (at.channels - lane)) - 1);
   }
-}
-
-// Bits of a panel that are channels.
-[[gnu::always_inline]] inline std::uint32_t present(int channels) { return (1u << channels) - 1; }
-
-[[gnu::always_inline]] inline bool ends_in_half_word(const TailBlock& at) {
-  return (at.channels - 1) % 32 < 16;
 }
 
 // A chunk's indices to where they belong. `index(pixel, lane)` gives those of a panel. `at` is a
@@ -82,37 +70,36 @@ template <class Index>
 }
 
 template <Settling settling>
-void to_bits(const TailBlock& at) {
-  each_panel(at, [&](int pixel, int lane, int channels) __attribute__((always_inline)) {
-    store_half(at.targets[pixel] + lane / 8,
-               reached(accumulators<settling>(at, pixel, lane), read<Lanes>(at.thresholds + lane)) &
-                   present(channels));
+[[gnu::always_inline]] inline void to_bits(const TailBlock& at) {
+  each_word(at, [&](int pixel, int lane, std::uint32_t mask) __attribute__((always_inline)) {
+    const auto half = [&](int from) __attribute__((always_inline)) {
+      return reached(accumulators<settling>(at, pixel, from), read<Lanes>(at.thresholds + from));
+    };
+    anybit::lowbit::store_word(at.targets[pixel] + lane / 8,
+                               (half(lane) | half(lane + lane_count) << lane_count) & mask);
   });
-  if (ends_in_half_word(at))
-    for (int pixel = 0; pixel < at.count; ++pixel)
-      store_half(at.targets[pixel] + at.channels / 32 * 4 + 2, 0);
 }
 
 // Of three or four levels: a missing third threshold is one that nothing reaches.
 template <Settling settling>
-void to_planes(const TailBlock& at) {
-  each_panel(at, [&](int pixel, int lane, int channels) __attribute__((always_inline)) {
-    const Lanes sum = accumulators<settling>(at, pixel, lane);
-    const std::int32_t* const thresholds = at.thresholds + lane * (at.levels - 1);
-    const std::uint32_t one = reached(sum, read<Lanes>(thresholds)),
-                        two = reached(sum, read<Lanes>(thresholds + lane_count));
-    const std::uint32_t three =
-        at.levels == 4 ? reached(sum, read<Lanes>(thresholds + 2 * lane_count)) : 0;
-    std::byte* const target = at.targets[pixel] + lane / 32 * 8 + lane % 32 / 8;
-    store_half(target, (one ^ two ^ three) & present(channels));
-    store_half(target + 4, two & present(channels));
+[[gnu::always_inline]] inline void to_planes(const TailBlock& at) {
+  each_word(at, [&](int pixel, int lane, std::uint32_t mask) __attribute__((always_inline)) {
+    std::uint32_t low = 0, high = 0;
+    unroll<2>([&](auto i) __attribute__((always_inline)) {
+      const int from = lane + i * lane_count;
+      const Lanes sum = accumulators<settling>(at, pixel, from);
+      const std::int32_t* const thresholds = at.thresholds + from * (at.levels - 1);
+      const std::uint32_t one = reached(sum, read<Lanes>(thresholds)),
+                          two = reached(sum, read<Lanes>(thresholds + lane_count));
+      const std::uint32_t three =
+          at.levels == 4 ? reached(sum, read<Lanes>(thresholds + 2 * lane_count)) : 0;
+      low |= (one ^ two ^ three) << i * lane_count;
+      high |= two << i * lane_count;
+    });
+    std::byte* const target = at.targets[pixel] + lane / 4;
+    anybit::lowbit::store_word(target, low & mask);
+    anybit::lowbit::store_word(target + 4, high & mask);
   });
-  if (ends_in_half_word(at))
-    for (int pixel = 0; pixel < at.count; ++pixel) {
-      std::byte* const word = at.targets[pixel] + at.channels / 32 * 8;
-      store_half(word + 2, 0);
-      store_half(word + 6, 0);
-    }
 }
 
 template <Settling settling>
@@ -216,7 +203,7 @@ void table(const TailBlock& at) {
 }
 
 void arithmetic(const TailBlock& at) {
-  each_panel(at, [&](int pixel, int lane, int channels) __attribute__((always_inline)) {
+  const auto panel = [&](int pixel, int lane, int channels) __attribute__((always_inline)) {
     Reals y = __builtin_convertvector(accumulators(at, pixel, lane), Reals);
     y = y * read<Reals>(at.gains + lane);
     for (int i = 0; i < at.step_count; ++i)
@@ -225,7 +212,12 @@ void arithmetic(const TailBlock& at) {
     float* const target = at.floats[pixel] + lane * at.float_channel;
     if (at.float_channel == 1) return write_some(target, y, channels);
     for (int i = 0; i < channels; ++i) target[i * at.float_channel] = y[i];
-  });
+  };
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    int lane = 0;
+    for (; lane + lane_count <= at.channels; lane += lane_count) panel(pixel, lane, lane_count);
+    if (lane < at.channels) panel(pixel, lane, at.channels - lane);
+  }
 }
 
 }  // namespace
