@@ -29,6 +29,10 @@ constexpr int tile_rows = 16, tile_width = 64;
 constexpr std::ptrdiff_t tile_size = tile_rows * tile_width;
 // Fewer pixels leave most of a tile empty, and weights pass too quickly.
 constexpr int fewest_pixels = 6;
+// Weights that no near cache holds are asked for so many tiles before they are read: those of so
+// many bytes per panel.
+constexpr int tiles_ahead = 8;
+constexpr std::ptrdiff_t far_panel = 32 * 1024;
 constexpr int most_tiles = anybit::lowbit::most_block_pixels / tile_rows;
 
 // Memory of a thread, which grows and is kept.
@@ -118,7 +122,7 @@ void end() {
 // Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights. Their numbers must be literals.
 template <int halves, int panels>
 void multiply(const Walk& walk, const Rows* rows, const std::byte* b, std::ptrdiff_t panel,
-              std::int32_t* out) {
+              std::int32_t* out, bool ahead) {
   const SumBlock& at = walk.at;
   settle_memory();
   _tile_zero(0);
@@ -133,6 +137,12 @@ void multiply(const Walk& walk, const Rows* rows, const std::byte* b, std::ptrdi
     const std::byte* p0 = a0 + (rows[0].packed ? packed : at.segments[segment]);
     const std::byte* p1 = a1 + (rows[halves - 1].packed ? packed : at.segments[segment]);
     for (std::ptrdiff_t k = 0; k < walk.segment_bytes; k += tile_width, b += tile_size) {
+      if (ahead)
+        for (int line = 0; line < tile_rows; ++line) {
+          _mm_prefetch(b + tiles_ahead * tile_size + line * tile_width, _MM_HINT_T0);
+          if constexpr (panels > 1)
+            _mm_prefetch(b + panel + tiles_ahead * tile_size + line * tile_width, _MM_HINT_T0);
+        }
       _tile_loadd(6, b, tile_width);
       _tile_loadd(4, p0 + k, stride0);
       _tile_dpbusd(0, 4, 6);
@@ -205,13 +215,14 @@ void sums(const SumBlock& at) {
     const std::byte* const b = weights + p * panel;
     std::int32_t* const out = at.sums + p * panel_channels;
     for (int i = 0; i < tiles; i += 2) {
+      const bool ahead = bits == 8 && i == 0 && panel >= far_panel;
       const bool two = i + 1 < tiles;
       if (p + 1 < at.panels)
-        two ? multiply<2, 2>(walk, rows + i, b, panel, out)
-            : multiply<1, 2>(walk, rows + i, b, panel, out);
+        two ? multiply<2, 2>(walk, rows + i, b, panel, out, ahead)
+            : multiply<1, 2>(walk, rows + i, b, panel, out, ahead);
       else
-        two ? multiply<2, 1>(walk, rows + i, b, panel, out)
-            : multiply<1, 1>(walk, rows + i, b, panel, out);
+        two ? multiply<2, 1>(walk, rows + i, b, panel, out, ahead)
+            : multiply<1, 1>(walk, rows + i, b, panel, out, ahead);
     }
   }
 }
