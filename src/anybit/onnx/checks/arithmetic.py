@@ -6,11 +6,12 @@ sums are exact as long as the sums stay within 2^24 units, whatever the order, t
 runtime.
 """
 
+import math
 from collections.abc import Iterator
 
-import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.analysis.products import bits_of
 from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.checks.finding import Finding, warning
 from anybit.onnx.checks.subject import Subject
@@ -56,13 +57,10 @@ def _sum_findings(node: ir.Node, found: Sum) -> Iterator[Finding]:
         )
         yield warning(node, "float-sums", problem, remedy)
         return
+    longest = math.ceil(found.longest)
     problem = (
         f"sums reach {found.longest:.4g} steps of the products, more than the 2^24 up to which "
-        f"float32 is exact; an accumulator needs {_bits(found.longest)} bits"
+        f"float32 is exact; an accumulator needs {bits_of(-longest, longest)} bits"
     )
     remedy = "use fewer bits or smaller weights, or integer accumulators that wide"
     yield warning(node, "accumulator-width", problem, remedy)
-
-
-def _bits(longest: float) -> int:
-    return int(np.ceil(np.log2(longest + 1))) + 1
