@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
+from programs import INSTRUCTION_SETS
 
 from anybit._native import _core
 
 
-@pytest.fixture(params=("baseline", "avx2", "avx512"))
+@pytest.fixture(params=INSTRUCTION_SETS)
 def level(request):
     before = _core.isa()
     try:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from programs import INSTRUCTION_SETS
 
 from anybit._native import _core
 from anybit.lowbit import program as p
 from anybit.lowbit import reference
 from anybit.lowbit.network import Network
 
-LEVELS = ("baseline", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512vpopcnt", "amx")
 WINDOWS = {
     # kernel, stride, dilation, pads (top, left, bottom, right)
     "plain": (1, 1, 1, 1, 1, 1, 0, 0, 0, 0),
@@ -30,7 +30,7 @@ Random = np.random.Generator
 def levels() -> Iterator[list[str]]:
     """Those that this processor runs, to be set by the test."""
     before, found = _core.isa(), []
-    for level in LEVELS:
+    for level in INSTRUCTION_SETS:
         try:
             _core.set_isa(level)
         except ValueError:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import fuzz_programs
 import numpy as np
+import program_bombs
 import pytest
 
 from anybit.lowbit import program as p
@@ -245,3 +246,18 @@ def test_damaged_programs_are_refused_or_run(case):
     encoded = encode(program)
     for _ in range(30):
         fuzz_programs.run_if_small(fuzz_programs.damaged(encoded, rng), inputs)
+
+
+@pytest.mark.parametrize(
+    ("make", "size", "message"),
+    [
+        (program_bombs.shared_weights, 130, "its instructions refer to more than 4 times"),
+        (program_bombs.wide_kernel, 1500, "bytes of memory to load"),
+        (program_bombs.long_products, 20, "bytes of memory to load"),
+        (program_bombs.long_chain, 40_000, "the number of instructions must be from 0 to 32768"),
+        (program_bombs.many_gathers, 2000, "tensor 1 is read before it is written"),
+    ],
+)
+def test_small_programs_do_not_become_much(make, size, message):
+    with pytest.raises(ValueError, match=message):
+        Network(make(size))

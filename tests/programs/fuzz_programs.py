@@ -2,20 +2,24 @@
 """Damaged programs of integer regions: a program is refused with a message, or it runs.
 
     python tests/programs/fuzz_programs.py [--cases FIRST LAST] [--damages NUMBER]
+    python tests/programs/fuzz_programs.py --bombs [NAME ...]
 
 Each case is a random program. It must give what the reference gives; then its words and stores are
 damaged again and again, and what is not refused is run. Crashes end the process: run it under a
-sanitizer. The exit code says whether something was wrong.
+sanitizer. Bombs, small programs that ask for much, have processes of their own, with little
+time and memory. The exit code says whether something was wrong.
 """
 
 import support_path  # noqa: F401
 
 # isort: split
 import argparse
+import subprocess
 import sys
 
 import numpy as np
 import programs as made
+from program_bombs import BOMBS
 
 from anybit.lowbit import reference
 from anybit.lowbit.encoding import Encoded, encode
@@ -25,6 +29,8 @@ EXTREMES = (0, 1, 2, 3, -1, -2, 255, 256, 1 << 20, 1 << 28, 1 << 31, 1 << 32, 1 
 # What would take long to run is not run: it is no fault.
 MOST_WORK = 1 << 22
 MOST_MEMORY = 1 << 26
+BOMB_SECONDS = 40  # of processor time
+BOMB_MEMORY = 1500 * 2**20
 
 
 def damaged(encoded: Encoded, rng: np.random.Generator) -> Encoded:
@@ -73,13 +79,55 @@ def run_if_small(encoded: Encoded, inputs: list[np.ndarray]) -> str:
     return "run"
 
 
+def load(bomb: str) -> None:
+    """Load a bomb and say what is wrong with that."""
+    import resource
+
+    from fuzz_bombs import most_resident
+
+    make, size, loads = BOMBS[bomb]
+    encoded = encode(make(size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (BOMB_SECONDS, BOMB_SECONDS))
+    try:
+        Network(encoded)
+        loaded = True
+    except ValueError:
+        loaded = False
+    if loaded != loads:
+        raise AssertionError("loaded" if loaded else "refused")
+    if most_resident() > BOMB_MEMORY:
+        raise AssertionError(f"took {most_resident() / 2**20:.0f} MiB")
+
+
+def load_each(bombs: list[str]) -> int:
+    """The number of those that are not as they must be."""
+    faults = 0
+    for bomb in bombs:
+        command = [sys.executable, __file__, "--load", bomb]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            said = (done.stderr.splitlines() or ["nothing"])[-1]
+            print(f"{bomb}: ended with {done.returncode}: {said}")
+            faults += 1
+    print(f"{len(bombs)} bombs, {faults} faults")
+    return faults
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--cases", nargs=2, type=int, default=(0, 200), metavar=("FIRST", "LAST"))
     parser.add_argument("--damages", type=int, default=50, help="per program")
+    parser.add_argument("--bombs", nargs="*", metavar="NAME", help="these, or all")
+    parser.add_argument("--load", choices=BOMBS, help="one bomb, in this process")
     given = parser.parse_args()
+    if given.load:
+        load(given.load)
+        return 0
+    if given.bombs is not None:
+        return int(load_each(given.bombs or list(BOMBS)) > 0)
     counts = {"refused": 0, "run": 0, "large": 0}
     wrong = 0
     for case in range(*given.cases):

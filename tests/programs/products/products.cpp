@@ -2,6 +2,7 @@
 // Products of every kind at every level that this processor runs, against a loop over integers:
 //   products test [SEED [COUNT]]      random layers, odd sizes, all tails
 //   products time LEVEL [FILTER]      some layers of known networks
+#include "../levels.hpp"
 #include "timing.hpp"
 
 namespace {
@@ -65,9 +66,6 @@ bool same_floats(const Layer& at, const PackedProduct& packed, const Memory& sou
   }
   return true;
 }
-
-constexpr std::string_view all_levels[] = {"baseline",   "avx2",          "avxvnni", "avx512",
-                                           "avx512vnni", "avx512vpopcnt", "amx"};
 
 bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
            const std::vector<std::int64_t>& sums, Level level) {

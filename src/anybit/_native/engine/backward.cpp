@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ieee_arithmetic.hpp"
+#include "_native/isa/ieee_arithmetic.hpp"
 
 namespace anybit {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "ieee_arithmetic.hpp"
+#include "_native/isa/ieee_arithmetic.hpp"
 
 namespace anybit {
 

@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "tiles.hpp"
+
 namespace anybit {
 
 namespace {
@@ -46,18 +48,12 @@ bool has_avx512vpopcnt() {
          __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vbmi");
 }
 
-// Tiles and their products of bytes, which Linux gives to a process that asks for them.
+// Tiles and their products of bytes.
 bool has_amx() {
-#if defined(__linux__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned tiles = 1u << 24, products = 1u << 25;
-  constexpr long ask = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
   return has_avx512vpopcnt() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
-         (edx & tiles) != 0 && (edx & products) != 0 &&
-         syscall(SYS_arch_prctl, ask, tile_data) == 0;
-#else
-  return false;
-#endif
+         (edx & tiles) != 0 && (edx & products) != 0;
 }
 
 constexpr Row levels[] = {
@@ -79,7 +75,7 @@ Level find(std::string_view wanted) {
   std::string names;
   for (const Row& row : levels) {
     if (row.name == wanted) {
-      if (row.runs_here()) return row.level;
+      if (row.runs_here() && (row.level != Level::amx || gets_tiles())) return row.level;
       throw Error(Error::Kind::value,
                   "this processor cannot run the instruction set " + quoted(wanted));
     }
@@ -128,6 +124,15 @@ Choice choice() {
 }
 
 }  // namespace
+
+bool gets_tiles() {
+#if defined(ANYBIT_X86_KERNELS) && defined(__linux__)
+  constexpr long ask = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, ask, tile_data) == 0;
+#else
+  return false;
+#endif
+}
 
 std::string_view name_of(Level level) {
   for (const Row& row : levels)

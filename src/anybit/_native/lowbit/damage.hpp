@@ -40,6 +40,13 @@ inline void need_size(std::size_t size, std::int64_t together, std::int64_t chan
            " elements, got " + text(given));
 }
 
+// Throws if what is to be made of a part of the program is out of all proportion to it.
+inline void need_room(std::int64_t bytes, std::int64_t most) {
+  if (bytes > most)
+    refuse("it takes more than " + text(most) + " bytes of memory to load, at least " +
+           text(bytes) + " for one instruction");
+}
+
 template <class Array>
 void need_within(const Array& array, std::int64_t lowest, std::int64_t highest, const char* name) {
   for (const auto each : array) need(each, lowest, highest, name);

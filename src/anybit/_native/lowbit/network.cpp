@@ -9,7 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "_native/isa/ieee_arithmetic.hpp"
+#include "_native/isa/tiles.hpp"
 #include "cut.hpp"
+#include "damage.hpp"
 #include "ops/types.hpp"
 #include "tensor_stage.hpp"
 
@@ -17,11 +20,21 @@ namespace anybit::lowbit {
 
 namespace {
 
-// What is done sooner by one thread than by two.
-constexpr std::int64_t serial_nanoseconds = 30'000;
 // Rows that a thread takes through the network together are worth so much: weights are read once
 // for all of them.
 constexpr std::int64_t rows_nanoseconds = 20'000;
+// More is not told apart.
+constexpr std::int64_t most_nanoseconds = 1'000'000'000;
+
+// Weights in 1 bit may become bytes, and lines of a matrix are filled up: what is made of a program
+// takes no more than this and so many times its own bytes.
+constexpr std::int64_t loaded_bytes = std::int64_t{1} << 28, loaded_times = 32;
+
+std::int64_t bytes_of(const Encoded& encoded) {
+  return static_cast<std::int64_t>(encoded.words.size_bytes() + encoded.bytes.size_bytes() +
+                                   encoded.integers.size_bytes() + encoded.floats.size_bytes());
+}
+
 Network::Sizes sizes_of(const Port& port) { return {port.sizes.begin(), port.sizes.end()}; }
 
 std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number); }
@@ -29,14 +42,19 @@ std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number)
 // The stage of an instruction, whatever that is.
 class StageMaker {
  public:
-  StageMaker(const Program& program, const Plan& plan, Level level)
-      : program_(program), plan_(plan), loops_(kernels_of<ElementLoops>(level)), level_(level) {}
+  StageMaker(const Program& program, const Plan& plan, Level level, const std::int64_t& most_bytes)
+      : program_(program),
+        plan_(plan),
+        loops_(kernels_of<ElementLoops>(level)),
+        level_(level),
+        most_bytes_(most_bytes) {}
 
   std::unique_ptr<Stage> operator()(const Quantize& at) const {
     return make_stage(at, input(at.source), tensor(at.target), at_place(at.target), loops_);
   }
   std::unique_ptr<Stage> operator()(const Product& at) const {
-    const ProductTask task = task_of(program_, at);
+    ProductTask task = task_of(program_, at);
+    task.most_bytes = most_bytes_;
     if (std::holds_alternative<Arithmetic>(at.tail))
       return make_stage(task, at_place(at.source), output(at.target), level_);
     return make_stage(task, at_place(at.source), at_place(at.target), level_);
@@ -71,6 +89,7 @@ class StageMaker {
   const Plan& plan_;
   const ElementLoops& loops_;
   const Level level_;
+  const std::int64_t& most_bytes_;  // that the next stage may take
 };
 
 void free_aligned(std::byte* memory) { ::operator delete[](memory, std::align_val_t{alignment}); }
@@ -149,16 +168,22 @@ struct Network::Call {
 };
 
 Network::Network(const Encoded& encoded) {
+  const IeeeArithmetic ieee;
   const Program program = read_program(encoded);
   verify(program);
-  const Level level = selected_level();
+  const Level wanted = selected_level();
+  const Level level = wanted == Level::amx && !gets_tiles() ? Level::avx512vpopcnt : wanted;
   for (const Port& port : program.inputs) inputs_.push_back(sizes_of(port));
   for (const Port& port : program.outputs) outputs_.push_back(sizes_of(port));
   plan_ = std::make_unique<Plan>(program, level);
-  const StageMaker make(program, *plan_, level);
+  std::int64_t bytes_left = loaded_bytes + loaded_times * bytes_of(encoded);
+  const StageMaker make(program, *plan_, level, bytes_left);
   for (const Instruction& instruction : program.instructions) {
     stages_.push_back(std::visit(make, instruction));
-    nanoseconds_per_row_ += stages_.back()->nanoseconds();
+    need_room(stages_.back()->bytes(), bytes_left);
+    bytes_left -= stages_.back()->bytes();
+    nanoseconds_per_row_ =
+        std::min(most_nanoseconds, nanoseconds_per_row_ + stages_.back()->nanoseconds());
   }
 }
 
@@ -175,8 +200,9 @@ bool Network::turned() const {
 
 void Network::run(const float* const* inputs, float* const* outputs, std::int64_t rows,
                   const Workers& workers) const {
+  const IeeeArithmetic ieee;
   const Call call{inputs, outputs, rows, turned()};
-  const int threads = nanoseconds(rows) < serial_nanoseconds
+  const int threads = nanoseconds(rows) < workers.serial_nanoseconds()
                           ? 1
                           : std::min(workers.threads(), Workers::most_pieces);
   if (threads == 1) run_rows(call, Scratch(*this), 0, rows);
@@ -205,6 +231,7 @@ void Network::run_in_rows(const Call& call, const Workers& workers, int threads)
   const int pieces[] = {static_cast<int>(most)};
   Scratches scratches(*this, std::min(threads, pieces[0]));
   workers.run_stages(pieces, nanoseconds(call.rows), [&](int, int piece) noexcept {
+    const IeeeArithmetic ieee;
     scratches.with_one([&](const Scratch& scratch) {
       run_rows(call, scratch, call.rows * piece / most, call.rows * (piece + 1) / most);
     });
@@ -225,6 +252,7 @@ void Network::run_in_stages(const Call& call, const Workers& workers, int thread
       pieces[i] = cuts[i].pieces();
     }
     workers.run_stages(pieces, nanoseconds(rows), [&](int stage, int piece) noexcept {
+      const IeeeArithmetic ieee;
       cuts[static_cast<std::size_t>(stage)].run(memory, piece);
     });
   }
@@ -233,6 +261,7 @@ void Network::run_in_stages(const Call& call, const Workers& workers, int thread
 void Network::run_timed(const float* const* inputs, float* const* outputs, std::int64_t rows,
                         double* seconds) const {
   using Clock = std::chrono::steady_clock;
+  const IeeeArithmetic ieee;
   const Call call{inputs, outputs, rows, turned()};
   const Scratch scratch(*this);
   for (std::int64_t row = 0; row < rows; row += plan_->rows) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The largest index of each window.
 #include "runs.hpp"
+#include "taps.hpp"
 #include "tensor_stage.hpp"
 
 namespace anybit::lowbit {
@@ -8,16 +9,15 @@ namespace anybit::lowbit {
 namespace {
 
 // The elements of a window that lie inside the tensor, along one axis.
-struct Taps {
-  std::int64_t first = 0, last = 0, step = 1;
+struct Elements {
+  std::int64_t first, count, step;
 
-  Taps(std::int64_t start, std::int64_t kernel, std::int64_t dilation, std::int64_t size)
+  Elements(std::int64_t start, std::int64_t kernel, std::int64_t dilation, std::int64_t size)
       : step(dilation) {
-    const std::int64_t skipped = start < 0 ? (-start + dilation - 1) / dilation : 0;
-    first = start + skipped * dilation;
-    last = std::min(size, start + (kernel - 1) * dilation + 1);
+    const Taps taps(start, kernel, dilation, size);
+    first = start + taps.first * dilation;
+    count = taps.count();
   }
-  std::int64_t count() const { return (last - first + step - 1) / step; }
 };
 
 class MaxPoolStage final : public TensorStage {
@@ -36,19 +36,19 @@ class MaxPoolStage final : public TensorStage {
     const std::byte* const from = source->row(memory, row);
     std::byte* const to = target->row(memory, row);
     const Storage& storage = source->storage;
-    const Taps rows(y * window_.stride_height - window_.pad_top, window_.kernel_height,
-                    window_.dilation_height, storage.height);
+    const Elements rows(y * window_.stride_height - window_.pad_top, window_.kernel_height,
+                        window_.dilation_height, storage.height);
     const std::int64_t width = target->storage.width;
     for (std::int64_t x = 0, next = 0; x < width; x = next) {
       next = x + 1;
-      const Taps columns = taps_at(x);
+      const Elements columns = elements_at(x);
       // Windows side by side with as many elements.
-      while (next < width && taps_at(next).count() == columns.count() &&
-             taps_at(next).first - columns.first == (next - x) * window_.stride_width)
+      while (next < width && elements_at(next).count == columns.count &&
+             elements_at(next).first - columns.first == (next - x) * window_.stride_width)
         ++next;
       std::byte* const pixels = to + target->storage.offset(y, x);
       if (largest_ != nullptr)
-        largest_({from + storage.offset(rows.first, columns.first), rows.count(), columns.count(),
+        largest_({from + storage.offset(rows.first, columns.first), rows.count, columns.count,
                   rows.step * storage.line, columns.step * storage.pixel, next - x,
                   window_.stride_width * storage.pixel, storage.pixel},
                  pixels);
@@ -57,18 +57,20 @@ class MaxPoolStage final : public TensorStage {
   }
 
  private:
-  Taps taps_at(std::int64_t x) const {
+  Elements elements_at(std::int64_t x) const {
     return {x * window_.stride_width - window_.pad_left, window_.kernel_width,
             window_.dilation_width, source->storage.width};
   }
 
-  void pool_unlike(const std::byte* from, const Taps& rows, const Taps& columns,
+  void pool_unlike(const std::byte* from, const Elements& rows, const Elements& columns,
                    std::byte* to) const {
     for (std::int64_t c = 0; c < channels; c += run_length) {
       const std::int64_t here = std::min(run_length, channels - c);
       Room largest = {}, room;
-      for (std::int64_t y = rows.first; y < rows.last; y += rows.step) {
-        for (std::int64_t x = columns.first; x < columns.last; x += columns.step) {
+      for (std::int64_t row = 0; row < rows.count; ++row) {
+        for (std::int64_t column = 0; column < columns.count; ++column) {
+          const std::int64_t y = rows.first + row * rows.step;
+          const std::int64_t x = columns.first + column * columns.step;
           const std::uint8_t* const indices =
               indices_at(source->storage, from, y, {x, c, here}, room);
           for (std::int64_t i = 0; i < here; ++i) largest[i] = std::max(largest[i], indices[i]);

@@ -5,7 +5,9 @@
 #include <map>
 
 #include "choice.hpp"
+#include "damage.hpp"
 #include "product_state.hpp"
+#include "taps.hpp"
 
 namespace anybit::lowbit {
 
@@ -15,29 +17,72 @@ using State = PackedProduct::State;
 
 bool reads_planes(const State& at) { return at.from.coding == Coding::planes; }
 
-// Which taps of a kernel lie inside the tensor, [first, last), for the windows of one axis: windows
-// with the same taps have the same class.
+// Which taps of a kernel lie inside the tensor, for the windows of one axis: windows with the same
+// taps have the same class.
 struct AxisClasses {
   std::vector<std::int32_t> of;  // each window
-  std::vector<std::pair<std::int64_t, std::int64_t>> taps;
+  std::vector<Taps> taps;
 
   AxisClasses(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
               std::int64_t dilation, std::int64_t pad) {
     std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> known;
     for (std::int64_t window = 0; window < windows; ++window) {
-      const std::int64_t start = window * stride - pad;
-      const std::int64_t before = start < 0 ? (-start + dilation - 1) / dilation : 0;
-      const std::int64_t until = size > start ? (size - start + dilation - 1) / dilation : 0;
-      const std::int64_t last = std::min(kernel, until), first = std::min(before, last);
+      const Taps inside(window * stride - pad, kernel, dilation, size);
+      // Most windows are as the one before.
+      if (!of.empty() && taps[static_cast<std::size_t>(of.back())] == inside) {
+        of.push_back(of.back());
+        continue;
+      }
       const auto [entry, is_new] =
-          known.try_emplace({first, last}, static_cast<std::int32_t>(known.size()));
-      if (is_new) taps.emplace_back(first, last);
+          known.try_emplace({inside.first, inside.last}, static_cast<std::int32_t>(known.size()));
+      if (is_new) taps.push_back(inside);
       of.push_back(entry->second);
     }
   }
   // All windows in one class, whose taps all count.
   AxisClasses(std::int64_t windows, std::int64_t kernel)
       : of(static_cast<std::size_t>(windows)), taps{{0, kernel}} {}
+};
+
+// Sums of the weights of a channel over rectangles of taps.
+class TapSums {
+ public:
+  explicit TapSums(const Window& window)
+      : height_(window.kernel_height),
+        width_(window.kernel_width),
+        sums_(static_cast<std::size_t>((height_ + 1) * (width_ + 1))) {}
+
+  void read(const Weights& weights, std::int64_t channel) {
+    positive_ = 0;
+    const std::int8_t* weight = weights.of(channel);
+    for (std::int64_t y = 0; y < height_; ++y) {
+      std::int64_t line = 0;
+      for (std::int64_t x = 0; x < width_; ++x) {
+        for (std::int64_t i = 0; i < weights.inner; ++i, ++weight) {
+          line += *weight;
+          positive_ += *weight > 0 ? 1 : 0;
+        }
+        before(y + 1, x + 1) = before(y, x + 1) + line;
+      }
+    }
+  }
+
+  std::int64_t positive() const { return positive_; }  // how many weights are
+  std::int64_t all() { return before(height_, width_); }
+  std::int64_t of(const Taps& rows, const Taps& columns) {
+    return before(rows.last, columns.last) - before(rows.first, columns.last) -
+           before(rows.last, columns.first) + before(rows.first, columns.first);
+  }
+
+ private:
+  // Of the taps above and left of a corner.
+  std::int64_t& before(std::int64_t y, std::int64_t x) {
+    return sums_[static_cast<std::size_t>(y * (width_ + 1) + x)];
+  }
+
+  const std::int64_t height_, width_;
+  std::vector<std::int64_t> sums_;
+  std::int64_t positive_ = 0;
 };
 
 // How the accumulator follows from the sum of a scheme, for a channel whose weights have the unit
@@ -82,60 +127,50 @@ std::int32_t wrapped(std::int64_t value) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(static_cast<std::uint64_t>(value)));
 }
 
-std::int64_t weight_sum(const Weights& weights, std::int64_t channel, std::int64_t tap) {
-  std::int64_t sum = 0;
-  for (std::int64_t i = 0; i < weights.inner; ++i) sum += weights.of(channel, tap)[i];
-  return sum;
+// Where nothing is added at the border, or nothing lies there, all windows are alike.
+std::pair<AxisClasses, AxisClasses> classes_of(const State& at) {
+  const Window& w = at.window;
+  if (at.source.lowest == 0 || Border::of(w).empty())
+    return {{at.target.height, w.kernel_height}, {at.target.width, w.kernel_width}};
+  return {{at.source.height, at.target.height, w.kernel_height, w.stride_height, w.dilation_height,
+           w.pad_top},
+          {at.source.width, at.target.width, w.kernel_width, w.stride_width, w.dilation_width,
+           w.pad_left}};
 }
 
-void fold(State& at, const Weights& weights, const WeightForm& form, const Tail& tail) {
-  const Window& w = at.window;
-  const bool one_class =
-      at.source.lowest == 0 || (w.pad_top | w.pad_left | w.pad_bottom | w.pad_right) == 0;
-  const AxisClasses lines = one_class
-                                ? AxisClasses(at.target.height, w.kernel_height)
-                                : AxisClasses(at.source.height, at.target.height, w.kernel_height,
-                                              w.stride_height, w.dilation_height, w.pad_top);
-  const AxisClasses columns = one_class
-                                  ? AxisClasses(at.target.width, w.kernel_width)
-                                  : AxisClasses(at.source.width, at.target.width, w.kernel_width,
-                                                w.stride_width, w.dilation_width, w.pad_left);
-  at.line_class = lines.of;
-  at.column_class = columns.of;
-  at.column_classes = static_cast<std::int32_t>(columns.taps.size());
+void fold(State& at, const Weights& weights, const WeightForm& form, const Tail& tail,
+          std::int64_t most_bytes) {
+  auto [lines, columns] = classes_of(at);
   at.padded = (weights.channels + chunk_channels - 1) / chunk_channels * chunk_channels;
+  const auto constants =
+      at.padded * static_cast<std::int64_t>(lines.taps.size() * columns.taps.size());
+  need_room(constants * 4, most_bytes);
+  at.constants = Aligned<std::int32_t>(constants);
   at.scales = Aligned<std::int32_t>(at.padded);
-  at.constants = Aligned<std::int32_t>(
-      at.padded * static_cast<std::int64_t>(lines.taps.size() * columns.taps.size()));
   const auto* const thresholds = std::get_if<Thresholds>(&tail);
   const bool two_bits = at.scheme == Scheme::and21 || at.scheme == Scheme::and22;
-  std::vector<std::int64_t> sums(static_cast<std::size_t>(weights.taps));
+  TapSums sums(at.window);
   for (std::int64_t channel = 0; channel < weights.channels; ++channel) {
-    std::int64_t total = 0, positive = 0;
-    for (std::int64_t tap = 0; tap < weights.taps; ++tap) {
-      total += sums[static_cast<std::size_t>(tap)] = weight_sum(weights, channel, tap);
-      for (std::int64_t i = 0; i < weights.inner; ++i)
-        positive += weights.of(channel, tap)[i] > 0 ? 1 : 0;
-    }
+    sums.read(weights, channel);
     const std::int64_t unit =
         two_bits ? -form.set.front() / 2 : form.units[static_cast<std::size_t>(channel)];
-    const Folding folding = folding_of(at, unit, positive);
+    const Folding folding = folding_of(at, unit, sums.positive());
     // Thresholds compare the accumulator times the direction.
     const std::int64_t sign =
         thresholds == nullptr ? 1 : thresholds->directions[static_cast<std::size_t>(channel)];
     at.scales[channel] = wrapped(sign * folding.scale);
     std::int64_t place = channel;
-    for (const auto& [first_line, last_line] : lines.taps)
-      for (const auto& [first_column, last_column] : columns.taps) {
-        std::int64_t inside = 0;
-        for (std::int64_t y = first_line; y < last_line; ++y)
-          for (std::int64_t x = first_column; x < last_column; ++x)
-            inside += sums[static_cast<std::size_t>(y * w.kernel_width + x)];
+    for (const Taps& rows : lines.taps)
+      for (const Taps& each : columns.taps) {
+        const std::int64_t inside = sums.of(rows, each);
         at.constants[place] = wrapped(sign * (folding.everywhere + folding.inside * inside +
-                                              folding.outside * (total - inside)));
+                                              folding.outside * (sums.all() - inside)));
         place += at.padded;
       }
   }
+  at.column_classes = static_cast<std::int32_t>(columns.taps.size());
+  at.line_class = std::move(lines.of);
+  at.column_class = std::move(columns.of);
 }
 
 // Panels never cross a chunk or a group.
@@ -211,12 +246,12 @@ std::unique_ptr<State> made(const ProductTask& task, const Storage& source, cons
   at->gap = gap_of(*at);
   const std::vector<PanelChannels> panels = lay_panels(*at, product.groups);
   at->weights = packed(at->scheme, weights, form, lay_segments(*at, product.groups), panels,
-                       at->kernels->dot_bytes);
+                       at->kernels->dot_bytes, task.most_bytes);
   at->block_pixels = block_pixels_of(*at);
   if (at->scheme == Scheme::depthwise)
     at->narrow_steps = static_cast<int>(
         32767 / std::max<std::int64_t>(1, (task.source.levels - 1) * form.largest));
-  fold(*at, weights, form, product.tail);
+  fold(*at, weights, form, product.tail, task.most_bytes);
   at->tail = tail_state(product.tail, task.target.channels, task.target.levels);
   settle(*at, form.largest);
   at->multiplications =
@@ -253,7 +288,8 @@ std::int64_t PackedProduct::bytes() const {
   const State& at = *state_;
   return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
                                    at.scales.bytes() + at.tail.thresholds.bytes() +
-                                   at.tail.entries.size());
+                                   at.tail.entries.size() +
+                                   (at.line_class.size() + at.column_class.size()) * 4);
 }
 
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }

@@ -2,6 +2,7 @@
 // A product of the program, ready to run: its weights packed for one kernel, its constants folded.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string_view>
 
@@ -23,6 +24,7 @@ struct ProductTask {
   const Product* product = nullptr;
   Tensor source;
   Tensor target;  // of a port: its height, width and channels
+  std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();  // that it may become
 };
 
 // What part of the target to fill. Channels begin and end at multiples of `channel_grain`, or with

@@ -59,7 +59,21 @@ class Reader {
     if (first < 0 || length < 0 || first > size || length > size - first)
       refuse("an array of " + std::to_string(length) + " elements from " + std::to_string(first) +
              " on, of " + std::to_string(size));
+    refers_to(length * static_cast<std::int64_t>(sizeof(Element)));
     array = store.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(length));
+  }
+
+  // Arrays that are alike lie in a store once; what they become takes memory each time.
+  void refers_to(std::int64_t bytes) {
+    constexpr std::int64_t usual = std::int64_t{1} << 27, times = 4;
+    referred_ += bytes;
+    if (referred_ > usual + times * stored())
+      refuse("its instructions refer to more than " + std::to_string(times) + " times the " +
+             std::to_string(stored()) + " bytes that it has");
+  }
+  std::int64_t stored() const {
+    return static_cast<std::int64_t>(encoded_.bytes.size() + encoded_.integers.size() * 4 +
+                                     encoded_.floats.size() * 4);
   }
 
   template <class Record>
@@ -85,6 +99,7 @@ class Reader {
 
   const Encoded& encoded_;
   std::size_t place_ = 0;
+  std::int64_t referred_ = 0;
 };
 
 }  // namespace

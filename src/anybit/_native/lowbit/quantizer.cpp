@@ -40,7 +40,7 @@ int largest_error(const Levels& levels) {
   };
   look(-infinity);
   look(infinity);
-  for (int k = 1; k < levels.levels; ++k) {
+  for (int k = 1; k < levels.levels && largest < 2; ++k) {  // more is of no use
     look(levels.thresholds[k]);
     look(std::nextafter(levels.thresholds[k], -infinity));
   }
@@ -53,21 +53,22 @@ Quantizer::Quantizer(const Quantize& at, const Tensor& target) {
   const auto channels = static_cast<std::size_t>(target.channels);
   const int levels = static_cast<int>(target.levels);
   const auto each = static_cast<std::size_t>(levels - 1);
-  const bool many = at.thresholds.size() > each || at.directions.size() > 1;
+  const bool own_thresholds = at.thresholds.size() > each;
+  const std::size_t sets = own_thresholds ? channels : 1;
   const std::size_t room = std::bit_ceil(static_cast<std::size_t>(levels)) + 1;
-  levels_.resize(many ? channels : 1);
-  thresholds_.assign(levels_.size() * room, std::numeric_limits<float>::quiet_NaN());
-  for (std::size_t i = 0; i < levels_.size(); ++i) {
+  thresholds_.assign(sets * room, std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t i = 0; i < sets; ++i) {
     float* const own = thresholds_.data() + i * room;
     own[0] = -infinity;
-    const std::size_t from = at.thresholds.size() > each ? i * each : 0;
-    std::copy_n(at.thresholds.begin() + static_cast<std::ptrdiff_t>(from), each, own + 1);
-    Levels& made = levels_[i];
+    std::copy_n(at.thresholds.begin() + static_cast<std::ptrdiff_t>(i * each), each, own + 1);
+    Levels& made = levels_.emplace_back();
     made.levels = levels;
-    made.falls = at.directions[at.directions.size() > 1 ? i : 0] < 0;
     made.thresholds = own;
     choose_way(made, static_cast<float>(target.lowest));
   }
+  if (at.directions.size() > 1) levels_.resize(channels, levels_[0]);
+  for (std::size_t i = 0; i < levels_.size(); ++i)
+    levels_[i].falls = at.directions[at.directions.size() > 1 ? i : 0] < 0;
 }
 
 void Quantizer::choose_way(Levels& levels, float lowest_code) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <optional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "damage.hpp"
 #include "program.hpp"
+#include "taps.hpp"
 #include "verify_product.hpp"
 
 namespace anybit::lowbit {
@@ -73,6 +75,8 @@ class Verification {
     need(static_cast<std::int64_t>(program_.inputs.size()), 1, most_ports, "the number of inputs");
     need(static_cast<std::int64_t>(program_.outputs.size()), 1, most_ports,
          "the number of outputs");
+    need(static_cast<std::int64_t>(program_.instructions.size()), 0, most_instructions,
+         "the number of instructions");
     for (const Port& port : program_.inputs) verify_port(port);
     for (const Port& port : program_.outputs) verify_port(port);
     for (const Tensor& tensor : program_.tensors) verify_tensor(tensor);
@@ -84,6 +88,14 @@ class Verification {
 
  private:
   static constexpr std::int64_t most_ports = 4096;
+  // Where each tensor lies is found by looking at all others.
+  static constexpr std::int64_t most_instructions = 1 << 15;
+
+  // The channels of a tensor that gathers have filled: ranges, by their ends.
+  struct Filled {
+    std::map<std::int64_t, std::int64_t> ends;
+    std::int64_t channels = 0;
+  };
 
   template <class Kind>
   void located(std::size_t place, const Kind& instruction) {
@@ -121,7 +133,7 @@ class Verification {
 
   const Tensor& target(std::int64_t i) {
     const Tensor& found = tensor(i);
-    if (written_[static_cast<std::size_t>(i)] || !filled_[static_cast<std::size_t>(i)].empty())
+    if (written_[static_cast<std::size_t>(i)] || filled_[static_cast<std::size_t>(i)].channels > 0)
       refuse("tensor " + text(i) + " is written twice");
     written_[static_cast<std::size_t>(i)] = true;
     return found;
@@ -166,11 +178,13 @@ class Verification {
   // Along one axis, every window has an element that is inside the tensor.
   static void verify_taken(std::int64_t size, std::int64_t windows, std::int64_t kernel,
                            std::int64_t stride, std::int64_t dilation, std::int64_t pad) {
-    for (std::int64_t i = 0; i < windows; ++i) {
-      const std::int64_t first = i * stride - pad;
-      const std::int64_t tap = first < 0 ? (-first + dilation - 1) / dilation : 0;
-      if (tap >= kernel || first + tap * dilation >= size) refuse("a window of a pooling is empty");
-    }
+    const auto look = [&](std::int64_t window) {
+      if (Taps(window * stride - pad, kernel, dilation, size).empty())
+        refuse("a window of a pooling is empty");
+    };
+    // Of those that begin inside the tensor, the last one has the least.
+    for (std::int64_t i = 0; i < windows && i * stride < pad; ++i) look(i);
+    look(windows - 1);
   }
 
   void verify(const Lookup& at) {
@@ -214,18 +228,15 @@ class Verification {
   // Notes that some channels of a tensor are there; all of them make it one that is written.
   void fill(std::int64_t number, std::int64_t first, std::int64_t channels) {
     const auto i = static_cast<std::size_t>(number);
-    std::vector<bool>& filled = filled_[i];
     if (written_[i]) refuse("tensor " + text(number) + " is written twice");
-    const std::int64_t all = program_.tensors[i].channels;
-    if (filled.empty()) filled.resize(static_cast<std::size_t>(all));
-    for (std::int64_t c = first; c < first + channels; ++c) {
-      if (filled[static_cast<std::size_t>(c)])
-        refuse("channel " + text(c) + " of tensor " + text(number) + " is written twice");
-      filled[static_cast<std::size_t>(c)] = true;
-    }
-    for (const bool each : filled)
-      if (!each) return;
-    written_[i] = true;
+    Filled& filled = filled_[i];
+    const auto next = filled.ends.upper_bound(first);
+    if (next != filled.ends.end() && next->second < first + channels)
+      refuse("channel " + text(std::max(first, next->second)) + " of tensor " + text(number) +
+             " is written twice");
+    filled.ends.emplace(first + channels, first);
+    filled.channels += channels;
+    written_[i] = filled.channels == program_.tensors[i].channels;
   }
 
   void verify(const Reshape& at) {
@@ -244,7 +255,7 @@ class Verification {
 
   const Program& program_;
   std::vector<bool> outputs_, written_;
-  std::vector<std::vector<bool>> filled_;  // by channel, of tensors that are gathered
+  std::vector<Filled> filled_;
 };
 
 }  // namespace

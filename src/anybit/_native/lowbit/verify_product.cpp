@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "taps.hpp"
+
 namespace anybit::lowbit {
 
 namespace {
@@ -33,11 +35,8 @@ std::vector<Reach> reaches(std::int64_t size, std::int64_t windows, std::int64_t
                            std::int64_t stride, std::int64_t dilation, std::int64_t pad) {
   std::vector<Reach> all(static_cast<std::size_t>(kernel));
   for (std::int64_t tap = 0; tap < kernel; ++tap) {
-    const std::int64_t first = tap * dilation - pad, last = first + (windows - 1) * stride;
-    // The first window whose element is not before the tensor.
-    const std::int64_t entered = first < 0 ? (-first + stride - 1) / stride : 0;
-    all[static_cast<std::size_t>(tap)] = {entered < windows && first + entered * stride < size,
-                                          first < 0 || last >= size};
+    const Taps inside(tap * dilation - pad, windows, stride, size);
+    all[static_cast<std::size_t>(tap)] = {!inside.empty(), inside.count() < windows};
   }
   return all;
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "damage.hpp"
+
 namespace anybit::lowbit {
 
 Weights::Weights(const Product& product, std::int64_t channels_, std::int64_t source_channels)
@@ -52,6 +54,11 @@ WeightForm::WeightForm(const Weights& weights) {
 }
 
 namespace {
+
+Aligned<std::byte> room_for(std::int64_t bytes, std::int64_t most) {
+  need_room(bytes, most);
+  return Aligned<std::byte>(bytes);
+}
 
 int bits_of_index(Scheme scheme) {
   return scheme == Scheme::dot4 ? 4 : scheme == Scheme::dot2 ? 2 : 8;
@@ -113,12 +120,13 @@ std::uint32_t plane_bits(Scheme scheme, int weight, int unit, int two_bit_unit) 
 }
 
 void pack_bits(Scheme scheme, const Weights& weights, const WeightForm& form, const Runs& runs,
-               const std::vector<PanelChannels>& panels, PackedWeights& to) {
+               const std::vector<PanelChannels>& panels, std::int64_t most_bytes,
+               PackedWeights& to) {
   const int planes = planes_of(scheme), unit = -form.set.front() / 2;
   const std::int64_t words = (weights.inner + 31) / 32;
   to.steps = static_cast<int>(runs.taps * words);
   to.panel = runs.count * to.steps * planes * 64;
-  to.bytes = Aligned<std::byte>(to.panel * static_cast<std::int64_t>(panels.size()));
+  to.bytes = room_for(to.panel * static_cast<std::int64_t>(panels.size()), most_bytes);
   for (std::size_t p = 0; p < panels.size(); ++p)
     for (int lane = 0; lane < panels[p].count; ++lane) {
       const std::int64_t channel = panels[p].first + lane;
@@ -137,13 +145,14 @@ void pack_bits(Scheme scheme, const Weights& weights, const WeightForm& form, co
 }
 
 void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, const Runs& runs,
-               const std::vector<PanelChannels>& panels, int dot_bytes, PackedWeights& to) {
+               const std::vector<PanelChannels>& panels, int dot_bytes, std::int64_t most_bytes,
+               PackedWeights& to) {
   const DotPacker packer(scheme, form, to);
   const std::int64_t length = runs.taps * weights.inner, each = packer.k_per_step();
   const std::int64_t whole = std::max<std::int64_t>(each, scheme == Scheme::wide8 ? 4 : dot_bytes);
   to.steps = static_cast<int>((length + whole - 1) / whole * (whole / each));
   to.panel = runs.count * to.steps * 64;
-  to.bytes = Aligned<std::byte>(to.panel * static_cast<std::int64_t>(panels.size()));
+  to.bytes = room_for(to.panel * static_cast<std::int64_t>(panels.size()), most_bytes);
   for (std::size_t p = 0; p < panels.size(); ++p)
     for (int lane = 0; lane < panel_channels; ++lane)
       for (std::int64_t run = 0; run < runs.count; ++run) {
@@ -158,11 +167,11 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
 }
 
 void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& panels,
-                    PackedWeights& to) {
+                    std::int64_t most_bytes, PackedWeights& to) {
   // Two panels lie tap by tap; a chunk has an even number of them, the last one excepted.
   to.panel = weights.taps * panel_channels * 2;
   const std::int64_t pairs = (static_cast<std::int64_t>(panels.size()) + 1) / 2;
-  to.bytes = Aligned<std::byte>(to.panel * 2 * pairs);
+  to.bytes = room_for(to.panel * 2 * pairs, most_bytes);
   for (std::size_t p = 0; p < panels.size(); ++p)
     for (int lane = 0; lane < panels[p].count; ++lane)
       for (std::int64_t tap = 0; tap < weights.taps; ++tap) {
@@ -177,11 +186,13 @@ void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& pa
 }  // namespace
 
 PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
-                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes) {
+                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes,
+                     std::int64_t most_bytes) {
   PackedWeights to;
-  if (scheme == Scheme::depthwise) pack_depthwise(weights, panels, to);
-  else if (is_dot(scheme)) pack_dots(scheme, weights, form, runs, panels, dot_bytes, to);
-  else pack_bits(scheme, weights, form, runs, panels, to);
+  if (scheme == Scheme::depthwise) pack_depthwise(weights, panels, most_bytes, to);
+  else if (is_dot(scheme))
+    pack_dots(scheme, weights, form, runs, panels, dot_bytes, most_bytes, to);
+  else pack_bits(scheme, weights, form, runs, panels, most_bytes, to);
   return to;
 }
 

@@ -82,7 +82,9 @@ struct PanelChannels {
   int count = 0;
 };
 
+// Throws Error if they become more than so many bytes.
 PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
-                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes);
+                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes,
+                     std::int64_t most_bytes);
 
 }  // namespace anybit::lowbit

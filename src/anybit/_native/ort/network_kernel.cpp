@@ -13,8 +13,6 @@ namespace {
 
 using lowbit::Network;
 
-// Below that, one thread is as fast as several.
-constexpr std::int64_t worth_threads = 30'000;
 constexpr int times_to_count = 3;
 
 constexpr const char* operator_name = "IntegerNetwork";
@@ -138,11 +136,12 @@ void NetworkKernel::run(OrtKernelContext* context) const {
 
 // The threads of the session, counted when there is work for them for the first times.
 int NetworkKernel::threads_for(OrtKernelContext* context, std::int64_t rows) const {
-  if (network_->nanoseconds(rows) < worth_threads) return 1;
+  const SessionWorkers workers(api(), context);
+  if (network_->nanoseconds(rows) < workers.serial_nanoseconds()) return 1;
   int threads = threads_.load(std::memory_order_relaxed);
   if (counted_.load(std::memory_order_relaxed) >= times_to_count) return threads;
   counted_.fetch_add(1, std::memory_order_relaxed);
-  threads = std::max(threads, SessionWorkers(api(), context).count_threads());
+  threads = std::max(threads, workers.count_threads());
   threads_.store(threads, std::memory_order_relaxed);
   return threads;
 }

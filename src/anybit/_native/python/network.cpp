@@ -2,6 +2,7 @@
 #include "network.hpp"
 
 #include <array>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -105,7 +106,11 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
                                   buffers[1].elements<std::uint8_t>(ElementType::uint8, "bytes"),
                                   buffers[2].elements<std::int32_t>(ElementType::int32, "integers"),
                                   buffers[3].elements<float>(ElementType::float32, "floats")};
-    auto network = std::make_unique<Network>(encoded);
+    std::unique_ptr<const Network> network;
+    {
+      const WithoutGil unlocked(std::numeric_limits<std::int64_t>::max());
+      network = std::make_unique<const Network>(encoded);
+    }
     const NDArrays* const arrays = NDArrays::get();
     nb::object object = object_from([&] { return type->tp_alloc(type, 0); });
     of(object.ptr()).network = network.release();

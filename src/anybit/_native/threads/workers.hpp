@@ -43,6 +43,9 @@ class Workers {
   // How many threads may take part in a call of `run_stages`.
   virtual int threads() const { return 1; }
 
+  // What is done sooner by one thread than by two.
+  virtual std::int64_t serial_nanoseconds() const { return 30'000; }
+
   // What a piece of a stage must take to be worth another thread.
   virtual std::int64_t piece_nanoseconds() const { return 2000; }
 

@@ -58,6 +58,7 @@ class Scratch {
 
 struct Local {
   Scratch pixels, weights;
+  const std::byte* spread = nullptr;  // the weights that are there as bytes
   bool configured = false;
 };
 thread_local Local local;
@@ -193,6 +194,7 @@ void sums(const SumBlock& at) {
     anybit::compiled<ProductKernels, Level::avx512vpopcnt>()
         .sums[static_cast<std::size_t>(scheme_of(bits))](at);
   };
+  if (at.fresh_weights) local.spread = nullptr;
   if (at.count < fewest_pixels) return narrower();
   const std::ptrdiff_t copy_size = walk.packed_row() * tile_rows;
   const int tiles = (at.count + tile_rows - 1) / tile_rows;
@@ -200,7 +202,10 @@ void sums(const SumBlock& at) {
   const std::byte* weights = at.weights;
   if constexpr (bits < 8) {
     std::byte* const bytes = local.weights.get(static_cast<std::size_t>(panel * at.panels));
-    if (bytes != nullptr && at.fresh_weights) spread<bits>(at, bytes);
+    if (bytes != nullptr && local.spread != at.weights) {
+      spread<bits>(at, bytes);
+      local.spread = at.weights;
+    }
     weights = bytes;
   }
   if (copies == nullptr || weights == nullptr) return narrower();

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+// The levels of instructions that programs of this folder try.
+#pragma once
+
+#include <string_view>
+
+constexpr std::string_view all_levels[] = {"baseline",   "avx2",          "avxvnni", "avx512",
+                                           "avx512vnni", "avx512vpopcnt", "amx"};

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random programs with inputs and what the reference gives, for networks.cpp.
+
+python tests/programs/networks/write_networks.py FILE [--cases FIRST LAST]
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import support_path  # noqa: F401
+
+# isort: split
+import programs as made
+
+from anybit.lowbit import reference
+from anybit.lowbit.encoding import encode
+
+ROWS = (1, 3, 40)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--cases", nargs=2, type=int, default=(0, 40), metavar=("FIRST", "LAST"))
+    given = parser.parse_args()
+    with given.file.open("wb") as file:
+
+        def number(value: int) -> None:
+            file.write(np.int64(value).tobytes())
+
+        def array(values: np.ndarray) -> None:
+            number(values.size)
+            file.write(np.ascontiguousarray(values).tobytes())
+
+        def arrays(all_of_them: list[np.ndarray]) -> None:
+            number(len(all_of_them))
+            for each in all_of_them:
+                array(each)
+
+        number(given.cases[1] - given.cases[0])
+        for case in range(*given.cases):
+            program = made.make_program(made.FromGenerator(np.random.default_rng(case)))
+            rows = ROWS[case % len(ROWS)]
+            inputs = made.inputs_for(program, rows, case)
+            encoded = encode(program)
+            for each in (encoded.words, encoded.bytes, encoded.integers, encoded.floats):
+                array(each)
+            number(rows)
+            arrays(inputs)
+            arrays(reference.run(program, inputs))
+
+
+if __name__ == "__main__":
+    main()
