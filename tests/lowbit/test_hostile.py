@@ -18,7 +18,7 @@ def test_bad_models_are_refused_in_words(name):
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_long_chains_give_what_they_gave(name):
-    proto = CHAINS[name](100)
+    proto = CHAINS[name](300)
     x = np.linspace(-2, 2, 4, dtype=np.float32)[None]
     compiled = anybit.compile(proto, guarantee="exact")
     wanted, got = anybit.load(proto).run({"x": x}), compiled.run({"x": x})

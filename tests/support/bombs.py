@@ -237,14 +237,14 @@ def _quantized(at: int, source: str) -> onnx.NodeProto:
 
 
 def layers(count: int) -> onnx.ModelProto:
-    """Products of codes one behind another."""
+    """Products of codes one behind another: fewer, because each takes some 10 ms."""
     nodes = []
-    for at in range(count // 2):
+    for at in range(count // 8):
         nodes.append(_quantized(at, f"v{at}"))
         nodes.append(helper.make_node("MatMul", [f"q{at}", "w"], [f"v{at + 1}"]))
     nodes[0].input[0] = "x"
     weights = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
-    return _model(nodes, f"v{count // 2}", {**_PARAMETERS, "w": weights})
+    return _model(nodes, f"v{count // 8}", {**_PARAMETERS, "w": weights})
 
 
 def rounded(count: int) -> onnx.ModelProto:
@@ -258,7 +258,7 @@ def rounded(count: int) -> onnx.ModelProto:
 def residuals(count: int) -> onnx.ModelProto:
     """Products of codes that are added to what they are of."""
     nodes = []
-    for at in range(count // 3):
+    for at in range(count // 12):
         nodes.append(_quantized(at, f"v{at}"))
         nodes.append(helper.make_node("MatMul", [f"q{at}", "w"], [f"p{at}"]))
         nodes.append(_quantized(at, f"p{at}"))
@@ -266,13 +266,13 @@ def residuals(count: int) -> onnx.ModelProto:
         nodes.append(helper.make_node("Add", [f"q{at}", f"r{at}"], [f"v{at + 1}"]))
     nodes[0].input[0] = "x"
     weights = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
-    return _model(nodes, f"v{count // 3}", {**_PARAMETERS, "w": weights})
+    return _model(nodes, f"v{count // 12}", {**_PARAMETERS, "w": weights})
 
 
 def watched(count: int) -> onnx.ModelProto:
     """Products of codes whose sums are read by a function that no integers compute."""
     model = rounded(count)
-    for at in range(1, count // 2):
+    for at in range(1, count // 8):
         model.graph.node.append(helper.make_node("Softmax", [f"v{at}"], [f"m{at}"]))
         model.graph.output.append(_value(f"m{at}"))
     return model
@@ -290,13 +290,13 @@ def summed(count: int) -> onnx.ModelProto:
 def joined(count: int) -> onnx.ModelProto:
     """Products of one tensor of codes, each by itself, and added up at the end."""
     nodes = [_quantized(0, "x")]
-    for at in range(count // 3):
+    for at in range(count // 12):
         nodes.append(helper.make_node("MatMul", ["q0", "w"], [f"p{at}"]))
         nodes.append(_quantized(at + 1, f"p{at}"))
         nodes.append(helper.make_node("Add", [f"v{at}", f"q{at + 1}"], [f"v{at + 1}"]))
     nodes[3].input[0] = "q0"
     weights = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
-    return _model(nodes, f"v{count // 3}", {**_PARAMETERS, "w": weights})
+    return _model(nodes, f"v{count // 12}", {**_PARAMETERS, "w": weights})
 
 
 BOMBS: dict[str, tuple[Callable[[int], onnx.ModelProto], int]] = {

@@ -89,15 +89,15 @@ def check(stairs: Staircase, indices: Indices, reach: Range) -> None:
     Raises:
         Uncovered: It rises and falls.
     """
-    count = max(_FEWEST_SAMPLES, _SAMPLES // reach.lowest.size)
-    spread = reach.lowest + (reach.highest - reach.lowest) * np.arange(count)[:, None] // (
-        count - 1
-    )
-    near = [stairs.thresholds * stairs.directions + distance for distance in _NEIGHBOURS]
-    for points in (spread, *near):
-        inside = np.clip(points, reach.lowest, reach.highest)
-        if not np.array_equal(stairs(inside), indices(inside)):
-            raise Uncovered("it neither rises nor falls, although its operators do")
+    count = min(reach.longest, max(_FEWEST_SAMPLES, _SAMPLES // reach.lowest.size))
+    share = np.arange(count)[:, None]
+    spread = reach.lowest + (reach.highest - reach.lowest) * share // max(count - 1, 1)
+    points = [spread]
+    if count < reach.longest:
+        points += [stairs.thresholds * stairs.directions + distance for distance in _NEIGHBOURS]
+    inside = np.clip(np.concatenate(points), reach.lowest, reach.highest)
+    if not np.array_equal(stairs(inside), indices(inside)):
+        raise Uncovered("it neither rises nor falls, although its operators do")
 
 
 def read_off(table: Array, levels: int, reach: Range) -> Staircase | None:
