@@ -76,7 +76,7 @@ class Operator:
     from_grid: CallOf | None = field(repr=False, compare=False)
     remarks: RemarksOn | None = field(repr=False, compare=False)
 
-    @property
+    @functools.cached_property
     def required_inputs(self) -> int:
         """The number of leading inputs that have no default."""
         return sum(not declared.optional for declared in self.inputs)
