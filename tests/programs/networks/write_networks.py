@@ -19,7 +19,7 @@ import programs as made
 from anybit.lowbit import reference
 from anybit.lowbit.encoding import encode
 
-ROWS = (1, 3, 40)
+ROWS = (1, 5, 200)
 
 
 def main() -> None:
