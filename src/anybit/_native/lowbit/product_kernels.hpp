@@ -119,6 +119,9 @@ struct ProductKernels {
   // A scheme that this level has none for is null.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
   std::array<void (*)(const TailBlock&), 5> tails{};
+  // For `signs12`, of each pixel: less the number of activations in its window that are not 0, the
+  // gaps behind the last channel included.
+  void (*less_signs)(const SumBlock&, std::int32_t* addends) = nullptr;
 };
 
 }  // namespace anybit::lowbit

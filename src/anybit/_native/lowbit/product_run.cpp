@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 
 #include "product.hpp"
 #include "product_state.hpp"
@@ -131,18 +130,6 @@ class Walk {
   const std::int32_t* constants_ = nullptr;
 };
 
-// Less the number of activations of the window that are not 0, the gaps behind the last channel
-// included: the low plane of planes says "zero".
-std::int32_t less_signs(const State& at, const std::byte* window) {
-  std::int32_t zeros = 0;
-  const std::int64_t words = at.weights.steps;
-  for (const std::ptrdiff_t segment : at.segments)
-    for (std::int64_t i = 0; i < words; ++i)
-      zeros += std::popcount(word_at(window + segment + i * 8));
-  return zeros -
-         static_cast<std::int32_t>(words * 32 * static_cast<std::int64_t>(at.segments.size()));
-}
-
 TailBlock tail_block(const State& at) {
   TailBlock block;  // not filled with zeros, which takes longer than a small tail
   block.coding = at.to.coding;
@@ -180,8 +167,13 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   Walk walk(at, part, source, target, floats);
   while (walk.next(pixels)) {
     sum.count = pixels.count;
-    for (int i = 0; i < pixels.count; ++i)
-      pixels.addends[i] = at.scheme == Scheme::signs12 ? less_signs(at, pixels.windows[i]) : 0;
+    if (at.scheme == Scheme::signs12) {
+      sum.pixels = pixels.windows;
+      at.kernels->less_signs(sum, pixels.addends);
+      sum.pixels = windows;
+    } else {
+      std::fill_n(pixels.addends, pixels.count, 0);
+    }
     for (std::int64_t channel = part.first_channel; channel < part.last_channel;
          channel += chunk_channels) {
       const auto chunk = static_cast<std::size_t>(channel / chunk_channels);

@@ -19,6 +19,18 @@ namespace {
 using anybit::lowbit::ProductKernels;
 using anybit::lowbit::Scheme;
 
+// The low plane of planes says "zero".
+void less_signs(const SumBlock& at, std::int32_t* addends) {
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    std::int32_t zeros = 0;
+    for (int segment = 0; segment < at.segment_count; ++segment)
+      for (int i = 0; i < at.steps; ++i)
+        zeros += __builtin_popcount(
+            anybit::lowbit::word_at(at.pixels[pixel] + at.segments[segment] + i * 8));
+    addends[pixel] = zeros - at.segment_count * at.steps * 32;
+  }
+}
+
 constexpr ProductKernels all = [] {
   ProductKernels kernels{};
   kernels.dot_is_exact = dot_is_exact;
@@ -53,6 +65,7 @@ constexpr ProductKernels all = [] {
   set(Scheme::and22, sums<Bits, And22, 1, 1, 1>);
 #endif
   set(Scheme::depthwise, depthwise);
+  kernels.less_signs = less_signs;
   kernels.tails = {thresholds, many_thresholds, affine, table, arithmetic};
   return kernels;
 }();
