@@ -10,10 +10,10 @@ from anybit.formats import FloatFormat
 from anybit.ops import RoundingMode
 from anybit.ops.int_quant import codes_of
 from anybit.torch.dispatch import operators
-from anybit.torch.nn._formats import FORMATS, format_named
-from anybit.torch.nn._meant import formats_meant, unknown
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._statistics import Reach
+from anybit.words.meant import formats_meant, unknown
+from anybit.words.named_formats import FORMATS, format_named
 
 
 class IntQuantizer(Quantizer):

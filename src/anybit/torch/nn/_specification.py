@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from anybit.torch.nn._meant import unknown
+from anybit.words.meant import unknown
 
 ROLES = ("weight", "bias", "activation", "output")
 _KEYS = (*ROLES, "first/last", "layers", "skip")

@@ -5,7 +5,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-from anybit.torch.nn._formats import FORMATS
+from anybit.words.named_formats import FORMATS
 
 _INTEGER = re.compile(r"(u|s|q)?(?:int|bits?|b|i)?[-_]?(\d+)[-_]?(?:bits?|b)?")
 _FLOAT = re.compile(r"(?:float|fp|f)[-_]?(\d+)")

@@ -12,9 +12,15 @@ FORMATS = {str(each): each for each in vars(formats).values() if isinstance(each
 def format_named(name: str) -> FloatFormat | None:
     """The format of that name in `anybit.formats`, or, as eXmY, of these widths; None if neither.
 
+    fpN_eXmY is short for the format of N bits whose name says eXmY.
+
     >>> format_named("e2m3")
     FloatFormat(exponent_bitwidth=2, mantissa_bitwidth=3, exponent_bias=1, max_val=7.5, name='e2m3')
+    >>> str(format_named("fp8_e4m3"))
+    'float8_e4m3fn'
     """
+    if short := re.fullmatch(r"fp(\d+_e\d+m\d+)", name):
+        return next((each for key, each in FORMATS.items() if f"float{short[1]}" in key), None)
     if widths := re.fullmatch(r"e(\d+)m(\d+)", name):
         return FloatFormat(int(widths[1]), int(widths[2]), name=name)
     return FORMATS.get(name)
