@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from anybit.onnx.cleaning import Cleaned, clean
     from anybit.onnx.conversion import Conversion, convert
     from anybit.onnx.summary import Summary, info
+    from anybit.quantization import Quantized, quantize
 
 __all__ = [
     "Analyzed",
@@ -42,6 +43,7 @@ __all__ = [
     "Finding",
     "Model",
     "ModelError",
+    "Quantized",
     "RoundingMode",
     "Summary",
     "analyze",
@@ -58,6 +60,7 @@ __all__ = [
     "int_quant",
     "load",
     "num_threads",
+    "quantize",
     "save",
     "set_num_threads",
     "trunc",
@@ -74,6 +77,7 @@ _LAZY = {
     "Finding": "anybit.onnx.checks.checking",
     "Model": "anybit.model",
     "ModelError": "anybit.errors",
+    "Quantized": "anybit.quantization",
     "Summary": "anybit.onnx.summary",
     "analyze": "anybit.layers",
     "check": "anybit.onnx.checks.checking",
@@ -83,6 +87,7 @@ _LAZY = {
     "diff": "anybit.comparison",
     "info": "anybit.onnx.summary",
     "load": "anybit.model",
+    "quantize": "anybit.quantization",
     "save": "anybit.onnx",
 }
 

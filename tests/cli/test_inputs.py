@@ -126,6 +126,15 @@ def test_sizes_of_minus_one_are_free(shell: Shell) -> None:
         np.testing.assert_array_equal(load(name).run(x)["y"], network.run(x)["y"])
 
 
+def test_sizes_of_question_marks_may_differ(shell: Shell) -> None:
+    proto = paddle()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "?"
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "?"
+    assert str(load(proto).inputs[0]) == "x: float32[?, ?]"
+    x = np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(load(proto).run(x)["y"], load(paddle()).run(x)["y"])
+
+
 def test_sizes_of_minus_one_in_a_model_of_ours() -> None:
     """A model that is already read is taken as it is."""
     assert load(ir.from_proto(paddle())).inputs == (Tensor("x", FLOAT, (None, 4)),)

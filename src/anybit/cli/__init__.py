@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import anybit
-from anybit.cli import analyze, check, clean, compile, convert, diff, info, run
+from anybit.cli import analyze, check, clean, compile, convert, diff, info, quantize, run
 from anybit.errors import ModelError
 from anybit.text import problem, shown
 
@@ -27,6 +27,7 @@ app.command()(clean.clean)
 app.command()(convert.convert)
 app.command()(diff.diff)
 app.command()(compile.compile)
+app.command()(quantize.quantize)
 
 
 def _show_version(wanted: bool) -> None:

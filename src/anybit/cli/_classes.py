@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anybit.cli._arrays import read_arrays
+from anybit.array_files import read_arrays
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.text import counted

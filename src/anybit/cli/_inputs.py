@@ -7,7 +7,7 @@ from typing import Annotated, Protocol, TypeAlias
 
 import typer
 
-from anybit.cli._arrays import read_arrays
+from anybit.array_files import read_arrays
 from anybit.errors import ModelError
 from anybit.inputs import Array, Tensor, matched
 

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from anybit.cli._arrays import read_arrays
+from anybit.array_files import read_arrays
 from anybit.cli._columns import show as show_rows
 from anybit.cli._console import percentage, stdout
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given

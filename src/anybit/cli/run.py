@@ -15,7 +15,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from anybit.cli._arrays import read_arrays, write_arrays
+from anybit.array_files import read_arrays
+from anybit.cli._arrays import write_arrays
 from anybit.cli._classes import Labels, read_labels, top_classes
 from anybit.cli._compare import compare, expected_of
 from anybit.cli._console import percentage, stdout, working

@@ -135,13 +135,19 @@ def _graphs(model: ir.Model) -> list[ir.Graph]:
 
 
 def _free_sizes(model: ir.Model) -> None:
-    """Leave sizes open that the file writes as -1: shape inference takes that for a number."""
+    """Leave sizes open that the file writes as -1 or "?": these are no number and no name.
+
+    Shape inference would take one for a number, and all sizes of the other for equal.
+    """
     for graph in _graphs(model):
         made = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *made):
-            if value.shape is not None and FREE_SIZE in value.shape:
-                sizes = [None if size == FREE_SIZE else size for size in value.shape]
-                value.shape = ir.Shape(sizes)
+            if value.shape is not None and any(map(_is_open, value.shape)):
+                value.shape = ir.Shape(None if _is_open(each) else each for each in value.shape)
+
+
+def _is_open(size: int | ir.SymbolicDim) -> bool:
+    return size == FREE_SIZE or (isinstance(size, ir.SymbolicDim) and size.value == "?")
 
 
 def _check_values(model: ir.Model, where: str) -> None:

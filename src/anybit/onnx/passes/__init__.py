@@ -12,6 +12,7 @@ from anybit.onnx.passes.drop_zeros import DropZeros
 from anybit.onnx.passes.extract_conv_bias import ExtractConvBias
 from anybit.onnx.passes.fence_pairs import FencePairs
 from anybit.onnx.passes.fix_reshapes import FixReshapes
+from anybit.onnx.passes.fold_batch_norm import FoldBatchNorm
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.free_sizes import FreeSizes
 from anybit.onnx.passes.from_qdq import FromQdq
@@ -43,6 +44,7 @@ __all__ = [
     "ExtractConvBias",
     "FencePairs",
     "FixReshapes",
+    "FoldBatchNorm",
     "FoldConstants",
     "FreeSizes",
     "FromQdq",

@@ -12,7 +12,8 @@ from anybit.onnx.graph.editor import Editor
 
 # Before, attributes said what is normalized.
 _OPSET = 9
-_EPSILON = 1e-5
+EPSILON = 1e-5
+"""What the operator adds to variances unless it is told."""
 _PROBES = 16
 
 
@@ -62,7 +63,7 @@ def affine_of(
     node: ir.Node, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> tuple[Array, Array]:
     """Factor and offset of x."""
-    epsilon = np.float32(attribute_of(node, "epsilon", _EPSILON))
+    epsilon = np.float32(attribute_of(node, "epsilon", EPSILON))
     with np.errstate(all="ignore"):
         factor = np.float32(1) / np.sqrt(variance + epsilon) * scale
         return factor, bias - mean * factor

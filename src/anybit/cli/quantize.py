@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit quantize`: from a float model to one of few bits."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.text import Text
+
+from anybit.cli._columns import show
+from anybit.cli._console import percentage, stdout
+from anybit.cli._files import check_folder, readable
+from anybit.cli._report import Json, deliver
+from anybit.quantization import Quantized, Verdict
+from anybit.quantization import quantize as quantize_model
+from anybit.text import counted
+
+_FLOAT = "float"
+_SPARED = ("operator", "parameters", "smoothed")
+_NUMBERS = ("parameters", "SQNR")
+
+
+def quantize(
+    model: Annotated[Path, typer.Argument(help="The .onnx file, in floats.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="Q.onnx", help="The result.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Inputs to calibrate with: FILE.npz (arrays by input name), FILE.npy, or a folder "
+            "of them. No labels."
+        ),
+    ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(help="As int8, int4, ternary, fp8_e4m3, 'int4 per-tensor power-of-two'."),
+    ] = "int8",
+    activations: Annotated[
+        str | None,
+        typer.Option(
+            help="The same, or float for none. Without it: uint8 with --data, else float."
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A layer, or a pattern, that stays; may be repeated."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Quantize a float model, and say what that did to its outputs.
+
+    Quantizers go before what multiplies and adds up, and nowhere else; ranges are chosen by the
+    error of the layers that read them. The outputs are judged on every fourth sample, which no
+    choice has seen. Exit status 2 says that they are not what they were.
+    """
+    check_folder(output, "--output")
+    wanted = activations or (_FLOAT if data is None else "uint8")
+    with percentage(f"Quantizing {escape(model.name)}") as advance:
+        found = quantize_model(
+            model,
+            data,
+            weights=weights,
+            activations=None if wanted == _FLOAT else wanted,
+            keep=keep or (),
+            progress=advance,
+        )
+    found.save(output)
+    deliver(found.to_json(), as_json, None)
+    if not as_json:
+        _show(found, output)
+    if found.verdict is not None and not found.verdict.passed:
+        raise typer.Exit(2)
+
+
+def _show(found: Quantized, output: Path) -> None:
+    console = stdout()
+    rows = [
+        {
+            "layer": layer.name,
+            "operator": layer.operator,
+            "parameters": f"{layer.parameters}",
+            "weights": layer.weights or "-",
+            "activations": layer.activations or _FLOAT,
+            "smoothed": "yes" if layer.smoothed else "",
+            "SQNR": "" if layer.sqnr is None else f"{layer.sqnr:.1f} dB",
+        }
+        for layer in found.layers
+    ]
+    show(rows, _SPARED, ("layer",), _NUMBERS, console)
+    for name, reason in found.left.items():
+        console.print(Text(f"{name} stays float: {reason}"))
+    sizes = f"{readable(found.bytes_before)} -> {readable(found.bytes_after)} of constants"
+    console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
+    if found.verdict is None:
+        console.print("Not judged: there were no data. Compare with anybit diff.")
+    else:
+        style = "bold green" if found.verdict.passed else "bold red"
+        console.print(Text(_words(found.verdict), style=style))
+
+
+def _words(verdict: Verdict) -> str:
+    agreement = ""
+    if verdict.agreement is not None:
+        agreement = f", the largest output is the same for {100 * verdict.agreement:.1f} % of rows"
+    on = (
+        "the one sample that there is"
+        if verdict.seen
+        else f"{counted(verdict.samples, 'sample')} held back"
+    )
+    end = "" if verdict.passed else ": this is not the model that it was"
+    return f"Outputs: {verdict.sqnr:.1f} dB{agreement}, on {on}{end}"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BatchNormalization goes into the weights before it."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.editor import Editor, drop_if_unread
+from anybit.onnx.passes.batch_norm_to_affine import EPSILON, parameters_of
+
+# Of weights: the axis along which the channels of the result lie.
+_CHANNEL_AXES = {"Conv": 0, "ConvTranspose": 1}
+
+
+class FoldBatchNorm(InPlacePass):
+    """Where only BatchNormalization reads a sum of products, its factors go into the weights.
+
+    The new weights and biases are computed in float64 and rounded once, so that results move by
+    roundings. That is for models that are to be quantized, and for nothing else here.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        editor = Editor(model)
+        count = 0
+        for node in list(model.graph):
+            parameters = parameters_of(node)
+            before = None if parameters is None else node.inputs[0]
+            producer = None if before is None else before.producer()
+            if parameters is None or producer is None:
+                continue
+            channel = _CHANNEL_AXES.get(producer.op_type)
+            if channel is not None and _is_foldable(producer):
+                epsilon = attribute_of(node, "epsilon", EPSILON)
+                _fold(producer, channel, _affine(parameters, epsilon), editor)
+                editor.replace(node, producer.outputs[0], shared=False)
+                count += 1
+        return PassResult(model, bool(count))
+
+
+def _is_foldable(node: ir.Node) -> bool:
+    """Whether weight and bias are known, and nothing else reads the result."""
+    result = node.outputs[0]
+    if node.domain != "" or len(result.uses()) != 1 or result.is_graph_output():
+        return False
+    if node.op_type == "ConvTranspose" and attribute_of(node, "group", 1) != 1:
+        return False
+    given = [value for value in node.inputs[1:] if value is not None]
+    return all(is_constant(value) and value.dtype == ir.DataType.FLOAT for value in given)
+
+
+def _affine(parameters: list[Array], epsilon: float) -> tuple[Array, Array]:
+    scale, bias, mean, variance = (each.astype(np.float64) for each in parameters)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + np.float64(np.float32(epsilon)))
+        return factor, bias - mean * factor
+
+
+def _fold(node: ir.Node, channel: int, affine: tuple[Array, Array], editor: Editor) -> None:
+    factor, offset = affine
+    old_weight = node.inputs[1]
+    old_bias = node.inputs[2] if len(node.inputs) > 2 else None
+    assert old_weight is not None, "asked before"
+    weight = array_of(old_weight)
+    shape = [1] * weight.ndim
+    shape[channel] = -1
+    weight = weight * factor.reshape(shape)
+    bias = offset if old_bias is None else array_of(old_bias) * factor + offset
+    node.resize_inputs(3)
+    for index, array, old in ((1, weight, old_weight), (2, bias, old_bias)):
+        name = f"{node.name or node.op_type}_{'weight' if index == 1 else 'bias'}"
+        new = editor.constant(name, ir.tensor(array.astype(np.float32)))
+        node.replace_input_with(index, new)
+        if old is not None:
+            drop_if_unread(old)

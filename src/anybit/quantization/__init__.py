@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From float models to few bits: `quantize`.
+
+Quantizers go before what multiplies and adds up (`placement`). The data are read in two passes
+(`samples`, `recording`, `calibration`), of which counts and extremes are kept (`statistics`), and
+a few samples, on which ranges and smoothing are chosen by the error of layers (`search`,
+`weights`). What was chosen is written into the model (`insertion`) and judged on other data
+(`verdict`).
+"""
+
+from anybit.quantization.driver import quantize
+from anybit.quantization.result import Quantized, QuantizedLayer
+from anybit.quantization.verdict import Verdict
+
+__all__ = ["Quantized", "QuantizedLayer", "Verdict", "quantize"]

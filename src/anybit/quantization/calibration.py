@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the data say of the tensors that are to be quantized, in two passes of bounded memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.inputs import Array
+from anybit.quantization.placement import Source
+from anybit.quantization.recording import Recorder
+from anybit.quantization.samples import Samples
+from anybit.quantization.search import smoothable
+from anybit.quantization.statistics import Statistics
+
+_TO_CHOOSE, _TO_DECIDE = 12, 6
+# What the layers of one group read, for the samples that are kept.
+_MEMORY = 2**28
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one tensor.
+
+    Attributes:
+        source: The tensor.
+        statistics: Of all its values.
+        to_choose, to_decide: What the layers that read it read, by name, for some samples: the
+            one with its largest magnitude, and others, which every tensor has in common.
+    """
+
+    source: Source
+    statistics: Statistics
+    to_choose: Sequence[dict[str, Array]]
+    to_decide: Sequence[dict[str, Array]]
+
+
+def gather(
+    model: ir.Model,
+    sources: Sequence[Source],
+    samples: Samples,
+    where: str,
+    progress: Callable[[float], None],
+) -> Iterator[Evidence]:
+    """The evidence for each tensor, in their order.
+
+    Raises:
+        ModelError: The model cannot be run, or a tensor holds NaN or infinity.
+    """
+    recorder = Recorder(model, [source.value for source in sources], where)
+    seen = [Statistics(str(each.value.name), smoothable(each)) for each in sources]
+    extreme = [(-1.0, 0)] * len(sources)
+    size = 1
+    for index, sample in samples.calibration():
+        arrays = recorder.run(sample)
+        size = max(size, sum(array.nbytes for array in arrays.values()))
+        for place, statistics in enumerate(seen):
+            statistics.add(arrays[statistics.name])
+            reach = float(np.abs(arrays[statistics.name]).max(initial=0))
+            extreme[place] = max(extreme[place], (reach, -index))
+        progress(index / len(samples))
+    common = _common(samples)
+    together = max(1, _MEMORY // (size * len(common)) * len(sources))
+    for start in range(0, len(sources), together):
+        group = slice(start, start + together)
+        farthest = [-index for _, index in extreme[group]]
+        kept = _kept(model, sources[group], samples, {*common, *farthest}, where)
+        for source, statistics, index in zip(sources[group], seen[group], farthest, strict=True):
+            first, second = common[:_TO_CHOOSE], common[_TO_CHOOSE:] or common
+            yield Evidence(
+                source,
+                statistics,
+                [kept[each] for each in sorted({*first, index})],
+                [kept[each] for each in sorted({*second, index})],
+            )
+
+
+def _common(samples: Samples) -> list[int]:
+    """The numbers of a few samples: the first by a hash, whoever asks and in whatever order."""
+    numbers = [index for index, _ in enumerate(range(len(samples))) if not samples.is_held(index)]
+    numbers.sort(key=lambda index: sha256(index.to_bytes(8, "little")).digest())
+    return numbers[: _TO_CHOOSE + _TO_DECIDE]
+
+
+def _kept(
+    model: ir.Model, sources: Sequence[Source], samples: Samples, wanted: set[int], where: str
+) -> dict[int, dict[str, Array]]:
+    """All that the layers which read some tensors read, for these samples."""
+    read = [
+        layer.node.inputs[index]
+        for source in sources
+        for layer, _ in source.readers
+        for index in layer.activations
+    ]
+    recorder = Recorder(model, [each for each in dict.fromkeys(read) if each is not None], where)
+    return {
+        index: recorder.run(sample) for index, sample in samples.calibration() if index in wanted
+    }

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a float model to one of few bits."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.inputs import Array, declared_inputs
+from anybit.onnx.files.reader import Source as ModelSource
+from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.walk import nodes_in, tensors_in
+from anybit.onnx.operators.registry import operators_in
+from anybit.onnx.passes import (
+    FoldBatchNorm,
+    FoldConstants,
+    InferShapes,
+    NameNodes,
+    Normalize,
+    Simplify,
+    StandardLayout,
+)
+from anybit.onnx.preparation import apply, inline
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.quantization.calibration import gather
+from anybit.quantization.insertion import Writer
+from anybit.quantization.placement import Layer, Source, placement_of, sources_of
+from anybit.quantization.recording import Recorder
+from anybit.quantization.result import Quantized, QuantizedLayer
+from anybit.quantization.samples import Data, Sample, Samples
+from anybit.quantization.schemes import Scheme, scheme
+from anybit.quantization.search import Choice, Trial
+from anybit.quantization.verdict import Judge, Verdict
+from anybit.text import listed
+
+Progress = Callable[[float], None]
+
+_FLOAT_BITS = 32
+# Shares of the time: statistics, choices; the rest is the verdict.
+_GATHERED, _CHOSEN = 0.3, 0.9
+
+
+def quantize(
+    source: ModelSource,
+    data: Data | None = None,
+    *,
+    weights: str = "int8",
+    activations: str | None = "uint8",
+    keep: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Quantized:
+    """Quantize what a float model multiplies and adds up, as far as its outputs allow.
+
+    Constant weights get a quantizer, and so does each tensor that they are multiplied with, and
+    both factors of other products: Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM, RNN. Nothing
+    else does. BatchNormalization behind a convolution goes into its weights first; a bias of a
+    convolution is put on the grid of the products, in 32 bits.
+
+    Ranges are those with the least error of the layers that read the tensor, on samples of the
+    data; so are factors, powers of two, by which channels of activations are scaled against their
+    weights. A choice other than the whole range is kept if it helps on other samples, too. Every
+    fourth sample is held back, and the verdict is on these.
+
+    Args:
+        source: As for `anybit.load`. It is not changed.
+        data: Inputs, without labels: the path of an .npz by input name, of an .npy or of a folder
+            of them; an array or a dict; an iterable of these. Rows are samples, where the model
+            takes them by themselves. Hundreds are better than ten.
+        weights: Words: "int8", "int4 per-tensor", "ternary", "fp8_e4m3", "int8 power-of-two".
+            Scales are per channel, and integers the same on both sides of 0, unless that is said.
+        activations: The same; None for none, which needs no data. Unsigned integers have a
+            zero-point.
+        keep: Names or patterns (`head.*`) of layers that keep their floats.
+        progress: Called with the share that is done, from 0 to 1.
+
+    Raises:
+        ModelError: The model cannot be read or run, has quantizers already, or nothing that could
+            be quantized; words that are not known; data that are missing or do not fit.
+    """
+    where = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
+    of_weights = scheme(weights, "weights")
+    of_activations = None if activations is None else scheme(activations, "activations")
+    if of_activations is not None and data is None:
+        raise ModelError(
+            "activations need data to find their ranges; give some, or quantize weights alone"
+        )
+    advance = progress or (lambda share: None)
+    model = _prepared(source, where)
+    placement = placement_of(model)
+    layers, kept = _without(placement.layers, keep)
+    if not layers:
+        raise ModelError(f"{where} has no layer to quantize: nothing in it multiplies weights")
+    samples = None if data is None else Samples(data, declared_inputs(model.graph, where))
+    schemes = {layer: of_weights for layer in layers if layer.weights}
+    choices: dict[Source, Choice] = {}
+    before = model.clone()
+    if samples is not None:
+        samples.take_whole_unless(_independent(Recorder(before, before.graph.outputs, where)))
+        if of_activations is not None:
+            choices = _choices(model, layers, schemes, of_activations, samples, where, advance)
+    rows = [_row(layer, schemes, of_activations, choices) for layer in layers]
+    Writer(model).write(schemes, choices)
+    verdict = None if samples is None else _verdict(before, model, samples, where)
+    size = sum(tensor.nbytes for tensor in tensors_in(before))
+    saved = sum(row.parameters for row in rows) * (_FLOAT_BITS - of_weights.bits) // 8
+    return Quantized(model, tuple(rows), placement.left | kept, verdict, size, size - saved)
+
+
+def _prepared(source: ModelSource, where: str) -> ir.Model:
+    """A copy, with constants folded and batch normalization in the weights."""
+    model = read_copy(source)
+    inline(model, source)
+    apply(model, source, Normalize(), StandardLayout())
+    ours = [node for node, _ in operators_in(model)]
+    others = [node for node in nodes_in(model.graph) if is_quantize(node) or is_dequantize(node)]
+    if ours or others:
+        raise ModelError(
+            f"{where} has quantizers already ({(ours or others)[0].op_type}); quantize the float "
+            "model that it was made of"
+        )
+    apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
+    apply(model, source, Normalize(), InferShapes())
+    return model
+
+
+def _without(layers: Sequence[Layer], keep: Sequence[str]) -> tuple[list[Layer], dict[str, str]]:
+    """The layers that no pattern matches, and the names of the others.
+
+    Raises:
+        ModelError: A pattern that matches none.
+    """
+    for pattern in keep:
+        if not any(fnmatchcase(layer.name, pattern) for layer in layers):
+            names = listed((layer.name for layer in layers), 4)
+            raise ModelError(f"keep: no layer is called {pattern!r}; there are {names}")
+    kept = [layer for layer in layers if any(fnmatchcase(layer.name, each) for each in keep)]
+    return [each for each in layers if each not in kept], {
+        layer.name: "it was to be kept" for layer in kept
+    }
+
+
+def _independent(recorder: Recorder) -> Callable[[Sample, Sample, Sample], bool]:
+    """Whether rows are computed one by one: together they give what they give apart."""
+
+    def same(first: Sample, second: Sample, both: Sample) -> bool:
+        apart, joined = [recorder.run(each) for each in (first, second)], recorder.run(both)
+        return all(
+            array.ndim > 0 and _alike(np.concatenate([each[name] for each in apart]), array)
+            for name, array in joined.items()
+        )
+
+    return same
+
+
+def _alike(a: Array, b: Array) -> bool:
+    most = float(np.abs(a).max(initial=0)) if a.dtype.kind == "f" else 0.0
+    return a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-3 * most, equal_nan=True)
+
+
+def _choices(
+    model: ir.Model,
+    layers: Sequence[Layer],
+    weights: Mapping[Layer, Scheme],
+    activations: Scheme,
+    samples: Samples,
+    where: str,
+    progress: Progress,
+) -> dict[Source, Choice]:
+    sources = sources_of(layers)
+    found = {}
+    evidence = gather(model, sources, samples, where, lambda share: progress(_GATHERED * share))
+    for done, each in enumerate(evidence, 1):
+        trial = Trial(model, each.source, weights)
+        found[each.source] = trial.choice(
+            activations, each.statistics, each.to_choose, each.to_decide
+        )
+        progress(_GATHERED + (_CHOSEN - _GATHERED) * done / len(sources))
+    return found
+
+
+def _row(
+    layer: Layer,
+    weights: Mapping[Layer, Scheme],
+    activations: Scheme | None,
+    choices: Mapping[Source, Choice],
+) -> QuantizedLayer:
+    read = [choice for source, choice in choices.items() if layer in dict(source.readers)]
+    constants = [layer.node.inputs[weight.index] for weight in layer.weights]
+    errors = [choice.errors[layer] for choice in read]
+    return QuantizedLayer(
+        name=layer.name,
+        operator=layer.node.op_type,
+        weights=str(weights[layer].kind) if layer in weights else "",
+        activations=str(activations.kind) if read and activations is not None else "",
+        parameters=sum(each.const_value.size for each in constants if each and each.const_value),
+        sqnr=-10 * float(np.log10(max(max(errors), 1e-30))) if errors else None,
+        smoothed=any(choice.smoothing is not None for choice in read),
+    )
+
+
+def _verdict(before: ir.Model, after: ir.Model, samples: Samples, where: str) -> Verdict:
+    judge = Judge()
+    floats = Recorder(before, before.graph.outputs, where)
+    quantized = Recorder(after, after.graph.outputs, where)
+    for sample in samples.held_back():
+        judge.add(floats.run(sample), quantized.run(sample))
+    return judge.verdict(seen=len(samples) == 1)

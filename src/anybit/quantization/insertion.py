@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write quantizers into a model."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.editor import Editor, drop_if_unread
+from anybit.onnx.quantizers.grids import arguments_of, attributes_of
+from anybit.ops.grids import Grid, IntegerGrid
+from anybit.quantization.placement import Layer, Source
+from anybit.quantization.schemes import Scheme, operator_for
+from anybit.quantization.search import Choice, smoothed_weight
+from anybit.quantization.weights import weight_grid
+
+_BIAS_CODES = range(-(2**31), 2**31)
+
+
+class Writer:
+    """Puts quantizers before what multiplies. The model is changed in place."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._editor = Editor(model)
+        self._weights: dict[tuple[ir.Value, Scheme, bytes], ir.Value] = {}
+
+    def write(
+        self, layers: Mapping[Layer, Scheme | None], choices: Mapping[Source, Choice]
+    ) -> dict[Layer, tuple[Grid, ...]]:
+        """Quantize tensors as chosen, and weights by their schemes; give the weights' grids."""
+        read: dict[Layer, Choice] = {}
+        for source, choice in choices.items():
+            result = self._activation(source, choice)
+            for layer, index in source.readers:
+                layer.node.replace_input_with(index, result)
+                if layer.weights:
+                    read[layer] = choice
+        return {
+            layer: self._parts(layer, scheme, read.get(layer)) for layer, scheme in layers.items()
+        }
+
+    def _activation(self, source: Source, choice: Choice) -> ir.Value:
+        layer, value = source.readers[0][0], source.value
+        name = str(value.name)
+        result = value
+        if choice.smoothing is not None:
+            rank = len(value.shape) if value.shape is not None else 1
+            factor = _along(1 / choice.smoothing, layer.x_axis or 0, rank)
+            constant = self._editor.constant(f"{name}_smoothing", ir.tensor(factor))
+            result = self._editor.insert(
+                layer.node,
+                "Mul",
+                [value, constant],
+                f"{name}_smoothed",
+                like=value,
+                dtype=ir.DataType.FLOAT,
+            )
+        return self._quantizer(layer.node, result, choice.grid, name)
+
+    def _parts(self, layer: Layer, scheme: Scheme | None, x: Choice | None) -> tuple[Grid, ...]:
+        """Quantize the constants of a layer."""
+        if scheme is None:
+            return ()
+        smoothing = None if x is None else x.smoothing
+        grids = []
+        for weight in layer.weights:
+            old = layer.node.inputs[weight.index]
+            assert old is not None
+            array = array_of(old)
+            if smoothing is not None:
+                array = smoothed_weight(array, weight, smoothing)
+            grid = weight_grid(array, weight, scheme)
+            grids.append(grid)
+            key = old, scheme, b"" if smoothing is None else smoothing.tobytes()
+            if key not in self._weights:
+                self._weights[key] = self._constant(layer.node, old, array, grid)
+            layer.node.replace_input_with(weight.index, self._weights[key])
+            drop_if_unread(old)
+        if layer.bias is not None and x is not None:
+            self._bias(layer, x.grid, grids[0])
+        return tuple(grids)
+
+    def _constant(self, node: ir.Node, old: ir.Value, array: Array, grid: Grid) -> ir.Value:
+        name = str(old.name)
+        same = array is not None and array.tobytes() == array_of(old).tobytes()
+        x = old if same else self._editor.constant(f"{name}_smoothed", ir.tensor(array))
+        return self._quantizer(node, x, grid, name)
+
+    def _bias(self, layer: Layer, x: Grid, weight: Grid) -> None:
+        """On the grid of the products, in 32 bits: sums of codes then need no other unit."""
+        assert layer.bias is not None
+        old = layer.node.inputs[layer.bias]
+        assert old is not None
+        array = array_of(old)
+        if not (isinstance(x, IntegerGrid) and isinstance(weight, IntegerGrid)) or array.ndim != 1:
+            return
+        scale = (x.scale * weight.scale).astype(np.float32).ravel()
+        fits = scale.size in (1, array.size) and bool(np.all(scale > 0))
+        if not fits or np.any(np.abs(array) / scale > _BIAS_CODES[-1] / 2):
+            return
+        zero = np.zeros((), np.float32)
+        grid = IntegerGrid(scale if scale.size > 1 else scale.reshape(()), zero, _BIAS_CODES)
+        quantized = self._quantizer(layer.node, old, grid, str(old.name))
+        layer.node.replace_input_with(layer.bias, quantized)
+
+    def _quantizer(self, before: ir.Node, x: ir.Value, grid: Grid, name: str) -> ir.Value:
+        found = operator_for(grid)
+        operator, editor = found.operator, self._editor
+        self._model.graph.opset_imports.setdefault(operator.onnx_domain, operator.version)
+        names = [declared.name for declared in operator.inputs[1:]]
+        parameters = [
+            None if array is None else editor.parameter(name, role, array, ir.DataType.FLOAT)
+            for role, array in zip(names, arguments_of(found), strict=True)
+        ]
+        return editor.insert(
+            before,
+            operator.onnx_name,
+            [x, *parameters],
+            f"{name}_quantized",
+            like=x,
+            dtype=ir.DataType.FLOAT,
+            attributes=attributes_of(found),
+            domain=operator.onnx_domain,
+        )
+
+
+def _along(values: Array, axis: int, rank: int) -> Array:
+    shape = [1] * rank
+    shape[axis] = -1
+    return values.reshape(shape)

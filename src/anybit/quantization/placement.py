@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where quantizers go: before what multiplies and adds up, and nowhere else.
+
+Masks, the inputs of Softmax, statistics and indices keep their floats: that is where models die
+when every tensor is quantized.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.walk import inner_graphs, nodes_in
+
+# X, and the weights for it and for the state, whose rows are those of gates.
+_RECURRENT = ("GRU", "LSTM", "RNN")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant that is multiplied.
+
+    Attributes:
+        index: The input of the node that it is.
+        channels: The axes whose elements have a scale each, if scales are per channel.
+        summed: The axis along which its products are added, where each belongs to one channel of x.
+    """
+
+    index: int
+    channels: tuple[int, ...]
+    summed: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A node that multiplies and adds up.
+
+    Attributes:
+        node: The node.
+        activations: The inputs that the model computes.
+        weights: Those that are constant.
+        bias: The constant that is added; None if there is none.
+        x_axis: The axis of the activation along which its channels lie, where `summed` is known.
+    """
+
+    node: ir.Node
+    activations: tuple[int, ...]
+    weights: tuple[Weight, ...]
+    bias: int | None = None
+    x_axis: int | None = None
+
+    @property
+    def name(self) -> str:
+        return label_of(self.node)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A tensor that layers multiply: it gets one quantizer.
+
+    Attributes:
+        value: The tensor.
+        readers: The layers, and which of their inputs it is.
+    """
+
+    value: ir.Value
+    readers: list[tuple[Layer, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What is to be quantized, and what is not.
+
+    Attributes:
+        layers: The nodes, in order.
+        left: What keeps its floats although it holds weights or multiplies, and why.
+    """
+
+    layers: tuple[Layer, ...]
+    left: dict[str, str]
+
+
+def placement_of(model: ir.Model) -> Placement:
+    """Where the quantizers of a model go. Its shapes are known and its constants are folded."""
+    layers, left = [], {}
+    for node in model.graph:
+        layer = _layer(node)
+        if layer is not None:
+            layers.append(layer)
+        elif reason := _reason(node):
+            left[label_of(node)] = reason
+        for each in _inside(node):
+            left[label_of(each)] = f"it stands inside {label_of(node)!r}, which may not run"
+    return Placement(tuple(layers), left)
+
+
+def sources_of(layers: Iterable[Layer]) -> tuple[Source, ...]:
+    """The tensors that layers read."""
+    sources: dict[ir.Value, Source] = {}
+    for layer in layers:
+        for index in layer.activations:
+            value = layer.node.inputs[index]
+            assert value is not None, "asked before"
+            sources.setdefault(value, Source(value)).readers.append((layer, index))
+    return tuple(sources.values())
+
+
+def _layer(node: ir.Node) -> Layer | None:
+    if any(not _is_float(value) for value in _multiplied(node)):
+        return None
+    if node.domain == "" and node.op_type in _RECURRENT:
+        return _recurrent(node)
+    if effect_of(node) is not Effect.MULTIPLY:
+        return None
+    constant = [index for index in (0, 1) if _is_known(node, index)]
+    if len(constant) == 2:
+        return None  # whatever it is, nobody wanted it folded
+    activations = tuple(index for index in (0, 1) if index not in constant)
+    if not constant:
+        return Layer(node, activations, ())
+    bias = 2 if node.op_type != "MatMul" and _is_known(node, 2) else None
+    return Layer(node, activations, (_weight(node, constant[0]),), bias, _x_axis(node))
+
+
+def _weight(node: ir.Node, index: int) -> Weight:
+    value = node.inputs[index]
+    assert value is not None
+    assert value.const_value is not None
+    rank = len(value.const_value.shape)
+    if node.op_type == "MatMul":
+        if rank < 2:
+            return Weight(index, (), None)
+        channel, summed = (rank - 1, rank - 2) if index == 1 else (rank - 2, rank - 1)
+        # A stack of matrices has channels of its own in each.
+        return Weight(index, (*range(rank - 2), channel), summed if rank == 2 else None)
+    if index != 1:
+        return Weight(index, (), None)  # x and weight of a convolution, swapped by hand
+    channel = 1 if node.op_type == "ConvTranspose" else 0
+    if node.op_type == "Gemm":
+        channel = 0 if attribute_of(node, "transB", 0) else 1
+    grouped = attribute_of(node, "group", 1) != 1
+    return Weight(index, (channel,), None if grouped else 1 - channel)
+
+
+def _x_axis(node: ir.Node) -> int | None:
+    match node.op_type:
+        case "MatMul":
+            return -1 if _is_known(node, 1) else -2
+        case "Gemm":
+            return None if attribute_of(node, "transA", 0) else -1
+        case _:
+            return 1
+
+
+def _recurrent(node: ir.Node) -> Layer | None:
+    if not all(_is_known(node, index) for index in (1, 2)) or _is_known(node, 0):
+        return None
+    return Layer(node, (0,), (Weight(1, (0, 1), 2), Weight(2, (0, 1), None)), None, -1)
+
+
+def _reason(node: ir.Node) -> str:
+    """Why a node that multiplies weights is not a layer; "" for others."""
+    multiplies = effect_of(node) is Effect.MULTIPLY or node.op_type in _RECURRENT
+    if multiplies and node.domain == "":
+        types = {str(value.dtype) for value in _multiplied(node) if not _is_float(value)}
+        if types:
+            return f"it computes in {', '.join(sorted(types))}"
+        return "all that it multiplies is constant" if _is_known(node, 0) else "its weights change"
+    if (node.domain, node.op_type) == ("", "Gather") and _is_table(node.inputs[0]):
+        return "a table, of which it only takes rows"
+    return ""
+
+
+def _multiplied(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs[:2] if value is not None]
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.FLOAT
+
+
+def _is_known(node: ir.Node, index: int) -> bool:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return value is not None and is_constant(value)
+
+
+def _is_table(value: ir.Value | None) -> bool:
+    return value is not None and is_constant(value) and _is_float(value)
+
+
+def _inside(node: ir.Node) -> Iterator[ir.Node]:
+    for graph in inner_graphs(node):
+        for each in nodes_in(graph):
+            if effect_of(each) is Effect.MULTIPLY or each.op_type in _RECURRENT:
+                yield each

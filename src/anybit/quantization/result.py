@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantized model, and what is to be said of it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from anybit.onnx.files.writer import Result
+from anybit.quantization.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class QuantizedLayer:
+    """One node that multiplies.
+
+    Attributes:
+        name, operator: The node's.
+        weights, activations: The kinds of its quantizers; "" where there is none.
+        parameters: How many elements its weights have.
+        sqnr: Signal over noise of its output alone, all else being float, in dB; None where its
+            activations are not quantized.
+        smoothed: Whether channels of its activations are scaled against its weights.
+    """
+
+    name: str
+    operator: str
+    weights: str
+    activations: str
+    parameters: int
+    sqnr: float | None
+    smoothed: bool
+
+
+@dataclass(frozen=True)
+class Quantized(Result):
+    """The result of `quantize`: a model in our operators, which can be saved and is a source.
+
+    Attributes:
+        model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
+        layers: What became of each layer, in order.
+        left: What keeps its floats although it multiplies or holds a table of weights, and why.
+        verdict: What that did to the outputs; None without data.
+        bytes_before, bytes_after: What the constants of the float model take, and what those of
+            this one do with weights in as many bits as they have. The file itself holds floats and
+            quantizers; `convert` to qdq stores codes.
+    """
+
+    model: ir.Model = field(repr=False)
+    layers: tuple[QuantizedLayer, ...]
+    left: Mapping[str, str]
+    verdict: Verdict | None
+    bytes_before: int
+    bytes_after: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the model, as JSON has it."""
+        verdict = None
+        if self.verdict is not None:
+            verdict = asdict(self.verdict) | {"passed": self.verdict.passed}
+        return {
+            "verdict": verdict,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "layers": [asdict(each) for each in self.layers],
+            "left": dict(self.left),
+        }

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How numbers of a range become those of a grid: from words to grids."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anybit.errors import ModelError
+from anybit.formats import FloatFormat
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.quantizers.grids import Match, match
+from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
+from anybit.ops.int_quant import codes_of
+from anybit.words.grammar import COMMON, Integers, Kind, Signs, read
+
+_WORDS = {**COMMON, "asymmetric": {"asymmetric": True}}
+_MOST_BITS = 16
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A kind of quantizer, whose scale is still to be found.
+
+    Attributes:
+        kind: Integers, signs, or a float format.
+        words: What was said.
+        per_channel: Whether each channel has a scale of its own.
+        narrow: Whether the range of integers is one value shorter.
+        power_of_two: Whether scales are powers of two.
+        asymmetric: Whether the range need not be the same on both sides of 0.
+    """
+
+    kind: Kind
+    words: str
+    per_channel: bool = False
+    narrow: bool = False
+    power_of_two: bool = False
+    asymmetric: bool = False
+
+    @property
+    def bits(self) -> int:
+        """The width of a code."""
+        return self.kind.bits
+
+    def grid(self, lowest: Array, highest: Array) -> Grid:
+        """The grid for a range, or for one range per channel; 0 is one of its values.
+
+        Ranges are widened to hold 0. One that is 0 alone has the scale 1, as any scale would do.
+        """
+        low, high = np.minimum(lowest, 0.0), np.maximum(highest, 0.0)
+        reach = np.maximum(-low, high)
+        if isinstance(self.kind, FloatFormat):
+            return FloatGrid(self._scale(reach / self.kind.largest), self.kind)
+        if isinstance(self.kind, Signs):
+            zero = np.zeros((), np.float32)
+            return IntegerGrid(self._scale(reach), zero, range(-1, 2, 2), Coding.SIGN)
+        codes = codes_of(self.kind.bits, self.kind.signed, self.narrow)
+        if not self.asymmetric:
+            scale = self._scale(np.maximum(-low / max(-codes[0], 1), high / codes[-1]))
+            return IntegerGrid(scale, np.zeros((), np.float32), codes)
+        scale = self._scale((high - low) / (len(codes) - 1))
+        zeropt = np.clip(np.rint(codes[0] - low / scale), codes[0], codes[-1])
+        return IntegerGrid(scale, zeropt.astype(np.float32), codes)
+
+    def _scale(self, scale: Array) -> Array:
+        """As float32; neither 0 nor infinite."""
+        with np.errstate(divide="ignore"):
+            scale = np.exp2(np.ceil(np.log2(scale))) if self.power_of_two else scale
+        tiny, huge = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+        return np.where(scale == 0, 1.0, np.clip(scale, tiny, huge)).astype(np.float32)
+
+
+def scheme(words: str, role: str) -> Scheme:
+    """The scheme that words such as "int4 per-channel narrow" stand for.
+
+    Args:
+        words: A kind, and per-tensor, per-channel, narrow, power-of-two or asymmetric behind it.
+        role: "weights", which have a scale per channel unless it is said otherwise, and whose
+            integers are the same on both sides of 0; or "activations", which have one scale.
+
+    Unsigned integers are asymmetric: they have a zero-point.
+
+    Raises:
+        ModelError: Words that are not known, or do not fit the role.
+
+    >>> scheme("uint8", "activations").asymmetric, scheme("int4", "weights").per_channel
+    (True, True)
+    """
+    try:
+        kind, options = read(words, _WORDS)
+    except ValueError as error:
+        raise ModelError(f"{role}: {error}") from None
+    granularity = options.pop("granularity", "")
+    weights = role == "weights"
+    if granularity == "per-channel" and not weights:
+        raise ModelError(
+            f'activations: {words!r}: sums need one scale for all of their terms; say "per-tensor"'
+        )
+    found = Scheme(kind, words, weights and granularity != "per-tensor", **options)
+    if not isinstance(kind, Integers):
+        if found.asymmetric:
+            raise ModelError(f"{role}: {words!r}: asymmetric is for integers, not for {kind}")
+        return found
+    if not 1 <= kind.bits <= _MOST_BITS or (kind.bits == 1 and (kind.signed or found.narrow)):
+        remedy = "say bipolar for -1 and 1" if kind.bits == 1 else f"use 1 to {_MOST_BITS} bits"
+        raise ModelError(f"{role}: {words!r} is not a quantizer: {remedy}")
+    return replace(
+        found,
+        narrow=found.narrow or (weights and kind.signed and not found.asymmetric),
+        asymmetric=found.asymmetric or not kind.signed,
+    )
+
+
+def operator_for(grid: Grid) -> Match:
+    """The operator that gives the values of a grid, and its call."""
+    found = match(grid)
+    assert found is not None, "schemes make grids of operators"
+    return found
+
+
+def quantized(x: Array, grid: Grid) -> Array:
+    """x on the grid: what the operator gives."""
+    found = operator_for(grid)
+    result = found.operator.function(x, **found.call.parameters, **found.call.attributes)
+    return np.asarray(result)
