@@ -3,7 +3,8 @@
 
     python examples/digits_w4a4.py [FOLDER]
 
-writes digits_w4a4.onnx and digits.npz (x: test images, y: what the model must give for them,
+writes digits_w4a4.onnx, digits_float.onnx, which is trained alike without quantizers, and
+digits.npz (x: test images, y: what the model must give for them,
 label: the digits that they show) to the folder of this file or to FOLDER, and prints the accuracy
 in float and in 4 bits.
 
@@ -158,6 +159,22 @@ def integer_outputs(layers: list[Layer], images: np.ndarray) -> np.ndarray:
     return outputs.astype(np.float32)
 
 
+def float_model(layers: list[Layer]) -> onnx.ModelProto:
+    """The network without quantizers, any number of rows."""
+    constants, value = {}, "pixels"
+    nodes = [helper.make_node("Flatten", ["x"], ["pixels"], name="pixels")]
+    for number, layer in enumerate(layers, start=1):
+        weight, bias = f"weight_{number}", f"bias_{number}"
+        constants |= {weight: layer.weight, bias: layer.bias}
+        last = number == len(layers)
+        total, hidden = "y" if last else f"sum_{number}", f"hidden_{number}"
+        nodes.append(helper.make_node("Gemm", [value, weight, bias], [total], name=total))
+        if not last:
+            nodes.append(helper.make_node("Relu", [total], [hidden], name=hidden))
+        value = hidden
+    return model_of("digits_float", nodes, constants)
+
+
 def onnx_model(layers: list[Layer]) -> onnx.ModelProto:
     """The network in QONNX's terms: float weights behind quantizers, any number of rows."""
     constants: dict[str, np.ndarray] = {
@@ -167,7 +184,7 @@ def onnx_model(layers: list[Layer]) -> onnx.ModelProto:
         "input_scale": np.float32(INPUT_SCALE),
         "hidden_scale": np.float32(HIDDEN_SCALE),
     }
-    nodes = []
+    nodes: list[onnx.NodeProto] = []
 
     def node(op_type: str, inputs: list[str], output: str, **attributes: object) -> str:
         nodes.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
@@ -203,9 +220,19 @@ def onnx_model(layers: list[Layer]) -> onnx.ModelProto:
         if not last:
             value = node("Relu", [value], f"hidden_{number}")
         scale, scale_name = HIDDEN_SCALE, "hidden_scale"
+    return model_of("digits_w4a4", nodes, constants, (DOMAIN,))
+
+
+def model_of(
+    name: str,
+    nodes: list[onnx.NodeProto],
+    constants: dict[str, np.ndarray],
+    domains: tuple[str, ...] = (),
+) -> onnx.ModelProto:
+    """A model from x, images, to y, a number per digit."""
     graph = helper.make_graph(
         nodes,
-        "digits_w4a4",
+        name,
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 8, 8])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", SIZES[-1]])],
         [
@@ -213,7 +240,7 @@ def onnx_model(layers: list[Layer]) -> onnx.ModelProto:
             for name, array in constants.items()
         ],
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 17), *(helper.make_opsetid(each, 1) for each in domains)]
     return helper.make_model(
         graph, opset_imports=opsets, ir_version=10, producer_name="examples/digits_w4a4.py"
     )
@@ -223,6 +250,7 @@ class Example(NamedTuple):
     """What this script makes."""
 
     model: onnx.ModelProto
+    float_model: onnx.ModelProto
     arrays: dict[str, np.ndarray]
     float_accuracy: float
     accuracy: float
@@ -239,17 +267,25 @@ def make(seed: int = 0) -> Example:
         float_layers = train(training, quantize=False, seed=seed)
         layers = train(training, quantize=True, seed=seed)
     in_float = forward(float_layers, test.images, quantize=False)[-1]
-    layers = [Layer(*(array.astype(np.float32) for array in layer)) for layer in layers]
+    layers, float_layers = (
+        [Layer(*(array.astype(np.float32) for array in layer)) for layer in each]
+        for each in (layers, float_layers)
+    )
     y = integer_outputs(layers, test.images)
     arrays = {"x": test.images.astype(np.float32), "y": y, "label": test.labels.astype(np.int64)}
     return Example(
-        onnx_model(layers), arrays, accuracy(in_float, test.labels), accuracy(y, test.labels)
+        onnx_model(layers),
+        float_model(float_layers),
+        arrays,
+        accuracy(in_float, test.labels),
+        accuracy(y, test.labels),
     )
 
 
 def main(folder: Path) -> None:
     example = make()
     onnx.save(example.model, folder / "digits_w4a4.onnx")
+    onnx.save(example.float_model, folder / "digits_float.onnx")
     np.savez(folder / "digits.npz", **example.arrays)
     print(f"{len(example.arrays['x'])} test images")
     print(f"float:  {example.float_accuracy:.1%} correct")

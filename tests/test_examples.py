@@ -48,6 +48,16 @@ def test_the_script_makes_the_committed_model(made: Any) -> None:
     assert made.model == onnx.load(MODEL)
 
 
+def test_the_float_model_is_of_the_same_training(
+    made: Any, committed: dict[str, np.ndarray]
+) -> None:
+    """Its numbers may depend on the BLAS."""
+    stored = onnx.load(EXAMPLES / "digits_float.onnx")
+    assert list(stored.graph.node) == list(made.float_model.graph.node)
+    y = anybit.load(stored).run(committed["x"])["y"]
+    assert np.mean(y.argmax(axis=1) == committed["label"]) == pytest.approx(0.981, abs=0.005)
+
+
 def test_accuracy(made: Any, committed: dict[str, np.ndarray]) -> None:
     """As the README prints it. In float it may depend on the BLAS, in 4 bits it may not."""
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ def convolutions() -> onnx.ModelProto:
         "w3": random(8, 8, 1, 1, seed=8) / 3,
         "w4": random(8, 4, 2, 2, seed=9) / 3,
         "g": random(10, 4, seed=10) / 2,
-        "c": random(10, seed=11) / 10,
+        "c": random(10, seed=11),
     }
     nodes = [
         node("Conv", "x w1", "a", domain="", name="first", pads=[1, 1, 1, 1]),

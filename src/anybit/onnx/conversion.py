@@ -42,8 +42,8 @@ _STANDARD_OPSET = 13
 
 
 _NOT_QUANTIZED = (
-    "the model has no quantizers, and convert adds none: quantize it with anybit.torch.nn "
-    "(quantize_model) and export it, or with a tool that writes QuantizeLinear"
+    "the model has no quantizers, and convert adds none: quantize it with anybit quantize, or "
+    "with anybit.torch.nn (quantize_model) and export it"
 )
 
 

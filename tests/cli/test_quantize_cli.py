@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit quantize`: the table, the verdict and the exit status."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from float_models import attention, convolutions, data_for
+from shell import Shell
+
+import anybit
+
+
+@pytest.fixture
+def files(shell: Shell) -> Shell:
+    onnx.save(convolutions(), "net.onnx")
+    np.savez("data.npz", x=np.concatenate([each["x"] for each in data_for("convolutions")]))
+    return shell
+
+
+def test_what_is_shown(files: Shell) -> None:
+    code, out, err = files("quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz")
+    assert (code, err) == (0, "")
+    for name in ("first", "depthwise", "pointwise", "up", "head"):
+        assert name in out
+    assert "q.onnx written, 5 layers" in out
+    assert "on 6 samples held back" in out
+    assert anybit.load("q.onnx").run(np.zeros((2, 3, 8, 8), np.float32))["y"].shape == (2, 10)
+
+
+def test_json(files: Shell) -> None:
+    arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--json"]
+    code, out, _ = files(*arguments, "--keep", "head")
+    found = json.loads(out)
+    assert code == 0
+    assert found["verdict"]["passed"] is True
+    assert found["left"] == {"head": "it was to be kept"}
+    assert [each["name"] for each in found["layers"]] == ["first", "depthwise", "pointwise", "up"]
+
+
+def test_weights_alone(files: Shell) -> None:
+    code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx", "--weights", "int4")
+    assert code == 0
+    assert "Not judged: there were no data" in out
+
+
+def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
+    onnx.save(attention(), "net.onnx")
+    np.save("data.npy", np.concatenate([each["x"] for each in data_for("attention")]))
+    words = ["--weights", "bipolar", "--activations", "bipolar"]
+    code, out, _ = shell("quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npy", *words)
+    assert code == 2
+    assert "this is not the model that it was" in out
+    assert Path("q.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--activations", "uint8"], "activations need data"),
+        (["--weights", "int4 perchannel"], 'did you mean "per-channel"'),
+        (["--data", "none.npz"], "none.npz: no such file"),
+        (["--data", "data.npz", "--keep", "tail"], "no layer is called 'tail'"),
+    ],
+)
+def test_errors(files: Shell, arguments: list[str], message: str) -> None:
+    assert message in files.fails("quantize", "net.onnx", "-o", "q.onnx", *arguments)
+    assert not Path("q.onnx").exists()
