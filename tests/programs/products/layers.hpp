@@ -232,9 +232,8 @@ int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
   if (const auto* a = std::get_if<Affine>(&at.product.tail)) {
     float y = static_cast<float>(sum) * a->gains[channel];
     y = y + a->offsets[channel];
-    return static_cast<int>(
-        std::clamp(std::nearbyint(y) + static_cast<float>(a->shift), 0.0f,
-                   static_cast<float>(at.target.levels - 1)));
+    return static_cast<int>(std::clamp(std::nearbyint(y) + static_cast<float>(a->shift), 0.0f,
+                                       static_cast<float>(at.target.levels - 1)));
   }
   const auto& table = std::get<Table>(at.product.tail);
   const std::size_t each = table.entries.size() / table.first.size();

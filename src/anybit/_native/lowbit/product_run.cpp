@@ -217,8 +217,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
 // All pixels pass a chunk of channels where that saves more than reading them again costs.
 void run_chunks(const State& at, const Part& part, const std::byte* source, std::byte* target,
                 float* floats) {
-  const std::int64_t pixels = (part.last_row - part.first_row) *
-                              (part.last_line - part.first_line) * at.target.width;
+  const std::int64_t pixels =
+      (part.last_row - part.first_row) * (part.last_line - part.first_line) * at.target.width;
   const bool by_chunks = at.kernels->spreads_weights && pixels > at.kernels->block_pixels &&
                          (at.scheme == Scheme::dot4 || at.scheme == Scheme::dot2);
   const std::int64_t most = by_chunks ? chunk_channels : part.last_channel - part.first_channel;

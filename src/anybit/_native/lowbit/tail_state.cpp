@@ -108,8 +108,7 @@ void settle(PackedProduct::State& at, std::int64_t largest_weight) {
                          [=](std::int32_t each) { return each == wanted; });
     };
     if (all(at.scales, at.target.channels, 1))
-      at.settling =
-          all(at.constants, at.constants.size(), 0) ? Settling::bare : Settling::plain;
+      at.settling = all(at.constants, at.constants.size(), 0) ? Settling::bare : Settling::plain;
     return;
   }
   // Each factor is small: none of the products can overflow before the last.

@@ -71,8 +71,7 @@ class NDArrays {
     const nb::object numpy = object_from([] { return PyImport_ImportModule("numpy"); });
     auto* const arrays = new NDArrays;
     arrays->new_ = reinterpret_cast<New*>(table[new_slot]);
-    arrays->float32_ =
-        called(attribute_of(numpy, "dtype"), python_text("float32")).release().ptr();
+    arrays->float32_ = called(attribute_of(numpy, "dtype"), python_text("float32")).release().ptr();
     return arrays;
   }
 

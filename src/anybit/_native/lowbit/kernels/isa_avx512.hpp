@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AVX-512 with VNNI, VPOPCNTDQ and VBMI, and the same without VPOPCNTDQ (Cascade Lake) or VNNI (Skylake).
+// AVX-512 with VNNI, VPOPCNTDQ and VBMI, and the same without VPOPCNTDQ (Cascade Lake) or VNNI
+// (Skylake).
 #pragma once
 #include <immintrin.h>
 #include <cstdint>

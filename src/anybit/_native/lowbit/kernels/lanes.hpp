@@ -143,14 +143,12 @@ template <class Vector>
 // The same of four, one behind the other.
 [[gnu::always_inline]] inline void write_narrowed(void* at, const Lanes (&panels)[4]) {
 #if defined(__AVX512BW__)
-  const auto panel = [&](int i) __attribute__((always_inline)) {
-    return read<__m512i>(&panels[i]);
-  };
+  const auto panel = [&](int i)
+                         __attribute__((always_inline)) { return read<__m512i>(&panels[i]); };
   const __m512i quarters = _mm512_packus_epi16(_mm512_packs_epi32(panel(0), panel(1)),
                                                _mm512_packs_epi32(panel(2), panel(3)));
   // Packed were the quarters of each with one another.
-  const __m512i order =
-      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   write(at, _mm512_permutexvar_epi32(order, quarters));
 #else
   for (int i = 0; i < 4; ++i) write(static_cast<std::byte*>(at) + 16 * i, narrowed(panels[i]));

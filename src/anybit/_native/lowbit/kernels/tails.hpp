@@ -48,9 +48,8 @@ template <class Index>
     std::byte* const target = at.targets[pixel];
     if (whole) {
       Lanes panels[chunk_channels / lane_count];
-      unroll<chunk_channels / lane_count>([&](auto i) __attribute__((always_inline)) {
-        panels[i] = index(pixel, i * lane_count);
-      });
+      unroll<chunk_channels / lane_count>(
+          [&](auto i) __attribute__((always_inline)) { panels[i] = index(pixel, i * lane_count); });
       write_narrowed(target, panels);
     } else if (at.coding == Coding::bytes) {
       int lane = 0;
