@@ -16,22 +16,25 @@ namespace anybit {
 class IeeeArithmetic {
  public:
 #if defined(__SSE__) || defined(_M_X64)
-  // Reading the register is much cheaper than writing it.
-  IeeeArithmetic() : saved_(_mm_getcsr()) {
+  // Reading the register is much cheaper than writing it; it waits for all arithmetic before, which
+  // takes as long as a small network. Whoever computes little leaves exceptions reported.
+  explicit IeeeArithmetic(bool computes_little = false)
+      : computes_little_(computes_little), saved_(_mm_getcsr()) {
     if ((saved_ & ~raised) != all_exceptions_masked) _mm_setcsr(all_exceptions_masked);
   }
   // Exceptions that the call raised stay unreported: overflow and 0/0 have defined results.
   ~IeeeArithmetic() {
-    if (_mm_getcsr() != saved_) _mm_setcsr(saved_);
+    const bool changed = (saved_ & ~raised) != all_exceptions_masked;
+    if (changed || (!computes_little_ && _mm_getcsr() != saved_)) _mm_setcsr(saved_);
   }
 #elif defined(__aarch64__)
-  IeeeArithmetic() {
+  explicit IeeeArithmetic(bool = false) {
     __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
     __asm__ volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
   }
   ~IeeeArithmetic() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_)); }
 #else
-  IeeeArithmetic() : saved_(std::fegetround()) { std::fesetround(FE_TONEAREST); }
+  explicit IeeeArithmetic(bool = false) : saved_(std::fegetround()) { std::fesetround(FE_TONEAREST); }
   ~IeeeArithmetic() { std::fesetround(saved_); }
 #endif
   IeeeArithmetic(const IeeeArithmetic&) = delete;
@@ -41,7 +44,8 @@ class IeeeArithmetic {
 #if defined(__SSE__) || defined(_M_X64)
   static constexpr unsigned all_exceptions_masked = 0x1f80;
   static constexpr unsigned raised = 0x3f;  // the bits that tell which exceptions there were
-  unsigned saved_;
+  const bool computes_little_;
+  const unsigned saved_;
 #elif defined(__aarch64__)
   std::uint64_t saved_ = 0;
 #else
