@@ -143,6 +143,63 @@ def test_what_is_left_is_named() -> None:
     assert [each.name for each in found.layers] == ["head"]
 
 
+def test_constants_among_the_inputs() -> None:
+    proto = convolutions()
+    for each in proto.graph.initializer:
+        shape = list(each.dims)
+        proto.graph.input.append(
+            onnx.helper.make_tensor_value_info(each.name, onnx.TensorProto.FLOAT, shape)
+        )
+    found = anybit.quantize(proto, data_for("convolutions"))
+    assert [
+        each.value if hasattr(each, "value") else each.name for each in found.model.graph.inputs
+    ] == ["x"]
+    assert len(found.layers) == 5
+
+
+def test_layers_with_computed_biases_and_states() -> None:
+    constants = {
+        "w": random(3, 4, seed=1),
+        "wl": random(1, 20, 3, seed=2) / 3,
+        "rl": random(1, 20, 5, seed=3) / 3,
+        "zero": np.array([0]),
+    }
+    nodes = [
+        node("Abs", "c", "b", domain="", name="bias"),
+        node("Gemm", "x w b", "g", domain="", name="head", transB=1),
+        node("Unsqueeze", "g zero", "u", domain="", name="time"),
+        node("Tanh", "h", "t", domain="", name="state"),
+        node("LSTM", "u wl rl    t", "l", domain="", name="lstm", hidden_size=5),
+        node("Squeeze", "l zero", "y", domain="", name="flat"),
+    ]
+    nodes[4].input[:] = ["u", "wl", "rl", "", "", "t"]
+    inputs = {"x": [2, 4], "c": [3], "h": [1, 2, 5]}
+    proto = model(nodes, constants, inputs=inputs, opsets=OPSETS)
+    data = [
+        {name: random(*shape, seed=seed) for name, shape in inputs.items()} for seed in range(8)
+    ]
+    found = anybit.quantize(proto, data)
+    assert [each.name for each in found.layers] == ["head", "lstm"]
+    assert found.verdict is not None
+    assert found.verdict.sqnr > 25
+
+
+def test_a_weight_that_two_layers_read_along_different_axes() -> None:
+    constants = {"w": random(4, 4, seed=1) * np.float32([1, 10, 100, 1000])}
+    nodes = [
+        node("Gemm", "x w", "a", domain="", name="one", transB=1),
+        node("MatMul", "x w", "b", domain="", name="other"),
+        node("Add", "a b", domain="", name="sum"),
+    ]
+    proto = model(nodes, constants, inputs={"x": ["rows", 4]}, opsets=OPSETS)
+    found = anybit.quantize(proto, random(20, 4), weights="int8", activations="uint16")
+    scales = [
+        next(each for each in found.model.graph if each.name == name).inputs[1].producer().inputs[1]
+        for name in ("one", "other")
+    ]
+    assert [each.shape.numpy() for each in scales] == [(4, 1), (1, 4)]
+
+
 def test_models_that_cannot_be_quantized() -> None:
     with pytest.raises(
         ModelError, match=r"has quantizers already \(IntQuant\); quantize the float"

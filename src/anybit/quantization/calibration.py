@@ -62,7 +62,7 @@ def gather(
             extreme[place] = max(extreme[place], (reach, -index))
         progress(index / len(samples))
     common = _common(samples)
-    together = max(1, _MEMORY // (size * len(common)) * len(sources))
+    together = max(1, _MEMORY * len(sources) // (size * len(common)))
     for start in range(0, len(sources), together):
         group = slice(start, start + together)
         farthest = [-index for _, index in extreme[group]]
@@ -88,13 +88,9 @@ def _kept(
     model: ir.Model, sources: Sequence[Source], samples: Samples, wanted: set[int], where: str
 ) -> dict[int, dict[str, Array]]:
     """All that the layers which read some tensors read, for these samples."""
-    read = [
-        layer.node.inputs[index]
-        for source in sources
-        for layer, _ in source.readers
-        for index in layer.activations
-    ]
-    recorder = Recorder(model, [each for each in dict.fromkeys(read) if each is not None], where)
+    layers = [layer for source in sources for layer, _ in source.readers]
+    read = dict.fromkeys(value for layer in layers for value in layer.computed)
+    recorder = Recorder(model, list(read), where)
     return {
         index: recorder.run(sample) for index, sample in samples.calibration() if index in wanted
     }

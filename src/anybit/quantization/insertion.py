@@ -24,7 +24,7 @@ class Writer:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._editor = Editor(model)
-        self._weights: dict[tuple[ir.Value, Scheme, bytes], ir.Value] = {}
+        self._weights: dict[tuple[ir.Value, tuple[int, ...], bytes], ir.Value] = {}
 
     def write(
         self, layers: Mapping[Layer, Scheme | None], choices: Mapping[Source, Choice]
@@ -46,8 +46,7 @@ class Writer:
         name = str(value.name)
         result = value
         if choice.smoothing is not None:
-            rank = len(value.shape) if value.shape is not None else 1
-            factor = _along(1 / choice.smoothing, layer.x_axis or 0, rank)
+            factor = _along(1 / choice.smoothing, layer)
             constant = self._editor.constant(f"{name}_smoothing", ir.tensor(factor))
             result = self._editor.insert(
                 layer.node,
@@ -73,7 +72,7 @@ class Writer:
                 array = smoothed_weight(array, weight, smoothing)
             grid = weight_grid(array, weight, scheme)
             grids.append(grid)
-            key = old, scheme, b"" if smoothing is None else smoothing.tobytes()
+            key = old, weight.channels, b"" if smoothing is None else smoothing.tobytes()
             if key not in self._weights:
                 self._weights[key] = self._constant(layer.node, old, array, grid)
             layer.node.replace_input_with(weight.index, self._weights[key])
@@ -126,7 +125,14 @@ class Writer:
         )
 
 
-def _along(values: Array, axis: int, rank: int) -> Array:
+def _along(values: Array, layer: Layer) -> Array:
+    """Numbers per channel in a shape that broadcasts to what the layer reads."""
+    assert layer.x_axis is not None
+    weight = layer.node.inputs[layer.weights[0].index]
+    assert weight is not None
+    assert weight.const_value is not None
+    # Axes that count from the end need no others before them; images have as many as their weights.
+    rank = -layer.x_axis if layer.x_axis < 0 else len(weight.const_value.shape)
     shape = [1] * rank
-    shape[axis] = -1
+    shape[layer.x_axis] = -1
     return values.reshape(shape)

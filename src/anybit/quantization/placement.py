@@ -57,6 +57,11 @@ class Layer:
     def name(self) -> str:
         return label_of(self.node)
 
+    @property
+    def computed(self) -> list[ir.Value]:
+        """All that it reads and that is not constant, states and lengths included."""
+        return [value for value in self.node.inputs if value is not None and not is_constant(value)]
+
 
 @dataclass(frozen=True, eq=False)
 class Source:
