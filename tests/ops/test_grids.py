@@ -151,5 +151,4 @@ def test_positions_of_floats_count_values() -> None:
     grid = FloatGrid(array(0.5), FloatFormat(3, 2))
     values = grid.format.values() / 2
     np.testing.assert_array_equal(grid.positions(values), np.arange(len(values)) - len(values) // 2)
-    assert not grid.spacing.even
     assert Spacing(array(0)).positions(array([1])).tolist() == [np.inf]
