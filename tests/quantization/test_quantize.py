@@ -112,6 +112,36 @@ def test_smoothing_changes_no_bit_of_the_float_function() -> None:
     np.testing.assert_array_equal(anybit.load(bare).run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
+def test_channels_of_depthwise_convolutions_are_scaled() -> None:
+    """Each has a weight scale of its own, so that this costs nothing."""
+    constants = {"w": random(12, 1, 3, 3, seed=1), "b": random(12, seed=2)}
+    nodes = [node("Conv", "x w b", domain="", name="conv", group=6)]
+    proto = model(nodes, constants, inputs={"x": ["rows", 6, 5, 5]}, opsets=OPSETS)
+    sizes = np.float32([1, 100, 1, 0.01, 1, 1000]).reshape(6, 1, 1)
+    data = random(24, 6, 5, 5, seed=3) * sizes
+    found = anybit.quantize(proto, data)
+    assert found.layers[0].smoothed
+    # Without it, the small channels are lost: one step of the largest is 10.
+    y, q = anybit.load(proto).run(data)["y"], anybit.load(found.model).run(data)["y"]
+    noise = np.square(y - q).mean(axis=(0, 2, 3)) / np.square(y).mean(axis=(0, 2, 3))
+    assert noise.max() < 1e-3
+
+
+def test_biases_make_up_for_the_mean_of_the_noise() -> None:
+    """Inputs of one sign: rounded weights pull each channel to one side."""
+    constants = {"w": random(6, 64, 1, 1, seed=1), "b": random(6, seed=2)}
+    nodes = [node("Conv", "x w b", domain="", name="conv")]
+    proto = model(nodes, constants, inputs={"x": ["rows", 64, 4, 4]}, opsets=OPSETS)
+    data = np.abs(random(40, 64, 4, 4, seed=3)) / 10 + np.float32(1)
+    found = anybit.quantize(proto, data, weights="int4")
+    y, q = anybit.load(proto).run(data)["y"], anybit.load(found.model).run(data)["y"]
+    means = np.abs((q - y).mean(axis=(0, 2, 3)))
+    assert means.max() < 0.1 * np.abs(q - y).std(axis=(0, 2, 3)).max() + 0.02
+    bare = anybit.quantize(proto, weights="int4", activations=None)
+    pulled = np.abs((anybit.load(bare.model).run(data)["y"] - y).mean(axis=(0, 2, 3)))
+    assert pulled.max() > 5 * means.max()
+
+
 def test_weights_alone_need_no_data() -> None:
     found = anybit.quantize(convolutions(), weights="int4", activations=None)
     assert found.verdict is None

@@ -10,9 +10,10 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.quantizers.grids import arguments_of, attributes_of
 from anybit.ops.grids import Grid, IntegerGrid
+from anybit.quantization.pieces import smoothed_weight
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import Scheme, operator_for
-from anybit.quantization.search import Choice, smoothed_weight
+from anybit.quantization.search import Choice
 from anybit.quantization.weights import weight_grid
 
 _BIAS_CODES = range(-(2**31), 2**31)
@@ -78,6 +79,7 @@ class Writer:
             layer.node.replace_input_with(weight.index, self._weights[key])
             drop_if_unread(old)
         if layer.bias is not None and x is not None:
+            self._correct(layer, x.corrections.get(layer))
             self._bias(layer, x.grid, grids[0])
         return tuple(grids)
 
@@ -86,6 +88,16 @@ class Writer:
         same = array is not None and array.tobytes() == array_of(old).tobytes()
         x = old if same else self._editor.constant(f"{name}_smoothed", ir.tensor(array))
         return self._quantizer(node, x, grid, name)
+
+    def _correct(self, layer: Layer, correction: Array | None) -> None:
+        """Add to a bias; other layers keep theirs."""
+        if correction is None or layer.bias is None:
+            return
+        old = layer.node.inputs[layer.bias]
+        assert old is not None
+        new = self._editor.constant(f"{old.name}_corrected", ir.tensor(array_of(old) + correction))
+        layer.node.replace_input_with(layer.bias, new)
+        drop_if_unread(old)
 
     def _bias(self, layer: Layer, x: Grid, weight: Grid) -> None:
         """On the grid of the products, in 32 bits: sums of codes then need no other unit."""

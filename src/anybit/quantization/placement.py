@@ -27,12 +27,15 @@ class Weight:
     Attributes:
         index: The input of the node that it is.
         channels: The axes whose elements have a scale each, if scales are per channel.
-        summed: The axis along which its products are added, where each belongs to one channel of x.
+        inputs: The axis whose elements are multiplied with one channel of x each; None if there
+            is no such axis.
+        repeated: How many of them belong to the same channel, one behind the other.
     """
 
     index: int
     channels: tuple[int, ...]
-    summed: int | None
+    inputs: int | None
+    repeated: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ class Layer:
         activations: The inputs that the model computes.
         weights: Those that are constant.
         bias: The constant that is added; None if there is none.
-        x_axis: The axis of the activation along which its channels lie, where `summed` is known.
+        x_axis: The axis of the activation along which its channels lie.
     """
 
     node: ir.Node
@@ -56,6 +59,17 @@ class Layer:
     @property
     def name(self) -> str:
         return label_of(self.node)
+
+    @property
+    def bias_axis(self) -> int | None:
+        """The axis of the result along which its own bias of one axis lies; None without one."""
+        bias = None if self.bias is None else self.node.inputs[self.bias]
+        if bias is None or bias.const_value is None or len(bias.const_value.shape) != 1:
+            return None
+        if self.node.op_type == "Gemm":
+            plain = attribute_of(self.node, "beta", 1.0) == 1
+            return -1 if plain and bias.const_value.size > 1 else None
+        return 1
 
     @property
     def computed(self) -> list[ir.Value]:
@@ -139,16 +153,21 @@ def _weight(node: ir.Node, index: int) -> Weight:
     if node.op_type == "MatMul":
         if rank < 2:
             return Weight(index, (), None)
-        channel, summed = (rank - 1, rank - 2) if index == 1 else (rank - 2, rank - 1)
+        channel, inputs = (rank - 1, rank - 2) if index == 1 else (rank - 2, rank - 1)
         # A stack of matrices has channels of its own in each.
-        return Weight(index, (*range(rank - 2), channel), summed if rank == 2 else None)
+        return Weight(index, (*range(rank - 2), channel), inputs if rank == 2 else None)
     if index != 1:
         return Weight(index, (), None)  # x and weight of a convolution, swapped by hand
     channel = 1 if node.op_type == "ConvTranspose" else 0
     if node.op_type == "Gemm":
         channel = 0 if attribute_of(node, "transB", 0) else 1
-    grouped = attribute_of(node, "group", 1) != 1
-    return Weight(index, (channel,), None if grouped else 1 - channel)
+    groups = attribute_of(node, "group", 1)
+    if groups == 1:
+        return Weight(index, (channel,), 1 - channel)
+    outer, inner = value.const_value.shape.numpy()[:2]
+    if node.op_type == "Conv" and inner == 1 and groups > 0 and outer % groups == 0:
+        return Weight(index, (channel,), channel, outer // groups)
+    return Weight(index, (channel,), None)
 
 
 def _x_axis(node: ir.Node) -> int | None:

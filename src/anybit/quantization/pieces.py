@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer by itself: its output for quantized inputs, beside that for floats."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.cut import cut
+from anybit.onnx.runtime import exact_session_options, make_session, run_session
+from anybit.ops.grids import Grid
+from anybit.quantization.placement import Layer, Weight
+from anybit.quantization.schemes import Scheme, quantized
+from anybit.quantization.weights import weight_grid
+
+Sample = dict[str, Array]
+
+
+class Piece:
+    """One layer, cut out of a model.
+
+    Args:
+        model: The float model.
+        layer: The layer.
+        index: The input that is quantized.
+        scheme: That of its weights; None leaves them as they are.
+    """
+
+    def __init__(self, model: ir.Model, layer: Layer, index: int, scheme: Scheme | None) -> None:
+        node = layer.node
+        self._scheme = scheme
+        self.layer = layer
+        self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
+        self._fragment = cut(model, [node], [node.outputs[0]])
+        self._session: Any = None
+        self._wanted: dict[int, tuple[Array, float]] = {}
+        self._constants = {
+            str(value.name): array_of(value)
+            for value in node.inputs
+            if value is not None and value.is_initializer()
+        }
+        self._weights: dict[bytes | None, dict[str, Array]] = {}
+        single = layer.weights[0] if len(layer.weights) == 1 else None
+        self.weight = single if single is not None and single.inputs is not None else None
+
+    @property
+    def reach(self) -> Array:
+        """The largest magnitude of the weight per channel of x."""
+        assert self.weight is not None
+        array = np.abs(self._array(self.weight))
+        others = tuple(axis for axis in range(array.ndim) if axis != self.weight.inputs)
+        return np.asarray(array.max(axis=others).reshape(-1, self.weight.repeated).max(axis=1))
+
+    def error(self, grid: Grid, smoothing: Array | None, samples: Sequence[Sample]) -> float:
+        """Noise over signal of the layer's output, as powers."""
+        noise = signal = 0.0
+        for difference, power in self.differences(grid, smoothing, samples):
+            noise += float(np.square(difference, dtype=np.float64).sum())
+            signal += power
+        return noise / signal if signal else noise
+
+    def differences(
+        self, grid: Grid, smoothing: Array | None, samples: Sequence[Sample]
+    ) -> Iterator[tuple[Array, float]]:
+        """For each sample what quantization adds to the output, and the power of that in floats."""
+        weights = self._quantized_weights(smoothing)
+        for sample in samples:
+            wanted, power = self._in_floats(sample)
+            x = sample[self._x]
+            if smoothing is not None:
+                x = x * self._along(1 / smoothing, x.ndim)
+            found = self._run(sample | {self._x: quantized(x, grid), **weights})
+            yield found - wanted, power
+
+    def _along(self, values: Array, rank: int) -> Array:
+        axis = self.layer.x_axis
+        assert axis is not None
+        shape = [1] * rank
+        shape[axis] = -1
+        return values.reshape(shape)
+
+    def _quantized_weights(self, smoothing: Array | None) -> dict[str, Array]:
+        key = None if smoothing is None else smoothing.tobytes()
+        if key not in self._weights:
+            found = {}
+            for weight in self.layer.weights:
+                array = self._array(weight)
+                if smoothing is not None:
+                    array = smoothed_weight(array, weight, smoothing)
+                if self._scheme is not None:
+                    array = quantized(array, weight_grid(array, weight, self._scheme))
+                found[self._name(weight)] = array
+            self._weights = {key: found}  # of one smoothing after the other
+        return self._weights[key]
+
+    def _in_floats(self, sample: dict[str, Array]) -> tuple[Array, float]:
+        if id(sample) not in self._wanted:
+            y = self._run(sample)
+            self._wanted[id(sample)] = y, float(np.square(y, dtype=np.float64).sum())
+        return self._wanted[id(sample)]
+
+    def _run(self, feeds: dict[str, Array]) -> Array:
+        feeds = self._constants | feeds
+        if self._session is None:
+            for value in self._fragment.graph.inputs:
+                array = feeds[str(value.name)]
+                value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+                value.shape = ir.Shape([None] * array.ndim)
+            self._session = make_session(self._fragment, exact_session_options())
+        (result,) = run_session(self._session, feeds).values()
+        return result
+
+    def _array(self, weight: Weight) -> Array:
+        return self._constants[self._name(weight)]
+
+    def _name(self, weight: Weight) -> str:
+        value = self.layer.node.inputs[weight.index]
+        assert value is not None
+        return str(value.name)
+
+
+def smoothed_weight(array: Array, weight: Weight, smoothing: Array) -> Array:
+    """The weight times what its x is divided by."""
+    assert weight.inputs is not None
+    shape = [1] * array.ndim
+    shape[weight.inputs] = -1
+    return array * np.repeat(smoothing, weight.repeated).reshape(shape)
