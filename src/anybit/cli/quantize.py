@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit quantize`: from a float model to one of few bits."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -99,13 +100,12 @@ def _show(found: Quantized, output: Path) -> None:
 
 
 def _words(verdict: Verdict) -> str:
-    agreement = ""
+    said = []
+    if verdict.sqnr is not None:
+        said.append("the same" if verdict.sqnr == math.inf else f"{verdict.sqnr:.1f} dB")
     if verdict.agreement is not None:
-        agreement = f", the largest output is the same for {100 * verdict.agreement:.1f} % of rows"
-    on = (
-        "the one sample that there is"
-        if verdict.seen
-        else f"{counted(verdict.samples, 'sample')} held back"
-    )
+        said.append(f"the largest is the same for {100 * verdict.agreement:.1f} % of rows")
+    number = f"{counted(verdict.samples, 'sample')} held back"
+    said.append(f"on {'the one sample that there is' if verdict.seen else number}")
     end = "" if verdict.passed else ": this is not the model that it was"
-    return f"Outputs: {verdict.sqnr:.1f} dB{agreement}, on {on}{end}"
+    return f"Outputs: {', '.join(said)}{end}"

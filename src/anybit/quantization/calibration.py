@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the data say of the tensors that are to be quantized, in two passes of bounded memory."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -27,8 +28,8 @@ class Evidence:
     Attributes:
         source: The tensor.
         statistics: Of all its values.
-        to_choose, to_decide: What the layers that read it read, by name, for some samples: the
-            one with its largest magnitude, and others, which every tensor has in common.
+        to_choose, to_decide: What the layers that read it read, by name, for some samples: one
+            of the two with its largest magnitudes each, and others, which all tensors share.
     """
 
     source: Source
@@ -51,7 +52,8 @@ def gather(
     """
     recorder = Recorder(model, [source.value for source in sources], where)
     seen = [Statistics(str(each.value.name), smoothable(each)) for each in sources]
-    extreme = [(-1.0, 0)] * len(sources)
+    # The two samples with the largest magnitudes; the first of equal ones.
+    extremes: list[list[tuple[float, int]]] = [[] for _ in sources]
     size = 1
     for index, sample in samples.calibration():
         arrays = recorder.run(sample)
@@ -59,29 +61,37 @@ def gather(
         for place, statistics in enumerate(seen):
             statistics.add(arrays[statistics.name])
             reach = float(np.abs(arrays[statistics.name]).max(initial=0))
-            extreme[place] = max(extreme[place], (reach, -index))
+            extremes[place] = sorted([*extremes[place], (reach, -index)], reverse=True)[:2]
         progress(index / len(samples))
     common = _common(samples)
+    first, second = _divided(common)
     together = max(1, _MEMORY * len(sources) // (size * len(common)))
     for start in range(0, len(sources), together):
         group = slice(start, start + together)
-        farthest = [-index for _, index in extreme[group]]
-        kept = _kept(model, sources[group], samples, {*common, *farthest}, where)
-        for source, statistics, index in zip(sources[group], seen[group], farthest, strict=True):
-            first, second = common[:_TO_CHOOSE], common[_TO_CHOOSE:] or common
+        farthest = [[-index for _, index in pair] for pair in extremes[group]]
+        wanted = {*common, *(index for pair in farthest for index in pair)}
+        kept = _kept(model, sources[group], samples, wanted, where)
+        for source, statistics, pair in zip(sources[group], seen[group], farthest, strict=True):
+            to_choose, to_decide = {*first, pair[0]}, {*second, pair[-1]}
             yield Evidence(
                 source,
                 statistics,
-                [kept[each] for each in sorted({*first, index})],
-                [kept[each] for each in sorted({*second, index})],
+                [kept[each] for each in sorted(to_choose)],
+                [kept[each] for each in sorted(to_decide)],
             )
 
 
 def _common(samples: Samples) -> list[int]:
     """The numbers of a few samples: the first by a hash, whoever asks and in whatever order."""
-    numbers = [index for index, _ in enumerate(range(len(samples))) if not samples.is_held(index)]
+    numbers = [index for index in range(len(samples)) if not samples.is_held(index)]
     numbers.sort(key=lambda index: sha256(index.to_bytes(8, "little")).digest())
     return numbers[: _TO_CHOOSE + _TO_DECIDE]
+
+
+def _divided(numbers: list[int]) -> tuple[list[int], list[int]]:
+    """Two parts to choose by and one to decide by, as far as there are several."""
+    to_choose = math.ceil(len(numbers) * _TO_CHOOSE / (_TO_CHOOSE + _TO_DECIDE))
+    return numbers[:to_choose], numbers[to_choose:] or numbers
 
 
 def _kept(

@@ -12,6 +12,8 @@ from anybit.errors import ModelError
 from anybit.inputs import Array, declared_inputs
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.constants import array_of
+from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.passes import (
@@ -90,9 +92,14 @@ def quantize(
     advance = progress or (lambda share: None)
     model = _prepared(source, where)
     placement = placement_of(model)
-    layers, kept = _without(placement.layers, keep)
-    if not layers:
-        raise ModelError(f"{where} has no layer to quantize: nothing in it multiplies weights")
+    layers, kept = _without(placement.layers, [keep] if isinstance(keep, str) else keep)
+    left = placement.left | kept
+    if not any(layer.weights for layer in layers):
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left.items())[:4])
+        raise ModelError(
+            f"{where} has no layer to quantize: {reasons or 'nothing in it multiplies weights'}"
+        )
+    _check_weights(layers)
     samples = None if data is None else Samples(data, declared_inputs(model.graph, where))
     schemes = {layer: of_weights for layer in layers if layer.weights}
     choices: dict[Source, Choice] = {}
@@ -101,12 +108,15 @@ def quantize(
         samples.take_whole_unless(_independent(Recorder(before, before.graph.outputs, where)))
         if of_activations is not None:
             choices = _choices(model, layers, schemes, of_activations, samples, where, advance)
+    advance(_CHOSEN)
     rows = [_row(layer, schemes, of_activations, choices) for layer in layers]
     Writer(model).write(schemes, choices)
     verdict = None if samples is None else _verdict(before, model, samples, where)
     size = sum(tensor.nbytes for tensor in tensors_in(before))
-    saved = sum(row.parameters for row in rows) * (_FLOAT_BITS - of_weights.bits) // 8
-    return Quantized(model, tuple(rows), placement.left | kept, verdict, size, size - saved)
+    advance(1.0)
+    return Quantized(
+        model, tuple(rows), left, verdict, size, size - _saved(before, layers, of_weights)
+    )
 
 
 def _prepared(source: ModelSource, where: str) -> ir.Model:
@@ -136,13 +146,45 @@ def _without(layers: Sequence[Layer], keep: Sequence[str]) -> tuple[list[Layer],
         ModelError: A pattern that matches none.
     """
     for pattern in keep:
-        if not any(fnmatchcase(layer.name, pattern) for layer in layers):
+        if not any(_is_called(layer, pattern) for layer in layers):
             names = listed((layer.name for layer in layers), 4)
             raise ModelError(f"keep: no layer is called {pattern!r}; there are {names}")
-    kept = [layer for layer in layers if any(fnmatchcase(layer.name, each) for each in keep)]
+    kept = [layer for layer in layers if any(_is_called(layer, each) for each in keep)]
     return [each for each in layers if each not in kept], {
         layer.name: "it was to be kept" for layer in kept
     }
+
+
+def _is_called(layer: Layer, pattern: str) -> bool:
+    return layer.name == pattern or fnmatchcase(layer.name, pattern)
+
+
+def _check_weights(layers: Sequence[Layer]) -> None:
+    """ModelError for weights that no grid holds."""
+    for layer in layers:
+        for weight in layer.weights:
+            value = layer.node.inputs[weight.index]
+            assert value is not None
+            if not np.isfinite(array_of(value)).all():
+                raise ModelError(
+                    f"{value.name!r}, a weight of {layer.name!r}, holds NaN or infinity"
+                )
+
+
+def _saved(before: ir.Model, layers: Sequence[Layer], scheme: Scheme) -> int:
+    """The bytes that quantized weights take less: each once, unless something else reads it."""
+    quantized = {(layer.name, weight.index) for layer in layers for weight in layer.weights}
+    readers: dict[ir.Value, set[tuple[str, int]]] = {}
+    for node in nodes_in(before.graph):
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.is_initializer():
+                readers.setdefault(value, set()).add((label_of(node), index))
+    sizes = (
+        value.const_value.size
+        for value, of in readers.items()
+        if of <= quantized and value.const_value
+    )
+    return sum(sizes) * (_FLOAT_BITS - scheme.bits) // 8
 
 
 def _independent(recorder: Recorder) -> Callable[[Sample, Sample, Sample], bool]:

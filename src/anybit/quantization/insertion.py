@@ -17,6 +17,8 @@ from anybit.quantization.search import Choice
 from anybit.quantization.weights import weight_grid
 
 _BIAS_CODES = range(-(2**31), 2**31)
+# A step of a bias is not more than this share of the largest.
+_COARSEST = 2.0**-10
 
 
 class Writer:
@@ -27,10 +29,8 @@ class Writer:
         self._editor = Editor(model)
         self._weights: dict[tuple[ir.Value, tuple[int, ...], bytes], ir.Value] = {}
 
-    def write(
-        self, layers: Mapping[Layer, Scheme | None], choices: Mapping[Source, Choice]
-    ) -> dict[Layer, tuple[Grid, ...]]:
-        """Quantize tensors as chosen, and weights by their schemes; give the weights' grids."""
+    def write(self, layers: Mapping[Layer, Scheme], choices: Mapping[Source, Choice]) -> None:
+        """Quantize tensors as chosen, and weights by their schemes."""
         read: dict[Layer, Choice] = {}
         for source, choice in choices.items():
             result = self._activation(source, choice)
@@ -38,9 +38,8 @@ class Writer:
                 layer.node.replace_input_with(index, result)
                 if layer.weights:
                     read[layer] = choice
-        return {
-            layer: self._parts(layer, scheme, read.get(layer)) for layer, scheme in layers.items()
-        }
+        for layer, scheme in layers.items():
+            self._constants(layer, scheme, read.get(layer))
 
     def _activation(self, source: Source, choice: Choice) -> ir.Value:
         layer, value = source.readers[0][0], source.value
@@ -59,10 +58,8 @@ class Writer:
             )
         return self._quantizer(layer.node, result, choice.grid, name)
 
-    def _parts(self, layer: Layer, scheme: Scheme | None, x: Choice | None) -> tuple[Grid, ...]:
-        """Quantize the constants of a layer."""
-        if scheme is None:
-            return ()
+    def _constants(self, layer: Layer, scheme: Scheme, x: Choice | None) -> None:
+        """Quantize the weights of a layer, and its bias."""
         smoothing = None if x is None else x.smoothing
         grids = []
         for weight in layer.weights:
@@ -81,7 +78,6 @@ class Writer:
         if layer.bias is not None and x is not None:
             self._correct(layer, x.corrections.get(layer))
             self._bias(layer, x.grid, grids[0])
-        return tuple(grids)
 
     def _constant(self, node: ir.Node, old: ir.Value, array: Array, grid: Grid) -> ir.Value:
         name = str(old.name)
@@ -100,16 +96,24 @@ class Writer:
         drop_if_unread(old)
 
     def _bias(self, layer: Layer, x: Grid, weight: Grid) -> None:
-        """On the grid of the products, in 32 bits: sums of codes then need no other unit."""
-        assert layer.bias is not None
+        """On the grid of the products, in 32 bits: sums of codes then need no other unit.
+
+        Where that is too coarse, as for channels of zeros, it is divided by powers of two.
+        """
+        if layer.bias is None or layer.bias_axis is None:
+            return
         old = layer.node.inputs[layer.bias]
         assert old is not None
         array = array_of(old)
-        if not (isinstance(x, IntegerGrid) and isinstance(weight, IntegerGrid)) or array.ndim != 1:
+        if not (isinstance(x, IntegerGrid) and isinstance(weight, IntegerGrid)):
             return
-        scale = (x.scale * weight.scale).astype(np.float32).ravel()
-        fits = scale.size in (1, array.size) and bool(np.all(scale > 0))
-        if not fits or np.any(np.abs(array) / scale > _BIAS_CODES[-1] / 2):
+        step = (x.scale.astype(np.float64) * weight.scale).ravel()
+        most = float(np.abs(array).max(initial=0))
+        if step.size not in (1, array.size) or not most:
+            return
+        finer = np.maximum(0, np.ceil(np.log2(step / (most * _COARSEST))))
+        scale = (step * np.exp2(-finer)).astype(np.float32)
+        if np.any(most / scale > _BIAS_CODES[-1] / 2):
             return
         zero = np.zeros((), np.float32)
         grid = IntegerGrid(scale if scale.size > 1 else scale.reshape(()), zero, _BIAS_CODES)

@@ -33,7 +33,7 @@ class Piece:
         self._scheme = scheme
         self.layer = layer
         self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
-        self._fragment = cut(model, [node], [node.outputs[0]])
+        self._fragment = cut(model, [node], [next(each for each in node.outputs if each.name)])
         self._session: Any = None
         self._wanted: dict[int, tuple[Array, float]] = {}
         self._constants = {
@@ -72,7 +72,8 @@ class Piece:
             if smoothing is not None:
                 x = x * self._along(1 / smoothing, x.ndim)
             found = self._run(sample | {self._x: quantized(x, grid), **weights})
-            yield found - wanted, power
+            with np.errstate(all="ignore"):
+                yield found - wanted, power
 
     def _along(self, values: Array, rank: int) -> Array:
         axis = self.layer.x_axis
@@ -126,4 +127,4 @@ def smoothed_weight(array: Array, weight: Weight, smoothing: Array) -> Array:
     assert weight.inputs is not None
     shape = [1] * array.ndim
     shape[weight.inputs] = -1
-    return array * np.repeat(smoothing, weight.repeated).reshape(shape)
+    return np.asarray(array * np.repeat(smoothing, weight.repeated).reshape(shape))

@@ -62,14 +62,17 @@ class Layer:
 
     @property
     def bias_axis(self) -> int | None:
-        """The axis of the result along which its own bias of one axis lies; None without one."""
+        """The axis of the result along which its own bias lies; None without one, or if it is
+        multiplied again."""
         bias = None if self.bias is None else self.node.inputs[self.bias]
-        if bias is None or bias.const_value is None or len(bias.const_value.shape) != 1:
+        if bias is None or bias.const_value is None or not bias.const_value.shape:
             return None
-        if self.node.op_type == "Gemm":
-            plain = attribute_of(self.node, "beta", 1.0) == 1
-            return -1 if plain and bias.const_value.size > 1 else None
-        return 1
+        if bias.const_value.shape.numpy()[-1] != bias.const_value.size:
+            return None
+        if self.node.op_type != "Gemm":
+            return 1
+        plain = all(attribute_of(self.node, name, 1.0) == 1 for name in ("alpha", "beta"))
+        return -1 if plain and bias.const_value.size > 1 else None
 
     @property
     def computed(self) -> list[ir.Value]:
@@ -165,6 +168,8 @@ def _weight(node: ir.Node, index: int) -> Weight:
     if groups == 1:
         return Weight(index, (channel,), 1 - channel)
     outer, inner = value.const_value.shape.numpy()[:2]
+    if node.op_type == "ConvTranspose" and groups == outer:
+        return Weight(index, (0, 1), None)
     if node.op_type == "Conv" and inner == 1 and groups > 0 and outer % groups == 0:
         return Weight(index, (channel,), channel, outer // groups)
     return Weight(index, (channel,), None)
@@ -191,11 +196,16 @@ def _reason(node: ir.Node) -> str:
     multiplies = effect_of(node) is Effect.MULTIPLY or node.op_type in _RECURRENT
     if multiplies and node.domain == "":
         types = {str(value.dtype) for value in _multiplied(node) if not _is_float(value)}
+        if "None" in types:
+            return "its type is not known: what stands before it is of another domain"
         if types:
             return f"it computes in {', '.join(sorted(types))}"
         return "all that it multiplies is constant" if _is_known(node, 0) else "its weights change"
     if (node.domain, node.op_type) == ("", "Gather") and _is_table(node.inputs[0]):
         return "a table, of which it only takes rows"
+    foreign = node.op_type == "Einsum" or node.domain not in ("", "ai.onnx.ml")
+    if foreign and any(_is_table(value) and _rank(value) > 1 for value in node.inputs):
+        return "it holds weights, in a way of its own"
     return ""
 
 
@@ -214,6 +224,10 @@ def _is_known(node: ir.Node, index: int) -> bool:
 
 def _is_table(value: ir.Value | None) -> bool:
     return value is not None and is_constant(value) and _is_float(value)
+
+
+def _rank(value: ir.Value | None) -> int:
+    return 0 if value is None or value.shape is None else len(value.shape)
 
 
 def _inside(node: ir.Node) -> Iterator[ir.Node]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the float model computes on the way, for the data of a user."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -34,7 +34,7 @@ class Recorder:
             raise ModelError(f"{where} cannot be loaded: {reason(error)}") from error
 
     def run(self, sample: Sample) -> dict[str, Array]:
-        """The tensors for one sample, by name.
+        """The tensors for one sample, by name. Constants and texts are not among them.
 
         Raises:
             ModelError: What the runtime reports.
@@ -43,8 +43,5 @@ class Recorder:
             found = run_session(self._session, sample)
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"{self._where} cannot be run: {reason(error)}") from error
-        return {name: found[name] if name in found else sample[name] for name in self._names}
-
-    def over(self, samples: Iterable[Sample]) -> Iterator[dict[str, Array]]:
-        """The tensors for each sample."""
-        return map(self.run, samples)
+        known = sample | found
+        return {name: known[name] for name in self._names if name in known}

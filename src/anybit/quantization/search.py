@@ -30,6 +30,8 @@ _FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 _STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
 # Bits from which on ranges are twice as wide as what was seen, and nothing is chosen.
 _WIDE, _SPARE = 12, 2.0
+# Channels that were nearly dead are not blown up without end.
+_FARTHEST = 24
 # A step that is kept has to lower the error by so much, where it was not chosen.
 _WORTH = 0.98
 
@@ -107,7 +109,7 @@ class Trial:
         for low, high in (_widest(scheme, statistics), *_ranges(statistics)):
             yield Choice(_grid(scheme, low, high))
         for smoothing in self._smoothings(statistics):
-            low, high = _smoothed_range(statistics, smoothing)
+            low, high = _smoothed_range(scheme, statistics, smoothing)
             for fraction in (1.0, *_FRACTIONS[:4]):
                 yield Choice(_grid(scheme, low * fraction, high * fraction), smoothing)
 
@@ -121,7 +123,8 @@ class Trial:
         safe = np.where((reach > 0) & (weights > 0), reach, 1.0)
         for strength in _STRENGTHS:
             wish = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
-            yield np.exp2(np.rint(np.log2(wish / np.median(wish)))).astype(np.float32)
+            exponents = np.rint(np.log2(wish) - np.median(np.log2(wish)))
+            yield np.exp2(np.clip(exponents, -_FARTHEST, _FARTHEST)).astype(np.float32)
 
     def _tried(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
         errors = {
@@ -142,10 +145,14 @@ def smoothable(source: Source) -> int | None:
     return axes.pop() if len(axes) == 1 else None
 
 
+def _spare(scheme: Scheme, statistics: Statistics) -> float:
+    """By how much more than the whole range is taken: few values do not show how far others go,
+    and where there are bits to spare that costs nothing."""
+    return _SPARE if scheme.bits >= _WIDE else 1 + 1 / math.sqrt(max(statistics.count, 1))
+
+
 def _widest(scheme: Scheme, statistics: Statistics) -> tuple[float, float]:
-    """The whole range, and some more: few values do not show how far others go, and where there
-    are bits to spare that costs nothing."""
-    factor = _SPARE if scheme.bits >= _WIDE else 1 + 1 / math.sqrt(max(statistics.count, 1))
+    factor = _spare(scheme, statistics)
     return statistics.lowest * factor, statistics.highest * factor
 
 
@@ -156,9 +163,11 @@ def _ranges(statistics: Statistics) -> Iterator[tuple[float, float]]:
         yield statistics.lowest * fraction, statistics.highest * fraction
 
 
-def _smoothed_range(statistics: Statistics, smoothing: Array) -> tuple[float, float]:
+def _smoothed_range(
+    scheme: Scheme, statistics: Statistics, smoothing: Array
+) -> tuple[float, float]:
     assert statistics.channels is not None
-    channels = statistics.channels / smoothing
+    channels = statistics.channels / smoothing * _spare(scheme, statistics)
     return float(channels.min()), float(channels.max())
 
 

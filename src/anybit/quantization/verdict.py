@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What quantization did to the outputs of a model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,40 +17,42 @@ class Verdict:
     """Two models on the same samples.
 
     Attributes:
-        sqnr: Signal over noise of the worst output, in dB; infinite where nothing differs.
-        agreement: The share of rows whose largest element stands in the same place; None for
-            outputs in which that means nothing.
+        sqnr: Signal over noise of the worst output, in dB; infinite where nothing differs, None
+            where no output is a float.
+        agreement: The share of rows whose largest element stands in the same place, of outputs
+            that have rows of several; of integers and booleans the share that is the same. None
+            where there is neither.
         samples: How many there were.
         seen: Whether the quantizers were chosen by the same samples, for want of others.
     """
 
-    sqnr: float
+    sqnr: float | None
     agreement: float | None
     samples: int
     seen: bool
 
     @property
     def passed(self) -> bool:
-        """Whether the model is fit for use."""
+        """Whether the model is fit for use: nothing says that it is not, and something was seen."""
         agrees = self.agreement is None or self.agreement >= LEAST_AGREEMENT
-        return self.sqnr >= LEAST_SQNR and agrees
+        near = self.sqnr is None or self.sqnr >= LEAST_SQNR
+        return agrees and near and not (self.sqnr is None and self.agreement is None)
 
 
 @dataclass
 class _Output:
     signal: float = 0.0
     noise: float = 0.0
-    agreeing: int = 0
-    rows: int = 0
 
     def add(self, a: Array, b: Array) -> None:
+        """Infinities and NaN that both have are no noise; those of one alone are no end of it."""
         x, y = a.astype(np.float64), b.astype(np.float64)
-        self.signal += float(np.square(x).sum())
-        self.noise += float(np.square(x - y).sum())
-        if a.ndim and a.shape[-1] > 1:
-            same = x.argmax(axis=-1) == y.argmax(axis=-1)
-            self.agreeing += int(np.count_nonzero(same))
-            self.rows += same.size
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        finite = np.isfinite(x)
+        self.signal += float(np.square(x[finite]).sum())
+        with np.errstate(all="ignore"):
+            noise = float(np.square(x[~same] - y[~same]).sum())
+        self.noise += noise if np.isfinite(noise) else np.inf
 
     @property
     def sqnr(self) -> float:
@@ -66,19 +69,31 @@ class Judge:
 
     _outputs: dict[str, _Output] = field(default_factory=dict)
     _samples: int = 0
+    _agreeing: int = 0
+    _rows: int = 0
 
-    def add(self, floats: dict[str, Array], quantized: dict[str, Array]) -> None:
-        """Compare the outputs for a sample, by name."""
+    def add(self, floats: Mapping[str, Array], quantized: Mapping[str, Array]) -> None:
+        """Compare the outputs for a sample, by name. Other shapes are nothing but noise."""
         self._samples += 1
         for name, a in floats.items():
-            if a.dtype.kind == "f":
-                self._outputs.setdefault(name, _Output()).add(a, quantized[name])
+            b = quantized[name]
+            is_float = a.dtype.kind == "f"
+            if a.shape != b.shape:
+                self._rows += 1
+                continue
+            if is_float:
+                self._outputs.setdefault(name, _Output()).add(a, b)
+            if not is_float:
+                self._count(a == b)
+            elif a.ndim == 2 and a.shape[-1] > 1:
+                self._count(a.argmax(axis=-1) == b.argmax(axis=-1))
+
+    def _count(self, same: Array) -> None:
+        self._agreeing += int(np.count_nonzero(same))
+        self._rows += same.size
 
     def verdict(self, *, seen: bool) -> Verdict:
         """The verdict on all that was added."""
-        outputs = self._outputs.values()
-        rows = sum(each.rows for each in outputs)
-        agreement = sum(each.agreeing for each in outputs) / rows if rows else None
-        return Verdict(
-            min((each.sqnr for each in outputs), default=np.inf), agreement, self._samples, seen
-        )
+        sqnr = min((each.sqnr for each in self._outputs.values()), default=None)
+        agreement = self._agreeing / self._rows if self._rows else None
+        return Verdict(sqnr, agreement, self._samples, seen)
