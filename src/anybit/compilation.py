@@ -45,6 +45,11 @@ class Compiled(Model):
             ordinary = engine.network.named(self.outputs[0].name, Model(engine).run)
             self.run = ordinary  # type: ignore[method-assign]
 
+    @property
+    def codes(self) -> frozenset[str]:
+        """The names of the tensors that its regions hold as codes."""
+        return frozenset().union(*(region.codes for region in self._regions.values()))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model, as `anybit.save` does.
 

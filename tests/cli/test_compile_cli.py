@@ -2,6 +2,7 @@
 """`anybit compile`: the table, the file, the comparison with the float graph."""
 
 import json
+import os
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -14,7 +15,7 @@ from onnx.numpy_helper import from_array
 from shell import Shell
 from small_models import DOMAIN
 
-from anybit import Compiled
+from anybit import Compiled, Model
 
 QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 
@@ -55,6 +56,15 @@ def layer(*, scale=0.25, last="Relu"):
     )
     imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 2)]
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def ending_in_floats(last: str) -> onnx.ModelProto:
+    """`layer` with a step that makes it bounded, and without the quantizer behind its sum."""
+    model = layer(scale=0.1, last=last)
+    (out,) = [node for node in model.graph.node if node.name == "out"]
+    model.graph.node.remove(out)
+    model.graph.node[-1].input[0] = "sum"
+    return model
 
 
 @pytest.fixture
@@ -101,8 +111,92 @@ def test_the_report(shell: Shell) -> None:
 def test_a_result_is_verified_on_data(shell: Shell) -> None:
     code, out, _ = shell("compile", "soft.onnx", "-o", "f.onnx", "--verify", "rows.npy")
     assert code == 0
-    assert "Verified against the float graph:" in out
     assert "3 tensors compared: 3 equal, 0 different" in out
+    assert "Verified: 2 of 2 tensors of codes compared, all equal; all else is equal." in out
+
+
+def test_last_bits_behind_a_bounded_layer_are_no_fault(shell: Shell) -> None:
+    """One multiplication and a float sum round differently; so does what follows them."""
+    for last, differ in (("Relu", "y differs"), ("Softmax", "sum, y differ")):
+        onnx.save(ending_in_floats(last), "floats.onnx")
+        code, out, _ = shell("compile", "floats.onnx", "-o", "f.onnx", "--verify", "rows.npy")
+        assert code == 0
+        codes = "Verified: 1 of 1 tensor of codes compared, all equal"
+        assert f"{codes}; {differ} in the last bits, by at most" in out
+        assert "as floats behind bounded layers may" in out
+
+
+def test_more_than_last_bits_is_a_fault(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(ending_in_floats("Relu"), "floats.onnx")
+    arguments = ("compile", "floats.onnx", "-o", "f.onnx", "--verify", "rows.npy")
+    run = Model.run
+
+    def off(self, inputs, **more):
+        results = run(self, inputs, **more)
+        results["y"][0, 0] += np.float32(1e-3)
+        return results
+
+    monkeypatch.setattr(Model, "run", off)
+    code, out, _ = shell(*arguments)
+    assert code == 1
+    assert "Not verified: 1 of 1 tensor of codes compared, all equal; y differs" in out
+
+
+def test_codes_that_differ_are_a_fault(shell: Shell) -> None:
+    onnx.save(layer(scale=0.1), "odd.onnx")
+    code, out, _ = shell("compile", "odd.onnx", "-o", "f.onnx", "--verify", "rows.npy")
+    assert code == 1
+    assert "Not verified: 2 of 2 tensors of codes compared, of which yq differs; y differs" in out
+    assert "Behind a bounded layer float32 itself may give other codes, as in yq:" in out
+
+
+def test_codes_that_were_not_compared_are_counted(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Model.run
+    monkeypatch.setattr(Model, "run", lambda *given: {"y": run(*given)["y"]})
+    code, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--verify", "rows.npy")
+    assert code == 0
+    assert "Verified: 0 of 2 tensors of codes compared; all else is equal." in out
+
+
+def test_data_are_read_before_anything_is_written(shell: Shell) -> None:
+    arguments = ("compile", "layer.onnx", "-o", "f.onnx", "--verify")
+    np.save("wide.npy", np.zeros((2, 5), np.float32))
+    assert "missing.npz" in shell.fails(*arguments, "missing.npz")
+    assert "must have shape [n, 4], got [2, 5]" in shell.fails(*arguments, "wide.npy")
+    fixed = layer()
+    for value in (*fixed.graph.input, *fixed.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(fixed, "two.onnx")
+    np.save("three.npy", np.zeros((3, 4), np.float32))
+    line = shell.fails("compile", "two.onnx", "-o", "f.onnx", "--verify", "three.npy")
+    assert "a multiple of 2 rows" in line
+    assert not Path("f.onnx").exists()
+
+
+def test_nan_is_refused_in_plain_words(shell: Shell) -> None:
+    np.save("nan.npy", np.full((2, 4), np.nan, np.float32))
+    line = shell.fails("compile", "layer.onnx", "-o", "f.onnx", "--verify", "nan.npy")
+    assert line.startswith("the model cannot be run: node 'integers_1' (IntegerNetwork): the input")
+    assert "has NaN, which the quantizer that reads it keeps; remove NaN before" in line
+
+
+@pytest.mark.parametrize("kind", ["name", "path", "symbolic", "hard"])
+def test_a_model_is_not_replaced_by_its_result(shell: Shell, kind: str) -> None:
+    """A file that is compared with itself is equal, whatever it holds."""
+    output = {"name": "layer.onnx", "path": "./../" + Path.cwd().name + "/layer.onnx"}.get(kind)
+    if output is None:
+        output = "other.onnx"
+        link = os.symlink if kind == "symbolic" else os.link
+        link("layer.onnx", output)
+    before = Path("layer.onnx").read_bytes()
+    arguments = ["--verify", "rows.npy", "--time", "--report", "r.json"]
+    line = shell.fails("compile", "layer.onnx", "-o", output, *arguments)
+    assert "--output is the model itself" in line
+    assert "another name" in line
+    assert Path("layer.onnx").read_bytes() == before
+    assert not Path("r.json").exists()
 
 
 def test_verified_is_the_file_that_was_written(shell: Shell, monkeypatch) -> None:

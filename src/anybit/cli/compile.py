@@ -2,6 +2,7 @@
 """`anybit compile`: let the quantized layers of a model run on integers."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,9 +17,10 @@ from anybit.cli._files import check_folder, file_size
 from anybit.cli._inputs import Ranges
 from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
 from anybit.cli._timing import speed
-from anybit.cli._verify import verify
+from anybit.cli._verify import verification_inputs, verify
 from anybit.compilation import Compiled
 from anybit.compilation import compile as compile_model
+from anybit.errors import ModelError
 from anybit.layers import Guarantee
 from anybit.layers.wording import NUMBERS, reasons
 from anybit.lowbit import wording
@@ -67,7 +69,13 @@ def compile(
     from itself at the values that the report lists. What stays float says why.
     """
     check_folder(output, "--output")
+    if os.path.exists(output) and os.path.exists(model) and os.path.samefile(output, model):
+        raise ModelError(
+            f"{output}: --output is the model itself, beside which the result is measured and "
+            "verified; give it another name"
+        )
     check_reports(reports or ())
+    feeds = verification_inputs(model, inputs) if inputs else None
     with percentage(f"Compiling {escape(model.name)}") as advance:
         compiled = compile_model(
             model, guarantee=guarantee, input_ranges=named(ranges or ()), progress=advance
@@ -84,7 +92,7 @@ def compile(
         _show(compiled, model, output)
         if time:
             print(compiled.report.whole)
-    if inputs and not verify(model, compiled, output, inputs, quiet=as_json):
+    if feeds and not verify(model, compiled, output, feeds, quiet=as_json):
         raise typer.Exit(1)
 
 

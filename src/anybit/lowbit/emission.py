@@ -26,6 +26,7 @@ class Region:
         program: The program.
         inputs, outputs: The values of the graph that it takes and gives, in its order.
         tensors: What its tensors of codes are, in its order.
+        codes: The names of these values in the graph that was compiled.
         layers: What it computes of the graph, by the numbers of the instructions that do it.
     """
 
@@ -33,6 +34,7 @@ class Region:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     tensors: tuple[Coded, ...]
+    codes: frozenset[str]
     layers: Mapping[int, CompiledLayer]
 
     @property
@@ -127,6 +129,7 @@ def _region(planned: Sequence[Planned]) -> Region:
         tuple(inlet.value for inlet in inlets),
         tuple(outlet.value for outlet in outlets),
         tuple(coded for _, coded in tensors.values()),
+        frozenset(str(coded.value.name) for _, coded in tensors.values()),
         {number: each.layer for number, each in enumerate(planned) if each.layer is not None},
     )
 

@@ -190,6 +190,8 @@ def reason(error: Exception) -> str:
     """The runtime's message without its codes, source positions and C++ signatures."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
     text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? (?=[A-Z'])", "", text, flags=re.DOTALL)
+    # Our own kernels name the node themselves.
+    text = re.sub(r"Non-zero status .* Name:'.*?' Status Message: (?=node ')", "", text)
     return text.removeprefix("Exception during initialization: ")
 
 
