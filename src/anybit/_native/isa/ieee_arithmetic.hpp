@@ -34,7 +34,9 @@ class IeeeArithmetic {
   }
   ~IeeeArithmetic() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_)); }
 #else
-  explicit IeeeArithmetic(bool = false) : saved_(std::fegetround()) { std::fesetround(FE_TONEAREST); }
+  explicit IeeeArithmetic(bool = false) : saved_(std::fegetround()) {
+    std::fesetround(FE_TONEAREST);
+  }
   ~IeeeArithmetic() { std::fesetround(saved_); }
 #endif
   IeeeArithmetic(const IeeeArithmetic&) = delete;
