@@ -183,6 +183,8 @@ def test_data() -> None:
             anybit.analyze(clipping(), input_ranges=given, data=x)
     with pytest.raises(ModelError, match="must have shape"):
         anybit.analyze(clipping(), data=np.zeros((2, 4)))
+    with pytest.raises(ModelError, match="input 'x' holds NaN; leave it out of the data"):
+        anybit.analyze(clipping(), data=np.where(x == 5, np.float32(np.nan), x))
 
 
 def test_what_has_no_layers() -> None:

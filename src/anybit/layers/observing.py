@@ -131,12 +131,13 @@ def observe(
     """What data show of each product and the quantizer behind it, and how many rows were run.
 
     Raises:
-        ModelError: Data that do not fit the model or the ranges, or what the runtime reports.
+        ModelError: Data that hold NaN, or do not fit the model or the ranges, or what the runtime
+            reports.
     """
     check_known(model, name)
     inputs = declared_inputs(model.graph, name)
     feeds, slices = fitted(inputs, data)
-    _check_ranges(ranges, feeds)
+    _check(feeds, ranges)
     layers = []
     for product, quantizer in zip(analysis.products, quantizers, strict=True):
         at = 0 if product.layout is None else product.layout.x
@@ -161,8 +162,11 @@ def observe(
     return [layer.seen() for layer in layers], rows
 
 
-def _check_ranges(ranges: Mapping[str, Carrier], feeds: Mapping[str, Array]) -> None:
-    """ModelError for data that are not what was said of an input."""
+def _check(feeds: Mapping[str, Array], ranges: Mapping[str, Carrier]) -> None:
+    """ModelError for NaN, which hides what other elements show, and for what is out of range."""
+    for name, array in feeds.items():
+        if np.isnan(array).any():
+            raise ModelError(f"input {name!r} holds NaN; leave it out of the data")
     for name, carrier in ranges.items():
         array = feeds[name]
         inside = (array >= carrier.lowest) & (array <= carrier.highest)
