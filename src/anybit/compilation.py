@@ -26,7 +26,7 @@ from anybit.onnx.preparation import errors_named_after, followable
 class Compiled(Model):
     """A model whose integer regions run as such. Made by `compile`.
 
-    One that is integer from input to output takes any rows at once.
+    One that is integer from input to output takes any number of rows at once, 0 too.
 
     Attributes:
         model: The ONNX model, in which each region is one node.
@@ -168,4 +168,4 @@ class NetworkEngine:
 
 def _of_any_rows(tensor: Tensor) -> Tensor:
     assert tensor.shape is not None, "regions know their sizes"
-    return replace(tensor, shape=(None, *tensor.shape[1:]))
+    return replace(tensor, shape=(None, *tensor.shape[1:]), may_be_empty=True)

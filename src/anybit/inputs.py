@@ -27,12 +27,13 @@ Shape: TypeAlias = tuple[int | str | None, ...]
 class Tensor:
     """An input or output: `shape` has an int for a fixed size, a name or None for a free one.
 
-    It is None itself where not even the rank is known.
+    It is None itself where not even the rank is known. `may_be_empty` says that no rows are rows.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: Shape | None
+    may_be_empty: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {text.typed(self.dtype, self.shape)}"
@@ -116,7 +117,8 @@ def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
     """The value as an array of the declared dtype; `Model.run` says what is converted.
 
     Raises:
-        ModelError: It is not an array, it is empty, or the dtype cannot hold its numbers.
+        ModelError: It is not an array, it is empty and may not be, or the dtype cannot hold its
+            numbers.
     """
     if type(value) is np.ndarray and value.dtype == declared.dtype and value.size:
         return value
@@ -124,7 +126,7 @@ def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise ModelError(f"input {declared.name!r} is not an array: {error}") from error
-    if not array.size:
+    if not array.size and not declared.may_be_empty:
         raise ModelError(f"input {declared.name!r} has shape {array.shape}: it has no elements")
     if array.dtype == declared.dtype:
         return array

@@ -128,7 +128,7 @@ class Model:
 
         Raises:
             ModelError: A name, shape or dtype that the model does not take, an array without
-                elements, or what the runtime reports while it runs.
+                elements (a `Compiled` may take 0 rows), or what the runtime reports while it runs.
         """
         if type(inputs) is np.ndarray and (inputs.dtype, inputs.shape) == self._ordinary:
             return self.engine.run({self.inputs[0].name: inputs})

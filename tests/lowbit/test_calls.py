@@ -40,7 +40,12 @@ def test_any_rows_of_a_file_for_one(model):
     np.testing.assert_array_equal(compiled.run(x.astype(np.float64))["y"], wanted)
     np.testing.assert_array_equal(compiled.run(x[:1].tolist())["y"], wanted[:1])
     np.testing.assert_array_equal(compiled.run(np.asfortranarray(x))["y"], wanted)
-    assert compiled.run(x[:0])["y"].shape == (0, 2)
+    none = x[:0]
+    for each in (none, {"x": none}, none.astype(np.float64), none[:, ::-1]):
+        assert compiled.run(each)["y"].shape == (0, 2)
+    for each in (np.zeros((0, 4)), np.zeros((2, 0)), []):
+        with pytest.raises(anybit.ModelError, match="'x' must have shape"):
+            compiled.run(each)
 
 
 def test_wrong_arrays_are_refused_in_words(model):
