@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from bad_models import BAD_MODELS
 from bombs import CHAINS
+from written_models import FOUR, QUANTIZED, made, weights
 
 import anybit
 
@@ -24,3 +25,15 @@ def test_long_chains_give_what_they_gave(name):
     wanted, got = anybit.load(proto).run({"x": x}), compiled.run({"x": x})
     for output, array in wanted.items():
         np.testing.assert_array_equal(got[output], array)
+
+
+@pytest.mark.parametrize(("opset", "function"), [(1, "Relu"), (1000, "Sigmoid")])
+def test_opsets_that_the_runtime_does_not_have_are_refused_in_words(opset, function):
+    proto = made(
+        f"{FOUR}\nc = Conv(q, w)\nd = {function}(c)\ny = Quant(d, s, z, b)",
+        {**QUANTIZED, "w": weights(3, 4, 1, 1)},
+        (4, 2, 2),
+    )
+    proto.opset_import[0].version = opset
+    with pytest.raises(anybit.ModelError, match="the model cannot be loaded"):
+        anybit.compile(proto)

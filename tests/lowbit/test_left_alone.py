@@ -173,3 +173,15 @@ def test_a_product_whose_layout_is_not_read_is_in_the_report():
         (4,),
     )
     assert reasons(equal(proto, rows(proto, 6))) == {"its attributes are none that are known"}
+
+
+def test_what_the_runtime_does_not_evaluate_stays_float():
+    """The slopes do not fit: whoever runs the model hears of it, as from `load`."""
+    proto = made(
+        f"{FOUR}\nc = Conv(q, w)\nd = PRelu(c, slopes)\ny = Quant(d, one, z, b)",
+        {**QUANTIZED, "w": weights(6, 4, 1, 1), "slopes": np.ones((5, 1, 1), np.float32)},
+        (4, 3, 3),
+    )
+    for model in (anybit.load(proto), anybit.compile(proto)):
+        with pytest.raises(anybit.ModelError, match=r"cannot be run: .* PRelu node"):
+            model.run(rows(proto))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged models: whatever a file holds, it is read, checked and converted, or a ModelError.
+"""Damaged models: whatever a file holds, it is read, converted, compiled, or a ModelError.
 
     python tests/programs/fuzz_models.py --seconds 120     new cases until the time is over
     python tests/programs/fuzz_models.py --cases 0 200     the first 200
@@ -88,6 +88,7 @@ def actions() -> dict[str, Callable[[Path], object]]:
         "load": anybit.load,
         "analyze": anybit.analyze,
         "check": anybit.check,
+        "compile": anybit.compile,
         "clean": anybit.clean,
         "clean for any batch": partial(anybit.clean, batch="dynamic", keep_quantizers=True),
     }

@@ -22,7 +22,13 @@ from anybit.onnx.graph.cut import cut
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import inputs_of
-from anybit.onnx.runtime import exact_session_options, make_session, run_session
+from anybit.onnx.runtime import (
+    FAILURES,
+    exact_session_options,
+    make_session,
+    reason,
+    run_session,
+)
 from anybit.ops.domain import Role
 
 Part: TypeAlias = Callable[..., Array]
@@ -118,6 +124,21 @@ class Nodes:
         return make_session(piece, options), constants
 
     def __call__(self, *elements: Array) -> Array:
+        """The results for elements x channels.
+
+        Raises:
+            Uncovered: The runtime does not evaluate the nodes, or not element by element.
+        """
+        try:
+            result = self._evaluated(elements)
+        except FAILURES as error:
+            name = self.nodes[-1].op_type
+            raise Uncovered(f"{name} cannot be evaluated: {reason(error)}") from error
+        if result.size != elements[0].size:
+            raise Uncovered(f"{self.nodes[-1].op_type} changes the shape of what it reads")
+        return np.asarray(result.reshape(elements[0].shape))
+
+    def _evaluated(self, elements: Sequence[Array]) -> Array:
         session, feeds = self._session
         shape = [1] * self.rank
         shape[0], shape[self.axis] = elements[0].shape
@@ -129,9 +150,7 @@ class Nodes:
                 x = np.pad(x, [(0, 0)] * (self.rank - len(padding)) + padding)
             feeds[str(value.name)] = x
         (result,) = run_session(session, feeds).values()
-        if result.size != elements[0].size:
-            raise Uncovered(f"{self.nodes[-1].op_type} changes the shape of what it reads")
-        return np.asarray(result.reshape(elements[0].shape))
+        return result
 
 
 @dataclass(frozen=True, eq=False)
