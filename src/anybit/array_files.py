@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays in .npy and .npz files of strangers: read whole, or a few rows at a time."""
 
+import math
+import tokenize
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property, partial
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +18,12 @@ import numpy.typing as npt
 from anybit.errors import ModelError
 
 Array: TypeAlias = npt.NDArray[Any]
+_Opener: TypeAlias = Callable[[], BufferedIOBase]
 
 _NOT_NUMBERS = "it holds objects, and loading them (pickle) would run code from the file"
+# As much as NumPy trusts, and many times what numbers need.
+_HEADER = 10_000
+_CHUNK = 2**20
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
@@ -27,91 +36,133 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def open_arrays(path: Path) -> "dict[str, StoredArray]":
-    """The arrays of a file, by name, of which nothing has been read but types and shapes.
+    """The arrays of a file, by name, of which nothing has been read yet.
 
     Raises:
-        ModelError: It is not such a file, or holds pickled objects.
+        ModelError: It is not a file, or a broken .npz. The arrays raise it when they are used.
     """
     if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
         raise ModelError(f"{path}: not a file")
     with _naming(path):
         if not zipfile.is_zipfile(path):
-            return {"": StoredArray(path, "")}
-        with zipfile.ZipFile(path) as archive:
-            members = [name for name in archive.namelist() if name.endswith(".npy")]
-        return {name.removesuffix(".npy"): StoredArray(path, name) for name in members}
+            return {
+                "": StoredArray(path, cast(_Opener, partial(path.open, "rb")), path.stat().st_size)
+            }
+        archive = zipfile.ZipFile(path)
+        return {
+            member.filename.removesuffix(".npy"): StoredArray(
+                path, cast(_Opener, partial(archive.open, member.filename)), member.file_size
+            )
+            for member in archive.infolist()
+            if member.filename.endswith(".npy")
+        }
+
+
+class _Header(NamedTuple):
+    shape: tuple[int, ...]
+    by_columns: bool
+    dtype: np.dtype[Any]
+    start: int
 
 
 class StoredArray:
-    """An array in a file, whose rows are read when they are asked for.
+    """An array in a file, opened on first use, whose rows are read when they are asked for.
 
     The file stays open. Rows of a compressed one are read in order quickly; going back starts
-    again.
-
-    Attributes:
-        shape, dtype: Those of the whole.
+    again. What is stored by columns is kept once it is read.
     """
 
-    def __init__(self, path: Path, member: str) -> None:
+    def __init__(self, path: Path, opener: _Opener, size: int) -> None:
         self._path = path
-        if member:
-            archive = zipfile.ZipFile(path)
-            self._stream: IO[bytes] = archive.open(member)
-            size = archive.getinfo(member).file_size
-        else:
-            self._stream = path.open("rb")
-            size = path.stat().st_size
-        self._read_header(size)
+        self._opener = opener
+        self._size = size
 
     def __del__(self) -> None:
-        stream = getattr(self, "_stream", None)
-        if stream is not None:
-            stream.close()
+        if "_stream" in vars(self):
+            self._stream.close()
 
-    def _read_header(self, size: int) -> None:
-        version = np.lib.format.read_magic(self._stream)
-        read = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}", None)
-        if read is None:
-            raise ValueError(f"version {version} of the format is not known")
-        self.shape, self._by_columns, self.dtype = read(self._stream)
-        self._start = self._stream.tell()
-        if self.dtype.hasobject:
-            raise ValueError(_NOT_NUMBERS)
-        if size - self._start < self._bytes(self.shape):
-            raise ValueError(f"an array of shape {self.shape} is cut off")
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole."""
+        return self._header.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements."""
+        return self._header.dtype
 
     def __len__(self) -> int:
-        return int(self.shape[0])
+        return self.shape[0]
 
     def __getitem__(self, rows: slice) -> Array:
         """Rows of the array; all of an array without axes."""
+        if not self.shape:
+            return self._read(0, ())
+        if self._header.by_columns:
+            return self._transposed.T[rows]
+        first, last, _ = rows.indices(len(self))
+        start = first * _bytes(self.dtype, self.shape[1:])
+        return self._read(start, (max(last - first, 0), *self.shape[1:]))
+
+    @cached_property
+    def _stream(self) -> BufferedIOBase:
+        return self._opener()
+
+    @cached_property
+    def _header(self) -> _Header:
         with _naming(self._path):
-            if not self.shape:
-                return self._read(0, ())
-            if self._by_columns:
-                return self._read(0, self.shape[::-1]).T[rows]
-            first, last, _ = rows.indices(len(self))
-            start = first * self._bytes(self.shape[1:])
-            return self._read(start, (max(last - first, 0), *self.shape[1:]))
+            header = _parsed(self._stream.read(_HEADER))
+            if self._size - header.start < _bytes(header.dtype, header.shape):
+                raise ValueError(f"an array of shape {header.shape} is cut off")
+            return header
+
+    @cached_property
+    def _transposed(self) -> Array:
+        return self._read(0, self.shape[::-1])
 
     def _read(self, start: int, shape: tuple[int, ...]) -> Array:
-        size = self._bytes(shape)
-        self._stream.seek(self._start + start)
-        content = self._stream.read(size)
-        if len(content) != size:
-            raise EOFError("it ends before its last element")
-        return np.frombuffer(bytearray(content), self.dtype).reshape(shape)
+        with _naming(self._path):
+            content = np.empty(_bytes(self.dtype, shape), np.uint8)
+            self._stream.seek(self._header.start + start)
+            left = content.data
+            while count := self._stream.readinto(left[:_CHUNK]):
+                left = left[count:]
+            if left:
+                raise EOFError("it ends before its last element")
+            return np.ndarray(shape, self.dtype, content)
 
-    def _bytes(self, shape: tuple[int, ...]) -> int:
-        count = int(self.dtype.itemsize)
-        for size in shape:
-            count *= int(size)
-        return count
+
+def _parsed(content: bytes) -> _Header:
+    """The header at the start of a file; ValueError if there is none that one can use."""
+    stream = BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    read = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}", None)
+    if read is None:
+        raise ValueError(f"version {version} of the format is not known")
+    try:
+        shape, by_columns, dtype = read(stream)
+    except (
+        *(TypeError, LookupError, SyntaxError),
+        *(tokenize.TokenError, RecursionError, MemoryError),
+    ) as error:
+        raise ValueError("its header is broken") from error
+    if dtype.hasobject:
+        raise ValueError(_NOT_NUMBERS)
+    if not dtype.itemsize or not all(0 <= size < 2**63 for size in shape):
+        raise ValueError(f"there is no array of shape {shape} of {dtype.itemsize}-byte elements")
+    return _Header(shape, by_columns, dtype, stream.tell())
+
+
+def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    return math.prod(shape, start=dtype.itemsize)
 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
+    except (
+        *(ValueError, EOFError, MemoryError, OverflowError),
+        *(RuntimeError, zlib.error, zipfile.BadZipFile),  # encrypted, of unknown methods, corrupt
+    ) as error:
         raise ModelError(f"{path} is not an .npy or .npz file of numbers: {error}") from error

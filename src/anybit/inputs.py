@@ -8,7 +8,7 @@ with the same k for all inputs that have such a size: k slices, each a run of it
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,13 @@ from anybit.onnx.graph.shapes import sizes_of
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 Shape: TypeAlias = tuple[int | str | None, ...]
+
+
+class Shaped(Protocol):
+    """An array, read or not."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -170,7 +177,7 @@ def fitted(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Array], in
     return feeds, slices_of(inputs, feeds)
 
 
-def check_sizes(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> None:
+def check_sizes(inputs: Sequence[Tensor], feeds: Mapping[str, Shaped]) -> None:
     """ModelError where sizes of one name are not the same wherever they stand."""
     sizes: dict[str, int] = {}
     for each in inputs:
@@ -219,13 +226,13 @@ def slice_of(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, A
     return part
 
 
-def check_shape(declared: Tensor, array: Array) -> None:
+def check_shape(declared: Tensor, array: Shaped) -> None:
     """ModelError if the array has another shape than the declared one."""
     if not declared.fits(array.shape):
         raise ModelError(_misfit(declared, array))
 
 
-def _misfit(declared: Tensor, array: Array) -> str:
+def _misfit(declared: Tensor, array: Shaped) -> str:
     rows = declared.rows
     hint = {None: "", 1: " or any number of rows"}.get(rows, f" or a multiple of {rows} rows")
     return (

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile and broken arguments and arrays: one line on stderr, exit code 2, no file."""
 
+import io
 import os
 import pickle
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,24 @@ class Exploding:
         return print, ("code from the file has run",)
 
 
-HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976,), }"
-ABSURD = b"\x93NUMPY\x01\x00\x76\x00" + HEADER.ljust(117) + b"\n"
+def stored(header: str, content: bytes = bytes(64)) -> bytes:
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + content
+
+
+def shaped(shape: str, dtype: str = "<f4") -> bytes:
+    return stored(f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}}}")
+
+
+def zipped(at: int, in_directory: int, bits: int) -> bytes:
+    """An .npz with other bits in two places: of its first entry, and of its directory's."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", shaped("(16,)"))
+    content = bytearray(file.getvalue())
+    content[at] |= bits
+    content[content.rindex(b"PK\1\2") + in_directory] |= bits
+    return bytes(content)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +47,19 @@ ABSURD = b"\x93NUMPY\x01\x00\x76\x00" + HEADER.ljust(117) + b"\n"
         ("a.npy", b"\x93NUMPY\x01\x00", "not an .npy or .npz"),
         ("a.npz", b"PK\3\4", "not an .npy or .npz"),
         ("a.npy", pickle.dumps(Exploding()), "not an .npy or .npz"),
-        (
-            "a.npy",
-            ABSURD,
-            "a.npy",
-        ),
+        ("a.npy", shaped("(1152921504606846976,)"), "cut off"),
+        ("a.npy", stored("{[]: 1}"), "its header is broken"),
+        ("a.npy", stored("(" * 5000), "its header is broken"),
+        ("a.npy", stored("-" * 9000 + "1"), "its header is broken"),
+        ("a.npy", stored("{'descr': (), 'fortran_order': False, 'shape': ()}"), "is broken"),
+        ("a.npy", shaped(f"({2**70}, 0)"), "there is no array of shape"),
+        ("a.npy", shaped("(-1, 4)"), "there is no array of shape (-1, 4)"),
+        ("a.npy", shaped("(-2, -2)"), "there is no array of shape (-2, -2)"),
+        ("a.npy", shaped("(4,)", "|S0"), "of 0-byte elements"),
+        ("a.npz", zipped(6, 8, 1), "encrypted"),
+        ("a.npz", zipped(8, 10, 99), "compression"),
+        ("a.npz", zipped(35, 4, 255), "a.npz"),
     ],
-    ids=["empty", "short", "zip", "pickle", "absurd"],
 )
 def test_bad_arrays(
     shell: Shell,

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data in every form in which they come."""
 
+import io
+import tracemalloc
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from passes import random
+from small_models import model, node
 
+import anybit
 from anybit import ModelError
+from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
 from anybit.quantization.samples import Samples
 
@@ -32,7 +38,12 @@ def test_forms(tmp_path: Path) -> None:
     for index, item in enumerate(items()):
         np.savez(folder / f"{index}.npz", **item)
     (folder / "notes.txt").write_text("not data")
-    forms: list[Any] = [ROWS, {"x": ROWS}, list(items()), items(), folder]
+    forms: list[Any] = [ROWS, {"x": ROWS}, list(items()), items(), folder, ROWS.tolist()]
+    forms += [
+        {"x": list(ROWS)},
+        iter(ROWS.reshape(2, 5, 4).tolist()),
+        iter(sorted(folder.glob("*.npz"))),
+    ]
     forms += [tmp_path / "a.npz", str(tmp_path / "b.npz"), tmp_path / "c.npy"]
     for form in forms:
         samples = Samples(form, (X,))
@@ -71,6 +82,89 @@ def test_rows_that_belong_together() -> None:
     assert [each["x"].shape for each in samples] == [(5, 4)] * 2
 
 
+def test_rows_that_differ_are_tried() -> None:
+    tried = []
+
+    def together(first: Any, second: Any, both: Any) -> bool:
+        tried.append((first, second, both))
+        return False
+
+    blank = ROWS.copy()
+    blank[:3] = 0
+    inputs = (X, MASK)
+    for data in (
+        {"x": blank, "mask": np.ones((10, 3), np.int64)},
+        [{"x": ROWS[:4], "mask": np.ones((4, n), np.int64)} for n in (3, 5)],
+        [{"x": ROWS[n : n + 1], "mask": np.ones((1, 3 + n % 2), np.int64)} for n in range(3)],
+    ):
+        tried.clear()
+        samples = Samples(data, inputs)
+        samples.take_whole_unless(together)
+        assert not samples.apart
+        ((first, second, both),) = tried
+        assert not np.array_equal(first["x"], second["x"])
+        for name in ("x", "mask"):
+            np.testing.assert_array_equal(both[name], [*first[name], *second[name]])
+
+
+def test_equal_rows_are_not_taken_apart() -> None:
+    samples = Samples(np.ones((10, 4), np.float32), (X,))
+    samples.take_whole_unless(lambda *_: True)
+    assert [each["x"].shape for each in samples] == [(10, 4)]
+
+
+def test_rows_along_another_axis_stay_together() -> None:
+    state = Tensor("h", np.dtype(np.float32), (1, "rows", 4))
+    samples = Samples({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
+    assert [each["h"].shape for each in samples] == [(1, 10, 4)]
+
+
+@pytest.mark.parametrize(("rows", "samples"), [(1, 10), (5, 2)])
+def test_a_number_of_rows_that_a_constant_fixes(rows: int, samples: int) -> None:
+    graph = [node("Reshape", "x s", "r", domain=""), node("MatMul", "r w", domain="")]
+    constants = {"s": np.array([rows, 4]), "w": random(4, 3)}
+    network = model(graph, constants, inputs={"x": ("n", 4)})
+    found = anybit.quantize(network, list(ROWS.reshape(-1, rows, 4)))
+    assert found.verdict is not None
+    assert found.verdict.samples == len(range(1, samples, 4))
+
+
+def test_infinities_do_not_make_rows_independent() -> None:
+    """A mean over rows shows, although a mask adds infinity to one column."""
+    graph = [
+        node("ReduceMean", "x", "mean", domain="", axes=[0]),
+        node("Sub", "x mean", "centred", domain=""),
+        node("MatMul", "centred w", "product", domain=""),
+        node("Add", "product mask", domain=""),
+    ]
+    constants = {"w": random(4, 3), "mask": np.array([0, 0, -np.inf], np.float32)}
+    network = model(graph, constants, inputs={"x": ("n", 4)})
+    found = anybit.quantize(network, [ROWS[:5], ROWS[5:]])
+    assert found.verdict is not None
+    assert found.verdict.samples == 1
+
+
+class Shuffled:
+    """What gives the same items in another order each time, as loaders do."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._random.permutation(ROWS)[:, None])
+
+
+def test_what_is_held_back_stays_held_back() -> None:
+    samples = Samples(Shuffled(), (X,))
+    seen = [*(each for _, each in samples.calibration()), *samples.held_back()]
+    assert len({each["x"].tobytes() for each in seen}) == len(seen) == 10
+
+
+def test_any_name_of_an_input_is_written() -> None:
+    given = Tensor("file", np.dtype(np.float32), ("rows", 4))
+    assert len(Samples(({"file": each[None]} for each in ROWS), (given,))) == 10
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -79,6 +173,11 @@ def test_rows_that_belong_together() -> None:
         (np.ones((3, 5), np.float32), r"sample 0: .*must have shape"),
         ({"y": ROWS, "z": ROWS}, "it holds y, z; the model takes x"),
         (np.zeros((0, 4), np.float32), "hold no samples"),
+        (iter([(ROWS, 0)]), "^sample 0: a tuple of 2; give arrays, .* without labels"),
+        ([[ROWS, ROWS]], "^sample 0: a list of 2; give arrays, .* without labels"),
+        (iter([ROWS, np.array([{}])]), "^sample 1: not numbers but ndarray of objects"),
+        ([[1.0, 2], [3]], "^sample 0: not an array: "),
+        (np.ones((3, 4), "S9"), r"^sample 0: input 'x' must be float32, got \|S9"),
     ],
 )
 def test_data_that_do_not_fit(data: Any, message: str) -> None:
@@ -107,3 +206,35 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     ):
         with pytest.raises((ModelError, OSError), match=message):
             Samples(tmp_path / name, (X,))
+
+
+def test_arrays_are_opened_when_they_are_needed(tmp_path: Path) -> None:
+    stored = io.BytesIO()
+    np.save(stored, ROWS)
+    with zipfile.ZipFile(tmp_path / "many.npz", "w") as archive:
+        for name in [*map(str, range(100)), "x"]:
+            archive.writestr(f"{name}.npy", stored.getvalue() if name == "x" else b"broken")
+    assert len(Samples(tmp_path / "many.npz", (X,))) == 10
+
+
+def test_sizes_are_compared_before_reading(tmp_path: Path) -> None:
+    wide = 10_000_000
+    np.savez_compressed(tmp_path / "wide.npz", x=np.zeros((1, wide), np.float32))
+    np.savez_compressed(tmp_path / "text.npz", x=np.zeros((1, 4), f"S{wide}"))
+    with zipfile.ZipFile(tmp_path / "header.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        header = b"\x93NUMPY\x02\x00" + (4 * wide).to_bytes(4, "little")
+        archive.writestr("x.npy", header + b" " * (4 * wide))
+    for name, message in (("wide", "must have shape"), ("text", "must be"), ("header", "header")):
+        tracemalloc.start()
+        with pytest.raises(ModelError, match=message):
+            Samples(tmp_path / f"{name}.npz", (X,))
+        assert tracemalloc.get_traced_memory()[1] < wide
+        tracemalloc.stop()
+
+
+def test_arrays_by_columns_are_read_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "columns.npy", np.asfortranarray(ROWS))
+    array = open_arrays(tmp_path / "columns.npy")[""]
+    np.testing.assert_array_equal(array[2:3], ROWS[2:3])
+    (tmp_path / "columns.npy").write_bytes(b"")
+    np.testing.assert_array_equal(array[3:5], ROWS[3:5])

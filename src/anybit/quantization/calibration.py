@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import takewhile
 
 import numpy as np
 import onnx_ir as ir
@@ -101,6 +102,5 @@ def _kept(
     layers = [layer for source in sources for layer, _ in source.readers]
     read = dict.fromkeys(value for layer in layers for value in layer.computed)
     recorder = Recorder(model, list(read), where)
-    return {
-        index: recorder.run(sample) for index, sample in samples.calibration() if index in wanted
-    }
+    needed = takewhile(lambda each: each[0] <= max(wanted), samples.calibration())
+    return {index: recorder.run(sample) for index, sample in needed if index in wanted}

@@ -191,7 +191,14 @@ def _independent(recorder: Recorder) -> Callable[[Sample, Sample, Sample], bool]
     """Whether rows are computed one by one: together they give what they give apart."""
 
     def same(first: Sample, second: Sample, both: Sample) -> bool:
-        apart, joined = [recorder.run(each) for each in (first, second)], recorder.run(both)
+        try:
+            apart = [recorder.run(each) for each in (first, second)]
+        except ModelError:  # a number of rows that a constant inside fixes
+            return False
+        try:
+            joined = recorder.run(both)
+        except ModelError:  # the number is 1
+            return True
         return all(
             array.ndim > 0 and _alike(np.concatenate([each[name] for each in apart]), array)
             for name, array in joined.items()
@@ -201,8 +208,10 @@ def _independent(recorder: Recorder) -> Callable[[Sample, Sample, Sample], bool]
 
 
 def _alike(a: Array, b: Array) -> bool:
-    most = float(np.abs(a).max(initial=0)) if a.dtype.kind == "f" else 0.0
-    return a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-3 * most, equal_nan=True)
+    if a.dtype.kind != "f" or a.shape != b.shape:
+        return np.array_equal(a, b)
+    most = float(np.abs(a[np.isfinite(a)]).max(initial=0))
+    return np.allclose(a, b, rtol=1e-3, atol=1e-3 * most, equal_nan=True)
 
 
 def _choices(

@@ -5,7 +5,10 @@ import os
 import shutil
 import tempfile
 import weakref
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
@@ -22,6 +25,8 @@ Sample: TypeAlias = dict[str, Array]
 
 # Every fourth sample judges, from the second on.
 _PERIOD, _FIRST = 4, 1
+# Among so many samples two are looked for that differ, to try whether rows are independent.
+_SEARCHED = 256
 
 
 class Rows(Protocol):
@@ -29,20 +34,40 @@ class Rows(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
     def __getitem__(self, rows: slice, /) -> Array: ...
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of an array that have not been read."""
+
+    whole: Rows
+    rows: slice
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = self.whole.shape
+        return (len(range(*self.rows.indices(shape[0]))), *shape[1:]) if shape else ()
+
+    def read(self) -> Array:
+        if isinstance(self.whole, np.ndarray) and not self.shape:
+            return self.whole
+        return self.whole[self.rows]
 
 
 class Samples:
     """What a model takes at least, again and again: a row, or all that was given together.
 
     Rows are taken apart along the first axes that the model leaves free, or has fixed to so many
-    rows at a time, if all inputs have as many of them. Every fourth sample is held back, to judge
-    by; of a single one nothing is.
+    rows at a time, if all inputs have as many of them and no name of such an axis stands for
+    another one. Every fourth sample is held back, to judge by; of a single one nothing is.
 
     Args:
         data: The path of an .npz, by input name, or of an .npy, or of a folder of them; one array
-            or a dict; or an iterable of these. What can be read only once is written to a
-            temporary folder.
+            or a dict; or an iterable of these. What is not a list or tuple is read once, into a
+            temporary folder: another time it may be shuffled.
         inputs: The model's.
 
     Raises:
@@ -51,13 +76,14 @@ class Samples:
 
     def __init__(self, data: Data, inputs: tuple[Tensor, ...]) -> None:
         self._inputs = inputs
-        free = [each.name for each in inputs if each.shape and each.rows is None]
+        free = {each.name: each.shape[0] for each in inputs if each.shape and each.rows is None}
+        others = {size for each in inputs for size in (each.shape or ())[1:]} - {None}
         fixed = {each.name: each.rows for each in inputs if each.rows is not None}
         self._steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
         self._together = bool(free)
         self._folder: Path | None = None
         self._items = self._kept(data)
-        self.apart = True
+        self.apart = others.isdisjoint(free.values())
         self._count: int | None = None
         if next(iter(self), None) is None:
             raise ModelError("the data hold no samples; give at least one, better hundreds")
@@ -65,15 +91,11 @@ class Samples:
     def __iter__(self) -> Iterator[Sample]:
         for item, where in self._opened():
             rows = self._rows(item) if self.apart else None
-            if rows is None:
-                yield self._checked({name: _part(item[name], None) for name in item}, where)
-                continue
-            for row in range(rows):
-                parts = {
-                    name: slice(row * step, (row + 1) * step) for name, step in self._steps.items()
-                }
+            steps = {} if rows is None else self._steps
+            for row in range(1 if rows is None else rows):
+                parts = {name: slice(row * step, (row + 1) * step) for name, step in steps.items()}
                 yield self._checked(
-                    {name: _part(item[name], parts.get(name)) for name in item}, where
+                    {name: _Part(item[name], parts.get(name, slice(None))) for name in item}, where
                 )
 
     def __len__(self) -> int:
@@ -96,17 +118,25 @@ class Samples:
         return islice(self, 0 if len(self) == 1 else _FIRST, None, _PERIOD)
 
     def take_whole_unless(self, independent: Callable[[Sample, Sample, Sample], bool]) -> None:
-        """Take rows apart only if a predicate holds for two samples and for both in one."""
-        first = list(islice(self, 2))
-        if len(first) == 2 and self._together and _shapes(first[0]) == _shapes(first[1]):
-            joined = {
-                name: np.concatenate([each[name] for each in first])
-                if name in self._steps
-                else array
-                for name, array in first[0].items()
-            }
-            self.apart = independent(first[0], first[1], joined)
+        """Take rows apart only if a predicate holds for two that differ and for both in one."""
+        if self.apart and self._together:
+            pair = self._pair()
+            self.apart = pair is not None and independent(*pair)
             self._count = None
+
+    def _pair(self) -> tuple[Sample, Sample, Sample] | None:
+        """Two samples that differ, and both in one; None if there are none among the first."""
+        seen: dict[tuple[object, ...], Sample] = {}
+        for sample in islice(self, _SEARCHED):
+            alike = tuple(
+                array.shape if name in self._steps else array.tobytes()
+                for name, array in sample.items()
+            )
+            first = seen.setdefault(alike, sample)
+            if not all(np.array_equal(first[name], sample[name]) for name in self._steps):
+                joined = {name: np.concatenate([first[name], sample[name]]) for name in self._steps}
+                return first, sample, sample | joined
+        return None
 
     def _rows(self, item: Mapping[str, Rows]) -> int | None:
         """How many samples the rows of an item are; None if they cannot be taken apart."""
@@ -118,14 +148,19 @@ class Samples:
             counts.add(first // step)
         return counts.pop() if len(counts) == 1 else None
 
-    def _checked(self, sample: Mapping[str, Any], where: str) -> Sample:
-        try:
-            feeds = bound(self._inputs, sample)
-            check_sizes(self._inputs, feeds)
+    def _checked(self, sample: Mapping[str, _Part], where: str) -> Sample:
+        with _naming(where):
+            check_sizes(self._inputs, sample)
             for each in self._inputs:
-                check_shape(each, feeds[each.name])
-        except ModelError as error:
-            raise ModelError(f"{where}{error}") from error
+                part = sample[each.name]
+                check_shape(each, part)
+                if part.whole.dtype != each.dtype and part.whole.dtype.kind not in "fiub":
+                    raise ModelError(
+                        f"input {each.name!r} must be {each.dtype}, got {part.whole.dtype}"
+                    )
+        arrays = {name: part.read() for name, part in sample.items()}
+        with _naming(where):
+            feeds = bound(self._inputs, arrays)
         for name, array in feeds.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ModelError(f"{where}input {name!r} holds NaN or infinity; leave it out")
@@ -135,15 +170,9 @@ class Samples:
         """The items, by input name, and what to call each in messages."""
         names = [each.name for each in self._inputs]
         for index, item in enumerate(self._items):
-            is_file = isinstance(item, Path)
-            where = f"{item}: " if is_file and self._folder is None else f"sample {index}: "
-            arrays: Mapping[str, Any]
-            if is_file:
-                arrays = dict(open_arrays(cast(Path, item)))
-            elif isinstance(item, Mapping):
-                arrays = {str(name): np.asarray(array) for name, array in item.items()}
-            else:
-                arrays = {"": np.asarray(item)}
+            is_given = isinstance(item, str | os.PathLike) and Path(item).parent != self._folder
+            where = f"{item}: " if is_given else f"sample {index}: "
+            arrays = _arrays(item, where)
             found = matched(names, arrays, "x")
             if len(found) != len(names):
                 held = listed(name or "one array without a name" for name in arrays) or "nothing"
@@ -151,28 +180,61 @@ class Samples:
             yield found, where
 
     def _kept(self, data: Data) -> Iterable[object]:
-        """The items: as often as one asks."""
+        """The items: as often as one asks, and the same."""
         if isinstance(data, str | os.PathLike):
             return _files(Path(data))
         if isinstance(data, Mapping) or hasattr(data, "__array__") or _is_numbers(data):
             return [data]
         items: Iterable[Any] = cast(Iterable[Any], data)
-        if iter(items) is items:
+        if not isinstance(items, list | tuple):
             self._folder = Path(tempfile.mkdtemp(prefix="anybit-samples-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            items = self._written(self._folder, items)
-        if next(iter(items), None) is None:
+            items = [_written(self._folder, index, item) for index, item in enumerate(items)]
+        if not items:
             raise ModelError("there are no samples; give at least one, better hundreds")
         return items
 
-    def _written(self, folder: Path, items: Iterable[Any]) -> list[Path]:
-        paths = []
-        for index, item in enumerate(items):
-            arrays = item if isinstance(item, Mapping) else {"x": item}
-            paths.append(folder / f"{index}.npz")
-            named: dict[str, Any] = {str(name): np.asarray(each) for name, each in arrays.items()}
-            np.savez(paths[-1], **named)
-        return paths
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{where}{error}") from error
+
+
+def _arrays(item: object, where: str) -> Mapping[str, Any]:
+    """The arrays of an item by name, or one under the name ""."""
+    if isinstance(item, str | os.PathLike):
+        return open_arrays(Path(item))
+    if isinstance(item, list | tuple) and not _is_numbers(item):
+        raise ModelError(
+            f"{where}a {type(item).__name__} of {len(item)}; give arrays, or dicts by input "
+            "name, without labels, such as (x for x, label in loader)"
+        )
+    named = item if isinstance(item, Mapping) else {"": item}
+    return {str(name): _array(value, where) for name, value in named.items()}
+
+
+def _array(value: Any, where: str) -> Array:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged; of another device
+        raise ModelError(f"{where}not an array: {error}") from error
+    if array.dtype.hasobject:
+        raise ModelError(f"{where}not numbers but {type(value).__name__} of objects")
+    return array
+
+
+def _written(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
+    if isinstance(item, str | os.PathLike):
+        return item
+    path = folder / f"{index}.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in _arrays(item, f"sample {index}: ").items():
+            with archive.open(f"{name or 'x'}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
+    return path
 
 
 def _files(path: Path) -> list[Path]:
@@ -185,14 +247,6 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_numbers(data: object) -> bool:
-    return isinstance(data, list | tuple) and bool(data) and isinstance(data[0], int | float)
-
-
-def _part(array: Rows, rows: slice | None) -> Array:
-    if rows is None:
-        return array[:] if array.shape or not isinstance(array, np.ndarray) else array
-    return array[rows]
-
-
-def _shapes(sample: Sample) -> list[tuple[int, ...]]:
-    return [array.shape for array in sample.values()]
+    while isinstance(data, list | tuple) and data:
+        data = data[0]
+    return isinstance(data, int | float | np.number)
