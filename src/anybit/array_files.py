@@ -51,11 +51,17 @@ def open_arrays(path: Path) -> "dict[str, StoredArray]":
         archive = zipfile.ZipFile(path)
         return {
             member.filename.removesuffix(".npy"): StoredArray(
-                path, cast(_Opener, partial(archive.open, member.filename)), member.file_size
+                path, partial(_opened, archive, member), member.file_size
             )
             for member in archive.infolist()
             if member.filename.endswith(".npy")
         }
+
+
+def _opened(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> BufferedIOBase:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError("it is compressed by another method than deflate")
+    return cast(BufferedIOBase, archive.open(member.filename))
 
 
 class _Header(NamedTuple):
@@ -163,6 +169,8 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except (
         *(ValueError, EOFError, MemoryError, OverflowError),
-        *(RuntimeError, zlib.error, zipfile.BadZipFile),  # encrypted, of unknown methods, corrupt
+        *(RuntimeError, OSError, zlib.error, zipfile.BadZipFile),  # encrypted, absurd, corrupt
     ) as error:
+        if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened
+            raise
         raise ModelError(f"{path} is not an .npy or .npz file of numbers: {error}") from error
