@@ -160,6 +160,29 @@ def test_what_is_held_back_stays_held_back() -> None:
     assert len({each["x"].tobytes() for each in seen}) == len(seen) == 10
 
 
+def test_samples_behind_the_last_that_is_kept_are_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first pass takes all of them, the second a few that are spread over them."""
+    passes: list[list[int]] = []
+    everything = Samples.calibration
+
+    def calibration(self: Samples) -> Iterator[tuple[int, Any]]:
+        passes.append([])
+        for index, sample in everything(self):
+            passes[-1].append(index)
+            yield index, sample
+
+    monkeypatch.setattr(Samples, "calibration", calibration)
+    network = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
+    rows = random(400, 4)
+    rows[0] *= 100
+    anybit.quantize(network, rows)
+    first, second, *_ = passes
+    assert len(first) == 300
+    assert 18 < len(second) < 300
+
+
 def test_any_name_of_an_input_is_written() -> None:
     given = Tensor("file", np.dtype(np.float32), ("rows", 4))
     assert len(Samples(({"file": each[None]} for each in ROWS), (given,))) == 10
