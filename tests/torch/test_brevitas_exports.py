@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import anybit
 from anybit import info
 from anybit.model import load
 
@@ -124,3 +125,11 @@ def test_exported(make, shape, operators, dynamo: bool, tmp_path: Path) -> None:
     result = load(path).run(x.numpy())
     np.testing.assert_allclose(next(iter(result.values())), wanted, rtol=0, atol=1e-6)
     assert {each.operator for each in info(path).quantizers} == operators
+    compiled = anybit.compile(path)
+    exact = compiled.run(x.numpy())
+    for name, array in result.items():
+        # Sums of products of any scales: float32 rounds them, integers do not.
+        np.testing.assert_allclose(exact[name], array, rtol=0, atol=1e-6)
+    assert all(layer.guarantee for layer in compiled.report.layers) == (
+        "FloatQuant" not in operators
+    )
