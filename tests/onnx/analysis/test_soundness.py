@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from network_builder import Network
 from networks import inputs, networks
 from random_graphs import RandomGraph, graphs
+from small_models import model, node
 
 from anybit.onnx.analysis.carriers import Codes, of_codes
 
@@ -40,3 +41,19 @@ def test_networks(qdq: bool, fold: bool) -> None:
         followed(network.proto, {"x": inputs(network, 3)}, fold=fold)
 
     check()
+
+
+def test_zeros_at_borders_may_be_no_code_of_the_type() -> None:
+    """One bit with the zero-point 3: the codes are 0 and 1, and 3 where zeros are added."""
+    given = {
+        "s": np.float32(0.75),
+        "z": np.float32(3),
+        "b": np.float32(1),
+        "p": np.array([0, 1, 0, 0]),
+    }
+    nodes = [
+        node("IntQuant", "x s z b", "q", signed=0),
+        node("Pad", "q p", domain=""),
+    ]
+    x = np.linspace(-4, 4, 12, dtype=np.float32).reshape(3, 4)
+    followed(model(nodes, given, inputs={"x": x.shape}), {"x": x})

@@ -107,7 +107,10 @@ def _constant(carrier: Carrier, first: Codes) -> Codes | None:
         return None
     whole = np.asarray(code, np.int64)
     single = frozenset({int(whole.flat[0])}) if np.all(whole == whole.flat[0]) else None
-    return replace(first, lowest=whole, highest=whole, step=1, members=single)
+    # A zero-point need not be a code of the type, and stands for the zeros of borders all the same.
+    of_type = first.allowed is not None and all(each in first.allowed for each in whole.flat)
+    allowed = first.allowed if of_type else None
+    return replace(first, lowest=whole, highest=whole, step=1, members=single, allowed=allowed)
 
 
 def _step(found: Sequence[Codes]) -> int:
