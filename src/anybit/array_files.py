@@ -5,12 +5,12 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import IO, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,18 @@ def _opened(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> BufferedIOBase
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError("it is compressed by another method than deflate")
     return cast(BufferedIOBase, archive.open(member.filename))
+
+
+def write_members(file: Path | IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Write an .npz of those names; np.savez takes names as keywords, which not all of them can be.
+
+    Raises:
+        ValueError: An array of objects.
+    """
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 class _Header(NamedTuple):

@@ -104,14 +104,18 @@ def quantize(
     schemes = {layer: of_weights for layer in layers if layer.weights}
     choices: dict[Source, Choice] = {}
     before = model.clone()
+    floats = None
     if samples is not None:
-        samples.take_whole_unless(_independent(Recorder(before, before.graph.outputs, where)))
+        floats = Recorder(before, before.graph.outputs, where)
+        samples.take_whole_unless(_independent(floats))
         if of_activations is not None:
             choices = _choices(model, layers, schemes, of_activations, samples, where, advance)
     advance(_CHOSEN)
     rows = [_row(layer, schemes, of_activations, choices) for layer in layers]
     Writer(model).write(schemes, choices)
-    verdict = None if samples is None else _verdict(before, model, samples, where)
+    verdict = None
+    if samples is not None and floats is not None:
+        verdict = _verdict(floats, Recorder(model, model.graph.outputs, where), samples)
     size = sum(tensor.nbytes for tensor in tensors_in(before))
     advance(1.0)
     return Quantized(
@@ -255,10 +259,8 @@ def _row(
     )
 
 
-def _verdict(before: ir.Model, after: ir.Model, samples: Samples, where: str) -> Verdict:
+def _verdict(floats: Recorder, quantized: Recorder, samples: Samples) -> Verdict:
     judge = Judge()
-    floats = Recorder(before, before.graph.outputs, where)
-    quantized = Recorder(after, after.graph.outputs, where)
     for sample in samples.held_back():
         judge.add(floats.run(sample), quantized.run(sample))
     return judge.verdict(seen=len(samples) == 1)

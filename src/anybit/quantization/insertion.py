@@ -10,7 +10,7 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.quantizers.grids import arguments_of, attributes_of
 from anybit.ops.grids import Grid, IntegerGrid
-from anybit.quantization.pieces import smoothed_weight
+from anybit.quantization.pieces import along_channels, smoothed_weight
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import Scheme, operator_for
 from anybit.quantization.search import Choice
@@ -46,7 +46,7 @@ class Writer:
         name = str(value.name)
         result = value
         if choice.smoothing is not None:
-            factor = _along(1 / choice.smoothing, layer)
+            factor = along_channels(1 / choice.smoothing, layer)
             constant = self._editor.constant(f"{name}_smoothing", ir.tensor(factor))
             result = self._editor.insert(
                 layer.node,
@@ -139,16 +139,3 @@ class Writer:
             attributes=attributes_of(found),
             domain=operator.onnx_domain,
         )
-
-
-def _along(values: Array, layer: Layer) -> Array:
-    """Numbers per channel in a shape that broadcasts to what the layer reads."""
-    assert layer.x_axis is not None
-    weight = layer.node.inputs[layer.weights[0].index]
-    assert weight is not None
-    assert weight.const_value is not None
-    # Axes that count from the end need no others before them; images have as many as their weights.
-    rank = -layer.x_axis if layer.x_axis < 0 else len(weight.const_value.shape)
-    shape = [1] * rank
-    shape[layer.x_axis] = -1
-    return values.reshape(shape)

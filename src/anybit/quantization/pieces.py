@@ -70,17 +70,10 @@ class Piece:
             wanted, power = self._in_floats(sample)
             x = sample[self._x]
             if smoothing is not None:
-                x = x * self._along(1 / smoothing, x.ndim)
+                x = x * along_channels(1 / smoothing, self.layer)
             found = self._run(sample | {self._x: quantized(x, grid), **weights})
             with np.errstate(all="ignore"):
                 yield found - wanted, power
-
-    def _along(self, values: Array, rank: int) -> Array:
-        axis = self.layer.x_axis
-        assert axis is not None
-        shape = [1] * rank
-        shape[axis] = -1
-        return values.reshape(shape)
 
     def _quantized_weights(self, smoothing: Array | None) -> dict[str, Array]:
         key = None if smoothing is None else smoothing.tobytes()
@@ -128,3 +121,16 @@ def smoothed_weight(array: Array, weight: Weight, smoothing: Array) -> Array:
     shape = [1] * array.ndim
     shape[weight.inputs] = -1
     return np.asarray(array * np.repeat(smoothing, weight.repeated).reshape(shape))
+
+
+def along_channels(values: Array, layer: Layer) -> Array:
+    """Numbers per channel in a shape that broadcasts to what the layer reads."""
+    assert layer.x_axis is not None
+    weight = layer.node.inputs[layer.weights[0].index]
+    assert weight is not None
+    assert weight.const_value is not None
+    # Axes that count from the end need no others before them; images have as many as their weights.
+    rank = -layer.x_axis if layer.x_axis < 0 else len(weight.const_value.shape)
+    shape = [1] * rank
+    shape[layer.x_axis] = -1
+    return values.reshape(shape)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import inner_graphs, nodes_in
 
@@ -144,7 +144,8 @@ def _layer(node: ir.Node) -> Layer | None:
     activations = tuple(index for index in (0, 1) if index not in constant)
     if not constant:
         return Layer(node, activations, ())
-    bias = 2 if node.op_type != "MatMul" and _is_known(node, 2) else None
+    bias = bias_input_of(node)
+    bias = bias if bias is not None and _is_known(node, bias) else None
     return Layer(node, activations, (_weight(node, constant[0]),), bias, _x_axis(node))
 
 
@@ -193,8 +194,7 @@ def _recurrent(node: ir.Node) -> Layer | None:
 
 def _reason(node: ir.Node) -> str:
     """Why a node that multiplies weights is not a layer; "" for others."""
-    multiplies = effect_of(node) is Effect.MULTIPLY or node.op_type in _RECURRENT
-    if multiplies and node.domain == "":
+    if _multiplies(node):
         types = {str(value.dtype) for value in _multiplied(node) if not _is_float(value)}
         if "None" in types:
             return "its type is not known: what stands before it is of another domain"
@@ -207,6 +207,11 @@ def _reason(node: ir.Node) -> str:
     if foreign and any(_is_table(value) and _rank(value) > 1 for value in node.inputs):
         return "it holds weights, in a way of its own"
     return ""
+
+
+def _multiplies(node: ir.Node) -> bool:
+    recurrent = node.domain == "" and node.op_type in _RECURRENT
+    return recurrent or effect_of(node) is Effect.MULTIPLY
 
 
 def _multiplied(node: ir.Node) -> list[ir.Value]:
@@ -233,5 +238,5 @@ def _rank(value: ir.Value | None) -> int:
 def _inside(node: ir.Node) -> Iterator[ir.Node]:
     for graph in inner_graphs(node):
         for each in nodes_in(graph):
-            if effect_of(each) is Effect.MULTIPLY or each.op_type in _RECURRENT:
+            if _multiplies(each):
                 yield each

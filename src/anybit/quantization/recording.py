@@ -20,7 +20,6 @@ class Recorder:
 
     def __init__(self, model: ir.Model, values: Sequence[ir.Value], where: str) -> None:
         self._where = where
-        self._inputs = {str(value.name) for value in model.graph.inputs}
         self._names = [str(value.name) for value in values]
         copy = model.clone()
         made = {str(value.name): value for node in copy.graph for value in node.outputs}

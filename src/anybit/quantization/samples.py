@@ -5,7 +5,6 @@ import os
 import shutil
 import tempfile
 import weakref
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from anybit.array_files import open_arrays
+from anybit.array_files import open_arrays, write_members
 from anybit.errors import ModelError
 from anybit.inputs import Array, Feeds, Tensor, bound, check_shape, check_sizes, matched
 from anybit.text import listed
@@ -230,10 +229,8 @@ def _written(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
     if isinstance(item, str | os.PathLike):
         return item
     path = folder / f"{index}.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in _arrays(item, f"sample {index}: ").items():
-            with archive.open(f"{name or 'x'}.npy", "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, array, allow_pickle=False)
+    arrays = _arrays(item, f"sample {index}: ")
+    write_members(path, {name or "x": array for name, array in arrays.items()})
     return path
 
 

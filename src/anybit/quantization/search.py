@@ -85,14 +85,15 @@ class Trial:
         if scheme.bits >= _WIDE:
             return self._tried(widest, second)
         least = np.inf
-        for candidate in self._candidates(scheme, statistics):
+        for candidate in (widest, *self._candidates(scheme, statistics)):
             error = self._tried(candidate, first).error
             if error < least:
                 best, least = candidate, error
-        before, after = self._tried(widest, second), self._tried(best, second)
-        return self._corrected(
-            after if after.error <= before.error * _WORTH else before, first, second
-        )
+        chosen = self._tried(widest, second)
+        if best.grid is not widest.grid:
+            other = self._tried(best, second)
+            chosen = other if other.error <= chosen.error * _WORTH else chosen
+        return self._corrected(chosen, first, second)
 
     def _corrected(
         self, choice: Choice, first: Sequence[Sample], second: Sequence[Sample]
@@ -106,7 +107,7 @@ class Trial:
         return replace(choice, errors=errors, corrections=corrections)
 
     def _candidates(self, scheme: Scheme, statistics: Statistics) -> Iterator[Choice]:
-        for low, high in (_widest(scheme, statistics), *_ranges(statistics)):
+        for low, high in _ranges(statistics):
             yield Choice(_grid(scheme, low, high))
         for smoothing in self._smoothings(statistics):
             low, high = _smoothed_range(scheme, statistics, smoothing)

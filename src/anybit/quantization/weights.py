@@ -27,9 +27,8 @@ def weight_grid(array: Array, weight: Weight, scheme: Scheme) -> Grid:
         # |x| is nearest to its mean (Rastegari et al., 2016, https://arxiv.org/abs/1603.05279).
         mean = np.abs(array).mean(axis=others, keepdims=True, dtype=np.float64)
         return _as_stored(scheme.grid(-mean, mean))
-    shares = _SHARES[:1] if scheme.bits >= _WIDE else _SHARES
     best, least = np.ones_like(low, np.float64), np.full(low.shape, np.inf)
-    for share in shares if len(shares) > 1 else ():
+    for share in () if scheme.bits >= _WIDE else _SHARES:
         rounded = quantized(array, _as_stored(scheme.grid(low * share, high * share)))
         error = np.square(rounded - array, dtype=np.float64).sum(axis=others, keepdims=True)
         better = error < least
