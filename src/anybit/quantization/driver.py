@@ -12,7 +12,6 @@ from anybit.errors import ModelError
 from anybit.inputs import Array, declared_inputs
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
-from anybit.onnx.graph.constants import array_of
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.onnx.operators.registry import operators_in
@@ -36,6 +35,7 @@ from anybit.quantization.samples import Data, Sample, Samples
 from anybit.quantization.schemes import Scheme, scheme
 from anybit.quantization.search import Choice, Trial
 from anybit.quantization.verdict import Judge, Verdict
+from anybit.quantization.weights import Rounded, nearest
 from anybit.text import listed
 
 Progress = Callable[[float], None]
@@ -112,7 +112,7 @@ def quantize(
             choices = _choices(model, layers, schemes, of_activations, samples, where, advance)
     advance(_CHOSEN)
     rows = [_row(layer, schemes, of_activations, choices) for layer in layers]
-    Writer(model).write(schemes, choices)
+    Writer(model).write(_weights(schemes, choices), choices)
     verdict = None
     if samples is not None and floats is not None:
         verdict = _verdict(floats, Recorder(model, model.graph.outputs, where), samples)
@@ -166,12 +166,11 @@ def _is_called(layer: Layer, pattern: str) -> bool:
 def _check_weights(layers: Sequence[Layer]) -> None:
     """ModelError for weights that no grid holds."""
     for layer in layers:
-        for weight in layer.weights:
+        for weight, array in layer.constants:
             value = layer.node.inputs[weight.index]
-            assert value is not None
-            if not np.isfinite(array_of(value)).all():
+            if not np.isfinite(array).all():
                 raise ModelError(
-                    f"{value.name!r}, a weight of {layer.name!r}, holds NaN or infinity"
+                    f"{value and value.name!r}, a weight of {layer.name!r}, holds NaN or infinity"
                 )
 
 
@@ -237,6 +236,17 @@ def _choices(
         )
         progress(_GATHERED + (_CHOSEN - _GATHERED) * done / len(sources))
     return found
+
+
+def _weights(
+    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, Choice]
+) -> dict[Layer, Sequence[Rounded]]:
+    """The weights of all layers as they are stored, those that nothing was chosen for included."""
+    chosen = {layer: each for choice in choices.values() for layer, each in choice.weights.items()}
+    return {
+        layer: chosen.get(layer) or [nearest(each, weight, of) for weight, each in layer.constants]
+        for layer, of in schemes.items()
+    }
 
 
 def _row(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write quantizers into a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
 import numpy as np
 import onnx_ir as ir
@@ -10,11 +11,11 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.quantizers.grids import arguments_of, attributes_of
 from anybit.ops.grids import Grid, IntegerGrid
-from anybit.quantization.pieces import along_channels, smoothed_weight
+from anybit.quantization.pieces import along_channels
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.schemes import Scheme, operator_for
+from anybit.quantization.schemes import operator_for
 from anybit.quantization.search import Choice
-from anybit.quantization.weights import weight_grid
+from anybit.quantization.weights import Rounded
 
 _BIAS_CODES = range(-(2**31), 2**31)
 # A step of a bias is not more than this share of the largest.
@@ -27,10 +28,12 @@ class Writer:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._editor = Editor(model)
-        self._weights: dict[tuple[ir.Value, tuple[int, ...], bytes], ir.Value] = {}
+        self._weights: dict[tuple[ir.Value, bytes], ir.Value] = {}
 
-    def write(self, layers: Mapping[Layer, Scheme], choices: Mapping[Source, Choice]) -> None:
-        """Quantize tensors as chosen, and weights by their schemes."""
+    def write(
+        self, weights: Mapping[Layer, Sequence[Rounded]], choices: Mapping[Source, Choice]
+    ) -> None:
+        """Quantize tensors as chosen, and put weights, in the order of the layer's, in place."""
         read: dict[Layer, Choice] = {}
         for source, choice in choices.items():
             result = self._activation(source, choice)
@@ -38,8 +41,8 @@ class Writer:
                 layer.node.replace_input_with(index, result)
                 if layer.weights:
                     read[layer] = choice
-        for layer, scheme in layers.items():
-            self._constants(layer, scheme, read.get(layer))
+        for layer, rounded in weights.items():
+            self._constants(layer, rounded, read.get(layer))
 
     def _activation(self, source: Source, choice: Choice) -> ir.Value:
         layer, value = source.readers[0][0], source.value
@@ -58,32 +61,25 @@ class Writer:
             )
         return self._quantizer(layer.node, result, choice.grid, name)
 
-    def _constants(self, layer: Layer, scheme: Scheme, x: Choice | None) -> None:
+    def _constants(self, layer: Layer, rounded: Sequence[Rounded], x: Choice | None) -> None:
         """Quantize the weights of a layer, and its bias."""
-        smoothing = None if x is None else x.smoothing
-        grids = []
-        for weight in layer.weights:
+        for weight, each in zip(layer.weights, rounded, strict=True):
             old = layer.node.inputs[weight.index]
             assert old is not None
-            array = array_of(old)
-            if smoothing is not None:
-                array = smoothed_weight(array, weight, smoothing)
-            grid = weight_grid(array, weight, scheme)
-            grids.append(grid)
-            key = old, weight.channels, b"" if smoothing is None else smoothing.tobytes()
+            key = old, _digest(each)
             if key not in self._weights:
-                self._weights[key] = self._constant(layer.node, old, array, grid)
+                self._weights[key] = self._constant(layer.node, old, each)
             layer.node.replace_input_with(weight.index, self._weights[key])
             drop_if_unread(old)
         if layer.bias is not None and x is not None:
             self._correct(layer, x.corrections.get(layer))
-            self._bias(layer, x.grid, grids[0])
+            self._bias(layer, x.grid, rounded[0].grid)
 
-    def _constant(self, node: ir.Node, old: ir.Value, array: Array, grid: Grid) -> ir.Value:
-        name = str(old.name)
-        same = array is not None and array.tobytes() == array_of(old).tobytes()
-        x = old if same else self._editor.constant(f"{name}_smoothed", ir.tensor(array))
-        return self._quantizer(node, x, grid, name)
+    def _constant(self, node: ir.Node, old: ir.Value, rounded: Rounded) -> ir.Value:
+        name, array = str(old.name), rounded.array
+        same = array.tobytes() == array_of(old).tobytes()
+        x = old if same else self._editor.constant(f"{name}_stored", ir.tensor(array))
+        return self._quantizer(node, x, rounded.grid, name)
 
     def _correct(self, layer: Layer, correction: Array | None) -> None:
         """Add to a bias; other layers keep theirs."""
@@ -139,3 +135,12 @@ class Writer:
             attributes=attributes_of(found),
             domain=operator.onnx_domain,
         )
+
+
+def _digest(rounded: Rounded) -> bytes:
+    """The same for weights that are the same and are quantized in the same way."""
+    found = operator_for(rounded.grid)
+    parts = [rounded.array, *found.call.parameters.values()]
+    shapes = [each.shape for each in parts]
+    said = repr((found.operator.onnx_name, dict(found.call.attributes), shapes))
+    return sha256(b"".join([said.encode(), *(each.tobytes() for each in parts)])).digest()

@@ -13,7 +13,7 @@ from anybit.onnx.runtime import exact_session_options, make_session, run_session
 from anybit.ops.grids import Grid
 from anybit.quantization.placement import Layer, Weight
 from anybit.quantization.schemes import Scheme, quantized
-from anybit.quantization.weights import weight_grid
+from anybit.quantization.weights import Rounded, nearest
 
 Sample = dict[str, Array]
 
@@ -41,7 +41,7 @@ class Piece:
             for value in node.inputs
             if value is not None and value.is_initializer()
         }
-        self._weights: dict[bytes | None, dict[str, Array]] = {}
+        self._nearest: dict[bytes | None, tuple[Rounded, ...]] = {}
         single = layer.weights[0] if len(layer.weights) == 1 else None
         self.weight = single if single is not None and single.inputs is not None else None
 
@@ -53,41 +53,64 @@ class Piece:
         others = tuple(axis for axis in range(array.ndim) if axis != self.weight.inputs)
         return np.asarray(array.max(axis=others).reshape(-1, self.weight.repeated).max(axis=1))
 
-    def error(self, grid: Grid, smoothing: Array | None, samples: Sequence[Sample]) -> float:
+    def nearest(self, smoothing: Array | None) -> tuple[Rounded, ...]:
+        """Its weights, times the smoothing, rounded to nearest; none if they have no scheme."""
+        if self._scheme is None:
+            return ()
+        key = None if smoothing is None else smoothing.tobytes()
+        if key not in self._nearest:
+            found = [
+                nearest(array, weight, self._scheme)
+                for weight, array in zip(self.layer.weights, self._smoothed(smoothing), strict=True)
+            ]
+            self._nearest = {key: tuple(found)}  # of one smoothing after the other
+        return self._nearest[key]
+
+    def error(
+        self,
+        grid: Grid,
+        smoothing: Array | None,
+        samples: Sequence[Sample],
+        weights: Sequence[Rounded] = (),
+    ) -> float:
         """Noise over signal of the layer's output, as powers."""
         noise = signal = 0.0
-        for difference, power in self.differences(grid, smoothing, samples):
+        for difference, power in self.differences(grid, smoothing, samples, weights):
             noise += float(np.square(difference, dtype=np.float64).sum())
             signal += power
         return noise / signal if signal else noise
 
     def differences(
-        self, grid: Grid, smoothing: Array | None, samples: Sequence[Sample]
+        self,
+        grid: Grid,
+        smoothing: Array | None,
+        samples: Sequence[Sample],
+        weights: Sequence[Rounded] = (),
     ) -> Iterator[tuple[Array, float]]:
-        """For each sample what quantization adds to the output, and the power of that in floats."""
-        weights = self._quantized_weights(smoothing)
+        """For each sample what quantization adds to the output, and the power of that in floats.
+
+        Weights are those that are given, in the layer's order, or else rounded to nearest.
+        """
+        rounded = [each.values for each in weights or self.nearest(smoothing)]
+        names = [self._name(weight) for weight in self.layer.weights]
+        constants = dict(zip(names, rounded or self._smoothed(smoothing), strict=True))
         for sample in samples:
             wanted, power = self._in_floats(sample)
             x = sample[self._x]
             if smoothing is not None:
                 x = x * along_channels(1 / smoothing, self.layer)
-            found = self._run(sample | {self._x: quantized(x, grid), **weights})
+            found = self._run(sample | {self._x: quantized(x, grid), **constants})
             with np.errstate(all="ignore"):
                 yield found - wanted, power
 
-    def _quantized_weights(self, smoothing: Array | None) -> dict[str, Array]:
-        key = None if smoothing is None else smoothing.tobytes()
-        if key not in self._weights:
-            found = {}
-            for weight in self.layer.weights:
-                array = self._array(weight)
-                if smoothing is not None:
-                    array = smoothed_weight(array, weight, smoothing)
-                if self._scheme is not None:
-                    array = quantized(array, weight_grid(array, weight, self._scheme))
-                found[self._name(weight)] = array
-            self._weights = {key: found}  # of one smoothing after the other
-        return self._weights[key]
+    def _smoothed(self, smoothing: Array | None) -> list[Array]:
+        arrays = [self._array(weight) for weight in self.layer.weights]
+        if smoothing is None:
+            return arrays
+        return [
+            smoothed_weight(array, weight, smoothing)
+            for array, weight in zip(arrays, self.layer.weights, strict=True)
+        ]
 
     def _in_floats(self, sample: dict[str, Array]) -> tuple[Array, float]:
         if id(sample) not in self._wanted:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import inner_graphs, nodes_in
@@ -59,6 +59,12 @@ class Layer:
     @property
     def name(self) -> str:
         return label_of(self.node)
+
+    @property
+    def constants(self) -> list[tuple[Weight, Array]]:
+        """The weights, with their values in floats."""
+        values = [(weight, self.node.inputs[weight.index]) for weight in self.weights]
+        return [(weight, array_of(value)) for weight, value in values if value is not None]
 
     @property
     def bias_axis(self) -> int | None:

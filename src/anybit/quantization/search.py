@@ -24,6 +24,7 @@ from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.statistics import Statistics
+from anybit.quantization.weights import Rounded
 
 _SHARES = (1e-5, 1e-4, 1e-3, 1e-2)
 _FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
@@ -46,12 +47,15 @@ class Choice:
         errors: Of the layers that read it, noise over signal, as powers; not known yet of a
             candidate.
         corrections: What is added to the biases of layers that read it.
+        weights: Those of layers that read it, as they are stored, times the smoothing; those of
+            layers that are not named here are rounded to nearest.
     """
 
     grid: Grid
     smoothing: Array | None = None
     errors: Mapping[Layer, float] = field(default_factory=dict)
     corrections: Mapping[Layer, Array] = field(default_factory=dict)
+    weights: Mapping[Layer, Sequence[Rounded]] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -83,7 +87,7 @@ class Trial:
         """The best of the candidates on some samples, if it is better on others, too."""
         best = widest = Choice(_grid(scheme, *_widest(scheme, statistics)))
         if scheme.bits >= _WIDE:
-            return self._tried(widest, second)
+            return self._finished(self._tried(widest, second))
         least = np.inf
         for candidate in (widest, *self._candidates(scheme, statistics)):
             error = self._tried(candidate, first).error
@@ -93,7 +97,12 @@ class Trial:
         if best.grid is not widest.grid:
             other = self._tried(best, second)
             chosen = other if other.error <= chosen.error * _WORTH else chosen
-        return self._corrected(chosen, first, second)
+        return self._corrected(self._finished(chosen), first, second)
+
+    def _finished(self, choice: Choice) -> Choice:
+        """The choice with the weights that belong to it."""
+        rounded = {piece.layer: piece.nearest(choice.smoothing) for piece in self._pieces}
+        return replace(choice, weights={layer: each for layer, each in rounded.items() if each})
 
     def _corrected(
         self, choice: Choice, first: Sequence[Sample], second: Sequence[Sample]

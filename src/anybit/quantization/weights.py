@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grids for constant weights: per channel, the range with the least squared error.
+"""Constant weights on their grids: per channel, the range with the least squared error.
 
 A range that is cut off rounds what is inside it finer. Which is better is found by trying: shares
 of the largest magnitude, for every channel by itself.
 """
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,7 +21,31 @@ _SHARES = tuple(1 - step / 20 for step in range(14))
 _WIDE = 8
 
 
-def weight_grid(array: Array, weight: Weight, scheme: Scheme) -> Grid:
+@dataclass(frozen=True)
+class Rounded:
+    """A constant weight as it is stored, with the grid that its quantizer rounds it to.
+
+    Attributes:
+        array: What is stored. It may lie on the grid already, and then need not be what was nearest
+            to the float weight.
+        grid: The grid.
+    """
+
+    array: Array
+    grid: Grid
+
+    @cached_property
+    def values(self) -> Array:
+        """What the quantizer gives."""
+        return quantized(self.array, self.grid)
+
+
+def nearest(array: Array, weight: Weight, scheme: Scheme) -> Rounded:
+    """A weight that its quantizer rounds to the nearest values of its grid."""
+    return Rounded(array, _grid(array, weight, scheme))
+
+
+def _grid(array: Array, weight: Weight, scheme: Scheme) -> Grid:
     """The grid of a weight, with the least error of its values."""
     channels = weight.channels if scheme.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
