@@ -40,6 +40,18 @@ def test_json(files: Shell) -> None:
     assert [each["name"] for each in found["layers"]] == ["first", "depthwise", "pointwise", "up"]
 
 
+def test_words_for_a_layer(files: Shell) -> None:
+    words = ["--layer", "*wise=int4/uint4", "--layer", "head=float", "--keep", "*elu"]
+    arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--json"]
+    code, out, _ = files(*arguments, *words)
+    found = json.loads(out)
+    assert code == 0
+    assert [(each["weights"], each["activations"]) for each in found["layers"]] == [
+        *(("int8", "uint8"), ("int4", "uint4"), ("int4", "uint4"), ("int8", "uint8")),
+    ]
+    assert found["left"] == {"head": "it was to be kept"}
+
+
 def test_weights_alone(files: Shell) -> None:
     code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx", "--weights", "int4")
     assert code == 0
@@ -62,7 +74,10 @@ def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
         (["--activations", "uint8"], "activations need data"),
         (["--weights", "int4 perchannel"], 'did you mean "per-channel"'),
         (["--data", "none.npz"], "none.npz: no such file"),
-        (["--data", "data.npz", "--keep", "tail"], "no layer is called 'tail'"),
+        (["--data", "data.npz", "--keep", "tail"], "keep: no layer matches 'tail'"),
+        (["--layer", "head"], "--layer 'head': say NAME=WORDS"),
+        (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is said twice"),
+        (["--layer", "heat=int4"], "no layer matches 'heat'; there are head"),
     ],
 )
 def test_errors(files: Shell, arguments: list[str], message: str) -> None:

@@ -155,7 +155,7 @@ def test_layers_that_are_kept() -> None:
     found = anybit.quantize(convolutions(), data_for("convolutions"), keep=["head", "p*wise"])
     assert found.left == {"head": "it was to be kept", "pointwise": "it was to be kept"}
     assert [each.name for each in found.layers] == ["first", "depthwise", "up"]
-    with pytest.raises(ModelError, match="no layer is called 'heads'; there are first"):
+    with pytest.raises(ModelError, match="keep: no layer matches 'heads'; there are head"):
         anybit.quantize(convolutions(), data_for("convolutions"), keep=["heads"])
 
 

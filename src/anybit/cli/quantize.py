@@ -2,6 +2,7 @@
 """`anybit quantize`: from a float model to one of few bits."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, readable
 from anybit.cli._report import Json, deliver
+from anybit.errors import ModelError
 from anybit.quantization import Quantized, Verdict
 from anybit.quantization import quantize as quantize_model
 from anybit.text import counted
@@ -42,6 +44,14 @@ def quantize(
             help="The same, or float for none. Without it: uint8 with --data, else float."
         ),
     ] = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=WORDS",
+            help="Other words for a layer or a pattern: 'head.*=int8' for weights, "
+            "'head.*=int4/uint8' for both, 'head.*=float' for none; may be repeated.",
+        ),
+    ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A layer, or a pattern, that stays; may be repeated."),
@@ -61,7 +71,8 @@ def quantize(
             model,
             data,
             weights=weights,
-            activations=None if wanted == _FLOAT else wanted,
+            activations=wanted,
+            layers=_by_name(layer or ()),
             keep=keep or (),
             progress=advance,
         )
@@ -71,6 +82,19 @@ def quantize(
         _show(found, output)
     if found.verdict is not None and not found.verdict.passed:
         raise typer.Exit(2)
+
+
+def _by_name(options: Iterable[str]) -> dict[str, str]:
+    """The words of --layer by pattern, in the order in which they were said."""
+    found: dict[str, str] = {}
+    for each in options:
+        pattern, separator, words = each.partition("=")
+        if not (separator and pattern and words):
+            raise ModelError(f"--layer {each!r}: say NAME=WORDS, as 'head.*=int8'")
+        if pattern in found:
+            raise ModelError(f"--layer: {pattern!r} is said twice")
+        found[pattern] = words
+    return found
 
 
 def _show(found: Quantized, output: Path) -> None:
@@ -90,6 +114,8 @@ def _show(found: Quantized, output: Path) -> None:
     show(rows, _SPARED, ("layer",), _NUMBERS, console)
     for name, reason in found.left.items():
         console.print(Text(f"{name} stays float: {reason}"))
+    for remark in found.remarks:
+        console.print(Text(remark))
     sizes = f"{readable(found.bytes_before)} -> {readable(found.bytes_after)} of constants"
     console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
     if found.verdict is None:

@@ -3,7 +3,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 import numpy as np
 import onnx_ir as ir
@@ -28,15 +27,15 @@ from anybit.onnx.preparation import apply, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.calibration import gather
 from anybit.quantization.insertion import Writer
-from anybit.quantization.placement import Layer, Source, placement_of, sources_of
+from anybit.quantization.placement import Layer, Source, placement_of
+from anybit.quantization.plan import FLOAT, Plan, plan
 from anybit.quantization.recording import Recorder
 from anybit.quantization.result import Quantized, QuantizedLayer
 from anybit.quantization.samples import Data, Sample, Samples
-from anybit.quantization.schemes import Scheme, scheme
+from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
 from anybit.quantization.verdict import Judge, Verdict
 from anybit.quantization.weights import Rounded, nearest
-from anybit.text import listed
 
 Progress = Callable[[float], None]
 
@@ -51,6 +50,7 @@ def quantize(
     *,
     weights: str = "int8",
     activations: str | None = "uint8",
+    layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Quantized:
@@ -75,7 +75,10 @@ def quantize(
             Scales are per channel, and integers the same on both sides of 0, unless that is said.
         activations: The same; None for none, which needs no data. Unsigned integers have a
             zero-point.
-        keep: Names or patterns (`head.*`) of layers that keep their floats.
+        layers: By name or pattern (`head.*`) words for the weights of some layers, or for weights
+            and activations with a slash between: "int4/uint8"; "float" for what stays. Later ones
+            win. A tensor that several layers read gets the widest that one of them asks for.
+        keep: Names or patterns of nodes that keep their floats, whatever else is said.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
@@ -83,43 +86,44 @@ def quantize(
             be quantized; words that are not known; data that are missing or do not fit.
     """
     where = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
-    of_weights = scheme(weights, "weights")
-    of_activations = None if activations is None else scheme(activations, "activations")
-    if of_activations is not None and data is None:
-        raise ModelError(
-            "activations need data to find their ranges; give some, or quantize weights alone"
-        )
     advance = progress or (lambda share: None)
     model = _prepared(source, where)
-    placement = placement_of(model)
-    layers, kept = _without(placement.layers, [keep] if isinstance(keep, str) else keep)
-    left = placement.left | kept
-    if not any(layer.weights for layer in layers):
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left.items())[:4])
+    named = [keep] if isinstance(keep, str) else keep
+    wanted = plan(model, placement_of(model), (weights, activations or FLOAT), layers or {}, named)
+    if not any(layer.weights for layer in wanted.layers):
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(wanted.left.items())[:4])
         raise ModelError(
             f"{where} has no layer to quantize: {reasons or 'nothing in it multiplies weights'}"
         )
-    _check_weights(layers)
+    if wanted.activations and data is None:
+        raise ModelError(
+            "activations need data to find their ranges; give some, or quantize weights alone"
+        )
+    _check_weights(wanted.layers)
     samples = None if data is None else Samples(data, declared_inputs(model.graph, where))
-    schemes = {layer: of_weights for layer in layers if layer.weights}
     choices: dict[Source, Choice] = {}
     before = model.clone()
     floats = None
     if samples is not None:
         floats = Recorder(before, before.graph.outputs, where)
         samples.take_whole_unless(_independent(floats))
-        if of_activations is not None:
-            choices = _choices(model, layers, schemes, of_activations, samples, where, advance)
+        choices = _choices(model, wanted, samples, where, advance)
     advance(_CHOSEN)
-    rows = [_row(layer, schemes, of_activations, choices) for layer in layers]
-    Writer(model).write(_weights(schemes, choices), choices)
+    rows = [_row(layer, wanted, choices) for layer in wanted.layers]
+    Writer(model).write(_weights(wanted.weights, choices), choices)
     verdict = None
     if samples is not None and floats is not None:
         verdict = _verdict(floats, Recorder(model, model.graph.outputs, where), samples)
     size = sum(tensor.nbytes for tensor in tensors_in(before))
     advance(1.0)
     return Quantized(
-        model, tuple(rows), left, verdict, size, size - _saved(before, layers, of_weights)
+        model,
+        tuple(rows),
+        wanted.left,
+        wanted.remarks,
+        verdict,
+        size,
+        size - _saved(before, wanted.weights),
     )
 
 
@@ -143,26 +147,6 @@ def _prepared(source: ModelSource, where: str) -> ir.Model:
     return model
 
 
-def _without(layers: Sequence[Layer], keep: Sequence[str]) -> tuple[list[Layer], dict[str, str]]:
-    """The layers that no pattern matches, and the names of the others.
-
-    Raises:
-        ModelError: A pattern that matches none.
-    """
-    for pattern in keep:
-        if not any(_is_called(layer, pattern) for layer in layers):
-            names = listed((layer.name for layer in layers), 4)
-            raise ModelError(f"keep: no layer is called {pattern!r}; there are {names}")
-    kept = [layer for layer in layers if any(_is_called(layer, each) for each in keep)]
-    return [each for each in layers if each not in kept], {
-        layer.name: "it was to be kept" for layer in kept
-    }
-
-
-def _is_called(layer: Layer, pattern: str) -> bool:
-    return layer.name == pattern or fnmatchcase(layer.name, pattern)
-
-
 def _check_weights(layers: Sequence[Layer]) -> None:
     """ModelError for weights that no grid holds."""
     for layer in layers:
@@ -174,20 +158,27 @@ def _check_weights(layers: Sequence[Layer]) -> None:
                 )
 
 
-def _saved(before: ir.Model, layers: Sequence[Layer], scheme: Scheme) -> int:
+def _saved(before: ir.Model, schemes: Mapping[Layer, Scheme]) -> int:
     """The bytes that quantized weights take less: each once, unless something else reads it."""
-    quantized = {(layer.name, weight.index) for layer in layers for weight in layer.weights}
-    readers: dict[ir.Value, set[tuple[str, int]]] = {}
+    bits = {
+        (layer.name, weight.index): scheme.bits
+        for layer, scheme in schemes.items()
+        for weight in layer.weights
+    }
+    readers: dict[ir.Value, list[int]] = {}
     for node in nodes_in(before.graph):
         for index, value in enumerate(node.inputs):
             if value is not None and value.is_initializer():
-                readers.setdefault(value, set()).add((label_of(node), index))
-    sizes = (
-        value.const_value.size
-        for value, of in readers.items()
-        if of <= quantized and value.const_value
+                width = bits.get((label_of(node), index), _FLOAT_BITS)
+                readers.setdefault(value, []).append(width)
+    return (
+        sum(
+            value.const_value.size * (_FLOAT_BITS - max(widths))
+            for value, widths in readers.items()
+            if value.const_value
+        )
+        // 8
     )
-    return sum(sizes) * (_FLOAT_BITS - scheme.bits) // 8
 
 
 def _independent(recorder: Recorder) -> Callable[[Sample, Sample, Sample], bool]:
@@ -218,21 +209,17 @@ def _alike(a: Array, b: Array) -> bool:
 
 
 def _choices(
-    model: ir.Model,
-    layers: Sequence[Layer],
-    weights: Mapping[Layer, Scheme],
-    activations: Scheme,
-    samples: Samples,
-    where: str,
-    progress: Progress,
+    model: ir.Model, wanted: Plan, samples: Samples, where: str, progress: Progress
 ) -> dict[Source, Choice]:
-    sources = sources_of(layers)
+    sources = tuple(wanted.activations)
+    if not sources:
+        return {}
     found = {}
     evidence = gather(model, sources, samples, where, lambda share: progress(_GATHERED * share))
     for done, each in enumerate(evidence, 1):
-        trial = Trial(model, each.source, weights)
+        trial = Trial(model, each.source, wanted.weights)
         found[each.source] = trial.choice(
-            activations, each.statistics, each.to_choose, each.to_decide
+            wanted.activations[each.source], each.statistics, each.to_choose, each.to_decide
         )
         progress(_GATHERED + (_CHOSEN - _GATHERED) * done / len(sources))
     return found
@@ -249,23 +236,19 @@ def _weights(
     }
 
 
-def _row(
-    layer: Layer,
-    weights: Mapping[Layer, Scheme],
-    activations: Scheme | None,
-    choices: Mapping[Source, Choice],
-) -> QuantizedLayer:
-    read = [choice for source, choice in choices.items() if layer in dict(source.readers)]
+def _row(layer: Layer, wanted: Plan, choices: Mapping[Source, Choice]) -> QuantizedLayer:
+    read = [source for source in choices if layer in dict(source.readers)]
     constants = [layer.node.inputs[weight.index] for weight in layer.weights]
-    errors = [choice.errors[layer] for choice in read]
+    errors = [choices[source].errors[layer] for source in read]
+    kinds = dict.fromkeys(str(wanted.activations[source].kind) for source in read)
     return QuantizedLayer(
         name=layer.name,
         operator=layer.node.op_type,
-        weights=str(weights[layer].kind) if layer in weights else "",
-        activations=str(activations.kind) if read and activations is not None else "",
+        weights=str(wanted.weights[layer].kind) if layer in wanted.weights else "",
+        activations=", ".join(kinds),
         parameters=sum(each.const_value.size for each in constants if each and each.const_value),
         sqnr=-10 * float(np.log10(max(max(errors), 1e-30))) if errors else None,
-        smoothed=any(choice.smoothing is not None for choice in read),
+        smoothed=any(choices[source].smoothing is not None for source in read),
     )
 
 

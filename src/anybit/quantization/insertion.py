@@ -41,8 +41,8 @@ class Writer:
                 layer.node.replace_input_with(index, result)
                 if layer.weights:
                     read[layer] = choice
-        for layer, rounded in weights.items():
-            self._constants(layer, rounded, read.get(layer))
+        for layer in dict.fromkeys([*weights, *read]):
+            self._constants(layer, weights.get(layer, ()), read.get(layer))
 
     def _activation(self, source: Source, choice: Choice) -> ir.Value:
         layer, value = source.readers[0][0], source.value
@@ -62,8 +62,8 @@ class Writer:
         return self._quantizer(layer.node, result, choice.grid, name)
 
     def _constants(self, layer: Layer, rounded: Sequence[Rounded], x: Choice | None) -> None:
-        """Quantize the weights of a layer, and its bias."""
-        for weight, each in zip(layer.weights, rounded, strict=True):
+        """Quantize the weights of a layer, if they are rounded, and its bias."""
+        for weight, each in zip(layer.weights, rounded, strict=False):
             old = layer.node.inputs[weight.index]
             assert old is not None
             key = old, _digest(each)
@@ -73,7 +73,8 @@ class Writer:
             drop_if_unread(old)
         if layer.bias is not None and x is not None:
             self._correct(layer, x.corrections.get(layer))
-            self._bias(layer, x.grid, rounded[0].grid)
+            if rounded:
+                self._bias(layer, x.grid, rounded[0].grid)
 
     def _constant(self, node: ir.Node, old: ir.Value, rounded: Rounded) -> ir.Value:
         name, array = str(old.name), rounded.array

@@ -42,7 +42,7 @@ class Piece:
             if value is not None and value.is_initializer()
         }
         self._nearest: dict[bytes | None, tuple[Rounded, ...]] = {}
-        single = layer.weights[0] if len(layer.weights) == 1 else None
+        single = layer.weights[0] if scheme and len(layer.weights) == 1 else None
         self.weight = single if single is not None and single.inputs is not None else None
 
     @property

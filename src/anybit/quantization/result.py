@@ -41,6 +41,7 @@ class Quantized(Result):
         model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
         layers: What became of each layer, in order.
         left: What keeps its floats although it multiplies or holds a table of weights, and why.
+        remarks: What became of wishes that contradict one another, in words.
         verdict: What that did to the outputs; None without data.
         bytes_before, bytes_after: What the constants of the float model take, and what those of
             this one do with weights in as many bits as they have. The file itself holds floats and
@@ -50,6 +51,7 @@ class Quantized(Result):
     model: ir.Model = field(repr=False)
     layers: tuple[QuantizedLayer, ...]
     left: Mapping[str, str]
+    remarks: tuple[str, ...]
     verdict: Verdict | None
     bytes_before: int
     bytes_after: int
@@ -65,4 +67,5 @@ class Quantized(Result):
             "bytes_after": self.bytes_after,
             "layers": [asdict(each) for each in self.layers],
             "left": dict(self.left),
+            "remarks": list(self.remarks),
         }

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Specifications of quantized models: which layer gets which quantizers, in words."""
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from anybit.words.meant import unknown
+from anybit.words.patterns import matching
 
 ROLES = ("weight", "bias", "activation", "output")
 _KEYS = (*ROLES, "first/last", "layers", "skip")
@@ -25,7 +24,7 @@ def plan(spec: Mapping[str, Any], layers: Sequence[Sequence[str]]) -> list[Roles
     skip = spec.get("skip", ())
     if not (isinstance(skip, list | tuple) and all(isinstance(each, str) for each in skip)):
         raise ValueError(f'"skip" must be a list of names or patterns, got {skip!r}')
-    skipped = {index for pattern in skip for index in _matching(pattern, layers, "skip")}
+    skipped = {index for pattern in skip for index in matching(pattern, layers, "skip")}
     kept = [index for index in range(len(layers)) if index not in skipped]
     if not kept:
         raise ValueError("every layer is skipped: nothing would be quantized")
@@ -37,10 +36,10 @@ def plan(spec: Mapping[str, Any], layers: Sequence[Sequence[str]]) -> list[Roles
         found[kept[-1]] |= roles
     for pattern, value in _mapping(spec.get("layers", {}), '"layers"').items():
         roles = _roles(value, f"layers: {pattern}")
-        matching = _matching(pattern, layers, "layers")
-        if matching <= skipped:
+        these = matching(pattern, layers, "layers")
+        if these <= skipped:
             raise ValueError(f"layers: all that {pattern!r} matches is skipped")
-        for index in matching - skipped:
+        for index in these - skipped:
             found[index] |= roles
     return [found.get(index) for index in range(len(layers))]
 
@@ -69,17 +68,3 @@ def _check_keys(given: Iterable[str], known: Sequence[str], where: str) -> None:
     for key in given:
         if key not in known:
             raise ValueError(f"{where}: {unknown('key', str(key), known)}")
-
-
-def _matching(pattern: str, layers: Sequence[Sequence[str]], where: str) -> set[int]:
-    """The layers of which a name matches the pattern."""
-    found = {
-        index
-        for index, names in enumerate(layers)
-        if any(fnmatchcase(name, pattern) for name in names)
-    }
-    if not found:
-        known = [name for names in layers for name in names]
-        close = difflib.get_close_matches(pattern, known, n=3) or known[:3]
-        raise ValueError(f"{where}: no layer matches {pattern!r}; there are {', '.join(close)}")
-    return found
