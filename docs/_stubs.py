@@ -35,13 +35,21 @@ from anybit.torch import nn as nn
 from anybit.torch.exporter import Exported as Exported
 from anybit.torch.exporter import export as export
 from anybit.torch.exporter import export_options as export_options
+from anybit.torch.nn import fold_batchnorm as fold_batchnorm
 from anybit.torch.nn import quantize_model as quantize_model
 """,
         array="torch.Tensor",
         parameter="torch.Tensor | Any",
         out="torch.Tensor | None",
         dtype="str | torch.dtype",
-        names=("Exported", "export", "export_options", "nn", "quantize_model"),
+        names=(
+            "Exported",
+            "export",
+            "export_options",
+            "fold_batchnorm",
+            "nn",
+            "quantize_model",
+        ),
     ),
     Package(
         "jax",

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from anybit.ops import OPERATORS
 from anybit.torch import nn
 from anybit.torch.dispatch import operators
-from anybit.torch.nn import quantize_model
+from anybit.torch.nn import fold_batchnorm, quantize_model
 
 _EXPORT = ("Exported", "export", "export_options")
 
@@ -52,4 +52,10 @@ def __dir__() -> list[str]:
 
 globals().update({each.name: getattr(operators, each.name) for each in OPERATORS})
 
-__all__ = [*_EXPORT, "nn", "quantize_model", *(operator.name for operator in OPERATORS)]
+__all__ = [
+    *_EXPORT,
+    "fold_batchnorm",
+    "nn",
+    "quantize_model",
+    *(operator.name for operator in OPERATORS),
+]

@@ -9,6 +9,7 @@ from anybit.torch import nn as nn
 from anybit.torch.exporter import Exported as Exported
 from anybit.torch.exporter import export as export
 from anybit.torch.exporter import export_options as export_options
+from anybit.torch.nn import fold_batchnorm as fold_batchnorm
 from anybit.torch.nn import quantize_model as quantize_model
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "export",
     "export_options",
     "float_quant",
+    "fold_batchnorm",
     "int_quant",
     "nn",
     "quantize_model",

@@ -13,6 +13,7 @@ torch.Size([2, 3])
 """
 
 from anybit.torch.nn._describe import describe
+from anybit.torch.nn._fold_batchnorm import fold_batchnorm
 from anybit.torch.nn._layers import (
     QuantConv1d,
     QuantConv2d,
@@ -38,6 +39,7 @@ __all__ = [
     "Quantizer",
     "Trunc",
     "describe",
+    "fold_batchnorm",
     "quantize_model",
     "quantizer",
 ]

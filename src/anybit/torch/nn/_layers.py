@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from anybit.torch.nn._quantizer import Quantizer
+from anybit.torch.nn._replacement import replaced
 from anybit.torch.nn._scales import AccumulatorScale
 
 QUANTIZERS = ("weight_quantizer", "bias_quantizer", "input_quantizer", "output_quantizer")
@@ -22,8 +23,10 @@ class QuantizedLayer(torch.nn.Module):
         input_quantizer, output_quantizer: Applied to what enters and leaves.
 
     The parameters and their names are those of the torch layer: its state dicts load with
-    strict=False, after which scales that were missing are taken from the new parameters. Training
-    and eval mode compute the same function.
+    strict=False, after which scales that were missing are taken from the new parameters. Where a
+    parameter is replaced by another one, as torch's fusion of batch normalization does, the scales
+    of the weight change as its largest magnitudes do, and a bias starts anew. Training and eval
+    mode compute the same function.
     """
 
     weight: torch.nn.Parameter
@@ -37,6 +40,7 @@ class QuantizedLayer(torch.nn.Module):
     # the end, for there may be no batch.
     _weight_axis = 0
     _channel_axis = -3
+    _loading = False
 
     def __init__(
         self,
@@ -116,6 +120,20 @@ class QuantizedLayer(torch.nn.Module):
                 continue
             if not (only_unknown and getattr(quantizer.scale, "is_known", True)):
                 quantizer.initialize(parameter)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("weight", "bias") and not self._loading:
+            old = self.__dict__.get("_parameters", {}).get(name)
+            replaced(self, name, old, value)
+        super().__setattr__(name, value)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        # assign=True replaces parameters. Their scales are loaded next, or taken from them.
+        self._loading = True
+        try:
+            super()._load_from_state_dict(*arguments)
+        finally:
+            del self._loading
 
     def forward(self, input: torch.Tensor, *sizes: Any, **named: Any) -> torch.Tensor:
         x, input_scale = _quantized(self.input_quantizer, input)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalization goes into the layer before it, before and after there are quantizers."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.utils import fuse_conv_bn_eval, fuse_linear_bn_eval  # noqa: E402
+
+from anybit.torch import export, fold_batchnorm, nn, quantize_model  # noqa: E402
+
+SPEC = {"weight": "int4 per-channel narrow", "activation": "int8 ema"}
+
+
+def lively(model: Any, seed: int = 0) -> Any:
+    """The model with normalization that does something, in eval mode."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+                size = module.num_features
+                if module.affine:
+                    module.weight.copy_(torch.rand(size, generator=generator) * 8 - 3)
+                    module.bias.copy_(torch.randn(size, generator=generator))
+                module.running_mean.copy_(torch.randn(size, generator=generator))
+                module.running_var.copy_(torch.rand(size, generator=generator) * 4 + 0.01)
+    return model.eval()
+
+
+def snr(wanted: Any, found: Any) -> float:
+    """Signal over noise in dB."""
+    wanted, noise = wanted.detach(), (wanted - found).detach()
+    return float(10 * torch.log10(wanted.square().sum() / noise.square().sum().clamp(min=1e-30)))
+
+
+def random(*shape: int, seed: int = 1) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("words", ["int4 per-channel narrow", "int4 per-channel narrow absmax"])
+def test_fusion_of_torch_keeps_the_function(words: str) -> None:
+    """Scales of a weight go with it when torch replaces it."""
+    torch.manual_seed(0)
+    spec = {"weight": words, "activation": "int8 ema"}
+    model = lively(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)))
+    model = quantize_model(model, spec)
+    x = random(4, 3, 6, 6)
+    model[0].train()(x)
+    with torch.no_grad():
+        wanted = model.eval()(x)
+        fused = fuse_conv_bn_eval(model[0], model[1])
+        assert snr(wanted, fused(x)) > 60
+        linear = quantize_model(torch.nn.Linear(5, 7), spec)
+        linear(random(6, 5))
+        norm = lively(torch.nn.BatchNorm1d(7))
+        wanted = norm(linear.eval()(random(9, 5)))
+        assert snr(wanted, fuse_linear_bn_eval(linear, norm)(random(9, 5))) > 60
+
+
+class Network(torch.nn.Module):
+    """Layers of all kinds with normalization, which is defined in another order than it is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(8) for _ in range(3))
+        self.stem = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3, bias=False), self.norms[0])
+        self.lift = torch.nn.ConvTranspose2d(8, 8, 2, groups=2)
+        self.line = torch.nn.Conv1d(8, 6, 1)
+        self.norm1 = torch.nn.BatchNorm1d(6, affine=False)
+        self.twice = torch.nn.Conv2d(8, 8, 1)
+        self.head = torch.nn.Linear(6, 5)
+        self.last = torch.nn.BatchNorm1d(5)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norms[1](self.lift(torch.relu(self.stem(x))))
+        x = x + self.norms[2](self.twice(self.twice(x)))
+        x = self.norm1(self.line(x.flatten(2))).mean(2)
+        return self.last(self.head(x))
+
+
+class Branching(Network):
+    """Forward cannot be traced: it is done part by part."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+def norms(model: Any) -> list[str]:
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    return [name for name, module in model.named_modules() if isinstance(module, kind)]
+
+
+def test_float_models_keep_their_function() -> None:
+    model = lively(Network())
+    folded = fold_batchnorm(model)
+    x = random(2, 4, 6, 6)
+    assert norms(folded) == ["norms.2"]
+    assert snr(model(x), folded(x)) > 100
+    assert folded.stem[0].bias.requires_grad
+    assert norms(model) == ["norms.0", "norms.1", "norms.2", "norm1", "last"]
+
+
+def test_in_place_and_in_training_mode() -> None:
+    """What trains afterwards has no statistics of batches any more; nothing random was drawn."""
+    model = lively(Network())
+    x = random(2, 4, 6, 6)
+    wanted = model(x)
+    layer, state = model.stem[0], torch.get_rng_state()
+    assert fold_batchnorm(model.train(), inplace=True) is model
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.stem[0] is layer
+    assert model.training
+    assert model.stem[1].training
+    model.norms[2].eval()
+    assert snr(wanted, model(x)) > 100
+
+
+def test_what_cannot_be_traced_is_folded_part_by_part() -> None:
+    model = lively(Branching())
+    folded = fold_batchnorm(model)
+    assert norms(folded) == ["norms.1", "norms.2", "norm1", "last"]
+    assert snr(model(random(2, 4, 6, 6)), folded(random(2, 4, 6, 6))) > 100
+
+
+def test_what_else_reads_the_layer_is_left_alone() -> None:
+    class Reading(torch.nn.Module):
+        def __init__(self, how: str) -> None:
+            super().__init__()
+            self.how = how
+            self.layer = torch.nn.Linear(3, 3)
+            self.norm = torch.nn.BatchNorm1d(3)
+
+        def forward(self, x: Any) -> Any:
+            y = self.layer(x)
+            more = {"output": y, "weight": self.layer.weight, "parameter": self.norm.bias}
+            return self.norm(y) + more[self.how]
+
+    for how in ("output", "weight", "parameter"):
+        assert norms(fold_batchnorm(Reading(how))) == ["norm"]
+
+
+def test_without_statistics_or_with_weights_that_are_computed() -> None:
+    without = torch.nn.BatchNorm1d(3, track_running_stats=False)
+    assert norms(fold_batchnorm(torch.nn.Sequential(torch.nn.Linear(3, 3), without))) == ["1"]
+    computed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3))
+    assert norms(fold_batchnorm(torch.nn.Sequential(computed, torch.nn.BatchNorm1d(3)))) == ["1"]
+
+
+@pytest.mark.parametrize("scale", ["learned", "absmax", "ema"])
+def test_quantized_models_keep_their_function(scale: str) -> None:
+    """Scales per channel follow, to the rounding of float32, and so does an accumulator bias."""
+    spec = {
+        "weight": f"int4 per-channel narrow {scale}",
+        "activation": "int8 ema",
+        "bias": "int32 accumulator",
+        "layers": {"lift": {"weight": "none", "bias": "none"}, "stem.0": {"bias": "none"}},
+    }
+    model = quantize_model(lively(Network()), spec)
+    x = random(8, 4, 6, 6)
+    for module in model.modules():
+        if isinstance(module, nn.QuantizedLayer):
+            module.train()
+    model(x)
+    model.eval()
+    folded = fold_batchnorm(model)
+    assert norms(folded) == ["norms.2"]
+    assert isinstance(folded.stem[0], nn.QuantConv2d)
+    assert snr(model(x), folded(x)) > 40
+    again = quantize_model(fold_batchnorm(Network()), spec)
+    again.load_state_dict(folded.state_dict())
+    assert torch.equal(again.eval()(x), folded(x))
+
+
+@pytest.mark.parametrize("words", ["int4", "int4 per-channel power-of-two", "int4 scale=0.1"])
+def test_weights_that_would_be_others_are_refused(words: str) -> None:
+    model = quantize_model(lively(Network()), {"weight": words, "skip": ["lift"]})
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    message = "stem.0.*fixed scale" if "scale=" in words else "layer 'stem.0': its weights would"
+    with pytest.raises(ValueError, match=f"{message}.*before quantize_model"):
+        fold_batchnorm(model, inplace=True)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_a_quantizer_between_is_refused() -> None:
+    spec = SPEC | {"layers": {"head": {"output": "int8 ema"}}}
+    model = quantize_model(lively(Network()), spec | {"skip": ["lift"]}).train()
+    with pytest.raises(ValueError, match="layer 'head': its output_quantizer lies before"):
+        fold_batchnorm(model)
+    model(random(2, 4, 6, 6))
+    with pytest.raises(ValueError, match="output_quantizer of layer 'head' has a scale for what"):
+        fuse_linear_bn_eval(model.head.eval(), model.last.eval())
+
+
+def test_a_replaced_bias_starts_its_scale_anew() -> None:
+    layer = quantize_model(torch.nn.Linear(2, 2), {"bias": "int8"})
+    layer.bias = torch.nn.Parameter(torch.tensor([100.0, -50.0]))
+    assert snr(torch.tensor([100.0, -50.0]), layer(torch.zeros(1, 2))) > 30
+    layer = quantize_model(torch.nn.Linear(2, 2), {"bias": "int8 scale=0.1"})
+    with pytest.raises(ValueError, match="fixed scale, not one for another bias"):
+        layer.bias = torch.nn.Parameter(torch.tensor([100.0, -50.0]))
+
+
+def test_parameters_that_are_loaded_or_the_same_leave_scales_alone() -> None:
+    model = quantize_model(torch.nn.Linear(4, 3), {"weight": "int4 scale=0.1"})
+    other = quantize_model(torch.nn.Linear(4, 3), {"weight": "int4 scale=0.1"})
+    other.load_state_dict(model.state_dict(), assign=True)
+    assert torch.equal(other.weight, model.weight)
+    other.weight = torch.nn.Parameter(other.weight.detach().clone())
+    learned = quantize_model(torch.nn.Linear(4, 3), {"weight": "int4"})
+    threshold = learned.weight_quantizer.scale.threshold
+    with torch.no_grad():
+        threshold.mul_(0.7)
+    before = threshold.clone()
+    learned.load_state_dict(learned.state_dict(), assign=True)
+    learned.weight = torch.nn.Parameter(learned.weight.detach().clone())
+    assert torch.equal(learned.weight_quantizer.scale.threshold, before)
+
+
+def test_channels_that_were_dead() -> None:
+    """There is nothing that a scale could be multiplied with: it starts from the new weight."""
+    layer = quantize_model(torch.nn.Linear(2, 2, bias=False), {"weight": "int8 per-channel narrow"})
+    with torch.no_grad():
+        layer.weight[0] = 0
+        layer.weight_quantizer.initialize(layer.weight)
+    layer.weight = torch.nn.Parameter(torch.tensor([[3.0, 1.0], [0.0, 0.0]]))
+    assert snr(torch.tensor([[4.0, 0.0]]), layer(torch.ones(1, 2))) > 40
+
+
+def test_folded_models_are_exported_bit_for_bit() -> None:
+    """Folded before there are quantizers or after, every sum is exact."""
+    spec = {
+        "weight": "int4 per-channel narrow",
+        "activation": "int8 power-of-two ema",
+        "bias": "int16 accumulator",
+    }
+    norm = torch.nn.BatchNorm1d(3, eps=0)
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([4.0, -0.5, 2.0]))
+        norm.running_mean.copy_(torch.tensor([0.5, 0.25, -1.0]))
+    model = torch.nn.Sequential(torch.nn.Linear(5, 3), norm, torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    model = quantize_model(model, spec)
+    with torch.no_grad():
+        for layer in (model[0], model[3]):
+            layer.weight_quantizer.scale.threshold.fill_(7 / 16)
+            layer.train()(random(8, layer.in_features))
+    folded = fold_batchnorm(model.eval())
+    assert torch.equal(folded(random(4, 5)), model(random(4, 5)))
+    assert export(folded, random(4, 5, seed=2)).equal
