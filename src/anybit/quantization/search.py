@@ -10,7 +10,6 @@ activations to weights: x / s and s * W. Here every s is a power of two, so that
 does not change by a bit.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,19 +21,14 @@ from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
+from anybit.quantization.ranges import FRACTIONS, WIDE, cut_off, least, spare, whole
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.weights import Rounded
 
-_SHARES = (1e-5, 1e-4, 1e-3, 1e-2)
-_FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 _STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
-# Bits from which on ranges are twice as wide as what was seen, and nothing is chosen.
-_WIDE, _SPARE = 12, 2.0
 # Channels that were nearly dead are not blown up without end.
 _FARTHEST = 24
-# A step that is kept has to lower the error by so much, where it was not chosen.
-_WORTH = 0.98
 
 
 @dataclass(frozen=True)
@@ -85,18 +79,14 @@ class Trial:
         second: Sequence[Sample],
     ) -> Choice:
         """The best of the candidates on some samples, if it is better on others, too."""
-        best = widest = Choice(_grid(scheme, *_widest(scheme, statistics)))
-        if scheme.bits >= _WIDE:
+        widest = Choice(_grid(scheme, *whole(scheme.bits, statistics)))
+        if scheme.bits >= WIDE:
             return self._finished(self._tried(widest, second))
-        least = np.inf
-        for candidate in (widest, *self._candidates(scheme, statistics)):
-            error = self._tried(candidate, first).error
-            if error < least:
-                best, least = candidate, error
-        chosen = self._tried(widest, second)
-        if best.grid is not widest.grid:
-            other = self._tried(best, second)
-            chosen = other if other.error <= chosen.error * _WORTH else chosen
+        chosen = least(
+            (widest, *self._candidates(scheme, statistics)),
+            lambda each: self._tried(each, first),
+            lambda each: self._tried(each, second),
+        )
         return self._corrected(self._finished(chosen), first, second)
 
     def _finished(self, choice: Choice) -> Choice:
@@ -116,11 +106,11 @@ class Trial:
         return replace(choice, errors=errors, corrections=corrections)
 
     def _candidates(self, scheme: Scheme, statistics: Statistics) -> Iterator[Choice]:
-        for low, high in _ranges(statistics):
+        for low, high in cut_off(statistics):
             yield Choice(_grid(scheme, low, high))
         for smoothing in self._smoothings(statistics):
             low, high = _smoothed_range(scheme, statistics, smoothing)
-            for fraction in (1.0, *_FRACTIONS[:4]):
+            for fraction in (1.0, *FRACTIONS[:4]):
                 yield Choice(_grid(scheme, low * fraction, high * fraction), smoothing)
 
     def _smoothings(self, statistics: Statistics) -> Iterator[Array]:
@@ -155,29 +145,11 @@ def smoothable(source: Source) -> int | None:
     return axes.pop() if len(axes) == 1 else None
 
 
-def _spare(scheme: Scheme, statistics: Statistics) -> float:
-    """By how much more than the whole range is taken: few values do not show how far others go,
-    and where there are bits to spare that costs nothing."""
-    return _SPARE if scheme.bits >= _WIDE else 1 + 1 / math.sqrt(max(statistics.count, 1))
-
-
-def _widest(scheme: Scheme, statistics: Statistics) -> tuple[float, float]:
-    factor = _spare(scheme, statistics)
-    return statistics.lowest * factor, statistics.highest * factor
-
-
-def _ranges(statistics: Statistics) -> Iterator[tuple[float, float]]:
-    for share in _SHARES:
-        yield statistics.quantiles(share)
-    for fraction in _FRACTIONS:
-        yield statistics.lowest * fraction, statistics.highest * fraction
-
-
 def _smoothed_range(
     scheme: Scheme, statistics: Statistics, smoothing: Array
 ) -> tuple[float, float]:
     assert statistics.channels is not None
-    channels = statistics.channels / smoothing * _spare(scheme, statistics)
+    channels = statistics.channels / smoothing * spare(scheme.bits, statistics)
     return float(channels.min()), float(channels.max())
 
 

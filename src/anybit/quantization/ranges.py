@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranges a tensor might get, and which of them is taken."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from anybit.quantization.statistics import Statistics
+
+_SHARES = (1e-5, 1e-4, 1e-3, 1e-2)
+FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+# Bits from which on ranges are twice as wide as what was seen, and nothing is chosen.
+WIDE, _SPARE = 12, 2.0
+# A step that is kept has to lower the error by so much, where it was not chosen.
+_WORTH = 0.98
+
+
+class Tried(Protocol):
+    """A candidate with its error, noise over signal."""
+
+    @property
+    def error(self) -> float: ...
+
+
+_Candidate = TypeVar("_Candidate")
+_Tried = TypeVar("_Tried", bound=Tried)
+
+
+def spare(bits: int, statistics: Statistics) -> float:
+    """By how much more than the whole range is taken: few values do not show how far others go,
+    and where there are bits to spare that costs nothing."""
+    return _SPARE if bits >= WIDE else 1 + 1 / math.sqrt(max(statistics.count, 1))
+
+
+def whole(bits: int, statistics: Statistics) -> tuple[float, float]:
+    """The range that holds all that was seen."""
+    factor = spare(bits, statistics)
+    return statistics.lowest * factor, statistics.highest * factor
+
+
+def cut_off(statistics: Statistics) -> Iterator[tuple[float, float]]:
+    """Ranges that leave something out."""
+    for share in _SHARES:
+        yield statistics.quantiles(share)
+    for fraction in FRACTIONS:
+        yield statistics.lowest * fraction, statistics.highest * fraction
+
+
+def least(
+    candidates: Sequence[_Candidate],
+    first: Callable[[_Candidate], _Tried],
+    second: Callable[[_Candidate], _Tried],
+) -> _Tried:
+    """The candidate with the least error on some samples, if it is better on others, too.
+
+    Otherwise it is the first one. What is given was tried on the others.
+    """
+    errors = [first(each).error for each in candidates]
+    best = errors.index(min(errors))
+    chosen = second(candidates[0])
+    if best:
+        other = second(candidates[best])
+        chosen = other if other.error <= chosen.error * _WORTH else chosen
+    return chosen
