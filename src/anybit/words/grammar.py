@@ -3,7 +3,7 @@
 
 Kinds: intN and uintN for N bits, ternary (int2 narrow: -1, 0 and 1), bipolar (-1 and 1), a format
 of `anybit.formats` (float8_e4m3fn, or fp8_e4m3 for short) and eXmY for X exponent and Y mantissa
-bits without reserved codes.
+bits without reserved codes; mxfp8, mxfp6, mxfp4, mxint8 and nvfp4, whose elements share scales.
 """
 
 import re
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from anybit.formats import FloatFormat
+from anybit.words.block_formats import BLOCK_FORMATS, BlockFormat
 from anybit.words.meant import kinds_meant, unknown
 from anybit.words.named_formats import FORMATS, format_named
 
@@ -37,7 +38,7 @@ class Signs:
         return "bipolar"
 
 
-Kind: TypeAlias = Integers | Signs | FloatFormat
+Kind: TypeAlias = Integers | Signs | FloatFormat | BlockFormat
 Options: TypeAlias = dict[str, Any]
 
 COMMON: Mapping[str, Options] = {
@@ -48,7 +49,10 @@ COMMON: Mapping[str, Options] = {
 }
 """The words that stand behind a kind everywhere, and the options that they are."""
 
-_KINDS = ("int4", "uint4", "ternary", "bipolar", "e4m3", *FORMATS)
+PER_BLOCK = "per-block"
+"""A word with the number of elements behind it."""
+
+_KINDS = ("int4", "uint4", "ternary", "bipolar", "e4m3", *FORMATS, *BLOCK_FORMATS)
 
 
 def read(
@@ -67,7 +71,7 @@ def read(
     >>> read("ternary per-channel", COMMON)
     (Integers(bits=2, signed=True), {'narrow': True, 'granularity': 'per-channel'})
     """
-    kind, *others = words.split() or [""]
+    kind, *others = re.sub(rf"\b{PER_BLOCK}[ =]+", f"{PER_BLOCK}=", words).split() or [""]
     said: Options = {}
     for word in others:
         option = _option(word, words, known, numbers)
@@ -87,12 +91,18 @@ def _option(
     if word in known:
         return known[word]
     name, separator, number = word.partition("=")
+    if name == PER_BLOCK:
+        if not re.fullmatch(r"[1-9]\d{0,8}", number):
+            raise ValueError(
+                f'{words!r}: how many elements has a block? Say "{PER_BLOCK} 32", for example'
+            )
+        return {"granularity": PER_BLOCK, "block": int(number)}
     if separator and name in numbers:
         try:
             return {name: float(number)}
         except ValueError:
             raise ValueError(f"{word!r} in {words!r}: the {name} must be a number") from None
-    there = [*known, *(f"{each}=NUMBER" for each in numbers)]
+    there = [*known, f"{PER_BLOCK} NUMBER", *(f"{each}=NUMBER" for each in numbers)]
     raise ValueError(unknown("word", word, there) + f", in {words!r}")
 
 
@@ -105,6 +115,6 @@ def _kind(kind: str, said: Options) -> tuple[Kind, Options]:
         raise ValueError(f"narrow is for integers, not for {kind}")
     if kind == "bipolar":
         return Signs(), said
-    if format := format_named(kind):
+    if format := BLOCK_FORMATS.get(kind) or format_named(kind):
         return format, said
     raise ValueError(unknown("kind", kind, _KINDS, kinds_meant(kind)))

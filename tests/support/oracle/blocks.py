@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks of MX and NVFP4 in exact rational arithmetic, with the elements as a list of values.
+
+Only where the definition itself computes in float32 (NVFP4's scales and its quotient) is there a
+rounding, by `BINARY32`.
+"""
+
+from bisect import bisect
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from math import inf, isinf
+
+from .ieee import BINARY32
+
+E4M3FN = (4, 3, 448)
+ELEMENTS = {
+    "mxfp8": E4M3FN,
+    "mxfp8_e5m2": (5, 2, 57344),
+    "mxfp6": (2, 3, Fraction(15, 2)),
+    "mxfp6_e3m2": (3, 2, 28),
+    "mxfp4": (2, 1, 6),
+    "nvfp4": (2, 1, 6),
+}
+"""Exponent and mantissa bits, and the largest value."""
+
+
+@cache
+def values_of(exponent_bits: int, mantissa_bits: int, largest: Fraction) -> list[Fraction]:
+    """All values >= 0, in the order of their codes."""
+    bias = 2 ** (exponent_bits - 1) - 1
+    found = []
+    for code in range(2 ** (exponent_bits + mantissa_bits)):
+        exponent, fraction = divmod(code, 2**mantissa_bits)
+        hidden = Fraction(int(exponent > 0))
+        significand = hidden + Fraction(fraction, 2**mantissa_bits)
+        found.append(significand * Fraction(2) ** (max(exponent, 1) - bias))
+    return [each for each in found if each <= largest]
+
+
+def nearest(x: Fraction, values: Sequence[Fraction]) -> Fraction:
+    """The nearest of values >= 0 with the sign of x; of two the one with the even code."""
+    above = bisect(values, abs(x))
+    codes = range(max(above - 1, 0), min(above + 1, len(values)))
+    value = values[min(codes, key=lambda code: (abs(abs(x) - values[code]), code % 2))]
+    return -value if x < 0 else value
+
+
+def floor_log2(x: Fraction) -> int:
+    """Exactly, for x > 0."""
+    exponent = 0
+    while Fraction(2) ** (exponent + 1) <= x:
+        exponent += 1
+    while Fraction(2) ** exponent > x:
+        exponent -= 1
+    return exponent
+
+
+def element_values(name: str) -> list[Fraction]:
+    """Those of an MX format."""
+    if name == "mxint8":
+        return [Fraction(code, 64) for code in range(128)]
+    return values_of(*ELEMENTS[name])
+
+
+def mx_scale(block: Sequence[Fraction], name: str, rule: str) -> Fraction:
+    """The scale of a block of an MX format, by a rule other than mse."""
+    values = element_values(name)
+    reach = max(abs(each) for each in block)
+    if not reach:
+        return Fraction(2) ** -127
+    most = floor_log2(values[-1])
+    if rule == "ceil":
+        exponent = floor_log2(reach / values[-1])
+        exponent += Fraction(2) ** exponent * values[-1] < reach
+    elif rule == "even":
+        bits = 6 if name == "mxint8" else ELEMENTS[name][1]
+        step = Fraction(2) ** (floor_log2(reach) - bits)
+        exponent = floor_log2(round(reach / step) * step) - most  # `round` goes to even
+    else:
+        exponent = floor_log2(reach) - most
+    return Fraction(2) ** max(-127, min(exponent, 127))
+
+
+def mx(block: Sequence[Fraction], name: str, rule: str) -> list[float]:
+    """A block on the grid of an MX format, in float32: infinite where that ends."""
+    if rule == "mse":
+        plain = mx_scale(block, name, "floor")
+        lowest, highest = Fraction(2) ** -127, Fraction(2) ** 127
+        scales = [max(lowest, min(plain * 2**more, highest)) for more in (0, -1, 1)]
+    else:
+        scales = [mx_scale(block, name, rule)]
+    exact = [[scale * nearest(x / scale, element_values(name)) for x in block] for scale in scales]
+    return min(([rounded(y) for y in each] for each in exact), key=lambda each: error(each, block))
+
+
+def error(found: Sequence[float], wanted: Sequence[Fraction]) -> Fraction | float:
+    if any(map(isinf, found)):
+        return inf
+    return sum((Fraction(a) - b) ** 2 for a, b in zip(found, wanted, strict=True))
+
+
+def rounded(x: Fraction) -> float:
+    """In float32."""
+    return BINARY32.nearest(*x.as_integer_ratio())
+
+
+def single(x: Fraction) -> Fraction:
+    """In float32, where that does not end."""
+    return Fraction(rounded(x))
+
+
+def nvfp4(blocks: Sequence[Sequence[Fraction]]) -> list[list[float]]:
+    """All blocks of a tensor on the grid of NVFP4."""
+    whole = max(abs(each) for block in blocks for each in block)
+    g = single(whole / (448 * 6)) or Fraction(1)
+    found = []
+    for block in blocks:
+        reach = max(abs(each) for each in block)
+        wish = single(single(reach / 6) / g)
+        t = single(nearest(min(wish, Fraction(448)), values_of(*E4M3FN)) * g)
+        values = element_values("nvfp4")
+        found.append([rounded(t * nearest(single(x / t), values)) if t else 0.0 for x in block])
+    return found
