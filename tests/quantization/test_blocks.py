@@ -8,7 +8,6 @@ import pytest
 from oracle import blocks as oracle
 
 from anybit.quantization.block_scales import candidates
-from anybit.quantization.blocks import Blocks
 from anybit.quantization.schemes import quantized
 from anybit.words.block_formats import BLOCK_FORMATS, ScaleRule
 

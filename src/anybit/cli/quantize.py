@@ -36,7 +36,10 @@ def quantize(
     ] = None,
     weights: Annotated[
         str,
-        typer.Option(help="As int8, int4, ternary, fp8_e4m3, 'int4 per-tensor power-of-two'."),
+        typer.Option(
+            help="As int8, int4, ternary, fp8_e4m3, 'int4 per-tensor power-of-two', mxfp4, nvfp4, "
+            "'int4 per-block 32'."
+        ),
     ] = "int8",
     activations: Annotated[
         str | None,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scales of blocks in the formats MX and NVFP4, for known numbers.
 
-MX (OCP Microscaling Formats v1.0): with amax the largest magnitude of a block and 2^emax the largest
-power of two of the element format
+MX (OCP Microscaling Formats v1.0): with amax the largest magnitude of a block and 2^emax the
+largest power of two of the element format
 
     X = 2^clamp(floor(log2(amax)) - emax, -127, 127)           2^-127 if amax = 0
     y = X * (x / X rounded half to even to the element format, saturated)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
+from anybit.quantization.placement import Weight
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Blocks:
         return self.first + 1
 
     @property
+    def flat(self) -> tuple[int, ...]:
+        """The tensor's shape with one axis to be cut."""
+        return self._with(self.length)
+
+    @property
     def joined(self) -> tuple[int, ...]:
         """The shape with whole blocks, not cut: longer than the tensor where the last is short."""
         return self._with(self.count * self.size)
@@ -60,7 +66,7 @@ class Blocks:
 
     def filled(self, array: Array) -> Array:
         """With zeros behind the last block if that is short, in the shape `joined`."""
-        flat = array.reshape(self._with(self.length))
+        flat = array.reshape(self.flat)
         missing = self.count * self.size - self.length
         if not missing:
             return flat
@@ -77,8 +83,8 @@ class Blocks:
         return self._short(each).reshape(self.shape)
 
     def gathered(self, spread: Array) -> Array:
-        """One number per block, of those that `spread` gave, in a shape that broadcasts to `cut`."""
-        flat = spread.reshape(self._with(self.length))
+        """One number per block, of those that `spread` gave; they broadcast to `cut`."""
+        flat = spread.reshape(self.flat)
         where = [slice(None)] * flat.ndim
         where[self.first] = slice(None, None, self.size)
         return np.expand_dims(flat[tuple(where)], self.axis)
@@ -90,3 +96,18 @@ class Blocks:
 
     def _with(self, *sizes: int) -> tuple[int, ...]:
         return (*self.shape[: self.first], *sizes, *self.shape[self.last + 1 :])
+
+
+def blocks_of(shape: tuple[int, ...], weight: Weight, size: int) -> Blocks:
+    """The blocks of a weight: along the axis that its inputs lie along.
+
+    Where that is shorter than a block, as is that of few channels of an image, or is none that is
+    added up, as of depthwise convolutions, they are cut of all axes that are added up together.
+    """
+    summed = [axis for axis in range(len(shape)) if axis not in weight.channels]
+    along = weight.inputs if weight.inputs in summed else None
+    together = bool(summed) and summed == list(range(summed[0], summed[-1] + 1))
+    if together and (along is None or shape[along] < size):
+        return Blocks(shape, summed[0], summed[-1], size)
+    axis = along if along is not None else (summed or [0])[0]
+    return Blocks(shape, axis, axis, size)

@@ -161,24 +161,22 @@ def _check_weights(layers: Sequence[Layer]) -> None:
 def _saved(before: ir.Model, schemes: Mapping[Layer, Scheme]) -> int:
     """The bytes that quantized weights take less: each once, unless something else reads it."""
     bits = {
-        (layer.name, weight.index): scheme.bits
+        (layer.name, weight.index): scheme.stored_bits
         for layer, scheme in schemes.items()
         for weight in layer.weights
     }
-    readers: dict[ir.Value, list[int]] = {}
+    readers: dict[ir.Value, list[float]] = {}
     for node in nodes_in(before.graph):
         for index, value in enumerate(node.inputs):
             if value is not None and value.is_initializer():
                 width = bits.get((label_of(node), index), _FLOAT_BITS)
                 readers.setdefault(value, []).append(width)
-    return (
-        sum(
-            value.const_value.size * (_FLOAT_BITS - max(widths))
-            for value, widths in readers.items()
-            if value.const_value
-        )
-        // 8
+    saved = sum(
+        value.const_value.size * (_FLOAT_BITS - max(widths))
+        for value, widths in readers.items()
+        if value.const_value
     )
+    return int(saved // 8)
 
 
 def _independent(recorder: Recorder) -> Callable[[Sample, Sample, Sample], bool]:

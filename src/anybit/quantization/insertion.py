@@ -7,10 +7,13 @@ from hashlib import sha256
 import numpy as np
 import onnx_ir as ir
 
+from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor, drop_if_unread
+from anybit.onnx.graph.names import label_of
 from anybit.onnx.quantizers.grids import arguments_of, attributes_of
 from anybit.ops.grids import Grid, IntegerGrid
+from anybit.quantization.blocks import Blocks
 from anybit.quantization.pieces import along_channels
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import operator_for
@@ -20,6 +23,8 @@ from anybit.quantization.weights import Rounded
 _BIAS_CODES = range(-(2**31), 2**31)
 # A step of a bias is not more than this share of the largest.
 _COARSEST = 2.0**-10
+# The opset from which on Slice has inputs for what were attributes.
+_SLICE_WITH_INPUTS = 10
 
 
 class Writer:
@@ -77,10 +82,56 @@ class Writer:
                 self._bias(layer, x.grid, rounded[0].grid)
 
     def _constant(self, node: ir.Node, old: ir.Value, rounded: Rounded) -> ir.Value:
-        name, array = str(old.name), rounded.array
-        same = array.tobytes() == array_of(old).tobytes()
+        name, (array, grid) = str(old.name), rounded.cut
+        if not np.isfinite(rounded.values).all():
+            raise ModelError(
+                f"{name!r} has numbers so near to the end of float32 that they become infinite; "
+                f"keep {label_of(node)!r} in floats"
+            )
+        given = array_of(old)
+        same = array.shape == given.shape and array.tobytes() == given.tobytes()
         x = old if same else self._editor.constant(f"{name}_stored", ir.tensor(array))
-        return self._quantizer(node, x, rounded.grid, name)
+        result = self._quantizer(node, x, grid, name)
+        return result if rounded.blocks is None else self._joined(node, result, rounded.blocks)
+
+    def _joined(self, node: ir.Node, cut: ir.Value, blocks: Blocks) -> ir.Value:
+        """A tensor that is cut into blocks in its own shape."""
+        result = self._reshaped(node, cut, blocks.joined)
+        if blocks.joined != blocks.flat:
+            result = self._shortened(node, result, blocks)
+        return result if blocks.flat == blocks.shape else self._reshaped(node, result, blocks.shape)
+
+    def _reshaped(self, node: ir.Node, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+        sizes = self._editor.shared_constant(
+            "shape", f"{x.name}_shape", np.asarray(shape, np.int64)
+        )
+        result = self._editor.insert(
+            node, "Reshape", [x, sizes], f"{x.name}_joined", like=x, dtype=ir.DataType.FLOAT
+        )
+        result.shape = ir.Shape(shape)
+        return result
+
+    def _shortened(self, node: ir.Node, x: ir.Value, blocks: Blocks) -> ir.Value:
+        """Without what fills the last block."""
+        where = {"starts": [0], "ends": [blocks.length], "axes": [blocks.first]}
+        inputs, attributes = [x], [ir.AttrInt64s(name, each) for name, each in where.items()]
+        if self._model.graph.opset_imports.get("", 1) >= _SLICE_WITH_INPUTS:
+            attributes = []
+            inputs += [
+                self._editor.shared_constant(name, f"{x.name}_{name}", np.asarray(each, np.int64))
+                for name, each in where.items()
+            ]
+        result = self._editor.insert(
+            node,
+            "Slice",
+            inputs,
+            f"{x.name}_short",
+            like=x,
+            dtype=ir.DataType.FLOAT,
+            attributes=attributes,
+        )
+        result.shape = ir.Shape(blocks.flat)
+        return result
 
     def _correct(self, layer: Layer, correction: Array | None) -> None:
         """Add to a bias; other layers keep theirs."""

@@ -2,6 +2,7 @@
 """How numbers of a range become those of a grid: from words to grids."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +12,17 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.quantizers.grids import Match, match
 from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
 from anybit.ops.int_quant import codes_of
-from anybit.words.grammar import COMMON, Integers, Kind, Signs, read
+from anybit.words.block_formats import BlockFormat, ScaleRule
+from anybit.words.grammar import COMMON, PER_BLOCK, Integers, Kind, Signs, read
 
-_WORDS = {**COMMON, "asymmetric": {"asymmetric": True}}
+_WORDS = {
+    **COMMON,
+    "asymmetric": {"asymmetric": True},
+    **{str(rule): {"rule": rule} for rule in ScaleRule},
+}
 _MOST_BITS = 16
+# What scales take of the bits of a block.
+_FLOAT_SCALE, _BYTE_SCALE = 32, 8
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,8 @@ class Scheme:
         narrow: Whether the range of integers is one value shorter.
         power_of_two: Whether scales are powers of two.
         asymmetric: Whether the range need not be the same on both sides of 0.
+        block: How many elements share a scale; 0 if it is no number of them.
+        rule: How a block of MX or NVFP4 gets its scale.
     """
 
     kind: Kind
@@ -36,11 +46,20 @@ class Scheme:
     narrow: bool = False
     power_of_two: bool = False
     asymmetric: bool = False
+    block: int = 0
+    rule: ScaleRule = ScaleRule.MSE
 
     @property
     def bits(self) -> int:
         """The width of a code."""
         return self.kind.bits
+
+    @property
+    def stored_bits(self) -> float:
+        """What an element takes, with its part of the scale of a block."""
+        scale = _BYTE_SCALE if isinstance(self.kind, BlockFormat) else _FLOAT_SCALE
+        zeropt = self.bits if self.asymmetric else 0
+        return self.bits + ((scale + zeropt) / self.block if self.block else 0)
 
     def grid(self, lowest: Array, highest: Array) -> Grid:
         """The grid for a range, or for one range per channel; 0 is one of its values.
@@ -49,6 +68,7 @@ class Scheme:
         """
         low, high = np.minimum(lowest, 0.0), np.maximum(highest, 0.0)
         reach = np.maximum(-low, high)
+        assert not isinstance(self.kind, BlockFormat), "their scales follow another rule"
         if isinstance(self.kind, FloatFormat):
             return FloatGrid(self._scale(reach / self.kind.largest), self.kind)
         if isinstance(self.kind, Signs):
@@ -74,7 +94,8 @@ def scheme(words: str, role: str) -> Scheme:
     """The scheme that words such as "int4 per-channel narrow" stand for.
 
     Args:
-        words: A kind, and per-tensor, per-channel, narrow, power-of-two or asymmetric behind it.
+        words: A kind, and per-tensor, per-channel, per-block N, narrow, power-of-two or asymmetric
+            behind it; behind those of MX floor, ceil, even or mse, behind nvfp4 absmax or mse.
         role: "weights", which have a scale per channel unless it is said otherwise, and whose
             integers are the same on both sides of 0; or "activations", which have one scale.
 
@@ -96,7 +117,54 @@ def scheme(words: str, role: str) -> Scheme:
         raise ModelError(
             f'activations: {words!r}: sums need one scale for all of their terms; say "per-tensor"'
         )
+    if isinstance(kind, BlockFormat):
+        return _of_blocks(kind, words, role, granularity, options)
+    if "rule" in options:
+        rule = options["rule"]
+        raise ModelError(f"{role}: {words!r}: {rule} is for MX and NVFP4, not for {kind}")
+    if granularity == PER_BLOCK and not weights:
+        raise ModelError(
+            f"activations: {words!r}: blocks of what is computed have the formats of MX; "
+            'say "mxint8" or "mxfp8"'
+        )
     found = Scheme(kind, words, weights and granularity != "per-tensor", **options)
+    return _checked(found, role)
+
+
+def _of_blocks(
+    kind: BlockFormat, words: str, role: str, granularity: str, options: dict[str, Any]
+) -> Scheme:
+    """The scheme of MX or NVFP4; without a word, the scales of weights have the least error.
+
+    Raises:
+        ModelError: Words that such formats leave no choice for.
+    """
+    if granularity or options.keys() - {"rule"}:
+        said = granularity or next(iter(options.keys() - {"rule"})).replace("_", "-")
+        raise ModelError(f"{role}: {words!r}: {kind} has its own scales, and nothing is {said}")
+    if role != "weights":
+        raise ModelError(
+            f'{role}: {words!r}: scales would have to follow what is computed; say "uint8", or '
+            "float for none"
+        )
+    rule = options.get("rule", ScaleRule.MSE)
+    rules = (
+        (ScaleRule.ABSMAX, ScaleRule.MSE)
+        if kind.second_scale
+        else (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.MSE)
+    )
+    if rule not in rules:
+        raise ModelError(f"{role}: {words!r}: the scales of {kind} are {', '.join(rules)}")
+    return Scheme(kind, words, block=kind.size, rule=rule)
+
+
+def _checked(found: Scheme, role: str) -> Scheme:
+    """With what integers of that role are.
+
+    Raises:
+        ModelError: There are none such.
+    """
+    kind, words, weights = found.kind, found.words, role == "weights"
     if not isinstance(kind, Integers):
         if found.asymmetric:
             raise ModelError(f"{role}: {words!r}: asymmetric is for integers, not for {kind}")
@@ -106,7 +174,9 @@ def scheme(words: str, role: str) -> Scheme:
         raise ModelError(f"{role}: {words!r} is not a quantizer: {remedy}")
     return replace(
         found,
-        narrow=found.narrow or (weights and kind.signed and not found.asymmetric),
+        # Blocks have each value of few bits: nothing is computed with their codes alone.
+        narrow=found.narrow
+        or (weights and kind.signed and not found.asymmetric and not found.block),
         asymmetric=found.asymmetric or not kind.signed,
     )
 

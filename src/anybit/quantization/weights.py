@@ -5,15 +5,19 @@ A range that is cut off rounds what is inside it finer. Which is better is found
 of the largest magnitude, for every channel by itself.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
-from anybit.ops.grids import Coding, Grid, IntegerGrid
+from anybit.ops.grids import Grid, IntegerGrid
+from anybit.quantization.block_scales import candidates
+from anybit.quantization.blocks import Blocks, blocks_of
 from anybit.quantization.placement import Weight
 from anybit.quantization.schemes import Scheme, quantized
+from anybit.words.block_formats import BlockFormat
 from anybit.words.grammar import Signs
 
 _SHARES = tuple(1 - step / 20 for step in range(14))
@@ -28,46 +32,88 @@ class Rounded:
     Attributes:
         array: What is stored. It may lie on the grid already, and then need not be what was nearest
             to the float weight.
-        grid: The grid.
+        grid: The grid; its scale has the shape of the array if there is one per block.
+        blocks: How the array is cut into blocks, if it is.
     """
 
     array: Array
     grid: Grid
+    blocks: Blocks | None = None
 
     @cached_property
     def values(self) -> Array:
         """What the quantizer gives."""
         return quantized(self.array, self.grid)
 
+    @property
+    def cut(self) -> tuple[Array, Grid]:
+        """The array and the grid, cut into blocks if there are any."""
+        if self.blocks is None:
+            return self.array, self.grid
+        return self.blocks.split(self.array), _mapped(self.blocks.gathered, self.grid)
+
 
 def nearest(array: Array, weight: Weight, scheme: Scheme) -> Rounded:
-    """A weight that its quantizer rounds to the nearest values of its grid."""
-    return Rounded(array, _grid(array, weight, scheme))
+    """A weight that its quantizer rounds to the nearest values of its grid.
 
-
-def _grid(array: Array, weight: Weight, scheme: Scheme) -> Grid:
-    """The grid of a weight, with the least error of its values."""
+    The grid is that with the least error of its values, channel by channel or block by block.
+    """
+    if scheme.block:
+        blocks = blocks_of(array.shape, weight, scheme.block)
+        found = _best_grid(blocks.split(array), (blocks.axis,), scheme)
+        return Rounded(array, _mapped(blocks.spread, found), blocks)
     channels = weight.channels if scheme.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
+    return Rounded(array, _as_stored(_best_grid(array, others, scheme)))
+
+
+def _best_grid(array: Array, others: tuple[int, ...], scheme: Scheme) -> Grid:
+    """Of the candidates that with the least squared error along some axes, for each of the rest."""
+    best: Grid | None = None
+    least: Array | None = None
+    tried = list(_candidates(array, others, scheme))
+    for grid in tried if len(tried) > 1 else ():
+        with np.errstate(all="ignore"):  # infinite where float32 ends
+            noise = quantized(array, _as_stored(grid)) - array
+            error = np.square(noise, dtype=np.float64).sum(axis=others, keepdims=True)
+        if best is None or least is None:
+            best, least = grid, error
+        else:
+            best = _mixed(error < least, grid, best)
+            least = np.minimum(error, least)
+    return tried[0] if best is None else best
+
+
+def _candidates(array: Array, others: tuple[int, ...], scheme: Scheme) -> Iterator[Grid]:
     low, high = array.min(axis=others, keepdims=True), array.max(axis=others, keepdims=True)
-    if isinstance(scheme.kind, Signs):
+    if isinstance(scheme.kind, BlockFormat):
+        yield from candidates(np.maximum(-low, high), scheme.kind, scheme.rule)
+    elif isinstance(scheme.kind, Signs):
         # |x| is nearest to its mean (Rastegari et al., 2016, https://arxiv.org/abs/1603.05279).
         mean = np.abs(array).mean(axis=others, keepdims=True, dtype=np.float64)
-        return _as_stored(scheme.grid(-mean, mean))
-    best, least = np.ones_like(low, np.float64), np.full(low.shape, np.inf)
-    for share in () if scheme.bits >= _WIDE else _SHARES:
-        rounded = quantized(array, _as_stored(scheme.grid(low * share, high * share)))
-        error = np.square(rounded - array, dtype=np.float64).sum(axis=others, keepdims=True)
-        better = error < least
-        best, least = np.where(better, share, best), np.where(better, error, least)
-    return _as_stored(scheme.grid(low * best, high * best))
+        yield scheme.grid(-mean, mean)
+    else:
+        for share in (1.0,) if scheme.bits >= _WIDE else _SHARES:
+            yield scheme.grid(low * share, high * share)
+
+
+def _mixed(mask: Array, one: Grid, other: Grid) -> Grid:
+    """One where the mask says so, elsewhere the other, which differs in its numbers only."""
+    scale = np.where(mask, one.scale, other.scale)
+    if isinstance(other, IntegerGrid):
+        return replace(other, scale=scale, zeropt=np.where(mask, one.zeropt, other.zeropt))
+    return replace(other, scale=scale)
+
+
+def _mapped(function: Callable[[Array], Array], grid: Grid) -> Grid:
+    """With other shapes of its numbers; a zero-point for all stays."""
+    if isinstance(grid, IntegerGrid) and grid.zeropt.ndim:
+        grid = replace(grid, zeropt=function(grid.zeropt))
+    return replace(grid, scale=function(grid.scale))
 
 
 def _as_stored(grid: Grid) -> Grid:
     """A scale for all is a number, and not an array of the weight's rank."""
     if grid.scale.size > 1:
         return grid
-    scale = grid.scale.reshape(())
-    if isinstance(grid, IntegerGrid):
-        return IntegerGrid(scale, grid.zeropt.reshape(()), grid.codes, grid.coding)
-    return type(grid)(scale, grid.format, Coding.NEAREST)
+    return _mapped(lambda numbers: numbers.reshape(()), grid)

@@ -33,8 +33,8 @@ class BlockFormat:
         element: The format of the elements; None for MX's 8-bit integers, multiples of 2^-6
             between -127/64 and 127/64.
         size: How many elements share a scale.
-        second_scale: Whether scales are float8_e4m3fn numbers times one float32 of the tensor, as in
-            NVFP4. If not, they are powers of two, as in MX.
+        second_scale: Whether scales are float8_e4m3fn numbers times one float32 of the tensor, as
+            in NVFP4. If not, they are powers of two, as in MX.
     """
 
     name: str

@@ -7,7 +7,8 @@ from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
 from anybit.torch.nn._scales import AccumulatorScale, Scale
 from anybit.torch.nn._stored_scales import EmaScale, FixedScale, LearnedScale
-from anybit.words.grammar import COMMON, Integers, Kind, Signs, read
+from anybit.words.block_formats import BlockFormat
+from anybit.words.grammar import COMMON, PER_BLOCK, Integers, Kind, Signs, read
 
 _SCALES = ("learned", "absmax", "absmean", "ema", "accumulator")
 _WORDS = {**COMMON, **{name: {"scale": name} for name in _SCALES}}
@@ -40,6 +41,11 @@ def quantizer(words: str) -> Quantizer:
 
 
 def _of_kind(kind: Kind, options: dict[str, Any]) -> Quantizer:
+    if isinstance(kind, BlockFormat) or options.get("granularity") == PER_BLOCK:
+        raise ValueError(
+            'scales of blocks are not trained; say "per-channel", or give the float model to '
+            "`anybit quantize`"
+        )
     match kind:
         case Integers():
             return IntQuantizer(kind.bits, signed=kind.signed, **options)
