@@ -219,7 +219,7 @@ def test_table() -> None:
         ),
         ({"weight": "quark"}, "layer 'lift', weight: 'quark': unknown kind \"quark\"; known: int4"),
         (SPEC | {"layers": {"head": {"output": "itn4"}}}, "layer 'head', output: 'itn4': unknown"),
-        ({"weight": "mxfp4"}, "scales of blocks are not trained; say \"per-channel\""),
+        ({"weight": "mxfp4"}, 'scales of blocks are not trained; say "per-channel"'),
         ({"weight": "int4 per-block 32"}, "'int4 per-block 32': scales of blocks are not trained"),
         ({"weight": 4}, "weight must be words like .*, got 4"),
         ({"weight": "int40"}, "bits must be an integer in 1 .. 32, got 40"),
