@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from anybit.onnx.conversion import Conversion, convert
     from anybit.onnx.summary import Summary, info
     from anybit.quantization import Quantized, quantize
+    from anybit.reporting import Report, report
 
 __all__ = [
     "Analyzed",
@@ -44,6 +45,7 @@ __all__ = [
     "Model",
     "ModelError",
     "Quantized",
+    "Report",
     "RoundingMode",
     "Summary",
     "analyze",
@@ -61,6 +63,7 @@ __all__ = [
     "load",
     "num_threads",
     "quantize",
+    "report",
     "save",
     "set_num_threads",
     "trunc",
@@ -78,6 +81,7 @@ _LAZY = {
     "Model": "anybit.model",
     "ModelError": "anybit.errors",
     "Quantized": "anybit.quantization",
+    "Report": "anybit.reporting",
     "Summary": "anybit.onnx.summary",
     "analyze": "anybit.layers",
     "check": "anybit.onnx.checks.checking",
@@ -88,6 +92,7 @@ _LAZY = {
     "info": "anybit.onnx.summary",
     "load": "anybit.model",
     "quantize": "anybit.quantization",
+    "report": "anybit.reporting",
     "save": "anybit.onnx",
 }
 

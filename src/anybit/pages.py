@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that need nothing else: for light and dark mode, without scripts."""
+"""Pages that need nothing else, for light and dark mode."""
 
+import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -32,16 +34,25 @@ svg text{{font-size:12px;fill:var(--faint)}}
 """
 
 
-def document(title: str, body: Iterable[str], style: str = "") -> str:
-    """A page of these parts, of which empty ones are left out. The title is escaped."""
+def document(title: str, body: Iterable[str], style: str = "", script: str = "") -> str:
+    """A page of these parts, of which empty ones are left out. The title is escaped.
+
+    No script runs in it but the one that is given.
+    """
+    allowed = f"script-src 'sha256-{_digest(script)}'; " if script else ""
     head = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'\">\n"
+        f"{allowed}style-src 'unsafe-inline'\">\n"
         f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>"
     )
-    return "\n".join([head, "<body>", *filter(None, body), "</body>", "</html>", ""])
+    end = [f"<script>{script}</script>"] if script else []
+    return "\n".join([head, "<body>", *filter(None, body), *end, "</body>", "</html>", ""])
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def scrolled(inside: str, label: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of analyze, compile and diff in a real browser: widths, schemes, keys."""
+"""The pages of analyze, compile, diff and quantize in a real browser: widths, schemes, keys."""
 
 import re
 from collections.abc import Iterator
@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 pytestmark = needs_browser
 
 MODEL, DATA = str(ROOT / "examples/digits_w4a4.onnx"), str(ROOT / "examples/digits.npz")
+FLOATS = str(ROOT / "examples/digits_float.onnx")
 COMMANDS = {
     "analyze": ["analyze", MODEL, "--input", DATA],
     "compile": ["compile", MODEL, "-o", "fast.onnx", "--time"],
+    "quantize": ["quantize", FLOATS, "-o", "q.onnx", "--data", DATA],
     "diff": ["diff", MODEL, "--with", "anybit,compiled", "--input", DATA],
 }
 

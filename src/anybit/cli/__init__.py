@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 import anybit
-from anybit.cli import analyze, check, clean, compile, convert, diff, info, quantize, run
+from anybit.cli import (
+    analyze,
+    check,
+    clean,
+    compile,
+    convert,
+    diff,
+    info,
+    quantize,
+    report,
+    run,
+)
 from anybit.errors import ModelError
 from anybit.text import problem, shown
 
@@ -28,6 +39,7 @@ app.command()(convert.convert)
 app.command()(diff.diff)
 app.command()(compile.compile)
 app.command()(quantize.quantize)
+app.command()(report.report)
 
 
 def _show_version(wanted: bool) -> None:

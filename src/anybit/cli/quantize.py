@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit quantize`: from a float model to one of few bits."""
 
-import math
-from collections.abc import Iterable
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,12 @@ from rich.text import Text
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, readable
-from anybit.cli._report import Json, deliver
+from anybit.cli._report import Json, Reports, check_reports, deliver, plain, write_reports
 from anybit.errors import ModelError
-from anybit.quantization import Quantized, Verdict
+from anybit.quantization import Quantized
 from anybit.quantization import quantize as quantize_model
+from anybit.reporting import page, report
+from anybit.reporting.wording import of_verdict
 from anybit.text import counted
 
 _FLOAT = "float"
@@ -60,6 +63,7 @@ def quantize(
         typer.Option(metavar="NAME", help="A layer, or a pattern, that stays; may be repeated."),
     ] = None,
     as_json: Json = False,
+    reports: Reports = None,
 ) -> None:
     """Quantize a float model, and say what that did to its outputs.
 
@@ -68,6 +72,7 @@ def quantize(
     choice has seen. Exit status 2 says that they are not what they were.
     """
     check_folder(output, "--output")
+    check_reports(reports or ())
     wanted = activations or (_FLOAT if data is None else "uint8")
     with percentage(f"Quantizing {escape(model.name)}") as advance:
         found = quantize_model(
@@ -80,6 +85,10 @@ def quantize(
             progress=advance,
         )
     found.save(output)
+    if reports:
+        given = {"--data": [data], "--layer": layer or (), "--keep": keep or ()}
+        given |= {"--weights": [weights], "--activations": [wanted]}
+        _report(found, model, reports, _command(model, output, given))
     deliver(found.to_json(), as_json, None)
     if not as_json:
         _show(found, output)
@@ -125,16 +134,18 @@ def _show(found: Quantized, output: Path) -> None:
         console.print("Not judged: there were no data. Compare with anybit diff.")
     else:
         style = "bold green" if found.verdict.passed else "bold red"
-        console.print(Text(_words(found.verdict), style=style))
+        console.print(Text(of_verdict(found.verdict), style=style))
 
 
-def _words(verdict: Verdict) -> str:
-    said = []
-    if verdict.sqnr is not None:
-        said.append("the same" if verdict.sqnr == math.inf else f"{verdict.sqnr:.1f} dB")
-    if verdict.agreement is not None:
-        said.append(f"the largest is the same for {100 * verdict.agreement:.1f} % of rows")
-    number = f"{counted(verdict.samples, 'sample')} held back"
-    said.append(f"on {'the one sample that there is' if verdict.seen else number}")
-    end = "" if verdict.passed else ": this is not the model that it was"
-    return f"Outputs: {', '.join(said)}{end}"
+def _report(found: Quantized, model: Path, paths: Sequence[Path], command: str) -> None:
+    made = report(found, name=model.name, command=command)
+    record = json.dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n"
+    write_reports(paths, record, lambda: page(made))
+
+
+def _command(model: Path, output: Path, options: Mapping[str, Iterable[object]]) -> str:
+    """What is to be typed to get the same."""
+    words = ["anybit", "quantize", str(model), "-o", str(output)]
+    for option, values in options.items():
+        words += [word for each in values if each is not None for word in (option, str(each))]
+    return shlex.join(words)

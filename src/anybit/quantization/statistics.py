@@ -90,6 +90,16 @@ class Statistics:
         low, high = _edges(order[[first, min(last, len(order) - 1)]])
         return max(self.lowest, float(low.min())), min(self.highest, float(high.max()))
 
+    def cumulated(self) -> tuple[Array, Array]:
+        """Ascending bounds, and how many of the values lie below each, as even in bins."""
+        order = _ascending()
+        order = order[self.counts[order] > 0]
+        low, high = (np.clip(each, self.lowest, self.highest) for each in _edges(order))
+        above = np.cumsum(self.counts[order])
+        bounds = np.stack([low, high], axis=1).ravel().astype(np.float64)
+        below = np.stack([above - self.counts[order], above], axis=1).ravel()
+        return bounds, below
+
 
 def _ascending() -> Array:
     """The bins in the order of their values: the negative ones backwards."""

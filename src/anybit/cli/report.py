@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit report`: what is to be said of a quantized model, as a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from anybit.cli._columns import show
+from anybit.cli._console import stdout, working
+from anybit.cli._files import check_folder, write_text
+from anybit.cli._report import Json, deliver
+from anybit.reporting import Report, page, wording
+from anybit.reporting import report as report_on
+
+_SPARED = ("result", "zeros", "sums", "acc. bits", "bytes", "MACs", "operator")
+_MOST_ROWS = 10
+
+
+def report(
+    model: Annotated[Path, typer.Argument(help="The .onnx file, quantized.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="The page.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each layer of a quantized model multiplies, and what is striking about it."""
+    if output is not None:
+        check_folder(output, "--output")
+    with working("Looking at", model):
+        found = report_on(model)
+    if output is not None:
+        write_text(output, page(found))
+    deliver(found.to_json(), as_json, None)
+    if not as_json:
+        console = stdout()
+        show_first_screen(found, console)
+        if output is not None:
+            console.print(f"{output} written", markup=False)
+
+
+def show_first_screen(found: Report, console: Console) -> None:
+    """The verdict, the figures, the worst layers and what is striking."""
+    for tile in wording.tiles(found):
+        before = f"{tile.before} -> " if tile.before else ""
+        console.print(f"{tile.label}: {before}{tile.after}", markup=False)
+    rows = [wording.row(each) for each in found.ranked[:_MOST_ROWS]]
+    columns = [name for name in wording.COLUMNS if any(row[name] for row in rows)]
+    if rows:
+        fitting = [{name: row[name] for name in columns} for row in rows]
+        show(fitting, _SPARED, ("layer",), wording.NUMBERS, console)
+    more = len(found.layers) - len(rows)
+    if more > 0:
+        console.print(f"{more} more in the page (-o) and in --json.")
+    for each in found.findings:
+        console.print(Text(f"* {each.text} {each.remedy}"))
+    failed = found.verdict is not None and not found.verdict.passed
+    console.print(Text(wording.sentence(found), style="bold red" if failed else "bold"))

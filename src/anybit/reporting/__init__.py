@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be said of a quantized model, for people and for programs.
+
+report     all of it, from a file or from what `quantize` gives
+Report     what was found; `to_json` writes it down
+page       the same as a page
+"""
+
+from anybit.reporting.driver import report
+from anybit.reporting.facts import Report
+from anybit.reporting.html import page
+
+__all__ = ["Report", "page", "report"]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a quantized model to what is said of it."""
+
+import os
+from dataclasses import replace
+
+from anybit.onnx.files.collection import seldom_collected
+from anybit.onnx.files.reader import Source
+from anybit.onnx.graph.walk import tensors_in
+from anybit.onnx.preparation import followable
+from anybit.quantization import Quantized
+from anybit.reporting.facts import Report, ReportedLayer
+from anybit.reporting.findings import with_findings
+from anybit.reporting.quantized_layers import QuantizedLayer, quantized_layers
+
+_FLOAT_BITS = 32
+
+
+@seldom_collected()
+def report(source: Source, *, name: str = "", command: str = "") -> Report:
+    """What is to be said of a quantized model: its layers, their noise, and what is striking.
+
+    Args:
+        source: As for `anybit.load`. What `quantize` gives knows more than its file does.
+        name: What to call it, instead of its file.
+        command: What made it, to be shown.
+
+    Raises:
+        ModelError: The model cannot be read.
+    """
+    model = followable(source)
+    file = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
+    found = Report(
+        name=name or file,
+        layers=tuple(_reported(each) for each in quantized_layers(model)),
+        command=command,
+    )
+    if isinstance(source, Quantized):
+        found = _told(found, source)
+    else:
+        before, after = _sizes(found, sum(tensor.nbytes for tensor in tensors_in(model)))
+        found = replace(found, bytes_before=before, bytes_after=after)
+    return with_findings(found)
+
+
+def _reported(found: QuantizedLayer) -> ReportedLayer:
+    return ReportedLayer(found.layer, tuple(each.gauge().tensor() for each in found.factors))
+
+
+def _sizes(report: Report, constants: int) -> tuple[int, int]:
+    """What constants take in floats and at their bits; the file holds the weights as floats."""
+    layers = [each.layer for each in report.layers]
+    floats = sum(each.parameters for each in layers) * _FLOAT_BITS // 8
+    codes = sum(each.bytes for each in report.layers)
+    others = max(0, constants - floats)
+    return floats + others, codes + others
+
+
+def _told(report: Report, source: Quantized) -> Report:
+    """With what `quantize` knows."""
+    known = {each.name: each for each in source.layers}
+    total = sum(10 ** (-each.sqnr / 10) for each in source.layers if each.sqnr is not None)
+    layers = []
+    for layer in report.layers:
+        row = known.get(layer.name)
+        if row is not None and row.sqnr is not None:
+            share = 10 ** (-row.sqnr / 10) / total if total else None
+            layer = replace(layer, sqnr=row.sqnr, noise=share)
+        if row is not None:
+            layer = replace(layer, smoothed=row.smoothed)
+        layers.append(layer)
+    return replace(
+        report,
+        layers=tuple(layers),
+        left=source.left,
+        verdict=source.verdict,
+        bytes_before=source.bytes_before,
+        bytes_after=source.bytes_after,
+    )

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is striking about a quantized model, in plain words, each with what to try."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from anybit.reporting.facts import Finding, Report, ReportedLayer, Tensor
+from anybit.text import counted, listed, percent, shown
+
+_MOST = 12
+# One channel alone takes so much of a range that all others share, or a quantizer cuts so much off.
+_ALONE, _CLIPPED = 0.75, 0.01
+# A grid reaches farther than what was seen by so much.
+_UNUSED = 4.0
+_NOISY = 0.3
+_FEW_SAMPLES = 16
+
+
+def with_findings(report: Report) -> Report:
+    """The report with what is striking about it, the worst first."""
+    found = [
+        *_of_verdict(report),
+        *_of_noise(report),
+        *(each for layer in report.ranked for each in _of_layer(layer)),
+        *_of_left(report),
+    ]
+    return replace(report, findings=tuple(found[:_MOST]))
+
+
+def _of_verdict(report: Report) -> Iterator[Finding]:
+    verdict = report.verdict
+    if verdict is None:
+        return
+    if not verdict.passed:
+        yield Finding(
+            "The outputs are not those of the float model.",
+            "Keep the layers with the most noise in floats (--keep), or give them more bits.",
+        )
+    if verdict.seen or verdict.samples < _FEW_SAMPLES:
+        number = "No sample was" if verdict.seen else f"Only {counted(verdict.samples, 'sample')}"
+        yield Finding(
+            f"{number} held back to judge by.", "Give hundreds of samples; they need no labels."
+        )
+
+
+def _of_noise(report: Report) -> Iterator[Finding]:
+    if len(report.layers) < 3:
+        return
+    for layer in report.ranked[:1]:
+        if layer.noise is not None and layer.noise > _NOISY:
+            yield Finding(
+                f"{percent(layer.noise)} of the noise of all layers comes from {_name(layer)}.",
+                "Keep that layer in floats (--keep), or give it more bits.",
+            )
+
+
+def _of_layer(layer: ReportedLayer) -> Iterator[Finding]:
+    for tensor in layer.tensors:
+        name = f"the {tensor.role} of {_name(layer)}"
+        if tensor.alone is not None and tensor.scales == 1 and tensor.alone[1] > _ALONE:
+            channel, share = tensor.alone
+            yield Finding(
+                f"One channel, number {channel}, carries {percent(share)} of the range of {name}.",
+                "Give its weights a scale per channel (--weights 'int8 per-channel')."
+                if tensor.role == "weights"
+                else "Give the layer more bits, or keep it in floats; smoothing did not help.",
+            )
+        if tensor.role == "activations" and (tensor.clipped or 0) > _CLIPPED:
+            yield Finding(
+                f"{percent(tensor.clipped or 0)} of {name} are cut off at the ends of the range.",
+                "If these data are like those that it will see, calibrate with more of them.",
+            )
+        yield from _of_range(tensor, name)
+
+
+def _of_range(tensor: Tensor, name: str) -> Iterator[Finding]:
+    seen = tensor.histogram
+    if seen is None or tensor.role == "weights":
+        return
+    if seen.lowest == seen.highest:
+        yield Finding(
+            f"Nothing but {seen.lowest:.6g} was seen of {name}.",
+            "The layer does nothing on these data: see whether they are as they should be.",
+        )
+    elif _UNUSED * (seen.highest - seen.lowest) < tensor.highest - tensor.lowest:
+        share = (seen.highest - seen.lowest) / (tensor.highest - tensor.lowest)
+        yield Finding(
+            f"Only {percent(share)} of the range for {name} was used.",
+            "See whether these data are like those that it was calibrated with.",
+        )
+
+
+def _of_left(report: Report) -> Iterator[Finding]:
+    floats = [shown(name) for name in report.left] or [
+        _name(each) for each in report.layers if each.bits == 32
+    ]
+    if floats:
+        yield Finding(
+            f"{counted(len(floats), 'layer')} {'computes' if len(floats) == 1 else 'compute'} "
+            f"in floats: {_listed(floats)}.",
+            "The reasons are in the table of layers.",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return listed([each if len(each) < 60 else f"{each[:57]}..." for each in names], 4)
+
+
+def _name(layer: ReportedLayer) -> str:
+    name = shown(layer.name)
+    return name if len(name) <= 60 else f"{name[:57]}..."

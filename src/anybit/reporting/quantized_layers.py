@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of a quantized model, and the quantizers of what they multiply."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.layers.behind import quantizers_behind
+from anybit.layers.facts import connected, layers_of
+from anybit.layers.layer import Layer
+from anybit.onnx.analysis.analysis import analyze as follow
+from anybit.onnx.analysis.layouts import Layout
+from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.analysis.view import given
+from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.quantizers.grids import match
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
+from anybit.onnx.quantizers.trace import Traces
+from anybit.ops.grids import Grid
+from anybit.reporting.measuring import Gauge
+
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_MOST_MOVES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """Something quantized that a layer multiplies.
+
+    Attributes:
+        quantizer: What quantizes it; its grid is known.
+        axis: That of its channels, from the end; None if it is not known.
+    """
+
+    quantizer: Quantizer
+    axis: int | None
+
+    @property
+    def grid(self) -> Grid:
+        grid = self.quantizer.grid
+        assert grid is not None, "asked before"
+        return grid
+
+    @property
+    def x(self) -> ir.Value:
+        assert self.quantizer.x is not None, "asked before"
+        return self.quantizer.x
+
+    @property
+    def is_constant(self) -> bool:
+        return self.quantizer.constant
+
+    def gauge(self) -> Gauge:
+        """What measures it; of constants it has done so.
+
+        Raises:
+            ModelError: A constant that cannot be read, or holds NaN or infinity.
+        """
+        role = "weights" if self.is_constant else "activations"
+        gauge = Gauge(str(self.x.name), role, self.grid, self.axis)
+        if self.is_constant:
+            gauge.add(*_stored(self.quantizer, self.grid))
+        return gauge
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedLayer:
+    """A layer and what it multiplies."""
+
+    layer: Layer
+    factors: tuple[Factor, ...]
+
+
+def quantized_layers(model: ir.Model) -> list[QuantizedLayer]:
+    """The layers of a model that can be followed, in the order of the graph."""
+    analysis = follow(model, {})
+    layers = layers_of(model, analysis, quantizers_behind(analysis.products))
+    traces = Traces()
+    found = {
+        each.node: QuantizedLayer(layer, _factors(each.node, each, traces))
+        for each, layer in zip(analysis.products, layers, strict=True)
+    }
+    nodes = list(model.graph.all_nodes())
+    for node in nodes:
+        if node.domain == "" and node.op_type in _RECURRENT:
+            found[node] = _recurrent(node, traces)
+    ordered = [found[node] for node in nodes if node in found]
+    joined = connected(nodes, [_with_bits(each) for each in ordered])
+    return [replace(each, layer=layer) for each, layer in zip(ordered, joined, strict=True)]
+
+
+def _recurrent(node: ir.Node, traces: Traces) -> QuantizedLayer:
+    """Products of which the analysis knows nothing."""
+    layer = Layer(
+        name=label_of(node),
+        operator=node.op_type,
+        output=next((str(each.name) for each in node.outputs if each.name), ""),
+        reason="its states are not followed",
+        parameters=sum(_size(given(node, index)) for index in (1, 2)),
+    )
+    return QuantizedLayer(layer, _factors(node, None, traces))
+
+
+def _with_bits(found: QuantizedLayer) -> Layer:
+    """The layer with the bits of grids that the analysis does not follow, such as floats."""
+    layer = found.layer
+    weights = [each for each in found.factors if each.is_constant]
+    others = [each for each in found.factors if not each.is_constant]
+    weight_bits = max((each.grid.bits for each in weights), default=layer.weight_bits)
+    input_bits = max((each.grid.bits for each in others), default=layer.input_bits)
+    parameters = layer.parameters or sum(_size(each.x) for each in weights)
+    if not weights and len(others) == 2:
+        weight_bits = min(each.grid.bits for each in others)
+    bops = None if layer.macs is None else layer.macs * weight_bits * input_bits
+    return replace(
+        layer, weight_bits=weight_bits, input_bits=input_bits, parameters=parameters, bops=bops
+    )
+
+
+def _size(value: ir.Value | None) -> int:
+    for _ in range(_MOST_MOVES):
+        if value is None:
+            return 0
+        if value.const_value is not None:
+            return value.const_value.size
+        producer = value.producer()
+        value = None if producer is None else given(producer, 0)
+    return 0
+
+
+def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> tuple[Factor, ...]:
+    bias, layout = bias_input_of(node), None if product is None else product.layout
+    multiplied = (0, 1) if node.op_type not in _RECURRENT else (0, 1, 2)
+    found = []
+    for index in multiplied:
+        factor = None if index == bias else _factor(given(node, index), traces)
+        if factor is not None:
+            quantizer, moved = factor
+            axis = None if moved else _axis(node, index, layout, quantizer.constant)
+            found.append(Factor(quantizer, axis))
+    return tuple(found)
+
+
+def _factor(value: ir.Value | None, traces: Traces) -> tuple[Quantizer, bool] | None:
+    """The quantizer of an input, and whether elements are moved behind it."""
+    for step in range(_MOST_MOVES):
+        node = None if value is None else value.producer()
+        if node is None:
+            return None
+        try:
+            found = quantizer_of(node, traces)
+        except ModelError:  # whoever runs it will say so
+            return None
+        if found is not None:
+            return (found, step > 0) if found.x is not None and found.grid is not None else None
+        if effect_of(node) is not Effect.MOVE:
+            return None
+        value = given(node, 0)
+    return None
+
+
+def _axis(node: ir.Node, index: int, layout: Layout | None, constant: bool) -> int | None:
+    """The axis of channels: of the result for weights, else that which is summed over."""
+    if layout is None:
+        return -2 if constant else -1
+    if constant:
+        return layout.weight_axis
+    if index == layout.x:
+        return layout.x_axis
+    return layout.weight_axis if node.op_type == "MatMul" else None
+
+
+def _stored(quantizer: Quantizer, grid: Grid) -> tuple[Array, Array | None]:
+    """A constant as floats and behind its quantizer; stored codes are values of the grid."""
+    assert quantizer.x is not None
+    array = array_of(quantizer.x)
+    if array.dtype.kind == "f" and isinstance(quantizer, OwnQuantizer):
+        call = quantizer.call
+        y = quantizer.operator.function(array, **call.parameters, **call.attributes)
+        return array, np.asarray(y)
+    if array.dtype.kind == "f" and (found := match(grid)) is not None:
+        y = found.operator.function(array, **found.call.parameters, **found.call.attributes)
+        return array, np.asarray(y)
+    return grid.decode(array), None

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pages and terminals say of a quantized model."""
+
+import math
+from dataclasses import dataclass
+
+from anybit.quantization import Verdict
+from anybit.reporting.facts import Report, ReportedLayer
+from anybit.text import amount, counted, percent, shown
+
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+_FLOAT_BITS = 32
+_LONGEST_NAME = 60
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure: what it is, without quantization and with it."""
+
+    label: str
+    before: str
+    after: str
+
+
+def name_of(name: str) -> str:
+    """A name that can be shown: of long ones the end, in which they differ."""
+    short = shown(name[-2 * _LONGEST_NAME :])
+    if len(name) <= _LONGEST_NAME and len(short) <= _LONGEST_NAME:
+        return short
+    return f"...{short[3 - _LONGEST_NAME :]}"
+
+
+def size(count: int) -> str:
+    """A number of bytes in the largest unit that fits."""
+    for unit, one in _UNITS:
+        if count >= one:
+            return f"{count / one:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def of_verdict(verdict: Verdict) -> str:
+    """What quantization did to the outputs, in a sentence."""
+    said = []
+    if verdict.sqnr is not None:
+        said.append("the same" if verdict.sqnr == math.inf else f"{verdict.sqnr:.1f} dB")
+    if verdict.agreement is not None:
+        said.append(f"the largest is the same for {100 * verdict.agreement:.1f} % of rows")
+    number = f"{counted(verdict.samples, 'sample')} held back"
+    said.append(f"on {'the one sample that there is' if verdict.seen else number}")
+    end = "" if verdict.passed else ": this is not the model that it was"
+    return f"Outputs: {', '.join(said)}{end}"
+
+
+def sentence(report: Report) -> str:
+    """The verdict; without one, how much is quantized."""
+    if report.verdict is not None:
+        return f"{of_verdict(report.verdict)}."
+    quantized = sum(each.bits < _FLOAT_BITS for each in report.layers)
+    return (
+        f"{quantized} of {counted(len(report.layers), 'layer')} multiply few bits. The outputs "
+        "were not compared with those of the float model."
+    )
+
+
+def tiles(report: Report) -> list[Tile]:
+    """The figures of the whole model."""
+    layers = [each.layer for each in report.layers]
+    found = [Tile("constants", size(report.bytes_before), size(report.bytes_after))]
+    parameters = sum(each.parameters for each in layers)
+    if parameters:
+        bits = sum(each.parameters * each.weight_bits for each in layers) / parameters
+        found.append(Tile("bits of weights, mean", "32", f"{bits:.3g}"))
+    macs = sum(each.macs or 0 for each in layers)
+    if macs:
+        before, after = macs * _FLOAT_BITS**2, sum(each.bops or 0 for each in layers)
+        found.append(Tile("operations on bits", amount(before), amount(after)))
+    verdict = report.verdict
+    if verdict is not None and verdict.sqnr is not None:
+        found.append(Tile("output SQNR", "", decibels(verdict.sqnr)))
+    if verdict is not None and verdict.agreement is not None:
+        found.append(Tile("agreement", "", percent(verdict.agreement)))
+    integer = sum(each.guarantee is not None for each in layers)
+    if layers:
+        found.append(Tile("layers on integers", "0", f"{integer} of {len(layers)}"))
+    widest = max((each.accumulator_bits or 0 for each in layers), default=0)
+    if widest:
+        found.append(Tile("widest accumulator", "", f"{widest} bits"))
+    return found
+
+
+def decibels(sqnr: float | None) -> str:
+    """A signal over noise, with its unit."""
+    if sqnr is None:
+        return ""
+    return "no noise" if sqnr == math.inf else f"{sqnr:.1f} dB"
+
+
+COLUMNS = (
+    *("layer", "operator", "class", "bits", "bytes", "MACs", "SQNR, dB", "noise", "acc. bits"),
+    *("sums", "zeros", "result"),
+)
+NUMBERS = ("bytes", "MACs", "SQNR, dB", "noise", "acc. bits", "sums", "zeros", "bits")
+
+
+def row(each: ReportedLayer) -> Row:
+    """The cells of a layer by their headings."""
+    layer = each.layer
+    return {
+        "layer": name_of(layer.name),
+        "operator": name_of(layer.operator),
+        "class": layer.kind,
+        "bits": f"{layer.weight_bits} x {layer.input_bits}",
+        "bytes": size(each.bytes) if each.bytes else "",
+        "MACs": "" if not layer.macs else amount(layer.macs),
+        "SQNR, dB": "" if each.sqnr is None else f"{each.sqnr:.1f}",
+        "noise": "" if each.noise is None else percent(each.noise),
+        "acc. bits": "" if layer.accumulator_bits is None else str(layer.accumulator_bits),
+        "sums": "" if layer.sums is None else f"{layer.sums[0]:.3g}..{layer.sums[1]:.3g}",
+        "zeros": "" if layer.sparsity is None else percent(layer.sparsity),
+        "result": name_of(layer.shape),
+    }
+
+
+def keys(each: ReportedLayer) -> dict[str, float | None]:
+    """What columns of numbers are sorted by."""
+    layer = each.layer
+    return {
+        "bits": layer.weight_bits * layer.input_bits,
+        "bytes": each.bytes or None,
+        "MACs": layer.macs,
+        "SQNR, dB": each.sqnr,
+        "noise": each.noise,
+        "acc. bits": layer.accumulator_bits,
+        "sums": None if layer.sums is None else layer.sums[1] - layer.sums[0],
+        "zeros": layer.sparsity,
+    }

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit.report`: what is said of quantized models, and how much room that takes."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import onnx
+import pytest
+from float_models import NETWORKS, data_for
+from small_models import model, node, quantized_weight
+
+import anybit
+from anybit.layers.layer import Layer
+from anybit.reporting import Report, page
+from anybit.reporting.facts import Finding, Histogram, ReportedLayer, Tensor
+
+HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_quantized_networks(name: str) -> None:
+    quantized = anybit.quantize(NETWORKS[name](), data_for(name, 8), weights="int4")
+    found = anybit.report(quantized, name=name, command="anybit quantize")
+    assert [each.name for each in found.layers] == [each.name for each in quantized.layers]
+    assert found.verdict == quantized.verdict
+    assert sum(each.noise for each in found.layers) == pytest.approx(1)
+    for layer, row in zip(found.layers, quantized.layers, strict=True):
+        assert layer.sqnr == row.sqnr
+        kinds = {each.role: each.kind for each in layer.tensors}
+        assert kinds.get("weights", "") == row.weights
+        assert kinds["activations"] == row.activations
+        assert (layer.layer.weight_bits, layer.layer.input_bits) == (4 if row.weights else 8, 8)
+        assert layer.layer.parameters == row.parameters
+    text = page(found)
+    assert f"{name} in few bits" in text
+    assert "anybit quantize" in text
+    assert len(re.findall(r'<details><summary>[^<]+<span>[^<]+</span></summary><div id="layer\d+">',
+                          text)) == len(found.layers)  # fmt: skip
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("words", ["int3 per-tensor", "int4", "fp4_e2m1", "bipolar"])
+def test_weights_are_measured(words: str) -> None:
+    """Against plain sums over the tensors."""
+    quantized = anybit.quantize(NETWORKS["convolutions"](), weights=words, activations=None)
+    found = anybit.report(quantized)
+    nodes = {each.name: each for each in quantized.model.graph}
+    for layer in found.layers:
+        (tensor,) = layer.tensors
+        quantizer = nodes[layer.name].inputs[1].producer()
+        x = quantizer.inputs[0].const_value.numpy().astype(np.float64)
+        scale = quantizer.inputs[1].const_value.numpy().astype(np.float64)
+        steps = x / scale if scale.size > 1 else x
+        assert tensor.in_steps == (scale.size > 1)
+        assert tensor.scales == scale.size
+        assert sum(tensor.histogram.counts) == x.size
+        assert tensor.histogram.lowest == pytest.approx(steps.min())
+        assert tensor.histogram.highest == pytest.approx(steps.max())
+        edges = np.linspace(steps.min(), steps.max(), len(tensor.histogram.counts) + 1)
+        below = np.searchsorted(np.sort(steps.ravel()), edges[1:-1])
+        seen = np.cumsum(tensor.histogram.counts)[:-1]
+        assert np.abs(seen - below).max() <= 0.05 * x.size + 2
+        y = anybit.load(_only(quantizer, x.shape)).run(x.astype(np.float32))["y"]
+        noise = np.square(x - y).sum() / np.square(x).sum()
+        assert tensor.sqnr == pytest.approx(-10 * np.log10(noise), abs=1e-6)
+        axis = 1 if layer.layer.operator == "ConvTranspose" else 0
+        reach = np.abs(x).max(axis=tuple(each for each in range(x.ndim) if each != axis))
+        np.testing.assert_allclose(tensor.reach, reach, rtol=1e-6)
+        if words != "bipolar":
+            assert tensor.clipped == np.mean((steps > _last(tensor)) | (steps < -_last(tensor)))
+        rounded = y / scale if scale.size > 1 else y
+        away = np.abs(rounded[..., None] - np.array(tensor.values)).min(axis=-1)
+        assert away.max() < 1e-5 * np.abs(rounded).max()
+
+
+def _last(tensor: Tensor) -> float:
+    """Half a step beyond the last value."""
+    return tensor.values[-1] + (tensor.values[-1] - tensor.values[-2]) / 2
+
+
+def _only(quantizer, shape) -> onnx.ModelProto:
+    """A model of one quantizer."""
+    import onnx_ir as ir
+
+    proto = ir.to_proto(quantizer)
+    constants = {each.name: each.const_value.numpy() for each in quantizer.inputs[1:] if each}
+    given = [each.name if each else "" for each in quantizer.inputs[1:]]
+    made = node(proto.op_type, " ".join(["x", *given]))
+    made.attribute.extend(proto.attribute)
+    return model([made], constants, inputs={"x": list(shape)})
+
+
+def test_a_file_is_enough() -> None:
+    proto, _ = quantized_weight()
+    found = anybit.report(proto)
+    (layer,) = found.layers
+    (tensor,) = layer.tensors
+    assert (layer.layer.weight_bits, layer.layer.input_bits) == (3, 32)
+    assert (tensor.kind, tensor.lowest, tensor.highest) == ("int3", -1, 0.75)
+    assert tensor.values == tuple(np.arange(-4, 4) / 4)
+    assert (layer.sqnr, layer.noise, found.verdict) == (None, None, None)
+    assert layer.bytes == (12 * 3 + 7) // 8
+    assert "were not compared" in page(found)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qcdq", "standard"])
+def test_other_forms(form: str) -> None:
+    path = "examples/digits_w4a4.onnx"
+    plain, other = anybit.report(path), anybit.report(anybit.convert(path, to=form))
+    if form == "standard":
+        assert all(each.bits == 32 for each in other.layers)
+        assert "compute in floats" in other.findings[0].text
+        return
+    for one, two in zip(plain.layers, other.layers, strict=True):
+        assert [(each.role, each.kind, each.lowest, each.highest) for each in one.tensors] == [
+            (each.role, each.kind, each.lowest, each.highest) for each in two.tensors
+        ]
+        assert one.bits == two.bits == 4
+        assert [sum(each.histogram.counts) for each in two.tensors if each.histogram] == [
+            one.layer.parameters
+        ]
+
+
+def test_names_are_hostile() -> None:
+    proto, _ = quantized_weight()
+    proto.graph.node[1].name = HOSTILE
+    proto.graph.initializer[0].name = proto.graph.node[0].input[0] = HOSTILE + "2"
+    for command in ("", HOSTILE):
+        text = page(anybit.report(proto, name=HOSTILE, command=command))
+        assert text.count("<script>") == text.count("</script>") == 1
+        assert "onload=alert(1)" in text
+        assert '" onload' not in text
+        assert "\x1b" not in text
+        assert "src=" not in text
+        assert "url(" not in text
+        assert "http" not in text.replace("http-equiv", "")
+
+
+def layer(number: int, name: str = "") -> ReportedLayer:
+    rng = np.random.default_rng(number)
+
+    def tensor(role: str, low: float) -> Tensor:
+        counts = tuple(rng.integers(0, 10**6, 64).tolist())
+        return Tensor(
+            name=f"{name}encoder/layer.{number}/attention/{role}",
+            role=role,
+            kind="int4",
+            scales=64,
+            in_steps=role == "weights",
+            lowest=low,
+            highest=7.5,
+            values=tuple(map(float, range(-8, 8))),
+            histogram=Histogram(-9.5, 9.25, counts),
+            clipped=0.01,
+            sqnr=20.123,
+            reach=tuple(rng.random(32).tolist()),
+            channels=768,
+            alone=(17, 0.5),
+        )
+
+    known = Layer(
+        name=f"{name}encoder/layer.{number}/attention/MatMul",
+        operator="MatMul",
+        output=f"y{number}",
+        shape="[?, 128, 768]",
+        parameters=768**2,
+        macs=10**6 * (number + 1),
+        bops=10**7 * (number + 1),
+        weight_bits=4,
+        input_bits=8,
+        sparsity=0.123,
+        accumulator_bits=20,
+        sums=(-1234.5, 2345.6),
+    )
+    tensors = tensor("weights", -8.0), tensor("activations", 0.0)
+    return ReportedLayer(known, tensors, sqnr=20 + number / 100, noise=1 / 500)
+
+
+@pytest.mark.parametrize(
+    ("count", "name"), [(500, ""), (3000, ""), (600, "/".join(["long"] * 300))]
+)
+def test_pages_stay_small(count: int, name: str) -> None:
+    layers = tuple(layer(each, name) for each in range(count))
+    findings = tuple(Finding(f"{name[:100]} {each}", "Try.") for each in range(12))
+    report = Report(name, layers, {each.name: name for each in layers}, findings=findings)
+    text = page(report)
+    assert len(text.encode()) < 2_000_000
+    assert text.count("<details>") >= 300
+    if count == 500:
+        assert text.count("<details>") == 500
+
+
+def test_layers_are_ranked() -> None:
+    layers = [dataclasses.replace(layer(each), noise=each / 10) for each in range(4)]
+    report = Report("m", (*layers,))
+    assert report.ranked == (*layers[::-1],)
+    text = page(report)
+    assert text.index('data-v="0.3"') < text.index('data-v="0.1"')
+
+
+def test_one_channel_alone() -> None:
+    proto, weight = quantized_weight()
+    loud = weight.copy()
+    loud[:, 1] *= 0.01
+    loud[:, 2] = 0.02
+    loud[0, 1] = 0.1
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(loud, "weight"))
+    (finding, *_) = [each for each in anybit.report(proto).findings if "One channel" in each.text]
+    assert "carries" in finding.text
+    assert "per-channel" in finding.remedy
