@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from anybit.comparison import Difference, diff
     from anybit.compilation import Compiled, compile
     from anybit.errors import ModelError
+    from anybit.evaluation import Evaluated, Evaluation, evaluate
     from anybit.layers import Analyzed, analyze
     from anybit.model import Model, load
     from anybit.onnx import save
@@ -41,6 +42,8 @@ __all__ = [
     "Compiled",
     "Conversion",
     "Difference",
+    "Evaluated",
+    "Evaluation",
     "Finding",
     "Model",
     "ModelError",
@@ -56,6 +59,7 @@ __all__ = [
     "convert",
     "diff",
     "dynamic_quantize",
+    "evaluate",
     "float_quant",
     "formats",
     "info",
@@ -77,6 +81,8 @@ _LAZY = {
     "Compiled": "anybit.compilation",
     "Conversion": "anybit.onnx.conversion",
     "Difference": "anybit.comparison",
+    "Evaluated": "anybit.evaluation",
+    "Evaluation": "anybit.evaluation",
     "Finding": "anybit.onnx.checks.checking",
     "Model": "anybit.model",
     "ModelError": "anybit.errors",
@@ -89,6 +95,7 @@ _LAZY = {
     "compile": "anybit.compilation",
     "convert": "anybit.onnx.conversion",
     "diff": "anybit.comparison",
+    "evaluate": "anybit.evaluation",
     "info": "anybit.onnx.summary",
     "load": "anybit.model",
     "quantize": "anybit.quantization",

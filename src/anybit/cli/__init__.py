@@ -16,6 +16,7 @@ from anybit.cli import (
     compile,
     convert,
     diff,
+    evaluate,
     info,
     quantize,
     report,
@@ -40,6 +41,7 @@ app.command()(diff.diff)
 app.command()(compile.compile)
 app.command()(quantize.quantize)
 app.command()(report.report)
+app.command()(evaluate.evaluate)
 
 
 def _show_version(wanted: bool) -> None:

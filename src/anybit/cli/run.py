@@ -3,7 +3,6 @@
 
 import time
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,9 +19,10 @@ from anybit.cli._arrays import write_arrays
 from anybit.cli._classes import Labels, read_labels, top_classes
 from anybit.cli._compare import compare, expected_of
 from anybit.cli._console import percentage, stdout, working
+from anybit.cli._engines import Engine, RunBy
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
-from anybit.compilation import compile as compile_model
 from anybit.errors import ModelError
+from anybit.evaluation.driver import ENGINES
 from anybit.inputs import Array
 from anybit.made_up_inputs import (
     made_up_note,
@@ -30,16 +30,8 @@ from anybit.made_up_inputs import (
     random_inputs,
     with_sizes,
 )
-from anybit.model import Model, load
+from anybit.model import Model
 from anybit.text import duration, shown, sizes
-
-
-class RunBy(StrEnum):
-    """What computes a model."""
-
-    ONNXRUNTIME = "onnxruntime"
-    COMPILED = "compiled"
-
 
 Expected: TypeAlias = Annotated[
     Path | None,
@@ -79,12 +71,7 @@ def run(
     atol: Tolerance = 0.0,
     top1: Top1 = False,
     labels: LabelFile = None,
-    engine: Annotated[
-        RunBy,
-        typer.Option(
-            help="What computes: ONNX Runtime, or what `anybit compile` makes of the model."
-        ),
-    ] = RunBy.ONNXRUNTIME,
+    engine: Engine = RunBy.ONNXRUNTIME,
     repeat: Annotated[int, typer.Option(min=1, help="Run this many times and show the times.")] = 1,
 ) -> None:
     """Run a model.
@@ -101,7 +88,7 @@ def run(
     expected = None if expect is None else read_arrays(expect)
     known = Labels() if labels is None else read_labels(labels)
     with working("Loading", model):
-        network = load(model) if engine is RunBy.ONNXRUNTIME else compile_model(model)
+        network = ENGINES[engine](model)
     if expected is not None:  # found out now, not after a long run
         expected_of([each.name for each in network.outputs], expected)
     declared = with_sizes(network.inputs, sizes_given(shapes))

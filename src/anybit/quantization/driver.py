@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.inputs import Array, declared_inputs
+from anybit.inputs import declared_inputs
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.names import label_of
@@ -26,12 +26,13 @@ from anybit.onnx.passes import (
 from anybit.onnx.preparation import apply, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.calibration import gather
+from anybit.quantization.independence import independent
 from anybit.quantization.insertion import Writer
 from anybit.quantization.placement import Layer, Source, placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
 from anybit.quantization.recording import Recorder
 from anybit.quantization.result import Quantized, QuantizedLayer
-from anybit.quantization.samples import Data, Sample, Samples
+from anybit.quantization.samples import Data, Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
 from anybit.quantization.verdict import Judge, Verdict
@@ -106,7 +107,7 @@ def quantize(
     floats = None
     if samples is not None:
         floats = Recorder(before, before.graph.outputs, where)
-        samples.take_whole_unless(_independent(floats))
+        samples.take_whole_unless(independent(floats.run))
         choices = _choices(model, wanted, samples, where, advance)
     advance(_CHOSEN)
     rows = [_row(layer, wanted, choices) for layer in wanted.layers]
@@ -177,33 +178,6 @@ def _saved(before: ir.Model, schemes: Mapping[Layer, Scheme]) -> int:
         if value.const_value
     )
     return int(saved // 8)
-
-
-def _independent(recorder: Recorder) -> Callable[[Sample, Sample, Sample], bool]:
-    """Whether rows are computed one by one: together they give what they give apart."""
-
-    def same(first: Sample, second: Sample, both: Sample) -> bool:
-        try:
-            apart = [recorder.run(each) for each in (first, second)]
-        except ModelError:  # a number of rows that a constant inside fixes
-            return False
-        try:
-            joined = recorder.run(both)
-        except ModelError:  # the number is 1
-            return True
-        return all(
-            array.ndim > 0 and _alike(np.concatenate([each[name] for each in apart]), array)
-            for name, array in joined.items()
-        )
-
-    return same
-
-
-def _alike(a: Array, b: Array) -> bool:
-    if a.dtype.kind != "f" or a.shape != b.shape:
-        return np.array_equal(a, b)
-    most = float(np.abs(a[np.isfinite(a)]).max(initial=0))
-    return np.allclose(a, b, rtol=1e-3, atol=1e-3 * most, equal_nan=True)
 
 
 def _choices(

@@ -17,7 +17,7 @@ import numpy as np
 from anybit.array_files import open_arrays, write_members
 from anybit.errors import ModelError
 from anybit.inputs import Array, Feeds, Tensor, bound, check_shape, check_sizes, matched
-from anybit.text import listed
+from anybit.text import counted, listed
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 Sample: TypeAlias = dict[str, Array]
@@ -68,13 +68,15 @@ class Samples:
             or a dict; or an iterable of these. What is not a list or tuple is read once, into a
             temporary folder: another time it may be shuffled.
         inputs: The model's.
+        labels: The name of an array beside the inputs, which `labelled` gives along with them.
 
     Raises:
         ModelError: There are no samples, or one does not fit the model, or holds NaN or infinity.
     """
 
-    def __init__(self, data: Data, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, data: Data, inputs: tuple[Tensor, ...], labels: str | None = None) -> None:
         self._inputs = inputs
+        self._labels = labels
         free = {each.name: each.shape[0] for each in inputs if each.shape and each.rows is None}
         others = {size for each in inputs for size in (each.shape or ())[1:]} - {None}
         fixed = {each.name: each.rows for each in inputs if each.rows is not None}
@@ -88,14 +90,24 @@ class Samples:
             raise ModelError("the data hold no samples; give at least one, better hundreds")
 
     def __iter__(self) -> Iterator[Sample]:
+        return (sample for sample, _ in self.labelled())
+
+    def labelled(self) -> Iterator[tuple[Sample, Array | None]]:
+        """The samples, each with its share of the labels, or None where these have no name.
+
+        Raises:
+            ModelError: Labels that are missing, or that cannot be dealt out among the samples.
+        """
         for item, where in self._opened():
             rows = self._rows(item) if self.apart else None
             steps = {} if rows is None else self._steps
+            labels = item.pop(self._labels) if self._labels is not None else None
             for row in range(1 if rows is None else rows):
                 parts = {name: slice(row * step, (row + 1) * step) for name, step in steps.items()}
-                yield self._checked(
+                sample = self._checked(
                     {name: _Part(item[name], parts.get(name, slice(None))) for name in item}, where
                 )
+                yield sample, None if labels is None else _share(labels, row, rows or 1, where)
 
     def __len__(self) -> int:
         """How many there are."""
@@ -103,6 +115,11 @@ class Samples:
             apart = (self._rows(item) if self.apart else None for item, _ in self._opened())
             self._count = sum(1 if rows is None else rows for rows in apart)
         return self._count
+
+    def rows_in(self, sample: Sample) -> int:
+        """How many rows a sample has: 1 where inputs differ in that, or have none."""
+        sizes = {len(sample[name]) if sample[name].ndim else 1 for name in self._steps}
+        return sizes.pop() if len(sizes) == 1 else 1
 
     def is_held(self, index: int) -> bool:
         """Whether that one is held back."""
@@ -165,18 +182,21 @@ class Samples:
                 raise ModelError(f"{where}input {name!r} holds NaN or infinity; leave it out")
         return feeds
 
-    def _opened(self) -> Iterator[tuple[Mapping[str, Rows], str]]:
-        """The items, by input name, and what to call each in messages."""
+    def _opened(self) -> Iterator[tuple[dict[str, Rows], str]]:
+        """The items, by the names of inputs and labels, and what to call each in messages."""
         names = [each.name for each in self._inputs]
         for index, item in enumerate(self._items):
             is_given = isinstance(item, str | os.PathLike) and Path(item).parent != self._folder
             where = f"{item}: " if is_given else f"sample {index}: "
             arrays = _arrays(item, where)
+            held = listed(name or "one array without a name" for name in arrays) or "nothing"
+            beside = {self._labels: arrays.pop(self._labels, None)} if self._labels else {}
             found = matched(names, arrays, "x")
             if len(found) != len(names):
-                held = listed(name or "one array without a name" for name in arrays) or "nothing"
                 raise ModelError(f"{where}it holds {held}; the model takes {listed(names)}")
-            yield found, where
+            if any(array is None for array in beside.values()):
+                raise ModelError(f"{where}it holds {held}, and no labels called {self._labels!r}")
+            yield found | beside, where
 
     def _kept(self, data: Data) -> Iterable[object]:
         """The items: as often as one asks, and the same."""
@@ -194,6 +214,18 @@ class Samples:
         return items
 
 
+def _share(labels: Rows, index: int, count: int, where: str) -> Array:
+    """The labels of one sample, of as many as the item has."""
+    if count == 1:
+        return _Part(labels, slice(None)).read()
+    if not labels.shape or labels.shape[0] % count:
+        raise ModelError(
+            f"{where}there are labels of shape {list(labels.shape)} for {counted(count, 'sample')}"
+        )
+    step = labels.shape[0] // count
+    return _Part(labels, slice(index * step, (index + 1) * step)).read()
+
+
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
     try:
@@ -202,10 +234,10 @@ def _naming(where: str) -> Iterator[None]:
         raise ModelError(f"{where}{error}") from error
 
 
-def _arrays(item: object, where: str) -> Mapping[str, Any]:
+def _arrays(item: object, where: str) -> dict[str, Any]:
     """The arrays of an item by name, or one under the name ""."""
     if isinstance(item, str | os.PathLike):
-        return open_arrays(Path(item))
+        return dict(open_arrays(Path(item)))
     if isinstance(item, list | tuple) and not _is_numbers(item):
         raise ModelError(
             f"{where}a {type(item).__name__} of {len(item)}; give arrays, or dicts by input "

@@ -43,12 +43,14 @@ class Verdict:
 class _Output:
     signal: float = 0.0
     noise: float = 0.0
+    elements: int = 0
 
     def add(self, a: Array, b: Array) -> None:
         """Infinities and NaN that both have are no noise; those of one alone are no end of it."""
         x, y = a.astype(np.float64), b.astype(np.float64)
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         finite = np.isfinite(x)
+        self.elements += x.size
         self.signal += float(np.square(x[finite]).sum())
         with np.errstate(all="ignore"):
             noise = float(np.square(x[~same] - y[~same]).sum())
@@ -97,3 +99,10 @@ class Judge:
         sqnr = min((each.sqnr for each in self._outputs.values()), default=None)
         agreement = self._agreeing / self._rows if self._rows else None
         return Verdict(sqnr, agreement, self._samples, seen)
+
+    @property
+    def mse(self) -> float | None:
+        """The mean squared difference of all floats; None where there are none."""
+        noise = sum(each.noise for each in self._outputs.values())
+        elements = sum(each.elements for each in self._outputs.values())
+        return noise / elements if elements else None

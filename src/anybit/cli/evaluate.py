@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit evaluate`: how good models are on data, and how near to one another."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anybit.cli._columns import show
+from anybit.cli._console import percentage, stdout
+from anybit.cli._engines import Engine, RunBy
+from anybit.cli._files import readable
+from anybit.cli._report import Json, deliver
+from anybit.evaluation import Evaluated, Evaluation
+from anybit.evaluation import evaluate as evaluate_models
+from anybit.text import counted, duration
+
+_SHARES = ("top1", "top5")
+_SPARED = ("agreement", "size", "per row")
+_DEFAULT_COLUMNS = ("sqnr", "agreement")
+
+
+def evaluate(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="A.onnx [B.onnx ...]", help="The first is the reference."),
+    ],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Inputs: FILE.npz (arrays by input name), FILE.npy, or a folder of them."
+        ),
+    ],
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The array in the data that holds labels, or FILE.npy with one for each row.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="top1, top5, mse, sqnr, agreement, or module:function, which is called with the "
+            "outputs for a sample, by name, and its labels or None. top1 if there are labels.",
+        ),
+    ] = None,
+    engine: Engine = RunBy.ONNXRUNTIME,
+    as_json: Json = False,
+) -> None:
+    """Measure models on data: the metric, how near each is to the first, time and size.
+
+    Data are read a few rows at a time, as anybit quantize reads them; each sample is computed by
+    itself.
+    """
+    if metric is not None and ":" in metric and "" not in sys.path:
+        sys.path.append("")  # modules in the current folder, behind all others
+    with percentage("Evaluating") as advance:
+        found = evaluate_models(
+            *models, data=data, labels=labels, metric=metric, engine=engine, progress=advance
+        )
+    deliver(found.to_json(), as_json, None)
+    if not as_json:
+        _show(found)
+
+
+def _show(found: Evaluation) -> None:
+    console = stdout()
+    rows = [_row(each, found.metric) for each in found.models]
+    if len(rows) == 1:
+        rows = [{name: text for name, text in row.items() if text} for row in rows]
+    show(rows, _SPARED, ("model",), tuple(rows[0])[1:], console)
+    counts = f"{counted(found.samples, 'sample')}, {counted(found.rows, 'row')}"
+    console.print(f"{counts}; the others are compared with the first" if len(rows) > 1 else counts)
+
+
+def _row(model: Evaluated, metric: str | None) -> dict[str, str]:
+    row = {"model": model.name}
+    if metric is not None and metric not in _DEFAULT_COLUMNS:
+        row[metric] = _number(model.metric, metric)
+    return row | {
+        "SQNR": "" if model.sqnr is None else _decibels(model.sqnr),
+        "agreement": _percent(model.agreement),
+        "per row": duration(model.seconds),
+        "size": "" if model.bytes is None else readable(model.bytes),
+    }
+
+
+def _number(value: float | None, metric: str) -> str:
+    if value is None:
+        return ""
+    return _percent(value) if metric in _SHARES else f"{value:.6g}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f} %"
+
+
+def _decibels(sqnr: float) -> str:
+    return "the same" if sqnr == math.inf else f"{sqnr:.1f} dB"

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models on the same data: metrics, nearness to the first, labels in every form, refusals."""
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from passes import random
+from small_models import model, node
+
+import anybit
+from anybit import ModelError
+
+ROWS = random(12, 4)
+W = random(4, 6, seed=1)
+SCORES = ROWS @ W
+RIGHT = SCORES.argmax(axis=1)
+
+
+def product(w: np.ndarray = W, rows: Any = "n", name: str = "x") -> onnx.ModelProto:
+    return model([node("MatMul", f"{name} w", domain="")], {"w": w}, inputs={name: [rows, 4]})
+
+
+def noisy() -> onnx.ModelProto:
+    return product(W + random(4, 6, seed=2) / 20)
+
+
+def test_nearness_is_what_the_verdict_says() -> None:
+    found = anybit.evaluate(product(), noisy(), data=ROWS)
+    first, second = found.models
+    assert (first.sqnr, first.agreement, first.mse, first.metric) == (None,) * 4
+    other = anybit.load(noisy()).run(ROWS)["y"]
+    noise = np.square(other.astype(np.float64) - SCORES)
+    assert second.mse == pytest.approx(noise.mean(), rel=1e-5)
+    signal = np.square(SCORES.astype(np.float64)).sum()
+    assert second.sqnr == pytest.approx(10 * np.log10(signal / noise.sum()), abs=1e-3)
+    assert second.agreement == np.mean(other.argmax(axis=1) == RIGHT)
+    assert (found.samples, found.rows, found.metric) == (12, 12, None)
+    assert second.seconds > 0
+    assert (first.name, second.name, second.bytes) == ("model 1", "model 2", None)
+    assert found.to_json()["models"][1]["mse"] == second.mse
+
+
+def test_top1_and_top5_of_labels() -> None:
+    labels = RIGHT.copy()
+    labels[:3] = SCORES[:3].argmin(axis=1)
+    labels[3:5] = np.argsort(-SCORES[3:5], axis=1)[:, 4]
+    for metric, right in ((None, 7), ("top1", 7), ("top5", 9)):
+        found = anybit.evaluate(product(), data=ROWS, labels=labels, metric=metric)
+        assert found.models[0].metric == right / 12
+        assert found.metric == (metric or "top1")
+
+
+def test_classes_that_a_model_gives_itself() -> None:
+    graph = [
+        node("MatMul", "x w", "s", domain=""),
+        node("ArgMax", "s", "y", domain="", axis=1, keepdims=0),
+    ]
+    network = model(graph, {"w": W}, inputs={"x": ["n", 4]})
+    network.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    assert anybit.evaluate(network, data=ROWS, labels=RIGHT).models[0].metric == 1
+
+
+def worth(outputs: dict[str, np.ndarray], labels: np.ndarray | None) -> Any:
+    """Largest outputs, row by row; all of them are named after their model's."""
+    assert set(outputs) == {"y"}
+    return outputs["y"].max(axis=1) if labels is None else float(labels.sum())
+
+
+def test_functions_and_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "my_metrics.py").write_text(
+        "def largest(outputs, labels):\n    return outputs['y'].max(axis=1)\n"
+        "def broken(outputs, labels):\n    raise KeyError('z')\n"
+        "def nothing(outputs, labels):\n    return float('nan')\n"
+    )
+    (tmp_path / "my_broken.py").write_text("import there_is_no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    wanted = pytest.approx(SCORES.max(axis=1).mean())
+    for metric in (worth, "my_metrics:largest"):
+        assert anybit.evaluate(product(), data=ROWS, metric=metric).models[0].metric == wanted
+    summed = anybit.evaluate(product(), data=ROWS, labels=RIGHT, metric=worth).models[0]
+    assert summed.metric == pytest.approx(RIGHT.mean())
+    for metric, message in (
+        ("my_metrics:smallest", "my_metrics has no function smallest"),
+        ("my_metrics:broken", "raised KeyError: 'z'"),
+        ("my_metrics:nothing", "must give finite numbers"),
+        ("my_broken:f", "cannot be imported: ModuleNotFoundError: .*there_is_no_such_module"),
+        ("no_such_module_at_all:f", "cannot be imported"),
+        ("accuracy", "metric must be top1, top5"),
+        ("os.path:", "metric must be"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            anybit.evaluate(product(), data=ROWS, metric=metric)
+
+
+def test_targets_of_a_regression() -> None:
+    found = anybit.evaluate(
+        product(), noisy(), data={"x": ROWS, "t": SCORES}, labels="t", metric="mse"
+    )
+    first, second = found.models
+    assert first.metric == pytest.approx(0, abs=1e-10)
+    assert second.metric == pytest.approx(second.mse, rel=1e-4)
+
+
+def items() -> Iterator[dict[str, np.ndarray]]:
+    yield from ({"x": ROWS[at : at + 3], "label": RIGHT[at : at + 3]} for at in range(0, 12, 3))
+
+
+def test_labels_in_every_form(tmp_path: Path) -> None:
+    np.savez(tmp_path / "both.npz", x=ROWS, label=RIGHT)
+    np.savez(tmp_path / "alone.npz", ROWS, label=RIGHT)
+    np.save(tmp_path / "x.npy", ROWS)
+    np.save(tmp_path / "y.npy", RIGHT)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for at, item in enumerate(items()):
+        np.savez(folder / f"{at}.npz", **item)
+    forms: list[tuple[Any, Any]] = [
+        ({"x": ROWS, "label": RIGHT}, "label"),
+        ({"x": ROWS, "label": RIGHT[:, None]}, "label"),
+        (items(), "label"),
+        (list(items()), "label"),
+        (folder, "label"),
+        (tmp_path / "both.npz", "label"),
+        (tmp_path / "alone.npz", "label"),
+        (tmp_path / "x.npy", tmp_path / "y.npy"),
+        (tmp_path / "x.npy", str(tmp_path / "y.npy")),
+        (ROWS, RIGHT),
+        ([ROWS[:5], ROWS[5:]], RIGHT.tolist()),
+    ]
+    for data, labels in forms:
+        for rows in ("n", 2, 6):
+            if rows == "n" or isinstance(data, dict):
+                found = anybit.evaluate(product(rows=rows), data=data, labels=labels)
+                assert found.models[0].metric == 1
+
+
+def test_rows_that_depend_on_one_another_keep_their_labels() -> None:
+    graph = [
+        node("ReduceMean", "x", "mean", domain="", axes=[0]),
+        node("Sub", "x mean", "c", domain=""),
+        node("MatMul", "c w", domain=""),
+    ]
+    network = model(graph, {"w": W}, inputs={"x": ["n", 4]})
+    parts = [ROWS[:5], ROWS[5:]]
+    right = np.concatenate([((each - each.mean(axis=0)) @ W).argmax(axis=1) for each in parts])
+    found = anybit.evaluate(network, data=parts, labels=right)
+    assert (found.samples, found.rows, found.models[0].metric) == (2, 12, 1)
+    named = [{"x": ROWS[:5], "l": right[:5]}, {"x": ROWS[5:], "l": right[5:]}]
+    assert anybit.evaluate(network, data=named, labels="l").models[0].metric == 1
+
+
+def test_models_that_fix_other_numbers_of_rows() -> None:
+    found = anybit.evaluate(product(rows=2), product(rows=3), product(), data=ROWS, labels=RIGHT)
+    assert [each.metric for each in found.models] == [1, 1, 1]
+    assert (found.samples, found.rows) == (2, 12)
+    assert all(each.sqnr > 100 for each in found.models[1:])
+
+
+def test_outputs_of_other_names_are_matched_by_place() -> None:
+    other = model(
+        [node("MatMul", "x w", "scores", domain="")],
+        {"w": W},
+        inputs={"x": ["n", 4]},
+        outputs=["scores"],
+    )
+    assert anybit.evaluate(product(), other, data=ROWS).models[1].agreement == 1
+
+
+def test_the_engine_is_chosen() -> None:
+    quantized = anybit.quantize(product(), ROWS, weights="int8 power-of-two", activations="int8")
+    results = [
+        anybit.evaluate(product(), quantized, data=ROWS, engine=engine).models[1].mse
+        for engine in ("onnxruntime", "compiled")
+    ]
+    assert results[0] == pytest.approx(results[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("others", "arguments", "message"),
+    [
+        ([], {}, "one model is like itself: give another model, or labels"),
+        ([], {"metric": "sqnr"}, "metric sqnr compares models"),
+        ([], {"metric": "top5"}, "metric top5 needs labels"),
+        ([product()], {"engine": "fast"}, "engine must be one of onnxruntime, compiled"),
+        (
+            [product(name="z")],
+            {},
+            r"model 1 takes x: float32\[n, 4\], and model 2 z: float32\[n, 4\]",
+        ),
+        ([], {"labels": RIGHT[:7]}, "there are 7 labels, fewer than rows"),
+        ([], {"labels": [*RIGHT, 1, 1]}, "there are 14 labels for 12 rows"),
+        ([], {"labels": np.int64(3)}, "one per row or sample"),
+        ([], {"labels": RIGHT / 2}, "labels must be numbers of classes, got float64"),
+        ([], {"labels": RIGHT + 6}, "labels reach from .* and the model has 6 classes"),
+        (
+            [],
+            {"labels": "truth"},
+            "it holds one array without a name, and no labels called 'truth'",
+        ),
+        ([], {"labels": "truth.npy"}, "truth.npy"),
+        ([], {"labels": RIGHT, "metric": "mse"}, "are not like output 'y'"),
+    ],
+)
+def test_what_is_refused(others: list[Any], arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((ModelError, OSError), match=message):
+        anybit.evaluate(product(), *others, data=ROWS, **arguments)
+
+
+def test_no_model_and_other_sizes() -> None:
+    with pytest.raises(ModelError, match="there is no model"):
+        anybit.evaluate(data=ROWS)
+    wide = model([node("MatMul", "x w", domain="")], {"w": random(5, 6)}, inputs={"x": ["n", 5]})
+    with pytest.raises(ModelError, match=r"float32\[n, 4\], and model 2 x: float32\[n, 5\]"):
+        anybit.evaluate(product(), wide, data=ROWS)
+    with pytest.raises(ModelError, match=r"labels of shape \[5\] for 12 samples"):
+        anybit.evaluate(product(), data={"x": ROWS, "l": RIGHT[:5]}, labels="l")
+
+
+def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
+    wide = 100_000
+    w = np.zeros((wide, 2), np.float32)
+    network = model([node("MatMul", "x w", domain="")], {"w": w}, inputs={"x": ["n", wide]})
+    rows = np.repeat(np.arange(200, dtype=np.float32)[:, None], wide, axis=1)
+    np.save(tmp_path / "x.npy", rows)
+    tracemalloc.start()
+    anybit.evaluate(network, data=tmp_path / "x.npy", labels=np.zeros(200, np.int64))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < rows.nbytes / 4
+
+
+def test_progress_ends_at_one() -> None:
+    seen: list[float] = []
+    anybit.evaluate(product(), noisy(), data=ROWS, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
