@@ -2,7 +2,7 @@
 """From a float model to one of few bits."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -25,24 +25,19 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.preparation import apply, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.quantization.calibration import gather
+from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.independence import independent
-from anybit.quantization.insertion import Writer
 from anybit.quantization.placement import Layer, Source, placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
 from anybit.quantization.recording import Recorder
 from anybit.quantization.result import Quantized, QuantizedLayer
 from anybit.quantization.samples import Data, Samples
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.search import Choice, Trial
-from anybit.quantization.verdict import Judge, Verdict
-from anybit.quantization.weights import Rounded, nearest
-
-Progress = Callable[[float], None]
+from anybit.quantization.search import Choice
 
 _FLOAT_BITS = 32
-# Shares of the time: statistics, choices; the rest is the verdict.
-_GATHERED, _CHOSEN = 0.3, 0.9
+# The share of the time until the verdict.
+_CHOSEN = 0.9
 
 
 def quantize(
@@ -102,29 +97,22 @@ def quantize(
         )
     _check_weights(wanted.layers)
     samples = None if data is None else Samples(data, declared_inputs(model.graph, where))
-    choices: dict[Source, Choice] = {}
-    before = model.clone()
     floats = None
     if samples is not None:
-        floats = Recorder(before, before.graph.outputs, where)
+        floats = Recorder(model, model.graph.outputs, where)
         samples.take_whole_unless(independent(floats.run))
-        choices = _choices(model, wanted, samples, where, advance)
-    advance(_CHOSEN)
-    rows = [_row(layer, wanted, choices) for layer in wanted.layers]
-    Writer(model).write(_weights(wanted.weights, choices), choices)
-    verdict = None
-    if samples is not None and floats is not None:
-        verdict = _verdict(floats, Recorder(model, model.graph.outputs, where), samples)
-    size = sum(tensor.nbytes for tensor in tensors_in(before))
+    attempts = Attempts(model, where, samples, floats)
+    found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
+    size = sum(tensor.nbytes for tensor in tensors_in(model))
     advance(1.0)
     return Quantized(
-        model,
-        tuple(rows),
-        wanted.left,
-        wanted.remarks,
-        verdict,
+        found.model,
+        tuple(_row(layer, found.plan, found.choices) for layer in found.plan.layers),
+        found.plan.left,
+        found.plan.remarks,
+        found.verdict,
         size,
-        size - _saved(before, wanted.weights),
+        size - _saved(model, found.plan.weights),
     )
 
 
@@ -180,34 +168,6 @@ def _saved(before: ir.Model, schemes: Mapping[Layer, Scheme]) -> int:
     return int(saved // 8)
 
 
-def _choices(
-    model: ir.Model, wanted: Plan, samples: Samples, where: str, progress: Progress
-) -> dict[Source, Choice]:
-    sources = tuple(wanted.activations)
-    if not sources:
-        return {}
-    found = {}
-    evidence = gather(model, sources, samples, where, lambda share: progress(_GATHERED * share))
-    for done, each in enumerate(evidence, 1):
-        trial = Trial(model, each.source, wanted.weights)
-        found[each.source] = trial.choice(
-            wanted.activations[each.source], each.statistics, each.to_choose, each.to_decide
-        )
-        progress(_GATHERED + (_CHOSEN - _GATHERED) * done / len(sources))
-    return found
-
-
-def _weights(
-    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, Choice]
-) -> dict[Layer, Sequence[Rounded]]:
-    """The weights of all layers as they are stored, those that nothing was chosen for included."""
-    chosen = {layer: each for choice in choices.values() for layer, each in choice.weights.items()}
-    return {
-        layer: chosen.get(layer) or [nearest(each, weight, of) for weight, each in layer.constants]
-        for layer, of in schemes.items()
-    }
-
-
 def _row(layer: Layer, wanted: Plan, choices: Mapping[Source, Choice]) -> QuantizedLayer:
     read = [source for source in choices if layer in dict(source.readers)]
     constants = [layer.node.inputs[weight.index] for weight in layer.weights]
@@ -222,10 +182,3 @@ def _row(layer: Layer, wanted: Plan, choices: Mapping[Source, Choice]) -> Quanti
         sqnr=-10 * float(np.log10(max(max(errors), 1e-30))) if errors else None,
         smoothed=any(choices[source].smoothing is not None for source in read),
     )
-
-
-def _verdict(floats: Recorder, quantized: Recorder, samples: Samples) -> Verdict:
-    judge = Judge()
-    for sample in samples.held_back():
-        judge.add(floats.run(sample), quantized.run(sample))
-    return judge.verdict(seen=len(samples) == 1)

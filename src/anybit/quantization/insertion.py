@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write quantizers into a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -25,6 +26,34 @@ _BIAS_CODES = range(-(2**31), 2**31)
 _COARSEST = 2.0**-10
 # The opset from which on Slice has inputs for what were attributes.
 _SLICE_WITH_INPUTS = 10
+
+
+def written(
+    model: ir.Model, weights: Mapping[Layer, Sequence[Rounded]], choices: Mapping[Source, Choice]
+) -> ir.Model:
+    """A copy of a model with quantizers: tensors as chosen, weights in the order of the layer's."""
+    copy = model.clone()
+    nodes = dict(zip(model.graph, copy.graph, strict=True))
+    values = {value: at for old, new in nodes.items() for value, at in _pairs(old, new)}
+    layers = {
+        layer: replace(layer, node=nodes[layer.node])
+        for layer in (*weights, *(layer for each in choices for layer, _ in each.readers))
+    }
+    moved = {}
+    for source, choice in choices.items():
+        readers = [(layers[layer], index) for layer, index in source.readers]
+        corrections = {layers[layer]: each for layer, each in choice.corrections.items()}
+        place = replace(source, value=values[source.value], readers=readers)
+        moved[place] = replace(choice, corrections=corrections)
+    Writer(copy).write({layers[layer]: each for layer, each in weights.items()}, moved)
+    return copy
+
+
+def _pairs(old: ir.Node, new: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """The values of a node, with those of its copy."""
+    for one, other in zip((*old.inputs, *old.outputs), (*new.inputs, *new.outputs), strict=True):
+        if one is not None and other is not None:
+            yield one, other
 
 
 class Writer:

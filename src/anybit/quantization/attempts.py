@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A float model quantized by a plan, and by another one: what they have in common is found once."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from anybit.quantization.calibration import gather
+from anybit.quantization.insertion import written
+from anybit.quantization.placement import Layer, Source
+from anybit.quantization.plan import Plan
+from anybit.quantization.recording import Recorder
+from anybit.quantization.samples import Samples
+from anybit.quantization.schemes import Scheme
+from anybit.quantization.search import Choice, Trial
+from anybit.quantization.verdict import Judge, Verdict
+from anybit.quantization.weights import Rounded, nearest
+
+Progress = Callable[[float], None]
+
+# The share of the time for statistics; the rest is for choices.
+_GATHERED = 0.3
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A quantized model.
+
+    Attributes:
+        plan: What was asked for.
+        choices: What became of the tensors that layers multiply.
+        model: The model.
+        verdict: What that did to the outputs; None without data.
+    """
+
+    plan: Plan
+    choices: Mapping[Source, Choice]
+    model: ir.Model
+    verdict: Verdict | None
+
+
+class Attempts:
+    """Quantizes a model by plans, one after the other.
+
+    Args:
+        model: The float model, which is not changed.
+        where: Its name, for messages.
+        samples: The data; None for weights alone.
+        floats: The model, ready to be run.
+    """
+
+    def __init__(
+        self, model: ir.Model, where: str, samples: Samples | None, floats: Recorder | None
+    ) -> None:
+        self._model, self._where = model, where
+        self._samples, self._floats = samples, floats
+        self._found: dict[Hashable, Choice] = {}
+
+    def attempt(self, plan: Plan, progress: Progress) -> Attempt:
+        """The model quantized by a plan, and judged."""
+        choices = self.choices(plan, progress)
+        model = written(self._model, _weights(plan.weights, choices), choices)
+        verdict = None
+        if self._samples is not None and self._floats is not None:
+            quantized = Recorder(model, model.graph.outputs, self._where)
+            judge = Judge()
+            for sample in self._samples.held_back():
+                judge.add(self._floats.run(sample), quantized.run(sample))
+            verdict = judge.verdict(seen=len(self._samples) == 1)
+        return Attempt(plan, choices, model, verdict)
+
+    def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
+        """What becomes of the tensors that layers multiply."""
+        keys = {source: _key(source, plan) for source in plan.activations}
+        wanted = [source for source, key in keys.items() if key not in self._found]
+        if wanted and self._samples is not None:
+            self._find(plan, wanted, progress)
+        return {source: self._found[key] for source, key in keys.items()}
+
+    def _find(self, plan: Plan, wanted: Sequence[Source], progress: Progress) -> None:
+        assert self._samples is not None, "asked before"
+        evidence = gather(
+            self._model,
+            wanted,
+            self._samples,
+            self._where,
+            lambda share: progress(_GATHERED * share),
+        )
+        for done, each in enumerate(evidence, 1):
+            trial = Trial(self._model, each.source, plan.weights)
+            self._found[_key(each.source, plan)] = trial.choice(
+                plan.activations[each.source], each.statistics, each.to_choose, each.to_decide
+            )
+            progress(_GATHERED + (1 - _GATHERED) * done / len(wanted))
+
+
+def _key(source: Source, plan: Plan) -> Hashable:
+    """All that the choice for a tensor depends on."""
+    weights = tuple(plan.weights.get(layer) for layer, _ in source.readers)
+    return source, plan.activations[source], weights
+
+
+def _weights(
+    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, Choice]
+) -> dict[Layer, Sequence[Rounded]]:
+    """The weights of all layers as they are stored, those that nothing was chosen for included."""
+    chosen = {layer: each for choice in choices.values() for layer, each in choice.weights.items()}
+    return {
+        layer: chosen.get(layer) or [nearest(each, weight, of) for weight, each in layer.constants]
+        for layer, of in schemes.items()
+    }
