@@ -8,6 +8,7 @@ Each runs in a process of its own. The bounds are generous: nobody is to wait fo
 machine, and what grows faster than its file passes them by far.
 """
 
+import gc
 import resource
 import signal
 import subprocess
@@ -97,6 +98,7 @@ def spent(file: bytes, runtime: str = "onnxruntime") -> dict[str, float]:
         actions[f"convert to {form}"] = partial(anybit.convert, to=form, runtime=runtime)
     seconds = {}
     for name, action in actions.items():
+        gc.collect()  # models refer to themselves: what one action left is not the next one's
         made, began = None, time.process_time()
         try:
             made = getattr(action(file), "model", None)
