@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
-from io import BufferedIOBase, BytesIO
+from io import BufferedIOBase, BufferedReader, BytesIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias, cast
 
@@ -108,6 +108,11 @@ class StoredArray:
     def dtype(self) -> np.dtype[Any]:
         """The type of its elements."""
         return self._header.dtype
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether rows can be read without those before them."""
+        return isinstance(self._stream, BufferedReader) and not self._header.by_columns
 
     def __len__(self) -> int:
         return self.shape[0]

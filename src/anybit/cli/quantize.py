@@ -15,6 +15,7 @@ from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, readable
 from anybit.cli._report import Json, Reports, check_reports, deliver, plain, write_reports
+from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.errors import ModelError
 from anybit.quantization import Quantized
 from anybit.quantization import quantize as quantize_model
@@ -62,6 +63,9 @@ def quantize(
         list[str] | None,
         typer.Option(metavar="NAME", help="A layer, or a pattern, that stays; may be repeated."),
     ] = None,
+    workers: Workers = None,
+    cluster: Cluster = None,
+    cache: Cache = None,
     as_json: Json = False,
     reports: Reports = None,
 ) -> None:
@@ -82,6 +86,9 @@ def quantize(
             activations=wanted,
             layers=_by_name(layer or ()),
             keep=keep or (),
+            workers=workers,
+            cluster=cluster,
+            cache=cache,
             progress=advance,
         )
     found.save(output)

@@ -18,7 +18,8 @@ from anybit.inputs import Array, Tensor
 from anybit.model import Model, load
 from anybit.onnx import Source
 from anybit.quantization.independence import independent
-from anybit.quantization.samples import Data, Sample, Samples
+from anybit.quantization.items import Sample
+from anybit.quantization.samples import Data, Samples
 from anybit.quantization.verdict import Judge
 from anybit.text import listed
 

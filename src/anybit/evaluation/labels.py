@@ -11,7 +11,7 @@ import numpy.typing as npt
 from anybit.array_files import open_arrays
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.quantization.samples import Rows
+from anybit.quantization.items import Rows
 from anybit.text import counted
 
 LabelSource: TypeAlias = str | os.PathLike[str] | npt.ArrayLike

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A float model quantized by a plan, and by another one: what they have in common is found once."""
 
+import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
 from anybit.quantization.verdict import Judge, Verdict
 from anybit.quantization.weights import Rounded, nearest
+from anybit.workers import Workers
 
 Progress = Callable[[float], None]
 
@@ -48,13 +50,22 @@ class Attempts:
         where: Its name, for messages.
         samples: The data; None for weights alone.
         floats: The model, ready to be run.
+        workers: Who reads the data.
+        cache: A folder for what is found in them; None for none.
     """
 
     def __init__(
-        self, model: ir.Model, where: str, samples: Samples | None, floats: Recorder | None
+        self,
+        model: ir.Model,
+        where: str,
+        samples: Samples | None,
+        floats: Recorder | None,
+        workers: Workers,
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         self._model, self._where = model, where
         self._samples, self._floats = samples, floats
+        self._workers, self._cache = workers, cache
         self._found: dict[Hashable, Choice] = {}
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
@@ -85,6 +96,8 @@ class Attempts:
             wanted,
             self._samples,
             self._where,
+            self._workers,
+            self._cache,
             lambda share: progress(_GATHERED * share),
         )
         for done, each in enumerate(evidence, 1):

@@ -2,20 +2,24 @@
 """What the data say of the tensors that are to be quantized, in two passes of bounded memory."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import takewhile
+from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from anybit.inputs import Array
+from anybit.quantization.findings import Findings
 from anybit.quantization.placement import Source
-from anybit.quantization.recording import Recorder
-from anybit.quantization.samples import Samples
+from anybit.quantization.recording import recording
+from anybit.quantization.samples import Samples, is_held
 from anybit.quantization.search import smoothable
 from anybit.quantization.statistics import Statistics
+from anybit.quantization.survey import Survey, keeper, surveyor
+from anybit.workers import Workers
 
 _TO_CHOOSE, _TO_DECIDE = 12, 6
 # What the layers of one group read, for the samples that are kept.
@@ -44,6 +48,8 @@ def gather(
     sources: Sequence[Source],
     samples: Samples,
     where: str,
+    workers: Workers,
+    cache: str | os.PathLike[str] | None,
     progress: Callable[[float], None],
 ) -> Iterator[Evidence]:
     """The evidence for each tensor, in their order.
@@ -51,28 +57,29 @@ def gather(
     Raises:
         ModelError: The model cannot be run, or a tensor holds NaN or infinity.
     """
-    recorder = Recorder(model, [source.value for source in sources], where)
-    seen = [Statistics(str(each.value.name), smoothable(each)) for each in sources]
-    # The two samples with the largest magnitudes; the first of equal ones.
-    extremes: list[list[tuple[float, int]]] = [[] for _ in sources]
-    size = 1
-    for index, sample in samples.calibration():
-        arrays = recorder.run(sample)
-        size = max(size, sum(array.nbytes for array in arrays.values()))
-        for place, statistics in enumerate(seen):
-            statistics.add(arrays[statistics.name])
-            reach = float(np.abs(arrays[statistics.name]).max(initial=0))
-            extremes[place] = sorted([*extremes[place], (reach, -index)], reverse=True)[:2]
-        progress(index / len(samples))
+    if not sources:
+        return
+    folder = None if cache is None else Path(cache)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    names = [str(source.value.name) for source in sources]
+    axes = tuple(smoothable(each) for each in sources)
+    survey = Survey(recording(model, [source.value for source in sources], where), axes, folder)
+    seen = Findings.none(names, axes)
+    for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
+        seen.merge(found, shard.first)
+        progress((shard.first + len(shard)) / len(samples))
     common = _common(samples)
     first, second = _divided(common)
-    together = max(1, _MEMORY * len(sources) // (size * len(common)))
+    together = max(1, _MEMORY * len(sources) // (seen.size * len(common)))
     for start in range(0, len(sources), together):
         group = slice(start, start + together)
-        farthest = [[-index for _, index in pair] for pair in extremes[group]]
+        farthest = [[-index for _, index in pair] for pair in seen.farthest[group]]
         wanted = {*common, *(index for pair in farthest for index in pair)}
-        kept = _kept(model, sources[group], samples, wanted, where)
-        for source, statistics, pair in zip(sources[group], seen[group], farthest, strict=True):
+        kept = _kept(model, sources[group], samples, frozenset(wanted), where, workers)
+        for source, statistics, pair in zip(
+            sources[group], seen.statistics[group], farthest, strict=True
+        ):
             to_choose, to_decide = {*first, pair[0]}, {*second, pair[-1]}
             yield Evidence(
                 source,
@@ -84,7 +91,7 @@ def gather(
 
 def _common(samples: Samples) -> list[int]:
     """The numbers of a few samples: the first by a hash, whoever asks and in whatever order."""
-    numbers = [index for index in range(len(samples)) if not samples.is_held(index)]
+    numbers = [index for index in range(len(samples)) if not is_held(index)]
     numbers.sort(key=lambda index: sha256(index.to_bytes(8, "little")).digest())
     return numbers[: _TO_CHOOSE + _TO_DECIDE]
 
@@ -96,11 +103,22 @@ def _divided(numbers: list[int]) -> tuple[list[int], list[int]]:
 
 
 def _kept(
-    model: ir.Model, sources: Sequence[Source], samples: Samples, wanted: set[int], where: str
+    model: ir.Model,
+    sources: Sequence[Source],
+    samples: Samples,
+    wanted: frozenset[int],
+    where: str,
+    workers: Workers,
 ) -> dict[int, dict[str, Array]]:
     """All that the layers which read some tensors read, for these samples."""
     layers = [layer for source in sources for layer, _ in source.readers]
     read = dict.fromkeys(value for layer in layers for value in layer.computed)
-    recorder = Recorder(model, list(read), where)
-    needed = takewhile(lambda each: each[0] <= max(wanted), samples.calibration())
-    return {index: recorder.run(sample) for index, sample in needed if index in wanted}
+    pieces = (
+        (shard, among)
+        for shard in takewhile(lambda each: each.first <= max(wanted), samples.shards(workers.near))
+        if (among := wanted.intersection(range(shard.first, shard.first + len(shard))))
+    )
+    kept: dict[int, dict[str, Array]] = {}
+    for found in workers.map(keeper, recording(model, list(read), where), pieces):
+        kept |= found
+    return kept

@@ -34,6 +34,7 @@ from anybit.quantization.result import Quantized, QuantizedLayer
 from anybit.quantization.samples import Data, Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice
+from anybit.workers import chosen
 
 _FLOAT_BITS = 32
 # The share of the time until the verdict.
@@ -48,6 +49,9 @@ def quantize(
     activations: str | None = "uint8",
     layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
+    workers: int | None = None,
+    cluster: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
     """Quantize what a float model multiplies and adds up, as far as its outputs allow.
@@ -75,9 +79,17 @@ def quantize(
             and activations with a slash between: "int4/uint8"; "float" for what stays. Later ones
             win. A tensor that several layers read gets the widest that one of them asks for.
         keep: Names or patterns of nodes that keep their floats, whatever else is said.
+        workers: So many processes read the data; without it, threads of this one. Nothing else
+            depends on who does it.
+        cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
+            "local" for one of this machine, which ends with the work. Its machines need this
+            package, and see data that are given as paths.
+        cache: A folder for what is found in the data, where another run, after this one was
+            stopped, say, takes it from.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
+        ChildProcessError: Workers ended again and again before they were done.
         ModelError: The model cannot be read or run, has quantizers already, or nothing that could
             be quantized; words that are not known; data that are missing or do not fit.
     """
@@ -101,8 +113,9 @@ def quantize(
     if samples is not None:
         floats = Recorder(model, model.graph.outputs, where)
         samples.take_whole_unless(independent(floats.run))
-    attempts = Attempts(model, where, samples, floats)
-    found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
+    with chosen(workers, cluster) as hands:
+        attempts = Attempts(model, where, samples, floats, hands, cache)
+        found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
     size = sum(tensor.nbytes for tensor in tensors_in(model))
     advance(1.0)
     return Quantized(

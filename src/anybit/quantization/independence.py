@@ -8,7 +8,7 @@ import numpy as np
 
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.quantization.samples import Sample
+from anybit.quantization.items import Sample
 
 Run: TypeAlias = Callable[[Sample], Mapping[str, Array]]
 

@@ -1,32 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the float model computes on the way, for the data of a user."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx.files.message import restored, serialize
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.runtime import make_session, reason, run_session
-from anybit.quantization.samples import Sample
+from anybit.onnx.runtime import exact_session_options, make_session, reason, run_session
+from anybit.quantization.items import Sample
 
 
 class Recorder:
     """A session of a model with some of its tensors for outputs.
 
+    Args:
+        model: The model.
+        values: The tensors.
+        where: What to call the model in messages.
+        alone: Whether each run takes one thread. How a runtime divides sums among threads
+            determines their last bits, and these should not depend on the machine.
+
     Raises:
         ModelError: The model cannot be loaded.
     """
 
-    def __init__(self, model: ir.Model, values: Sequence[ir.Value], where: str) -> None:
+    def __init__(
+        self, model: ir.Model, values: Sequence[ir.Value], where: str, alone: bool = False
+    ) -> None:
         self._where = where
         self._names = [str(value.name) for value in values]
-        copy = model.clone()
-        made = {str(value.name): value for node in copy.graph for value in node.outputs}
-        wanted = [made[name] for name in dict.fromkeys(self._names) if name in made]
-        copy.graph.outputs[:] = wanted or list(copy.graph.outputs)
+        options = exact_session_options() if alone else None
+        if options is not None:
+            options.intra_op_num_threads = 1
         try:
-            self._session = make_session(copy)
+            self._session = make_session(_cut(model, self._names), options)
         except ModelError:
             raise
         except Exception as error:  # the runtime's exceptions have no common base
@@ -44,3 +56,57 @@ class Recorder:
             raise ModelError(f"{self._where} cannot be run: {reason(error)}") from error
         known = sample | found
         return {name: known[name] for name in self._names if name in known}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a Recorder is made of by those whom it is sent to.
+
+    Attributes:
+        names: Of the tensors.
+    """
+
+    names: tuple[str, ...]
+    _where: str
+    _message: bytes
+    _tensors: Mapping[str, Array]
+
+    def recorder(self) -> Recorder:
+        """It, for one thread at a time.
+
+        Raises:
+            ModelError: The model cannot be loaded.
+        """
+        model = restored(self._message, self._tensors)
+        made = _made(model)
+        values = [made.get(name) or ir.Value(name=name) for name in self.names]
+        return Recorder(model, values, self._where, alone=True)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of the model and of what is recorded of it."""
+        state = sha256(repr(self.names).encode())
+        state.update(sha256(self._message).digest())
+        for name, array in self._tensors.items():
+            state.update(repr((name, array.dtype.str, array.shape)).encode())
+            state.update(array.data)
+        return state.digest()
+
+
+def recording(model: ir.Model, values: Sequence[ir.Value], where: str) -> Recording:
+    """What is to be sent for some tensors of a model."""
+    names = tuple(str(value.name) for value in values)
+    return Recording(names, where, *serialize(_cut(model, names)))
+
+
+def _cut(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """A copy with those tensors for outputs that it computes."""
+    copy = model.clone()
+    made = _made(copy)
+    wanted = [made[name] for name in dict.fromkeys(names) if name in made]
+    copy.graph.outputs[:] = wanted or list(copy.graph.outputs)
+    return copy
+
+
+def _made(model: ir.Model) -> dict[str, ir.Value]:
+    return {str(value.name): value for node in model.graph for value in node.outputs}

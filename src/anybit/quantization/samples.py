@@ -1,59 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that a model is quantized with: samples, read as often as they are asked for."""
+"""The data that a model is quantized with: samples, read as often as they are asked for, and in
+shards that others can read."""
 
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from anybit.array_files import open_arrays, write_members
+from anybit.array_files import StoredArray, write_members
 from anybit.errors import ModelError
-from anybit.inputs import Array, Feeds, Tensor, bound, check_shape, check_sizes, matched
-from anybit.text import counted, listed
+from anybit.inputs import Array, Feeds, Tensor
+from anybit.quantization.items import Part, Reader, Rows, Sample, arrays_of, is_numbers
+from anybit.text import counted
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
-Sample: TypeAlias = dict[str, Array]
 
 # Every fourth sample judges, from the second on.
 _PERIOD, _FIRST = 4, 1
 # Among so many samples two are looked for that differ, to try whether rows are independent.
 _SEARCHED = 256
+# The samples of a shard at least, and the shards at most. Both are multiples of the period.
+_SHARD, _SHARDS = 16, 4096
 
 
-class Rows(Protocol):
-    """An array, in memory or in a file."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    def __getitem__(self, rows: slice, /) -> Array: ...
+def is_held(index: int) -> bool:
+    """Whether a sample is held back, by its number. Shards start with a multiple of the period."""
+    return index % _PERIOD == _FIRST
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Rows of an array that have not been read."""
+class _Portion:
+    """Samples of an item: a path, or arrays.
 
-    whole: Rows
-    rows: slice
+    Attributes:
+        rows: Which samples; None for the whole item as one.
+        where: What to call it in messages.
+    """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        shape = self.whole.shape
-        return (len(range(*self.rows.indices(shape[0]))), *shape[1:]) if shape else ()
+    item: object
+    rows: range | None
+    where: str
 
-    def read(self) -> Array:
-        if isinstance(self.whole, np.ndarray) and not self.shape:
-            return self.whole
-        return self.whole[self.rows]
+
+@dataclass(frozen=True)
+class Shard:
+    """Samples that follow one another. It can be sent to others, who read them.
+
+    Attributes:
+        first: The number of the first of them.
+    """
+
+    first: int
+    _reader: Reader
+    _portions: tuple[_Portion, ...]
+
+    def read(self, is_wanted: Callable[[int], bool]) -> Iterator[tuple[int, Sample]]:
+        """Those whose numbers are wanted; others are not read.
+
+        Raises:
+            ModelError: One does not fit the model, or holds NaN or infinity.
+        """
+        number = self.first
+        for portion in self._portions:
+            arrays = self._reader.opened(portion.item, portion.where)
+            for row in (None,) if portion.rows is None else portion.rows:
+                if is_wanted(number):
+                    yield number, self._reader.read(self._reader.part(arrays, row), portion.where)
+                number += 1
+
+    def __len__(self) -> int:
+        return sum(1 if each.rows is None else len(each.rows) for each in self._portions)
 
 
 class Samples:
@@ -75,19 +98,22 @@ class Samples:
     """
 
     def __init__(self, data: Data, inputs: tuple[Tensor, ...], labels: str | None = None) -> None:
-        self._inputs = inputs
-        self._labels = labels
         free = {each.name: each.shape[0] for each in inputs if each.shape and each.rows is None}
         others = {size for each in inputs for size in (each.shape or ())[1:]} - {None}
         fixed = {each.name: each.rows for each in inputs if each.rows is not None}
-        self._steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
+        steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
+        self._reader = Reader(inputs, steps, others.isdisjoint(free.values()), labels)
         self._together = bool(free)
         self._folder: Path | None = None
         self._items = self._kept(data)
-        self.apart = others.isdisjoint(free.values())
         self._count: int | None = None
         if next(iter(self), None) is None:
             raise ModelError("the data hold no samples; give at least one, better hundreds")
+
+    @property
+    def apart(self) -> bool:
+        """Whether rows are samples of their own."""
+        return self._reader.apart
 
     def __iter__(self) -> Iterator[Sample]:
         return (sample for sample, _ in self.labelled())
@@ -98,111 +124,130 @@ class Samples:
         Raises:
             ModelError: Labels that are missing, or that cannot be dealt out among the samples.
         """
-        for item, where in self._opened():
-            rows = self._rows(item) if self.apart else None
-            steps = {} if rows is None else self._steps
-            labels = item.pop(self._labels) if self._labels is not None else None
-            for row in range(1 if rows is None else rows):
-                parts = {name: slice(row * step, (row + 1) * step) for name, step in steps.items()}
-                sample = self._checked(
-                    {name: _Part(item[name], parts.get(name, slice(None))) for name in item}, where
+        for _, arrays, where in self._opened():
+            count = self._reader.count(arrays)
+            labels = None if self._reader.labels is None else arrays[self._reader.labels]
+            for row in (None,) if count is None else range(count):
+                sample = self._reader.read(self._reader.part(arrays, row), where)
+                yield (
+                    sample,
+                    None if labels is None else _share(labels, row or 0, count or 1, where),
                 )
-                yield sample, None if labels is None else _share(labels, row, rows or 1, where)
 
     def __len__(self) -> int:
         """How many there are."""
         if self._count is None:
-            apart = (self._rows(item) if self.apart else None for item, _ in self._opened())
-            self._count = sum(1 if rows is None else rows for rows in apart)
+            counts = (self._reader.count(arrays) for _, arrays, _ in self._opened())
+            self._count = sum(1 if count is None else count for count in counts)
         return self._count
 
     def rows_in(self, sample: Sample) -> int:
         """How many rows a sample has: 1 where inputs differ in that, or have none."""
-        sizes = {len(sample[name]) if sample[name].ndim else 1 for name in self._steps}
+        sizes = {len(sample[name]) if sample[name].ndim else 1 for name in self._reader.steps}
         return sizes.pop() if len(sizes) == 1 else 1
 
-    def is_held(self, index: int) -> bool:
-        """Whether that one is held back."""
-        return index % _PERIOD == _FIRST
+    def shards(self, near: bool = True) -> Iterator[Shard]:
+        """All of them, in order. How many a shard has depends on how many there are, and on
+        nothing else, so that what is made of shards is the same whoever reads them.
 
-    def calibration(self) -> Iterator[tuple[int, Sample]]:
-        """The samples to choose quantizers by, with their numbers."""
-        return ((i, each) for i, each in enumerate(self) if not self.is_held(i))
+        Files are named, and read by who reads the shard, where that does not mean reading what
+        lies before it again and again; all else is read here, once, as shards are asked for.
+
+        Args:
+            near: Whether those who read them see the temporary files of this process.
+        """
+        size = _SHARD
+        while size * _SHARDS < len(self):
+            size *= 2
+        portions: list[_Portion] = []
+        number = 0
+        for item, arrays, where in self._opened():
+            count = self._reader.count(arrays)
+            named = self._named(item, arrays, count, size, near)
+            start = 0
+            while start < (1 if count is None else count):
+                stop = start + size - number % size
+                rows = None if count is None else range(start, min(stop, count))
+                portions.append(self._portion(named, arrays, rows, where))
+                number += 1 if rows is None else len(rows)
+                start = stop
+                if number % size == 0:
+                    yield Shard(number - size, self._reader, tuple(portions))
+                    portions = []
+        if portions:
+            yield Shard(number - number % size, self._reader, tuple(portions))
 
     def held_back(self) -> Iterator[Sample]:
-        """Those to judge them by: others, unless there is only one."""
+        """Those to judge by: others than the rest, unless there is only one."""
         return islice(self, 0 if len(self) == 1 else _FIRST, None, _PERIOD)
 
     def take_whole_unless(self, independent: Callable[[Sample, Sample, Sample], bool]) -> None:
         """Take rows apart only if a predicate holds for two that differ and for both in one."""
         if self.apart and self._together:
             pair = self._pair()
-            self.apart = pair is not None and independent(*pair)
+            self._reader = replace(self._reader, apart=pair is not None and independent(*pair))
             self._count = None
 
     def _pair(self) -> tuple[Sample, Sample, Sample] | None:
         """Two samples that differ, and both in one; None if there are none among the first."""
+        steps = self._reader.steps
         seen: dict[tuple[object, ...], Sample] = {}
         for sample in islice(self, _SEARCHED):
             alike = tuple(
-                array.shape if name in self._steps else array.tobytes()
-                for name, array in sample.items()
+                array.shape if name in steps else array.tobytes() for name, array in sample.items()
             )
             first = seen.setdefault(alike, sample)
-            if not all(np.array_equal(first[name], sample[name]) for name in self._steps):
-                joined = {name: np.concatenate([first[name], sample[name]]) for name in self._steps}
+            if not all(np.array_equal(first[name], sample[name]) for name in steps):
+                joined = {name: np.concatenate([first[name], sample[name]]) for name in steps}
                 return first, sample, sample | joined
         return None
 
-    def _rows(self, item: Mapping[str, Rows]) -> int | None:
-        """How many samples the rows of an item are; None if they cannot be taken apart."""
-        counts = set()
-        for name, step in self._steps.items():
-            first = item[name].shape[0] if item[name].shape else 0
-            if first % step or not item[name].shape:
-                return None
-            counts.add(first // step)
-        return counts.pop() if len(counts) == 1 else None
+    def _named(
+        self,
+        item: object,
+        arrays: Mapping[str, Rows],
+        count: int | None,
+        size: int,
+        near: bool,
+    ) -> str | None:
+        """The path of an item that others read by themselves; None if there is none."""
+        if not isinstance(item, str | os.PathLike):
+            return None
+        if not near and Path(item).parent == self._folder:
+            return None
+        cut = [each for name, each in arrays.items() if name in self._reader.steps]
+        in_place = all(isinstance(each, StoredArray) and each.is_indexed for each in cut)
+        # A small file is cut at most once.
+        return str(Path(item).absolute()) if (count or 1) <= size or in_place else None
 
-    def _checked(self, sample: Mapping[str, _Part], where: str) -> Sample:
-        with _naming(where):
-            check_sizes(self._inputs, sample)
-            for each in self._inputs:
-                part = sample[each.name]
-                check_shape(each, part)
-                if part.whole.dtype != each.dtype and part.whole.dtype.kind not in "fiub":
-                    raise ModelError(
-                        f"input {each.name!r} must be {each.dtype}, got {part.whole.dtype}"
-                    )
-        arrays = {name: part.read() for name, part in sample.items()}
-        with _naming(where):
-            feeds = bound(self._inputs, arrays)
-        for name, array in feeds.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ModelError(f"{where}input {name!r} holds NaN or infinity; leave it out")
-        return feeds
+    def _portion(
+        self, named: str | None, arrays: Mapping[str, Rows], rows: range | None, where: str
+    ) -> _Portion:
+        if named is not None:
+            return _Portion(named, rows, where)
+        found = {}
+        for name, array in arrays.items():
+            step = self._reader.steps.get(name) if rows is not None else None
+            part = (
+                slice(None)
+                if rows is None or step is None
+                else slice(rows.start * step, rows.stop * step)
+            )
+            found[name] = Part(array, part).read()
+        return _Portion(found, None if rows is None else range(len(rows)), where)
 
-    def _opened(self) -> Iterator[tuple[dict[str, Rows], str]]:
-        """The items, by the names of inputs and labels, and what to call each in messages."""
-        names = [each.name for each in self._inputs]
+    def _opened(self) -> Iterator[tuple[object, Mapping[str, Rows], str]]:
+        """The items, their arrays by input name, and what to call each in messages."""
         for index, item in enumerate(self._items):
             is_given = isinstance(item, str | os.PathLike) and Path(item).parent != self._folder
             where = f"{item}: " if is_given else f"sample {index}: "
-            arrays = _arrays(item, where)
-            held = listed(name or "one array without a name" for name in arrays) or "nothing"
-            beside = {self._labels: arrays.pop(self._labels, None)} if self._labels else {}
-            found = matched(names, arrays, "x")
-            if len(found) != len(names):
-                raise ModelError(f"{where}it holds {held}; the model takes {listed(names)}")
-            if any(array is None for array in beside.values()):
-                raise ModelError(f"{where}it holds {held}, and no labels called {self._labels!r}")
-            yield found | beside, where
+            yield item, self._reader.opened(item, where), where
 
     def _kept(self, data: Data) -> Iterable[object]:
         """The items: as often as one asks, and the same."""
         if isinstance(data, str | os.PathLike):
             return _files(Path(data))
-        if isinstance(data, Mapping) or hasattr(data, "__array__") or _is_numbers(data):
+        if isinstance(data, Mapping) or hasattr(data, "__array__") or is_numbers(data):
             return [data]
         items: Iterable[Any] = cast(Iterable[Any], data)
         if not isinstance(items, list | tuple):
@@ -217,51 +262,20 @@ class Samples:
 def _share(labels: Rows, index: int, count: int, where: str) -> Array:
     """The labels of one sample, of as many as the item has."""
     if count == 1:
-        return _Part(labels, slice(None)).read()
+        return Part(labels, slice(None)).read()
     if not labels.shape or labels.shape[0] % count:
         raise ModelError(
             f"{where}there are labels of shape {list(labels.shape)} for {counted(count, 'sample')}"
         )
     step = labels.shape[0] // count
-    return _Part(labels, slice(index * step, (index + 1) * step)).read()
-
-
-@contextmanager
-def _naming(where: str) -> Iterator[None]:
-    try:
-        yield
-    except ModelError as error:
-        raise ModelError(f"{where}{error}") from error
-
-
-def _arrays(item: object, where: str) -> dict[str, Any]:
-    """The arrays of an item by name, or one under the name ""."""
-    if isinstance(item, str | os.PathLike):
-        return dict(open_arrays(Path(item)))
-    if isinstance(item, list | tuple) and not _is_numbers(item):
-        raise ModelError(
-            f"{where}a {type(item).__name__} of {len(item)}; give arrays, or dicts by input "
-            "name, without labels, such as (x for x, label in loader)"
-        )
-    named = item if isinstance(item, Mapping) else {"": item}
-    return {str(name): _array(value, where) for name, value in named.items()}
-
-
-def _array(value: Any, where: str) -> Array:
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged; of another device
-        raise ModelError(f"{where}not an array: {error}") from error
-    if array.dtype.hasobject:
-        raise ModelError(f"{where}not numbers but {type(value).__name__} of objects")
-    return array
+    return Part(labels, slice(index * step, (index + 1) * step)).read()
 
 
 def _written(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
     if isinstance(item, str | os.PathLike):
         return item
     path = folder / f"{index}.npz"
-    arrays = _arrays(item, f"sample {index}: ")
+    arrays = arrays_of(item, f"sample {index}: ")
     write_members(path, {name or "x": array for name, array in arrays.items()})
     return path
 
@@ -273,9 +287,3 @@ def _files(path: Path) -> list[Path]:
     if not found:
         raise ModelError(f"{path} holds no .npy and no .npz files")
     return found
-
-
-def _is_numbers(data: object) -> bool:
-    while isinstance(data, list | tuple) and data:
-        data = data[0]
-    return isinstance(data, int | float | np.number)

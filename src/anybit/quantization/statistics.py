@@ -15,7 +15,7 @@ from anybit.onnx.graph.constants import Array
 # The sign, the exponent and the first bits of the fraction of a float32: 64 bins per octave.
 _FRACTION_BITS = 6
 _SHIFT = 23 - _FRACTION_BITS
-_BINS = 1 << (32 - _SHIFT)
+BINS = 1 << (32 - _SHIFT)
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Statistics:
 
     name: str
     axis: int | None = None
-    counts: Array = field(default_factory=lambda: np.zeros(_BINS, np.int64), repr=False)
+    counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64), repr=False)
     lowest: float = np.inf
     highest: float = -np.inf
     channels: Array | None = None
@@ -53,7 +53,7 @@ class Statistics:
                 "(--keep), or leave those data out"
             )
         self.lowest, self.highest = min(self.lowest, low), max(self.highest, high)
-        self.counts += np.bincount(flat.view(np.uint32) >> _SHIFT, minlength=_BINS)
+        self.counts += np.bincount(flat.view(np.uint32) >> _SHIFT, minlength=BINS)
         if self.axis is not None:
             axis = self.axis + array.ndim if self.axis < 0 else self.axis
             others = tuple(each for each in range(array.ndim) if each != axis)
@@ -103,8 +103,8 @@ class Statistics:
 
 def _ascending() -> Array:
     """The bins in the order of their values: the negative ones backwards."""
-    half = _BINS // 2
-    return np.concatenate([np.arange(_BINS - 1, half - 1, -1), np.arange(half)])
+    half = BINS // 2
+    return np.concatenate([np.arange(BINS - 1, half - 1, -1), np.arange(half)])
 
 
 def _edges(bins: Array) -> tuple[Array, Array]:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model as a runtime takes it: one small message, and the large tensors beside it."""
 
+from collections.abc import Mapping
+
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
@@ -41,6 +44,15 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
         return ir.to_proto(slim).SerializeToString(), large
     except ValueError as error:
         raise ModelError(f"the model is too large to hand over: {error}") from error
+
+
+@quiet()
+def restored(message: bytes, tensors: Mapping[str, Array]) -> ir.Model:
+    """The model of which `serialize` made a message, and tensors beside it."""
+    model = ir.from_proto(onnx.load_model_from_string(message))
+    for name, array in tensors.items():
+        model.graph.initializers[name].const_value = ir.tensor(array, name=name)
+    return model
 
 
 def _is_elsewhere(value: ir.Value) -> bool:

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What data come in: files and arrays that hold one sample or many, and how these are read."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from anybit.array_files import open_arrays
+from anybit.errors import ModelError
+from anybit.inputs import Array, Tensor, bound, check_shape, check_sizes, matched
+from anybit.text import listed
+
+Sample: TypeAlias = dict[str, Array]
+
+
+class Rows(Protocol):
+    """An array, in memory or in a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def __getitem__(self, rows: slice, /) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of an array that have not been read."""
+
+    whole: Rows
+    rows: slice
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = self.whole.shape
+        return (len(range(*self.rows.indices(shape[0]))), *shape[1:]) if shape else ()
+
+    def read(self) -> Array:
+        if isinstance(self.whole, np.ndarray) and not self.shape:
+            return self.whole
+        return self.whole[self.rows]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How samples are made of what was given.
+
+    Attributes:
+        inputs: The model's.
+        steps: For inputs that are taken apart, how many rows of them a sample has.
+        apart: Whether rows are samples of their own.
+        labels: The name of an array that is read beside the inputs; None for none.
+    """
+
+    inputs: tuple[Tensor, ...]
+    steps: Mapping[str, int]
+    apart: bool
+    labels: str | None = None
+
+    def opened(self, item: object, where: str) -> Mapping[str, Rows]:
+        """The arrays of an item, by the names of inputs and labels.
+
+        Raises:
+            ModelError: It holds others, or none.
+        """
+        names = [each.name for each in self.inputs]
+        arrays = arrays_of(item, where)
+        held = listed(name or "one array without a name" for name in arrays) or "nothing"
+        beside = {self.labels: arrays.pop(self.labels, None)} if self.labels else {}
+        found = matched(names, arrays, "x")
+        if len(found) != len(names):
+            raise ModelError(f"{where}it holds {held}; the model takes {listed(names)}")
+        if any(array is None for array in beside.values()):
+            raise ModelError(f"{where}it holds {held}, and no labels called {self.labels!r}")
+        return found | beside
+
+    def count(self, item: Mapping[str, Rows]) -> int | None:
+        """How many samples the rows of an item are; None if they stay together."""
+        counts = set()
+        for name, step in self.steps.items() if self.apart else ():
+            first = item[name].shape[0] if item[name].shape else 0
+            if first % step or not item[name].shape:
+                return None
+            counts.add(first // step)
+        return counts.pop() if len(counts) == 1 else None
+
+    def part(self, item: Mapping[str, Rows], row: int | None) -> dict[str, Part]:
+        """One sample of an item; all of it if there is no row."""
+        steps = (
+            {}
+            if row is None
+            else {n: slice(row * step, (row + 1) * step) for n, step in self.steps.items()}
+        )
+        return {
+            name: Part(item[name], steps.get(name, slice(None)))
+            for name in (each.name for each in self.inputs)
+        }
+
+    def read(self, sample: Mapping[str, Part], where: str) -> Sample:
+        """The arrays of a sample, as the model takes them.
+
+        Raises:
+            ModelError: It does not fit, or holds NaN or infinity.
+        """
+        with _naming(where):
+            check_sizes(self.inputs, sample)
+            for each in self.inputs:
+                part = sample[each.name]
+                check_shape(each, part)
+                if part.whole.dtype != each.dtype and part.whole.dtype.kind not in "fiub":
+                    raise ModelError(
+                        f"input {each.name!r} must be {each.dtype}, got {part.whole.dtype}"
+                    )
+        arrays = {name: part.read() for name, part in sample.items()}
+        with _naming(where):
+            feeds = bound(self.inputs, arrays)
+        for name, array in feeds.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ModelError(f"{where}input {name!r} holds NaN or infinity; leave it out")
+        return feeds
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{where}{error}") from error
+
+
+def arrays_of(item: object, where: str) -> dict[str, Any]:
+    """The arrays of an item by name, or one under the name ""."""
+    if isinstance(item, str | os.PathLike):
+        return dict(open_arrays(Path(item)))
+    if isinstance(item, list | tuple) and not is_numbers(item):
+        raise ModelError(
+            f"{where}a {type(item).__name__} of {len(item)}; give arrays, or dicts by input "
+            "name, without labels, such as (x for x, label in loader)"
+        )
+    named = item if isinstance(item, Mapping) else {"": item}
+    return {str(name): _array(value, where) for name, value in named.items()}
+
+
+def _array(value: Any, where: str) -> Array:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged; of another device
+        raise ModelError(f"{where}not an array: {error}") from error
+    if array.dtype.hasobject:
+        raise ModelError(f"{where}not numbers but {type(value).__name__} of objects")
+    return array
+
+
+def is_numbers(data: object) -> bool:
+    """Whether it is a number, or lists of numbers."""
+    while isinstance(data, list | tuple) and data:
+        data = data[0]
+    return isinstance(data, int | float | np.number)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers do with shards of the data: look at the tensors of their samples, or keep some."""
+
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import onnxruntime  # type: ignore[import-untyped]
+
+from anybit._native._core import isa
+from anybit.inputs import Array
+from anybit.quantization.findings import FORMAT, Findings
+from anybit.quantization.items import Sample
+from anybit.quantization.recording import Recording
+from anybit.quantization.samples import Shard, is_held
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is asked of shards.
+
+    Attributes:
+        recording: The tensors.
+        axes: Those of their channels, from the end; None where nobody asks for them.
+        cache: The folder of what was found before; None for none.
+    """
+
+    recording: Recording
+    axes: tuple[int | None, ...]
+    cache: Path | None = None
+
+
+def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
+    """Who looks at the samples of shards that are not held back, and gives back each with what is
+    found, numbered from its first.
+
+    With a cache, what is found of a shard becomes a file there, whose name is a hash of all that
+    determines it: the model, the tensors, the samples, the runtime and the processor. Samples are
+    read twice then, so that no more than one is in memory.
+    """
+    recorder = survey.recording.recorder()
+
+    def found(shard: Shard) -> tuple[Shard, Findings]:
+        path = None if survey.cache is None else survey.cache / f"{_digest(survey, shard)}.npz"
+        names = survey.recording.names
+        if path is not None:
+            known = Findings.read(path, names, survey.axes, len(shard))
+            if known is not None:
+                return shard, known
+        made = Findings.none(names, survey.axes)
+        for number, sample in _calibration(shard):
+            made.add(number - shard.first, recorder.run(sample))
+        if path is not None:
+            made.save(path)
+        return shard, made
+
+    return found
+
+
+def keeper(recording: Recording) -> Callable[[tuple[Shard, frozenset[int]]], dict[int, Sample]]:
+    """Who keeps tensors for some samples of shards, by number."""
+    recorder = recording.recorder()
+
+    def kept(piece: tuple[Shard, frozenset[int]]) -> dict[int, dict[str, Array]]:
+        shard, wanted = piece
+        return {number: recorder.run(each) for number, each in shard.read(wanted.__contains__)}
+
+    return kept
+
+
+def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:
+    return shard.read(lambda number: not is_held(number))
+
+
+def _digest(survey: Survey, shard: Shard) -> str:
+    """Of what determines what is found in a shard."""
+    versions = (FORMAT, onnxruntime.__version__, platform.machine(), isa())
+    state = sha256(repr((versions, survey.axes)).encode() + survey.recording.digest)
+    for number, sample in _calibration(shard):
+        for name, array in sample.items():
+            kind = (number - shard.first, name, array.dtype.str, array.shape)
+            state.update(repr(kind).encode())
+            state.update(array.tobytes())
+    return state.hexdigest()

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Ray cluster. Scheduling, transport, and doing again what was lost are Ray's."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Self
+
+from anybit.errors import ModelError
+from anybit.workers.interface import Common, Piece, Result, in_order
+
+# So often a piece is done again whose worker ended.
+_RETRIES = 3
+# Pieces on their way per core: those that are waited for should not leave the others idle.
+_PER_CORE = 4
+
+
+class Cluster:
+    """The workers of a Ray cluster, one core each.
+
+    Args:
+        address: As Ray has it ("auto", "ray://HOST:PORT"); "local" starts one on this machine,
+            which ends with the work. A connection that the program already has is used instead.
+
+    Raises:
+        ModelError: Ray is not installed.
+        ConnectionError: There is no cluster.
+    """
+
+    near = False
+
+    def __init__(self, address: str) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ModelError("a cluster needs Ray: pip install anybit[ray]") from error
+        self._ray: Any = ray
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **({"include_dashboard": False} if address == "local" else {}),
+            )
+
+    def map(
+        self,
+        hire: Callable[[Common], Callable[[Piece], Result]],
+        common: Common,
+        pieces: Iterable[Piece],
+    ) -> Iterator[Result]:
+        """The results of all pieces, in order."""
+        ray = self._ray
+        job = ray.put((hire, common))
+        task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_done)
+        waiting = set()
+
+        def submit(piece: Piece) -> Any:
+            ticket = task.remote([job], piece)  # in a list, so that Ray leaves it to the worker
+            waiting.add(ticket)
+            return ticket
+
+        def result(ticket: Any) -> Result:
+            try:
+                found: Result = ray.get(ticket)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayError as error:
+                lines = str(error).splitlines()
+                raise ChildProcessError(f"the cluster lost work: {lines[0]}") from error
+            waiting.discard(ticket)
+            return found
+
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        try:
+            yield from in_order(submit, result, pieces, _PER_CORE * cores)
+        finally:
+            for ticket in waiting:
+                ray.cancel(ticket, force=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ours:
+            self._ray.shutdown()
+
+
+@lru_cache(maxsize=1)
+def _worker(job: Any) -> Callable[[Any], Any]:
+    import ray
+
+    hire, common = ray.get(job)
+    worker: Callable[[Any], Any] = hire(common)
+    return worker
+
+
+def _done(job: list[Any], piece: object) -> object:
+    return _worker(job[0])(piece)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads of this process: for what lets go of the interpreter's lock, as sessions do."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from anybit.workers.interface import Common, Piece, Result, in_order
+
+_MOST = 8
+
+
+class Here:
+    """One worker, called by several threads.
+
+    Args:
+        threads: How many; None for as many as there are cores, up to 8, since each holds what it
+            is about in memory. One is the caller itself.
+    """
+
+    near = True
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads or min(len(os.sched_getaffinity(0)), _MOST)
+
+    def map(
+        self,
+        hire: Callable[[Common], Callable[[Piece], Result]],
+        common: Common,
+        pieces: Iterable[Piece],
+    ) -> Iterator[Result]:
+        """The results of all pieces, in order."""
+        worker = hire(common)
+        if self._threads == 1:
+            yield from map(worker, pieces)
+            return
+        pool = ThreadPoolExecutor(self._threads)
+        try:
+            yield from in_order(
+                lambda piece: pool.submit(worker, piece), Future.result, pieces, 2 * self._threads
+            )
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
