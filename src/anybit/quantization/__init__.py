@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From float models to few bits: `quantize`.
 
-Quantizers go before what multiplies and adds up (`placement`). The data are read in two passes
-(`samples`, `recording`, `calibration`), of which counts and extremes are kept (`statistics`), and
-a few samples, on which ranges and smoothing are chosen by the error of layers (`search`,
+Quantizers go before what multiplies and adds up (`placement`). The data (`items`, `samples`) are
+read in two passes, shard by shard, by workers (`calibration`, `survey`, `recording`); what is kept
+of them is counts and extremes (`statistics`, `findings`), and a few samples, on which ranges and smoothing are chosen by the error of layers (`search`,
 `weights`). What was chosen is written into the model (`insertion`) and judged on other data
 (`verdict`).
 """
