@@ -110,8 +110,7 @@ def test_other_forms(form: str) -> None:
     path = "examples/digits_w4a4.onnx"
     plain, other = anybit.report(path), anybit.report(anybit.convert(path, to=form))
     if form == "standard":
-        assert all(each.bits == 32 for each in other.layers)
-        assert "compute in floats" in other.findings[0].text
+        assert not any(each.tensors for each in other.layers)
         return
     for one, two in zip(plain.layers, other.layers, strict=True):
         assert [(each.role, each.kind, each.lowest, each.highest) for each in one.tensors] == [

@@ -95,7 +95,7 @@ def quantize(
     if reports:
         given = {"--data": [data], "--layer": layer or (), "--keep": keep or ()}
         given |= {"--weights": [weights], "--activations": [wanted]}
-        _report(found, model, reports, _command(model, output, given))
+        _report(found, model, data, reports, _command(model, output, given))
     deliver(found.to_json(), as_json, None)
     if not as_json:
         _show(found, output)
@@ -144,8 +144,10 @@ def _show(found: Quantized, output: Path) -> None:
         console.print(Text(of_verdict(found.verdict), style=style))
 
 
-def _report(found: Quantized, model: Path, paths: Sequence[Path], command: str) -> None:
-    made = report(found, name=model.name, command=command)
+def _report(
+    found: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
+) -> None:
+    made = report(found, data, name=model.name, command=command)
     record = json.dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(paths, record, lambda: page(made))
 

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from anybit.cli._columns import show
-from anybit.cli._console import stdout, working
+from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, write_text
 from anybit.cli._report import Json, deliver
 from anybit.reporting import Report, page, wording
@@ -24,13 +25,24 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="The page.")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Inputs to look at activations with: FILE.npz (arrays by input name), FILE.npy, "
+            "or a folder of them. No labels."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what each layer of a quantized model multiplies, and what is striking about it."""
+    """Show what each layer of a quantized model multiplies, and what is striking about it.
+
+    Weights, grids and ranges are those of the file, accumulators are proven; the model is run with
+    --data only.
+    """
     if output is not None:
         check_folder(output, "--output")
-    with working("Looking at", model):
-        found = report_on(model)
+    with percentage(f"Looking at {escape(model.name)}") as advance:
+        found = report_on(model, data, progress=advance)
     if output is not None:
         write_text(output, page(found))
     deliver(found.to_json(), as_json, None)

@@ -2,6 +2,7 @@
 """From a quantized model to what is said of it."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 from anybit.onnx.files.collection import seldom_collected
@@ -9,31 +10,52 @@ from anybit.onnx.files.reader import Source
 from anybit.onnx.graph.walk import tensors_in
 from anybit.onnx.preparation import followable
 from anybit.quantization import Quantized
+from anybit.quantization.samples import Data
 from anybit.reporting.facts import Report, ReportedLayer
 from anybit.reporting.findings import with_findings
-from anybit.reporting.quantized_layers import QuantizedLayer, quantized_layers
+from anybit.reporting.quantized_layers import quantized_layers
+from anybit.reporting.running import run
 
 _FLOAT_BITS = 32
 
 
 @seldom_collected()
-def report(source: Source, *, name: str = "", command: str = "") -> Report:
+def report(
+    source: Source,
+    data: Data | None = None,
+    *,
+    name: str = "",
+    command: str = "",
+    progress: Callable[[float], None] | None = None,
+) -> Report:
     """What is to be said of a quantized model: its layers, their noise, and what is striking.
 
     Args:
         source: As for `anybit.load`. What `quantize` gives knows more than its file does.
+        data: As for `quantize`: what activations are is seen on up to 64 samples.
         name: What to call it, instead of its file.
         command: What made it, to be shown.
+        progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ModelError: The model cannot be read.
+        ModelError: The model cannot be read or run, or the data do not fit it.
     """
     model = followable(source)
     file = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
+    layers = quantized_layers(model)
+    gauges = {factor: factor.gauge() for layer in layers for factor in layer.factors}
+    ran = None
+    if data is not None:
+        computed = [(each, gauge) for each, gauge in gauges.items() if not each.is_constant]
+        ran = run(model, computed, data, file, progress or (lambda share: None))
     found = Report(
         name=name or file,
-        layers=tuple(_reported(each) for each in quantized_layers(model)),
+        layers=tuple(
+            ReportedLayer(each.layer, tuple(gauges[factor].tensor() for factor in each.factors))
+            for each in layers
+        ),
         command=command,
+        ran=ran,
     )
     if isinstance(source, Quantized):
         found = _told(found, source)
@@ -41,10 +63,6 @@ def report(source: Source, *, name: str = "", command: str = "") -> Report:
         before, after = _sizes(found, sum(tensor.nbytes for tensor in tensors_in(model)))
         found = replace(found, bytes_before=before, bytes_after=after)
     return with_findings(found)
-
-
-def _reported(found: QuantizedLayer) -> ReportedLayer:
-    return ReportedLayer(found.layer, tuple(each.gauge().tensor() for each in found.factors))
 
 
 def _sizes(report: Report, constants: int) -> tuple[int, int]:

@@ -82,13 +82,29 @@ class ReportedLayer:
 
     @property
     def bits(self) -> int:
-        """The more of the bits of its two factors."""
-        return max(self.layer.weight_bits, self.layer.input_bits)
+        """Those of its weights; of two computed factors the fewer."""
+        return self.layer.weight_bits
 
     @property
     def bytes(self) -> int:
         """What its constant weights take at their bits."""
         return (self.layer.parameters * self.layer.weight_bits + 7) // 8
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What is known of a run.
+
+    Attributes:
+        digest: Of the names, types, shapes and bytes of all samples, in their order.
+        samples, seen: How many there are, and how many were run.
+        seconds: The shortest time of one sample.
+    """
+
+    digest: str
+    samples: int
+    seen: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,7 @@ class Report:
         bytes_before, bytes_after: What constants take in floats, and at their bits.
         findings: The worst first.
         command: What made the model; "" if that is not known.
+        ran: What the data are that it was run on; None without.
     """
 
     name: str
@@ -121,6 +138,7 @@ class Report:
     bytes_after: int = 0
     findings: tuple[Finding, ...] = ()
     command: str = ""
+    ran: Ran | None = None
 
     @property
     def ranked(self) -> tuple[ReportedLayer, ...]:

@@ -16,7 +16,7 @@ from anybit.text import counted, percent, shown
 _STYLE = """
 .verdict{font-size:1.15rem;font-weight:600;border-left:.3rem solid var(--bar);padding-left:.8rem}
 .verdict.bad{border-color:var(--bad)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr));gap:.6rem}
+.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem}
 .tiles div{border:1px solid var(--line);border-radius:.4rem;padding:.5rem .8rem}
 .tiles span{display:block;color:var(--faint);font-size:.85rem}
 .tiles s{color:var(--faint);text-decoration:none}.tiles b{font-size:1.15rem}
@@ -83,6 +83,12 @@ def _first_screen(report: Report) -> Iterator[str]:
     yield f'<div class="tiles">{"".join(map(_tile, wording.tiles(report)))}</div>'
     if report.command:
         yield f"<p>Made by <code>{escape(shown(report.command))}</code></p>"
+    if report.ran is not None:
+        ran = report.ran
+        yield (
+            f"<p>Activations were seen on {ran.seen} of {counted(ran.samples, 'sample')}; the hash "
+            f"of all is <code>sha256:{ran.digest}</code></p>"
+        )
     if report.findings:
         yield "<h2>Findings</h2>"
         items = (
@@ -100,7 +106,7 @@ def _tile(tile: wording.Tile) -> str:
 def _network_note() -> str:
     return (
         "<p>From the input to the output: a layer is as wide as its multiplications are many, and "
-        "its colour is the wider of its two factors.</p>"
+        "its colour is the bits of its weights.</p>"
     )
 
 

@@ -22,13 +22,17 @@ svg.strip rect{stroke:var(--paper);stroke-width:.5}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0;list-style:none;color:var(--faint)}
 .legend svg{display:inline;width:.8rem;margin:0 .3rem 0 0}
 .inside{fill:var(--mark)}.grid{stroke:var(--ink);stroke-width:1;fill:none;opacity:.6}
-svg.noise{max-width:45rem}svg text.name{fill:var(--ink)}
+.ends{display:flex;justify-content:space-between;max-width:45rem;color:var(--faint);
+font-size:.8rem}
+.bars{list-style:none;padding:0;max-width:45rem}
+.bars li{display:flex;align-items:center;gap:.5rem;padding:.1rem 0}
+.bars span{width:40%;flex-shrink:0;overflow-wrap:anywhere}.bars b{white-space:nowrap}
+.bars i{background:var(--bar);height:.9rem}
 """
-_WIDE, _HIGH, _TALL = 640, 90, 132
+_WIDE, _HIGH, _TALL = 640, 90, 102
 _WIDEST_GRID = 3.0
 _BITS = ((2, "up to 2"), (4, "3 or 4"), (6, "5 or 6"), (8, "7 or 8"), (16, "9 to 16"))
 _MOST_BARS, _MOST_PARTS = 20, 500
-_ROW, _NAMES, _BAR = 22, 260, 300
 
 
 def strip(layers: Sequence[ReportedLayer], anchors: dict[str, str]) -> str:
@@ -81,29 +85,23 @@ def _legend(levels: Iterable[int]) -> str:
 
 def noise(ranked: Sequence[ReportedLayer], anchors: dict[str, str]) -> str:
     """A bar for each of the layers with the most noise, and one for all others."""
-    known = [(each, each.noise) for each in ranked if each.noise is not None]
-    if not known:
-        return ""
-    bars = [(name_of(each.name), share, anchors.get(each.name)) for each, share in known]
+    bars = [(each.name, each.noise) for each in ranked if each.noise is not None]
     rest = bars[_MOST_BARS:]
-    bars = bars[:_MOST_BARS]
+    most = max((share for _, share in bars), default=0.0)
+    shown = [(_linked(name, anchors), share) for name, share in bars[:_MOST_BARS]]
     if rest:
-        bars.append((f"{len(rest)} others", sum(share for _, share, _ in rest), None))
-    most = max(share for _, share, _ in bars) or 1.0
-    parts = []
-    for number, (name, share, anchor) in enumerate(bars):
-        y = number * _ROW
-        short = name if len(name) <= 36 else f"...{name[-33:]}"
-        text = f'<text class="name" x="0" y="{y + 15}">{escape(short)}</text>'
-        parts += [
-            text if anchor is None else f'<a href="#{anchor}">{text}</a>',
-            f'<rect class="bar" x="{_NAMES}" y="{y + 4}" width="{_BAR * share / most:.1f}" '
-            'height="14"/>',
-            f'<text x="{_NAMES + 6 + _BAR * share / most:.1f}" y="{y + 15}">'
-            f"{escape(percent(share))}</text>",
-        ]
-    size = f'viewBox="0 0 {_NAMES + _BAR + 70} {len(bars) * _ROW + 4}"'
-    return f'<svg class="noise" {size} role="group" aria-label="Noise">{"".join(parts)}</svg>'
+        shown.append((f"{len(rest)} others", sum(share for _, share in rest)))
+    items = (
+        f'<li><span>{name}</span><i style="width:{35 * min(1.0, share / (most or 1)):.1f}%"></i>'
+        f"<b>{escape(percent(share))}</b></li>"
+        for name, share in shown
+    )
+    return f'<ul class="bars">{"".join(items)}</ul>' if bars else ""
+
+
+def _linked(name: str, anchors: dict[str, str]) -> str:
+    text = escape(name_of(name))
+    return f'<a href="#{anchors[name]}">{text}</a>' if name in anchors else text
 
 
 def histogram(tensor: Tensor) -> str:
@@ -126,13 +124,11 @@ def histogram(tensor: Tensor) -> str:
     ]
     ticks = "".join(f"M{at(value):.0f} {_HIGH}v10" for value in tensor.values)
     parts.append(f'<path class="grid" d="{ticks or _ends(start, end)}"/>')
-    for value, anchor in ((left, "start"), (right, "end")):
-        x = 0 if anchor == "start" else _WIDE
-        parts.append(f'<text x="{x}" y="124" text-anchor="{anchor}">{value:.4g}</text>')
-    unit_words = "steps of its channel" if tensor.in_steps else "values"
-    parts.append(f'<text x="{_WIDE // 2}" y="124" text-anchor="middle">{unit_words}</text>')
+    words = "steps of its channel" if tensor.in_steps else "values"
+    ends = f"<span>{left:.4g}</span><span>{words}</span><span>{right:.4g}</span>"
     size = f'viewBox="0 0 {_WIDE} {_TALL}"'
-    return f'<svg {size} role="img" aria-label="Histogram">{"".join(parts)}</svg>'
+    drawn = f'<svg {size} role="img" aria-label="Histogram">{"".join(parts)}</svg>'
+    return f'{drawn}<p class="ends">{ends}</p>'
 
 
 def _window(seen: Histogram, lowest: float, highest: float) -> tuple[float, float]:

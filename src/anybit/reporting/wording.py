@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from anybit.quantization import Verdict
 from anybit.reporting.facts import Report, ReportedLayer
-from anybit.text import amount, counted, percent, shown
+from anybit.text import amount, counted, duration, percent, shown
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _FLOAT_BITS = 32
@@ -87,6 +87,8 @@ def tiles(report: Report) -> list[Tile]:
     widest = max((each.accumulator_bits or 0 for each in layers), default=0)
     if widest:
         found.append(Tile("widest accumulator", "", f"{widest} bits"))
+    if report.ran is not None:
+        found.append(Tile("time of a sample", "", duration(report.ran.seconds)))
     return found
 
 

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What data show of the quantizers of activations, and how long a sample takes."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+
+import onnx_ir as ir
+
+from anybit.inputs import declared_inputs
+from anybit.quantization.independence import independent
+from anybit.quantization.recording import Recorder
+from anybit.quantization.samples import Data, Sample, Samples
+from anybit.reporting.facts import Ran
+from anybit.reporting.measuring import Gauge
+from anybit.reporting.quantized_layers import Factor
+
+# More samples show little more, spread over all that there are.
+_MOST_SAMPLES = 64
+
+
+def run(
+    model: ir.Model,
+    gauges: Sequence[tuple[Factor, Gauge]],
+    data: Data,
+    where: str,
+    progress: Callable[[float], None],
+) -> Ran:
+    """Show gauges what some of the samples are before and behind their quantizers.
+
+    Raises:
+        ModelError: Data that do not fit, or the model cannot be run.
+    """
+    samples = Samples(data, declared_inputs(model.graph, where))
+    whole = Recorder(model, model.graph.outputs, where)
+    samples.take_whole_unless(independent(whole.run))
+    values = [value for each, _ in gauges for value in (each.x, each.quantizer.node.outputs[0])]
+    recorder = Recorder(model, values, where)
+    digest, shortest = sha256(), float("inf")
+    step = -(-len(samples) // _MOST_SAMPLES)
+    for number, sample in enumerate(samples):
+        digest.update(b"".join(_bytes(sample)))
+        if number % step == 0:
+            start = time.perf_counter()
+            whole.run(sample)
+            shortest = min(shortest, time.perf_counter() - start)
+            arrays = recorder.run(sample) if gauges else {}
+            for factor, gauge in gauges:
+                x = arrays.get(str(factor.x.name))
+                y = arrays.get(str(factor.quantizer.node.outputs[0].name))
+                if x is not None and x.dtype.kind == "f":
+                    gauge.add(x, y)
+        progress((number + 1) / len(samples))
+    return Ran(digest.hexdigest(), len(samples), -(-len(samples) // step), shortest)
+
+
+def _bytes(sample: Sample) -> Iterator[bytes]:
+    for name, array in sorted(sample.items()):
+        yield repr((name, str(array.dtype), array.shape)).encode()
+        yield array.tobytes()
