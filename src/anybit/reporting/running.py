@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from anybit.inputs import declared_inputs
 from anybit.quantization.independence import independent
+from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recorder
-from anybit.quantization.samples import Data, Sample, Samples
+from anybit.quantization.samples import Data, Samples
 from anybit.reporting.facts import Ran
 from anybit.reporting.measuring import Gauge
 from anybit.reporting.quantized_layers import Factor
