@@ -34,6 +34,7 @@ def task(folder: Path) -> Task:
         calibration,
         evaluation,
         lambda outputs: float(np.mean(_guess(outputs, weights) == wanted)),
+        transformer=True,
     )
 
 

@@ -31,6 +31,7 @@ class Task:
         model: The float model's file.
         calibration, evaluation: Batches of inputs.
         score: The share of the evaluation that is right, from the outputs of all its batches.
+        transformer: Whether it is one, which some tools want to be told.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Task:
     calibration: list[Feeds]
     evaluation: list[Feeds]
     score: Callable[[Array], float]
+    transformer: bool = False
 
 
 def package_folder(name: str) -> Path:

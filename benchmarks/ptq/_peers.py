@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other tools, each as its documentation recommends it: a float model and data, a quantized file.
+
+Those that are not installed are left out of the table, by name.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import onnx
+from _tasks import Feeds, Task
+
+Tool = Callable[[Task, Path], None]
+
+
+class Reader:
+    """Batches as ONNX Runtime's tool and Quark read them."""
+
+    def __init__(self, feeds: list[Feeds]) -> None:
+        self._feeds = feeds
+        self.rewind()
+
+    def rewind(self) -> None:
+        self._left: Iterator[Feeds] = iter(self._feeds)
+
+    def get_next(self) -> Feeds | None:
+        return next(self._left, None)
+
+
+def runtime_static(task: Task, result: Path) -> None:
+    """Prepared, per channel, minima and maxima."""
+    from onnxruntime.quantization import quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared = result.with_suffix(".prepared.onnx")
+    quant_pre_process(str(task.model), str(prepared), skip_symbolic_shape=True)
+    quantize_static(str(prepared), str(result), Reader(task.calibration), per_channel=True)
+
+
+def runtime_dynamic(task: Task, result: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(str(task.model), str(result), weight_type=QuantType.QInt8)
+
+
+def nncf_default(task: Task, result: Path) -> None:
+    _nncf(task, result)
+
+
+def nncf_recommended(task: Task, result: Path) -> None:
+    """With the preset for networks without ReLU; transformers are called by their name."""
+    import nncf
+
+    options = {"model_type": nncf.ModelType.TRANSFORMER} if task.transformer else {}
+    _nncf(task, result, preset=nncf.QuantizationPreset.MIXED, **options)
+
+
+def _nncf(task: Task, result: Path, **options: object) -> None:
+    import nncf
+
+    data = nncf.Dataset(task.calibration, dict)
+    count = len(task.calibration)
+    onnx.save(nncf.quantize(onnx.load(task.model), data, subset_size=count, **options), result)
+
+
+def quark(task: Task, result: Path) -> None:
+    from quark.onnx import ModelQuantizer
+    from quark.onnx.quantization.config import Config
+    from quark.onnx.quantization.config.custom_config import get_default_config
+
+    name = "INT8_TRANSFORMER_DEFAULT" if task.transformer else "INT8_CNN_DEFAULT"
+    quantizer = ModelQuantizer(Config(global_quant_config=get_default_config(name)))
+    quantizer.quantize_model(str(task.model), str(result), Reader(task.calibration))
+
+
+TOOLS: Mapping[str, Tool] = {
+    "ONNX Runtime static": runtime_static,
+    "ONNX Runtime dynamic": runtime_dynamic,
+    "NNCF": nncf_default,
+    "NNCF, mixed preset": nncf_recommended,
+    "Quark": quark,
+}
