@@ -35,6 +35,7 @@ from anybit.torch import nn as nn
 from anybit.torch.exporter import Exported as Exported
 from anybit.torch.exporter import export as export
 from anybit.torch.exporter import export_options as export_options
+from anybit.torch.nn import calibrate as calibrate
 from anybit.torch.nn import fold_batchnorm as fold_batchnorm
 from anybit.torch.nn import quantize_model as quantize_model
 """,
@@ -44,6 +45,7 @@ from anybit.torch.nn import quantize_model as quantize_model
         dtype="str | torch.dtype",
         names=(
             "Exported",
+            "calibrate",
             "export",
             "export_options",
             "fold_batchnorm",

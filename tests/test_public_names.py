@@ -83,6 +83,7 @@ PUBLIC = {
     "anybit.onnxruntime": ["library_path", "register", "session"],
     "anybit.torch": [
         "Exported",
+        "calibrate",
         "export",
         "export_options",
         "fold_batchnorm",
@@ -101,6 +102,7 @@ PUBLIC = {
         "QuantizedLayer",
         "Quantizer",
         "Trunc",
+        "calibrate",
         "describe",
         "fold_batchnorm",
         "quantize_model",

@@ -30,6 +30,7 @@ from anybit.torch.dispatch import operators
 from anybit.torch.nn import fold_batchnorm, quantize_model
 
 _EXPORT = ("Exported", "export", "export_options")
+_LAZY = ("calibrate", *_EXPORT)
 
 if TYPE_CHECKING:
 
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Export needs onnx and onnxruntime, which take a second to import."""
-        if name not in _EXPORT:
+        """These need onnx and onnxruntime, which take a second to import."""
+        if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "calibrate":
+            return nn.calibrate
         from anybit.torch import exporter
 
         return getattr(exporter, name)
@@ -53,7 +56,7 @@ def __dir__() -> list[str]:
 globals().update({each.name: getattr(operators, each.name) for each in OPERATORS})
 
 __all__ = [
-    *_EXPORT,
+    *_LAZY,
     "fold_batchnorm",
     "nn",
     "quantize_model",

@@ -34,11 +34,9 @@ from anybit.torch.exporter.capture import (
     Shapes,
     batch_shapes,
     capture,
-    evaluating,
     names_of_sizes,
     reason,
     silenced,
-    unwrapped,
 )
 from anybit.torch.exporter.fold import fold_constants
 from anybit.torch.exporter.names import NameAfterModules, names_of_outputs
@@ -46,6 +44,7 @@ from anybit.torch.exporter.options import export_options
 from anybit.torch.exporter.refuse import RefuseUnknown, RefuseVersions
 from anybit.torch.exporter.report import Exported
 from anybit.torch.exporter.verify import number_calls, verified
+from anybit.torch.modes import evaluating, unwrapped
 
 # What PyTorch's own translations are written for; others are converted to and from.
 _OPSET = 18

@@ -12,6 +12,8 @@
 torch.Size([2, 3])
 """
 
+from typing import TYPE_CHECKING, Any
+
 from anybit.torch.nn._describe import describe
 from anybit.torch.nn._fold_batchnorm import fold_batchnorm
 from anybit.torch.nn._layers import (
@@ -27,6 +29,19 @@ from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQua
 from anybit.torch.nn._trunc import Trunc
 from anybit.torch.nn._words import quantizer
 
+if TYPE_CHECKING:
+    from anybit.torch.nn._calibrate import calibrate
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Calibration needs onnx, like `anybit.quantize`, which takes a second to import."""
+        if name != "calibrate":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from anybit.torch.nn._calibrate import calibrate
+
+        return calibrate
+
+
 __all__ = [
     "BipolarQuantizer",
     "FloatQuantizer",
@@ -38,8 +53,13 @@ __all__ = [
     "QuantizedLayer",
     "Quantizer",
     "Trunc",
+    "calibrate",
     "describe",
     "fold_batchnorm",
     "quantize_model",
     "quantizer",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales from data: the least error of layers, and nothing else changes."""
+
+import copy
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import anybit  # noqa: E402
+from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
+from anybit.torch.nn._samples import Samples  # noqa: E402
+
+SPEC = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
+
+
+def random(*shape: int, seed: int = 1) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def sqnr(wanted: Any, found: Any) -> float:
+    noise = (wanted - found).detach().double().square().sum()
+    return float(10 * torch.log10(wanted.detach().double().square().sum() / noise))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """More of them only wait for one another, on such small tensors."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Network(torch.nn.Module):
+    """Convolutions with normalization and dropout, a layer that is called twice, two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Dropout()
+        )
+        self.body = torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, x: Any, more: Any = None) -> Any:
+        x = self.stem(x)
+        x = torch.relu(self.body(torch.relu(self.body(x))))
+        x = self.head(x.mean((2, 3)))
+        return x if more is None else x + more
+
+
+def batches(count: int = 4, size: int = 8) -> list[Any]:
+    return [random(size, 3, 8, 8, seed=seed) for seed in range(count)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_better_than_where_training_starts(seed: int) -> None:
+    """Inputs with a few large elements, as many layers have them; here by 3 to 4 dB."""
+    torch.manual_seed(seed)
+    floats = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.ReLU(),
+        torch.nn.Linear(32, 4),
+    )  # fmt: skip
+    data = [random(64, 16, seed=100 * seed + each) ** 3 for each in range(4)]
+    spec = SPEC | {"weight": "int8 per-channel narrow", "layers": {"0": {"activation": "int8"}}}
+    started = quantize_model(floats, spec)
+    for batch in data:
+        started(batch)
+    model = calibrate(quantize_model(floats, spec), data)
+    x = random(2000, 16, seed=9) ** 3
+    assert sqnr(floats(x), model.eval()(x)) > sqnr(floats(x), started.eval()(x)) + 2
+
+
+def test_nothing_else_changes() -> None:
+    model = quantize_model(Network(), SPEC)
+    model.body.eval()
+    model.head.weight.grad = torch.ones(4, 8)
+    dataset = torch.utils.data.TensorDataset(random(16, 3, 8, 8), torch.zeros(16))
+    loader = torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True)
+    before = copy.deepcopy(model)
+    modes = [module.training for module in model.modules()]
+    numbers = torch.get_rng_state()
+    assert calibrate(model, loader) is model
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(model.head.weight.grad, torch.ones(4, 8))
+    assert not any("forward" in vars(module) for module in model.modules())
+    changed = {
+        name
+        for (name, new), old in zip(
+            model.state_dict().items(), before.state_dict().values(), strict=True
+        )
+        if not torch.equal(new, old)
+    }
+    assert "body.input_quantizer.scale.threshold" in changed
+    assert all(name.endswith("_quantizer.scale.threshold") for name in changed)
+
+
+def test_ranges_are_those_of_brute_force() -> None:
+    """Of a range of scales none is better by much than the one that was found."""
+    torch.manual_seed(0)
+    x = random(64, 16) * torch.cat([torch.ones(15), torch.tensor([30.0])])
+    floats = torch.nn.Linear(16, 8)
+    with torch.no_grad():
+        floats.weight[:, 15] = 1e-3
+    layer = quantize_model(floats, {"weight": "int8 absmax", "activation": "int4"})
+    calibrate(layer, [x])
+    wanted = floats(x)
+    found = sqnr(wanted, layer.eval()(x))
+    scale, scores = layer.input_quantizer.scale, {}
+    for share in np.linspace(0.02, 1, 200):
+        scale.set(x.abs().max() * share / 7)
+        scores[share] = sqnr(wanted, layer(x))
+    best = max(scores, key=scores.__getitem__)
+    assert found > scores[best] - 0.5
+    # The error of the layer, not of x, of which nearly all is in the outlier.
+    assert best < 0.3
+    assert found > scores[1.0] + 6
+
+
+def test_weights_get_the_least_squared_error() -> None:
+    """Per channel, of all ranges in steps of a twentieth."""
+    weight = random(6, 50) ** 3
+    layer = torch.nn.Linear(50, 6)
+    layer.weight = torch.nn.Parameter(weight)
+    layer = quantize_model(layer, {"weight": "int4 per-channel narrow", "activation": "int8"})
+    calibrate(layer, [random(4, 50)])
+    found = layer.weight_quantizer.scale.known().detach()
+    for channel, scale in zip(weight, found, strict=True):
+        errors = {}
+        for step in range(14):
+            tried = channel.abs().max() / 7 * (1 - step / 20)
+            rounded = torch.clamp(torch.round(channel / tried), -7, 7) * tried
+            errors[float(tried)] = float((rounded - channel).double().square().sum())
+        assert float(scale) == pytest.approx(min(errors, key=errors.__getitem__), rel=1e-5)
+
+
+KINDS = (
+    "int8", "int4 narrow", "uint8", "int8 per-channel", "int4 power-of-two", "int8 ema",
+    "fp8_e4m3", "fp4_e2m1 ema", "e3m2 power-of-two", "ternary", "bipolar", "int16", "uint1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", KINDS)
+def test_every_kind_of_quantizer(words: str) -> None:
+    """Weights, inputs and outputs; as good as what training starts with, or nearly so.
+
+    Wide integers have bits to spare for twice the range.
+    """
+    floats = torch.nn.Linear(12, 6).eval()
+    roles = {"weight": words, "activation": words, "output": words, "bias": "int8"}
+    if "u" in words:
+        roles["weight"] = "int8"
+    x = random(64, 12).abs() if "u" in words else random(64, 12)
+    started = quantize_model(floats.train(), roles)
+    started(x)
+    model = calibrate(quantize_model(floats, roles), [x[:32], x[32:]])
+    states = {name: each for name, each in model.state_dict().items() if "quantizer" in name}
+    assert len(states) == 4
+    assert all(bool((each > 0).all()) for each in states.values())
+    wanted = floats.eval()(x)
+    assert sqnr(wanted, model.eval()(x)) > sqnr(wanted, started.eval()(x)) - (
+        4 if words == "int16" else 1
+    )
+
+
+def test_batches_of_all_kinds() -> None:
+    x = random(8, 3, 8, 8)
+    scales = []
+    for given in (
+        [x],
+        x,
+        {"x": x},
+        [{"x": x, "labels": x}],
+        [(x, torch.zeros(8))],
+        [[x, torch.zeros(8)]],
+        [((x, torch.zeros(8, 4)), torch.zeros(8))],
+        [({"x": x, "more": None}, 0)],
+        [x.numpy()],
+        (each for each in [x]),
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x), batch_size=8),
+    ):
+        model = calibrate(quantize_model(Network(), SPEC), given)
+        scales.append(model.body.input_quantizer.scale.threshold.item())
+    assert len(set(scales)) == 1
+
+
+def test_what_is_not_finite_is_refused_by_name() -> None:
+    model = quantize_model(Network(), SPEC)
+    before = copy.deepcopy(model.state_dict())
+    bad = random(2, 3, 8, 8)
+    bad[0, 0, 0, 0] = torch.inf
+    with pytest.raises(anybit.ModelError, match=r"'stem.0.input_quantizer' is given NaN.*batch 1"):
+        calibrate(model, [random(2, 3, 8, 8), bad])
+    assert all(
+        torch.equal(new, old) or (new.isnan().all() and old.isnan().all())
+        for new, old in zip(model.state_dict().values(), before.values(), strict=True)
+    )
+    assert not any("forward" in vars(module) for module in model.modules())
+    with torch.no_grad():
+        model.head.weight[0, 0] = torch.nan
+    with pytest.raises(anybit.ModelError, match=r"'head.weight_quantizer' is given NaN"):
+        calibrate(model, batches(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        (lambda: Network(), [random(2, 3, 8, 8)], "no quantizers with scales to find"),
+        (lambda: quantize_model(Network(), SPEC), [], "no batches"),
+        (lambda: quantize_model(Network(), SPEC), [()], "a batch is an empty tuple"),
+        (lambda: nn.IntQuantizer(4, granularity="per-channel"), [random(2, 3)], "give channels="),
+    ],
+)
+def test_nothing_to_do(model: Any, given: Any, message: str) -> None:
+    with pytest.raises(anybit.ModelError, match=message):
+        calibrate(model(), given)
+
+
+def test_degenerate_data() -> None:
+    """Zeros, one row, no rows: scales are positive, and eval mode runs."""
+    for given in (
+        [torch.zeros(2, 3, 8, 8)],
+        [random(1, 3, 8, 8)],
+        [*batches(2, 1), *batches(1, 0)],
+    ):
+        model = calibrate(quantize_model(Network(), SPEC), given).eval()
+        assert bool(model(given[0]).isfinite().all())
+
+
+def test_quantizers_that_stand_alone_or_are_shared() -> None:
+    shared = nn.IntQuantizer(4)
+    model = torch.nn.Sequential(
+        nn.IntQuantizer(8), nn.QuantLinear(4, 4, input_quantizer=shared), torch.nn.ReLU(),
+        nn.QuantLinear(4, 4, input_quantizer=shared),
+        nn.IntQuantizer(8, granularity="per-channel", axis=-1, channels=4),
+    )  # fmt: skip
+    calibrate(model, [random(16, 4)])
+    assert model[4].scale.known().shape == (4,)
+    assert bool(model.eval()(random(2, 4)).isfinite().all())
+
+
+def test_scales_that_are_fixed_or_computed_stay() -> None:
+    words = {"weight": "int4 absmax", "activation": "int4 scale=0.5", "output": "int8"}
+    model = calibrate(quantize_model(torch.nn.Linear(4, 4), words), [random(8, 4)])
+    assert model.input_quantizer.scale.known() == 0.5
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_samples_take_bounded_memory(rows: bool) -> None:
+    samples = Samples(memory=4000)
+    for index in range(100):
+        x = torch.full((10, 20), float(index))
+        x[3] *= 2 if index in (41, 73) else 1
+        samples.add(x, rows)
+    assert samples.nbytes <= 4000
+    first, second = samples.divided()
+    assert first
+    assert second
+    seen = sorted({float(each[0, 0]) for each in (*first[:-1], *second[:-1])})
+    assert seen[0] == 0
+    assert seen[-1] > 60
+    assert float(first[-1].max()) == 146
+
+
+def test_rows_of_one_batch_choose_and_decide() -> None:
+    samples = Samples(memory=2**20)
+    samples.add(torch.arange(6.0)[:, None], has_rows=True)
+    first, second = samples.divided()
+    assert [each[:, 0].tolist() for each in first] == [[0, 3], [2, 5], [5]]
+    assert [each[:, 0].tolist() for each in second] == [[1, 4], [4]]
+
+
+def test_data_are_read_once_and_not_kept() -> None:
+    alive: list[Any] = []
+
+    def stream() -> Iterator[Any]:
+        for seed in range(30):
+            x = random(4, 3, 8, 8, seed=seed)
+            alive.append(weakref.ref(x))
+            yield x
+            del x
+            assert sum(each() is not None for each in itertools.islice(alive, seed)) <= 1
+
+    calibrate(quantize_model(Network(), SPEC), stream())
+    assert len(alive) == 30
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(dtype: Any) -> None:
+    floats = torch.nn.Linear(8, 4).to(dtype)
+    model = quantize_model(floats, {"weight": "int4", "activation": "int8"})
+    calibrate(model, [random(32, 8).to(dtype)])
+    x = random(32, 8, seed=2).to(dtype)
+    assert sqnr(floats(x), model.eval()(x)) > 15
+
+
+def test_training_goes_on_from_there_and_exports() -> None:
+    spec = {
+        "weight": "int4 per-channel narrow power-of-two",
+        "activation": "int8 power-of-two",
+        "bias": "int16 accumulator",
+    }
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    model = calibrate(quantize_model(model, spec), [random(32, 6)]).train()
+    before = model[0].input_quantizer.scale.threshold.item()
+    model(random(32, 6)).square().sum().backward()
+    assert model[0].input_quantizer.scale.threshold.item() == before
+    assert model[0].input_quantizer.scale.threshold.grad is not None
+    torch.optim.SGD(model.parameters(), 0.01).step()
+    assert export(model, random(8, 6, seed=5)).equal
