@@ -58,6 +58,23 @@ def test_weights_alone(files: Shell) -> None:
     assert "Not judged: there were no data" in out
 
 
+def test_another_form_in_one_step(files: Shell) -> None:
+    arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--weights", "int8", "--to", "qdq"]
+    code, out, _ = files(*arguments)
+    assert code == 0
+    assert "note: needs ONNX Runtime" in out
+    domains = {each.domain for each in onnx.load("q.onnx").graph.node}
+    assert domains == {""}
+    code, out, _ = files(*arguments, "--json")
+    conversion = json.loads(out)["conversion"]
+    assert (code, conversion["form"], conversion["exact"]) == (0, "qdq", True)
+    assert conversion["remarks"][0].startswith("needs ONNX Runtime")
+    assert "is not one of" in files.fails(*arguments[:-1], "qlinear")
+    found = anybit.quantize("net.onnx", weights="int8", activations=None)
+    anybit.convert(found, to="qdq").save("c.onnx")
+    assert Path("c.onnx").read_bytes() == Path("q.onnx").read_bytes()
+
+
 def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
     onnx.save(attention(), "net.onnx")
     np.save("data.npy", np.concatenate([each["x"] for each in data_for("attention")]))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit convert`: convert a model between QONNX and standard ONNX."""
 
-import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -75,7 +75,7 @@ def convert(
             opset_limit=opset_limit,
         )
         conversion.save(output)
-    deliver(_record(conversion), as_json, report)
+    deliver(conversion.to_json(), as_json, report)
     if as_json:
         return
     if conversion.steps or not conversion.remarks:
@@ -84,14 +84,19 @@ def convert(
         if not step.exact:
             what = escape(shown(f"{step.node}: {step.reason}"))
             console.print(f"[yellow]approximate[/]: {what}", soft_wrap=True)
-    for remark in conversion.remarks:
-        console.print(f"[yellow]note[/]: {escape(shown(remark))}", soft_wrap=True)
+    show_remarks(conversion, console)
     console.print(
         f"{output} written, {file_size(output)} (was {was})",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
+
+
+def show_remarks(conversion: Conversion, console: Console) -> None:
+    """Say what there is to know of the whole model."""
+    for remark in conversion.remarks:
+        console.print(f"[yellow]note[/]: {escape(shown(remark))}", soft_wrap=True)
 
 
 def _table(steps: tuple[Step, ...]) -> Table | str:
@@ -108,13 +113,3 @@ def _table(steps: tuple[Step, ...]) -> Table | str:
         texts = (operator, action, *[reason] * explained)
         table.add_row(str(count), *(escape(shown(text)) for text in texts))
     return table
-
-
-def _record(conversion: Conversion) -> dict[str, object]:
-    """What was done to each node, and why."""
-    return {
-        "form": conversion.form.value,
-        "exact": conversion.exact,
-        "remarks": conversion.remarks,
-        "steps": [dataclasses.asdict(step) for step in conversion.steps],
-    }

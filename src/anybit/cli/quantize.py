@@ -16,7 +16,11 @@ from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, readable
 from anybit.cli._report import Json, Reports, check_reports, deliver, plain, write_reports
 from anybit.cli._workers import Cache, Cluster, Workers
+from anybit.cli.convert import show_remarks
 from anybit.errors import ModelError
+from anybit.onnx.conversion import Conversion
+from anybit.onnx.conversion import convert as convert_model
+from anybit.onnx.forms import Form
 from anybit.quantization import Quantized
 from anybit.quantization import quantize as quantize_model
 from anybit.reporting import page, report
@@ -66,6 +70,12 @@ def quantize(
     workers: Workers = None,
     cluster: Cluster = None,
     cache: Cache = None,
+    to: Annotated[
+        Form | None,
+        typer.Option(
+            "--to", help="Write it in that form, as anybit convert does: qdq for other runtimes."
+        ),
+    ] = None,
     as_json: Json = False,
     reports: Reports = None,
 ) -> None:
@@ -91,14 +101,20 @@ def quantize(
             cache=cache,
             progress=advance,
         )
-    found.save(output)
+    converted = None if to is None else convert_model(found, to=to)
+    (converted or found).save(output)
     if reports:
-        given = {"--data": [data], "--layer": layer or (), "--keep": keep or ()}
-        given |= {"--weights": [weights], "--activations": [wanted]}
+        given: dict[str, Sequence[object]] = {
+            "--data": [data],
+            "--layer": layer or (),
+            "--keep": keep or (),
+        }
+        given |= {"--weights": [weights], "--activations": [wanted], "--to": [to]}
         _report(found, model, data, reports, _command(model, output, given))
-    deliver(found.to_json(), as_json, None)
+    conversion = None if converted is None else converted.to_json()
+    deliver(found.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
-        _show(found, output)
+        _show(found, output, converted)
     if found.verdict is not None and not found.verdict.passed:
         raise typer.Exit(2)
 
@@ -116,7 +132,7 @@ def _by_name(options: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _show(found: Quantized, output: Path) -> None:
+def _show(found: Quantized, output: Path, converted: Conversion | None) -> None:
     console = stdout()
     rows = [
         {
@@ -137,6 +153,8 @@ def _show(found: Quantized, output: Path) -> None:
         console.print(Text(remark))
     sizes = f"{readable(found.bytes_before)} -> {readable(found.bytes_after)} of constants"
     console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
+    if converted is not None:
+        show_remarks(converted, console)
     if found.verdict is None:
         console.print("Not judged: there were no data. Compare with anybit diff.")
     else:

@@ -2,7 +2,8 @@
 """Convert models between QONNX and standard ONNX."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -67,6 +68,15 @@ class Conversion(Result):
     def exact(self) -> bool:
         """Whether no step changes a value."""
         return all(step.exact for step in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """What was done to each node, and why, as JSON has it."""
+        return {
+            "form": self.form.value,
+            "exact": self.exact,
+            "remarks": list(self.remarks),
+            "steps": [asdict(step) for step in self.steps],
+        }
 
 
 @seldom_collected()
