@@ -162,7 +162,7 @@ def test_a_model_that_is_one_layer() -> None:
 def test_subclasses_are_left_alone() -> None:
     """MultiheadAttention reads the weight of its projection and never calls the layer."""
     model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    quantized = quantize_model(model, SPEC)
+    quantized = quantize_model(model, SPEC | {"skip": ["self_attn*"]})
     assert list(quantizers(quantized)) == ["linear1", "linear2"]
     assert quantized(torch.rand(2, 3, 8)).shape == (2, 3, 8)
 
@@ -173,7 +173,7 @@ def test_encoders_call_their_layers_in_eval_mode(inplace: bool) -> None:
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 2).eval()
-    spec = {"weight": "bipolar", "activation": "int4 absmax"}
+    spec = {"weight": "bipolar", "activation": "int4 absmax", "skip": ["*.self_attn*"]}
     quantized = quantize_model(model, spec, inplace=inplace)
     x = torch.rand(2, 3, 8)
     padding = torch.tensor([[False, False, True], [False, False, False]])
@@ -206,6 +206,54 @@ def test_table() -> None:
     assert cells[2] == ["stem.0", "Conv2d", "-", "-", "-", "-"]
     weight = "int4 narrow per-channel learned"
     assert cells[7] == ["head", "QuantLinear", weight, "-", "uint4 learned", "-"]
+    assert lines[8] == ["in float: 36.5 % of the weights"]
+
+
+class Mixed(torch.nn.Module):
+    """100 weights in layers, and 60 elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Bilinear(2, 2, 5)
+        self.positions = torch.nn.Parameter(torch.zeros(1, 10, 4))
+        self.norm = torch.nn.LayerNorm(10)
+        self.head = torch.nn.Linear(10, 10)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.norm(x))
+
+
+def test_what_stays_in_float_is_said() -> None:
+    left = r"37.5 % of the weights stay in float: positions, embedding \(Bilinear\); \"skip\" says"
+    with pytest.warns(UserWarning, match=left) as caught:
+        model = quantize_model(Mixed(), SPEC)
+    assert caught[0].filename == __file__
+    text = nn.describe(model)
+    assert [line.split()[0] for line in text.splitlines()[1:4]] == ["(model)", "embedding", "head"]
+    assert text.endswith("\nin float: 37.5 % of the weights")
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_strictly_nothing_stays_in_float_that_is_not_skipped(inplace: bool) -> None:
+    model = Mixed()
+    spec = SPEC | {"skip": ["positions"]}
+    left = r"12.5 % of the weights stay in float: embedding \(Bilinear\); "
+    with pytest.raises(ValueError, match=left):
+        quantize_model(model, spec, strict=True, inplace=inplace)
+    assert not quantizers(model)
+    spec = SPEC | {"skip": ["pos*", "embedding"]}
+    assert quantizers(quantize_model(model, spec, strict=True)).keys() == {"head"}
+    with pytest.raises(ValueError, match="skip: no layer matches 'norm'"):
+        quantize_model(model, SPEC | {"skip": ["norm"]})
+
+
+def test_weights_that_something_else_reads_in_float_are_in_float() -> None:
+    model = Mixed()
+    model.embedding = torch.nn.Bilinear(10, 1, 10)
+    model.embedding.weight = torch.nn.Parameter(model.head.weight.detach()[:, :, None])
+    model.positions = model.head.weight
+    with pytest.warns(UserWarning, match=r"more than|100 % of the weights stay"):
+        assert nn.describe(quantize_model(model, SPEC)).endswith("in float: 100 % of the weights")
 
 
 @pytest.mark.parametrize(

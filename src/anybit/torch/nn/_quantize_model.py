@@ -2,11 +2,14 @@
 """Whole models: their layers get quantizers by a specification."""
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from anybit.text import listed
+from anybit.torch.nn._floats import FloatWeights, in_float, percentage
 from anybit.torch.nn._layers import (
     QuantConv1d,
     QuantConv2d,
@@ -34,7 +37,11 @@ _KEYWORDS = {
 
 
 def quantize_model(
-    model: torch.nn.Module, spec: Mapping[str, Any], *, inplace: bool = False
+    model: torch.nn.Module,
+    spec: Mapping[str, Any],
+    *,
+    inplace: bool = False,
+    strict: bool = False,
 ) -> torch.nn.Module:
     """Give quantizers to the Linear, Conv1d, Conv2d and ConvTranspose2d layers of a model.
 
@@ -56,8 +63,10 @@ def quantize_model(
             * "layers": a mapping from names or patterns (`blocks.*.proj`) to mappings of the four
               keys. Later entries win over earlier ones, all win over "first/last".
             * "skip": a list of names or patterns of layers that stay as they are, whatever else
-              matches them.
+              matches them; and of other modules or parameters, of which then nothing is said.
         inplace: Whether the model itself is changed. Otherwise a copy is.
+        strict: Whether weights that cannot have quantizers, and are not skipped, are an error.
+            Otherwise they are a warning.
 
     Returns:
         The model with quantizers. Learned and "ema" scales of activations start with the first
@@ -65,7 +74,11 @@ def quantize_model(
 
     Raises:
         ValueError: Unknown keys or words, a name or pattern that matches no layer, quantizers that
-            a layer cannot use together, a model without such layers. The model is unchanged then.
+            a layer cannot use together, a model without such layers, and with `strict` what would
+            be a warning. The model is unchanged then.
+
+    Warns:
+        UserWarning: Other modules have weights, which stay in float: names, and their share.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> spec = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
@@ -79,7 +92,9 @@ def quantize_model(
         done = any(isinstance(module, QuantizedLayer) for module in model.modules())
         also = " that is not quantized already" if done else ""
         raise ValueError(f"the model has no layer of the types {kinds}{also}: nothing to quantize")
-    plans = plan(_mapping(spec), [names for _, names in layers])
+    others = [each for each in in_float(model) if type(each.module) not in LAYERS]
+    names_of_others = [each.names for each in others]
+    plans, left = plan(_mapping(spec), [names for _, names in layers], names_of_others)
     quantizers = [
         _quantizers(layer, names[0], roles)
         for (layer, names), roles in zip(layers, plans, strict=True)
@@ -88,6 +103,8 @@ def quantize_model(
         raise ValueError(f"the specification quantizes nothing: {dict(spec)!r}")
     for (layer, names), each in zip(layers, quantizers, strict=True):
         _check(layer, names[0], each)
+    if left:
+        _say(model, [others[index] for index in left], strict)
     if not inplace:
         model = copy.deepcopy(model)
         layers = _layers(model)
@@ -100,6 +117,20 @@ def quantize_model(
                 attached.scale.owner = f"the {keyword} of layer {names[0]!r}"
     _call_all_layers(model)
     return model
+
+
+def _say(model: torch.nn.Module, left: list[FloatWeights], strict: bool) -> None:
+    """Say which weights stay in float, and by what share."""
+    total = sum(weight.numel() for weight in model.parameters() if weight.ndim >= 2)
+    weights = {weight for each in left for weight in each.parameters.values()}
+    share = sum(weight.numel() for weight in weights) / total
+    text = (
+        f"{percentage(share)} of the weights stay in float: "
+        f'{listed([str(each) for each in left])}; "skip" says that this is meant'
+    )
+    if strict:
+        raise ValueError(text)
+    warnings.warn(text, stacklevel=3)
 
 
 def _call_all_layers(model: torch.nn.Module) -> None:

@@ -13,18 +13,22 @@ _KEYS = (*ROLES, "first/last", "layers", "skip")
 Roles = dict[str, str]
 
 
-def plan(spec: Mapping[str, Any], layers: Sequence[Sequence[str]]) -> list[Roles | None]:
+def plan(
+    spec: Mapping[str, Any], layers: Sequence[Sequence[str]], others: Sequence[Sequence[str]]
+) -> tuple[list[Roles | None], list[int]]:
     """For each layer the words for its quantizers by role; None for a layer that is skipped.
 
-    `layers` are the layers in order, each with all names that it has in the model. The keys of
-    the specification are those of `quantize_model`. ValueError for keys that are not known and
-    for patterns that match no layer, or none that is not skipped.
+    `layers` are the layers in order, each with all names that it has in the model; `others` are
+    what else can be skipped, and the second result says which of them are not. The keys of the
+    specification are those of `quantize_model`. ValueError for keys that are not known and for
+    patterns that match no layer, or none that is not skipped.
     """
     _check_keys(spec, _KEYS, "the specification")
     skip = spec.get("skip", ())
     if not (isinstance(skip, list | tuple) and all(isinstance(each, str) for each in skip)):
         raise ValueError(f'"skip" must be a list of names or patterns, got {skip!r}')
-    skipped = {index for pattern in skip for index in matching(pattern, layers, "skip")}
+    every = [*layers, *others]
+    skipped = {index for pattern in skip for index in matching(pattern, every, "skip")}
     kept = [index for index in range(len(layers)) if index not in skipped]
     if not kept:
         raise ValueError("every layer is skipped: nothing would be quantized")
@@ -41,7 +45,8 @@ def plan(spec: Mapping[str, Any], layers: Sequence[Sequence[str]]) -> list[Roles
             raise ValueError(f"layers: all that {pattern!r} matches is skipped")
         for index in these - skipped:
             found[index] |= roles
-    return [found.get(index) for index in range(len(layers))]
+    left = [index for index in range(len(others)) if index + len(layers) not in skipped]
+    return [found.get(index) for index in range(len(layers))], left
 
 
 def _roles(value: Any, where: str) -> Roles:
