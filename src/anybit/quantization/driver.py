@@ -22,8 +22,9 @@ from anybit.onnx.passes import (
     Normalize,
     Simplify,
     StandardLayout,
+    WidenFloat16,
 )
-from anybit.onnx.preparation import apply, inline
+from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.independence import independent
@@ -37,6 +38,10 @@ from anybit.quantization.search import Choice
 from anybit.workers import chosen
 
 _FLOAT_BITS = 32
+_WIDENED = (
+    "What was float16 is computed and counted in float32 here, and compared with that; inputs and "
+    "outputs keep their type."
+)
 # The share of the time until the verdict.
 _CHOSEN = 0.9
 
@@ -95,7 +100,7 @@ def quantize(
     """
     where = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     advance = progress or (lambda share: None)
-    model = _prepared(source, where)
+    model, remarks = _prepared(source, where)
     named = [keep] if isinstance(keep, str) else keep
     wanted = plan(model, placement_of(model), (weights, activations or FLOAT), layers or {}, named)
     if not any(layer.weights for layer in wanted.layers):
@@ -122,15 +127,15 @@ def quantize(
         found.model,
         tuple(_row(layer, found.plan, found.choices) for layer in found.plan.layers),
         found.plan.left,
-        found.plan.remarks,
+        remarks + found.plan.remarks,
         found.verdict,
         size,
         size - _saved(model, found.plan.weights),
     )
 
 
-def _prepared(source: ModelSource, where: str) -> ir.Model:
-    """A copy, with constants folded and batch normalization in the weights."""
+def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...]]:
+    """A copy, with constants folded and batch normalization in the weights; what is to be said."""
     model = read_copy(source)
     inline(model, source)
     # Files of old versions list their constants among the inputs. Nobody replaces them from now on.
@@ -144,9 +149,11 @@ def _prepared(source: ModelSource, where: str) -> ir.Model:
             f"{where} has quantizers already ({(ours or others)[0].op_type}); quantize the float "
             "model that it was made of"
         )
+    with errors_named_after(source):
+        widened = WidenFloat16()(model).modified
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
     apply(model, source, Normalize(), InferShapes())
-    return model
+    return model, (_WIDENED,) * widened
 
 
 def _check_weights(layers: Sequence[Layer]) -> None:

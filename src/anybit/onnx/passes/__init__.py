@@ -31,6 +31,7 @@ from anybit.onnx.passes.simplify import Simplify
 from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_qdq import ToQdq
 from anybit.onnx.passes.use_names import UseNames
+from anybit.onnx.passes.widen_float16 import WidenFloat16
 
 __all__ = [
     "AbsorbTransposes",
@@ -63,4 +64,5 @@ __all__ = [
     "StandardLayout",
     "ToQdq",
     "UseNames",
+    "WidenFloat16",
 ]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compute in float32 what a model computes in float16."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.constants import array_of
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.walk import graphs_in, initializers_in, nodes_in, values_in
+from anybit.onnx.passes.infer_shapes import InferShapes
+
+_HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
+# The attributes of standard operators that hold the type of a result.
+_TYPES = ("to", "dtype")
+
+
+class WidenFloat16(InPlacePass):
+    """Make all float16 constants and values float32; inputs and outputs keep their type.
+
+    A Cast stands behind each input and before each output of that type. Values between are no
+    longer rounded to 11 bits, so that results are nearer to what the weights say, and not the same.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        if not _has_half(model):
+            return PassResult(model, False)
+        InferShapes()(model)
+        inputs = [each for each in model.graph.inputs if each.dtype == _HALF]
+        outputs = [each for each in model.graph.outputs if each.dtype == _HALF]
+        for value in initializers_in(model):
+            if value.const_value is not None and value.dtype == _HALF:
+                value.const_value = ir.tensor(array_of(value).astype(np.float32), name=value.name)
+        for node in nodes_in(model.graph):
+            _widen(node)
+        for graph in graphs_in(model):
+            for value in values_in(graph):
+                if value.dtype == _HALF and value not in inputs:
+                    value.dtype = _FLOAT
+        editor = Editor(model)
+        for value in inputs:
+            _cast_input(editor, model.graph, value)
+        for value in dict.fromkeys(outputs):
+            _cast_output(editor, model.graph, value)
+        return PassResult(model, True)
+
+
+def _has_half(model: ir.Model) -> bool:
+    values = (value for graph in graphs_in(model) for value in values_in(graph))
+    return any(value.dtype == _HALF for value in values) or any(
+        _is_half(attribute)
+        for node in nodes_in(model.graph)
+        for attribute in node.attributes.values()
+    )
+
+
+def _is_half(attribute: ir.Attr) -> bool:
+    if attribute.is_ref():
+        return False
+    if attribute.type is ir.AttributeType.TENSOR:
+        return bool(attribute.value.dtype == _HALF)
+    is_type = attribute.type is ir.AttributeType.INT and attribute.name in _TYPES
+    return bool(is_type and attribute.value == _HALF)
+
+
+def _widen(node: ir.Node) -> None:
+    """Change the attributes that say a type, or hold a tensor."""
+    for name, attribute in list(node.attributes.items()):
+        if _is_half(attribute) and attribute.type is ir.AttributeType.INT:
+            node.attributes[name] = ir.AttrInt64(name, _FLOAT)
+        elif _is_half(attribute):
+            array = attribute.value.numpy().astype(np.float32)
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(array))
+
+
+def _cast_input(editor: Editor, graph: ir.Graph, value: ir.Value) -> None:
+    uses = list(value.uses())
+    first = next(iter(graph), None)
+    if not uses or first is None:
+        return
+    to = ir.AttrInt64("to", _FLOAT)
+    name = f"{value.name}_float32"
+    wide = editor.insert(first, "Cast", [value], name, like=value, dtype=_FLOAT, attributes=[to])
+    for use in uses:
+        use.node.replace_input_with(use.idx, wide)
+
+
+def _cast_output(editor: Editor, graph: ir.Graph, value: ir.Value) -> None:
+    if value.is_graph_input():
+        return
+    name = value.name
+    value.name = editor.unique(f"{name}_float32")
+    to = ir.AttrInt64("to", _HALF)
+    node = ir.Node("", "Cast", [value], [to], name=editor.unique(f"{name}_float16"))
+    graph.append(node)
+    narrow = node.outputs[0]
+    narrow.name, narrow.dtype = name, _HALF
+    narrow.shape = value.shape.copy() if value.shape is not None else None
+    graph.outputs[:] = [narrow if each is value else each for each in graph.outputs]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in float16 become models in float32 with the same inputs and outputs."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from passes import random
+from small_models import model, node
+
+import anybit
+from anybit.onnx import read
+from anybit.onnx.passes import WidenFloat16
+
+W = random(4, 3).astype(np.float16)
+ROWS = random(5, 4, seed=1).astype(np.float16)
+
+
+def typed(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same with inputs and outputs in float16."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return proto
+
+
+def product() -> onnx.ModelProto:
+    nodes = [
+        node("Cast", "x", "narrow", domain="", name="narrow", to=TensorProto.FLOAT16),
+        node("MatMul", "narrow w", "p", domain="", name="product"),
+        node("Shape", "p", "s", domain="", name="shape"),
+        node(
+            "ConstantOfShape",
+            "s",
+            "half",
+            domain="",
+            name="halves",
+            value=numpy_helper.from_array(np.float16([0.5])),
+        ),
+        node("Add", "p half", domain="", name="sum"),
+    ]
+    return typed(model(nodes, {"w": W}, inputs={"x": ["n", 4]}))
+
+
+def branches() -> onnx.ModelProto:
+    """A constant and a value from outside, inside of If; the input is an output, too."""
+    names = ("then", "else")
+    graphs = {}
+    for each, factor in zip(names, (1, 2), strict=True):
+        nodes = [
+            node("MatMul", "x w", f"p_{each}", domain="", name=f"product_{each}"),
+            node("Mul", f"p_{each} f_{each}", f"y_{each}", domain="", name=f"scaled_{each}"),
+        ]
+        graphs[f"{each}_branch"] = helper.make_graph(
+            nodes,
+            each,
+            [],
+            [helper.make_tensor_value_info(f"y_{each}", TensorProto.FLOAT16, None)],
+            [numpy_helper.from_array(np.array(factor, np.float16), f"f_{each}")],
+        )
+    nodes = [
+        node("ReduceMax", "x", "m", domain="", name="largest", keepdims=0),
+        node("Greater", "m zero", "c", domain="", name="is_positive"),
+        node("If", "c", "y", domain="", name="choice", **graphs),
+    ]
+    constants = {"w": W, "zero": np.zeros((), np.float16)}
+    return typed(model(nodes, constants, inputs={"x": ["n", 4]}, outputs=["y", "x"]))
+
+
+@pytest.mark.parametrize("network", [product, branches])
+def test_values_are_nearly_the_same(network) -> None:
+    proto = network()
+    found = read(proto)
+    wanted = anybit.load(proto).run(ROWS)
+    assert WidenFloat16()(found).modified
+    given = anybit.load(found).run(ROWS)
+    assert list(given) == list(wanted)
+    for name, array in wanted.items():
+        assert given[name].dtype == np.float16
+        np.testing.assert_allclose(given[name], array, rtol=2e-3, atol=2e-3)
+    casts = [each for each in found.graph if each.op_type == "Cast"]
+    assert len([each for each in casts if each.outputs[0].dtype == ir.DataType.FLOAT16]) == 1
+
+
+def test_constants_that_are_results_keep_their_name_and_type() -> None:
+    nodes = [node("MatMul", "x w", domain="")]
+    found = read(typed(model(nodes, {"w": W}, inputs={"x": ["n", 4]}, outputs=["y", "w"])))
+    WidenFloat16()(found)
+    np.testing.assert_array_equal(anybit.load(found).run(ROWS)["w"], W, strict=True)
+
+
+def test_floats_stay_as_they_are() -> None:
+    proto = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ["n", 4]})
+    found = read(proto)
+    assert not WidenFloat16()(found).modified
+    assert ir.to_proto(found) == ir.to_proto(read(proto))
