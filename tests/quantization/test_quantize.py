@@ -288,3 +288,48 @@ def test_a_network_that_breaks_is_not_passed() -> None:
     assert found.verdict is not None
     assert not found.verdict.passed
     assert found.to_json()["verdict"]["passed"] is False
+
+
+def test_candidates_are_told() -> None:
+    data = data_for("attention", 8)
+    found = anybit.quantize(attention(), data, activations="uint4")
+    for layer in found.layers:
+        if layer.name in ("scores", "context"):
+            continue
+        whole, *others = layer.tried
+        errors = [each.error for each in others]
+        assert len(others) == 7
+        assert errors == sorted(errors)
+        assert all(each.highest <= whole.highest or each.smoothed for each in others)
+        assert whole.lowest < whole.highest
+    wide = anybit.quantize(attention(), data, activations="uint16").layers[0]
+    assert len(wide.tried) == 1
+
+
+def test_the_worst_samples_are_told() -> None:
+    data = data_for("convolutions")
+    data[9]["x"] *= 1e-3  # the bias alone is left, and all noise
+    found = anybit.quantize(convolutions(), data, activations="uint4")
+    worst = found.verdict.worst
+    assert len(worst) == len(data[1::4]) == 6
+    assert {each.number for each in worst} == set(range(1, 24, 4))
+    floats, quantized = anybit.load(convolutions()), anybit.load(found.model)
+    for each in worst:
+        a = floats.run(data[each.number])["y"].astype(np.float64)
+        b = quantized.run(data[each.number])["y"]
+        sqnr = 10 * np.log10(np.square(a).sum() / np.square(a - b).sum())
+        assert each.sqnr == pytest.approx(sqnr, abs=1e-3)
+        assert each.agrees == (a.argmax() == b.argmax())
+    assert [each.sqnr for each in worst] == sorted(each.sqnr for each in worst)
+
+
+def test_samples_are_called_by_their_files(tmp_path: Path) -> None:
+    from anybit.inputs import Tensor
+    from anybit.quantization.samples import Samples
+
+    tensor = Tensor("x", np.dtype(np.float32), (None, 4))
+    np.save(tmp_path / "a.npy", np.ones((2, 4), np.float32))
+    np.save(tmp_path / "b.npy", np.ones((1, 4), np.float32))
+    assert list(Samples(tmp_path, (tensor,)).names()) == ["a.npy[0]", "a.npy[1]", "b.npy"]
+    assert list(Samples(np.ones((2, 4)), (tensor,)).names()) == ["", ""]
+    assert list(Samples(iter(np.ones((2, 1, 4))), (tensor,)).names()) == ["", ""]

@@ -56,7 +56,7 @@ def test_every_fourth_is_held_back() -> None:
     samples = Samples(ROWS, (X,))
     (shard,) = samples.shards()
     assert [index for index in range(len(shard)) if not is_held(index)] == [0, 2, 3, 4, 6, 7, 8]
-    np.testing.assert_array_equal([each["x"][0] for each in samples.held_back()], ROWS[1::4])
+    np.testing.assert_array_equal([each["x"][0] for _, each in samples.held_back()], ROWS[1::4])
     single = Samples(ROWS[:1], (X,))
     assert not is_held(0)
     assert len(list(single.held_back())) == 1
@@ -161,7 +161,7 @@ def test_what_is_held_back_stays_held_back() -> None:
     (shard,) = samples.shards()
     seen = [
         *(each for _, each in shard.read(lambda number: not is_held(number))),
-        *samples.held_back(),
+        *(each for _, each in samples.held_back()),
     ]
     assert len({each["x"].tobytes() for each in seen}) == len(seen) == 10
 

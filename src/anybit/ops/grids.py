@@ -134,6 +134,13 @@ class IntegerGrid:
         return max(1, (len(self.codes) - 1).bit_length())
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the largest value; for the first scale, if there are several."""
+        codes = np.array([self.lowest, self.highest])
+        low, high = sorted(float(self.decode(each).flat[0]) for each in codes)
+        return low, high
+
+    @property
     def channels(self) -> Channels | None:
         """Scale and zero-point per channel; None if they vary along more than one axis."""
         return channels_of(self.scale, self.zeropt)
@@ -210,6 +217,12 @@ class FloatGrid:
     def zeropt(self) -> Array:
         """Formats have no zero-point: 0."""
         return np.zeros((), np.float32)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the largest value; for the first scale, if there are several."""
+        reach = float(self.decode(np.array(self.format.largest)).flat[0])
+        return -abs(reach), abs(reach)
 
     @property
     def channels(self) -> Channels | None:

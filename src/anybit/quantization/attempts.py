@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -76,8 +76,8 @@ class Attempts:
         if self._samples is not None and self._floats is not None:
             quantized = Recorder(model, model.graph.outputs, self._where)
             judge = Judge()
-            for sample in self._samples.held_back():
-                judge.add(self._floats.run(sample), quantized.run(sample))
+            for number, sample in self._samples.held_back():
+                judge.add(self._floats.run(sample), quantized.run(sample), number)
             verdict = judge.verdict(seen=len(self._samples) == 1)
         return Attempt(plan, choices, model, verdict)
 
@@ -102,9 +102,10 @@ class Attempts:
         )
         for done, each in enumerate(evidence, 1):
             trial = Trial(self._model, each.source, plan.weights)
-            self._found[_key(each.source, plan)] = trial.choice(
+            choice = trial.choice(
                 plan.activations[each.source], each.statistics, each.to_choose, each.to_decide
             )
+            self._found[_key(each.source, plan)] = replace(choice, tried=trial.candidates)
             progress(_GATHERED + (1 - _GATHERED) * done / len(wanted))
 
 

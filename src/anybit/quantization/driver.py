@@ -201,4 +201,5 @@ def _row(layer: Layer, wanted: Plan, choices: Mapping[Source, Choice]) -> Quanti
         parameters=sum(each.const_value.size for each in constants if each and each.const_value),
         sqnr=-10 * float(np.log10(max(max(errors), 1e-30))) if errors else None,
         smoothed=any(choices[source].smoothing is not None for source in read),
+        tried=tuple(each for source in read for each in choices[source].tried),
     )

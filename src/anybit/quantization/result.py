@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from anybit.onnx.files.writer import Result
+from anybit.quantization.search import Candidate
 from anybit.quantization.verdict import Verdict
 
 
@@ -22,6 +23,7 @@ class QuantizedLayer:
         sqnr: Signal over noise of its output alone, all else being float, in dB; None where its
             activations are not quantized.
         smoothed: Whether channels of its activations are scaled against its weights.
+        tried: The ranges that what it reads might have had: the whole one, and the best.
     """
 
     name: str
@@ -31,6 +33,7 @@ class QuantizedLayer:
     parameters: int
     sqnr: float | None
     smoothed: bool
+    tried: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True)

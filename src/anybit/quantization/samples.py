@@ -177,9 +177,18 @@ class Samples:
         if portions:
             yield Shard(number - number % size, self._reader, tuple(portions))
 
-    def held_back(self) -> Iterator[Sample]:
-        """Those to judge by: others than the rest, unless there is only one."""
-        return islice(self, 0 if len(self) == 1 else _FIRST, None, _PERIOD)
+    def held_back(self) -> Iterator[tuple[int, Sample]]:
+        """Those to judge by, with their numbers: others than the rest, unless there is only one."""
+        return islice(enumerate(self), 0 if len(self) == 1 else _FIRST, None, _PERIOD)
+
+    def names(self) -> Iterator[str]:
+        """What to call each of them: the file that it is from, and the place in that."""
+        for item, arrays, _ in self._opened():
+            is_given = isinstance(item, str | os.PathLike) and Path(item).parent != self._folder
+            file = Path(str(item)).name if is_given else ""
+            count = self._reader.count(arrays) or 1
+            for row in range(count):
+                yield f"{file}[{row}]" if file and count > 1 else file
 
     def take_whole_unless(self, independent: Callable[[Sample, Sample, Sample], bool]) -> None:
         """Take rows apart only if a predicate holds for two that differ and for both in one."""

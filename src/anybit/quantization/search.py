@@ -29,6 +29,23 @@ from anybit.quantization.weights import Rounded
 _STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
 # Channels that were nearly dead are not blown up without end.
 _FARTHEST = 24
+_MOST_TOLD = 7
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What might have become of a tensor.
+
+    Attributes:
+        lowest, highest: The ends of its grid.
+        smoothed: Whether channels are scaled.
+        error: Of the layers that read it, noise over signal, as a power.
+    """
+
+    lowest: float
+    highest: float
+    smoothed: bool
+    error: float
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,7 @@ class Choice:
         corrections: What is added to the biases of layers that read it.
         weights: Those of layers that read it, as they are stored, times the smoothing; those of
             layers that are not named here are rounded to nearest.
+        tried: What else was tried, the best first, and the whole range.
     """
 
     grid: Grid
@@ -50,6 +68,7 @@ class Choice:
     errors: Mapping[Layer, float] = field(default_factory=dict)
     corrections: Mapping[Layer, Array] = field(default_factory=dict)
     weights: Mapping[Layer, Sequence[Rounded]] = field(default_factory=dict)
+    tried: tuple[Candidate, ...] = ()
 
     @property
     def error(self) -> float:
@@ -70,6 +89,13 @@ class Trial:
         self._pieces = [
             Piece(model, layer, index, weights.get(layer)) for layer, index in source.readers
         ]
+        self._told: dict[int, Candidate] = {}
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What was tried: the first one, which is the whole range, and the best of the others."""
+        first, *others = self._told.values()
+        return first, *sorted(others, key=lambda each: each.error)[:_MOST_TOLD]
 
     def choice(
         self,
@@ -82,8 +108,9 @@ class Trial:
         widest = Choice(_grid(scheme, *whole(scheme.bits, statistics)))
         if scheme.bits >= WIDE:
             return self._finished(self._tried(widest, second))
+        candidates = [widest, *self._candidates(scheme, statistics)]
         chosen = least(
-            (widest, *self._candidates(scheme, statistics)),
+            candidates,
             lambda each: self._tried(each, first),
             lambda each: self._tried(each, second),
         )
@@ -131,7 +158,11 @@ class Trial:
             piece.layer: piece.error(candidate.grid, candidate.smoothing, samples)
             for piece in self._pieces
         }
-        return replace(candidate, errors=errors)
+        found = replace(candidate, errors=errors)
+        ends, smoothed = candidate.grid.ends, candidate.smoothing is not None
+        # Those that are tried again on other samples have been told.
+        self._told.setdefault(id(candidate.grid), Candidate(*ends, smoothed, found.error))
+        return found
 
 
 def smoothable(source: Source) -> int | None:

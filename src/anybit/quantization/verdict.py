@@ -10,6 +10,22 @@ from anybit.inputs import Array
 
 LEAST_SQNR, LEAST_AGREEMENT = 10.0, 0.9
 """Below these a model is not what it was."""
+_MOST_EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sample for which two models differ.
+
+    Attributes:
+        number: Its number among all samples.
+        sqnr: Signal over noise of its worst output, in dB.
+        agrees: Whether its largest elements stand in the same places; None where none do.
+    """
+
+    number: int
+    sqnr: float
+    agrees: bool | None
 
 
 @dataclass(frozen=True)
@@ -24,12 +40,14 @@ class Verdict:
             where there is neither.
         samples: How many there were.
         seen: Whether the quantizers were chosen by the same samples, for want of others.
+        worst: A few samples, those with the least SQNR first.
     """
 
     sqnr: float | None
     agreement: float | None
     samples: int
     seen: bool
+    worst: tuple[Example, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -56,6 +74,11 @@ class _Output:
             noise = float(np.square(x[~same] - y[~same]).sum())
         self.noise += noise if np.isfinite(noise) else np.inf
 
+    def merge(self, other: "_Output") -> None:
+        self.signal += other.signal
+        self.noise += other.noise
+        self.elements += other.elements
+
     @property
     def sqnr(self) -> float:
         if not self.noise:
@@ -73,22 +96,38 @@ class Judge:
     _samples: int = 0
     _agreeing: int = 0
     _rows: int = 0
+    _worst: list[Example] = field(default_factory=list)
 
-    def add(self, floats: Mapping[str, Array], quantized: Mapping[str, Array]) -> None:
-        """Compare the outputs for a sample, by name. Other shapes are nothing but noise."""
-        self._samples += 1
+    def add(
+        self, floats: Mapping[str, Array], quantized: Mapping[str, Array], number: int | None = None
+    ) -> None:
+        """Compare the outputs for a sample, by name. Other shapes are nothing but noise.
+
+        A sample has the number that is given, or that of those before it.
+        """
+        own, rows, agreeing = [], self._rows, self._agreeing
         for name, a in floats.items():
             b = quantized[name]
             is_float = a.dtype.kind == "f"
             if a.shape != b.shape:
                 self._rows += 1
+                own.append(-np.inf)
                 continue
             if is_float:
-                self._outputs.setdefault(name, _Output()).add(a, b)
+                output = _Output()
+                output.add(a, b)
+                own.append(output.sqnr)
+                self._outputs.setdefault(name, _Output()).merge(output)
             if not is_float:
                 self._count(a == b)
             elif a.ndim == 2 and a.shape[-1] > 1:
                 self._count(a.argmax(axis=-1) == b.argmax(axis=-1))
+        rows, agreeing = self._rows - rows, self._agreeing - agreeing
+        if own:
+            agrees = agreeing == rows if rows else None
+            found = Example(self._samples if number is None else number, min(own), agrees)
+            self._worst = sorted([*self._worst, found], key=lambda each: each.sqnr)[:_MOST_EXAMPLES]
+        self._samples += 1
 
     def _count(self, same: Array) -> None:
         self._agreeing += int(np.count_nonzero(same))
@@ -98,7 +137,7 @@ class Judge:
         """The verdict on all that was added."""
         sqnr = min((each.sqnr for each in self._outputs.values()), default=None)
         agreement = self._agreeing / self._rows if self._rows else None
-        return Verdict(sqnr, agreement, self._samples, seen)
+        return Verdict(sqnr, agreement, self._samples, seen, tuple(self._worst))
 
     @property
     def mse(self) -> float | None:

@@ -92,7 +92,9 @@ class Gauge:
         return (steps - zero) * float(np.ravel(self._grid.scale)[0])
 
     def _ends(self) -> tuple[float, float]:
-        low, high = sorted(self._shown(self._codes()).tolist())
+        if not self._in_steps:
+            return self._grid.ends
+        low, high = self._codes().tolist()
         return low, high
 
     def _limits(self) -> tuple[float, float]:
