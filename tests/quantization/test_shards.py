@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from doomed_surveyors import doomed_surveyor
 from float_models import NETWORKS, data_for
 from passes import random
 from small_models import model, node
@@ -20,6 +21,7 @@ import anybit
 from anybit import ModelError
 from anybit.array_files import StoredArray, write_members
 from anybit.inputs import Tensor
+from anybit.quantization import calibration
 from anybit.quantization import samples as samples_module
 from anybit.quantization.findings import Findings
 from anybit.quantization.recording import Recorder
@@ -53,8 +55,13 @@ def test_threads_give_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch)
     assert made(name) == wanted
 
 
-def test_two_processes_give_the_same_bytes() -> None:
-    assert made(workers=2) == made(workers=1)
+def test_two_processes_give_the_same_bytes_though_one_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = made(workers=1)
+    monkeypatch.setattr(calibration, "surveyor", doomed_surveyor)
+    assert made(workers=2, cache=tmp_path) == wanted
+    assert (tmp_path / "ended").exists()
 
 
 @pytest.mark.slow

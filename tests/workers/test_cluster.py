@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Ray cluster, of this machine: the same bytes, also when its workers are killed."""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import errands
+import onnx_ir as ir
+import pytest
+from doomed_surveyors import doomed_surveyor
+from float_models import convolutions, data_for
+from places import ROOT
+
+import anybit
+from anybit import ModelError
+from anybit.quantization import calibration
+from anybit.workers.cluster import Cluster
+
+pytestmark = [
+    pytest.mark.skipif(not find_spec("ray"), reason="the extra anybit[ray] is not installed"),
+    # Ray leaves sockets to the garbage collector, here and there.
+    pytest.mark.filterwarnings("default::ResourceWarning", "default::FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a cluster with two cores; its workers know what stands in tests/support."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # The cluster asks for a token, which both sides find there. Ray reads it when it is imported.
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex()}
+    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # a socket's path must be short
+    paths = os.pathsep.join([str(ROOT / "tests" / "support"), *sys.path])
+    head = subprocess.Popen(
+        [
+            *(Path(sys.executable).with_name("ray"), "start", "--head", "--block"),
+            *("--num-cpus=2", "--node-ip-address=127.0.0.1", f"--port={port}"),
+            *("--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"),
+            f"--object-store-memory={100 * 2**20}",
+        ],
+        env=os.environ | {"PYTHONPATH": paths},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        head.terminate()
+        head.wait(60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(address: str) -> Iterator[Cluster]:
+    with Cluster(address) as found:
+        yield found
+
+
+def test_order(cluster: Cluster) -> None:
+    found = [each for each, _ in cluster.map(errands.adder, 5, range(30))]
+    assert found == list(range(5, 35))
+
+
+def test_errors_are_those_of_the_work(cluster: Cluster) -> None:
+    with pytest.raises(ModelError, match=r"^not today$"):
+        list(cluster.map(errands.refusing, "not today", range(3)))
+
+
+def test_workers_that_end_on_every_piece(cluster: Cluster) -> None:
+    with pytest.raises(ChildProcessError, match="the cluster lost work"):
+        list(cluster.map(errands.ending, None, range(1)))
+
+
+def test_the_same_bytes_though_a_worker_is_killed(
+    cluster: Cluster, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(data: object, **options: object) -> bytes:
+        found = anybit.quantize(convolutions(), data, **options)
+        return ir.to_proto(found.model).SerializeToString()
+
+    data = data_for("convolutions", 100)
+    wanted = made(data)
+    monkeypatch.setattr(calibration, "surveyor", doomed_surveyor)
+    assert made(iter(data), cluster=address, cache=tmp_path) == wanted
+    assert (tmp_path / "ended").exists()
