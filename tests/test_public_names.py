@@ -105,8 +105,10 @@ PUBLIC = {
         "calibrate",
         "describe",
         "fold_batchnorm",
+        "freeze_scales",
         "quantize_model",
         "quantizer",
+        "unfreeze_scales",
     ],
 }
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from anybit.torch.nn._describe import describe
 from anybit.torch.nn._fold_batchnorm import fold_batchnorm
+from anybit.torch.nn._freezing import freeze_scales, unfreeze_scales
 from anybit.torch.nn._layers import (
     QuantConv1d,
     QuantConv2d,
@@ -56,8 +57,10 @@ __all__ = [
     "calibrate",
     "describe",
     "fold_batchnorm",
+    "freeze_scales",
     "quantize_model",
     "quantizer",
+    "unfreeze_scales",
 ]
 
 

@@ -30,8 +30,8 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
     The batches are run once, in eval mode and with all quantizers off. Learned and "ema" scales of
     weights then become those with the least squared error, per channel; scales of activations
     those with the least error of what the layers that read them give, with quantized weights, on
-    some of the data, if other data confirm it. Scales that are fixed, or computed in each call,
-    have nothing to set. Weights, statistics of batch normalization, the mode of each module,
+    some of the data, if other data confirm it. Scales that are fixed, frozen, or computed in
+    each call, stay. Weights, statistics of batch normalization, the mode of each module,
     gradients and the state of PyTorch's random numbers stay. Training may follow: scales go on
     from there.
 
@@ -89,7 +89,8 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
 
 def _is_wanted(quantizer: Quantizer) -> bool:
     scale = quantizer.scale
-    return isinstance(scale, StoredScale) and not isinstance(scale, FixedScale)
+    fixed = not isinstance(scale, StoredScale) or isinstance(scale, FixedScale)
+    return not (fixed or scale.frozen)
 
 
 class _Record:

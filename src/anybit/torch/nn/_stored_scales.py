@@ -20,6 +20,8 @@ class StoredScale(Scale):
 
     # The name of the state, in state dicts too.
     name = "value"
+    # Whether training leaves it as it is; not part of the state.
+    frozen = False
 
     def __init__(self, reach: Reach, layout: Layout, power_of_two: bool) -> None:
         super().__init__(reach, layout, power_of_two)
@@ -63,10 +65,14 @@ class StoredScale(Scale):
         if not self.is_known:
             self.is_known = True
 
+    def freeze(self, frozen: bool) -> None:
+        """Stop to change, or go on."""
+        self.frozen = frozen
+
     def can_start(self, x: torch.Tensor) -> bool:
         """Whether the state is to be taken from x."""
         return (
-            not self.is_known
+            not (self.is_known or self.frozen)
             and self.state is not None
             and x.numel() > 0
             and not self.has_started()
@@ -168,6 +174,7 @@ class LearnedScale(StoredScale):
     """
 
     name = "threshold"
+    _learned = True
 
     def _store(self, state: torch.Tensor | None) -> None:
         self.register_parameter(self.name, None if state is None else torch.nn.Parameter(state))
@@ -187,6 +194,16 @@ class LearnedScale(StoredScale):
             return scale
         # The value is unchanged, to the bit; only the gradient is multiplied.
         return scale.detach().lerp(scale, max(self.layout.elements(x), 1) ** -0.5)
+
+    def freeze(self, frozen: bool) -> None:
+        state = self.state
+        if state is not None and frozen and not self.frozen:
+            # Without a gradient, even one of 0, no optimizer moves it on by its momentum.
+            self._learned, state.grad = state.requires_grad, None
+            state.requires_grad_(False)
+        elif state is not None and self.frozen and not frozen:
+            state.requires_grad_(self._learned)
+        super().freeze(frozen)
 
     def starting(self, x: torch.Tensor) -> torch.Tensor:
         return self.reach.initial(finite(x), self.layout.reduced(x))
@@ -213,7 +230,7 @@ class EmaScale(StoredScale):
     def measured(self, x: torch.Tensor) -> torch.Tensor:
         if self.training and self.can_start(x):
             self.initialize(x)
-        elif self.training and x.numel() and not _repeating():
+        elif self.training and not self.frozen and x.numel() and not _repeating():
             value = self.known()
             self.set(value.lerp(self._covering(x).to(value.dtype), 1 - self.momentum))
         return self.known()
