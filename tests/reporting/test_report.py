@@ -3,7 +3,9 @@
 
 import dataclasses
 import json
+import math
 import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,7 +16,7 @@ from small_models import model, node, quantized_weight
 import anybit
 from anybit.layers.layer import Layer
 from anybit.reporting import Report, page
-from anybit.reporting.facts import Finding, Histogram, ReportedLayer, Tensor
+from anybit.reporting.facts import Finding, Histogram, Point, ReportedLayer, Tensor
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&"
 
@@ -24,7 +26,10 @@ def test_quantized_networks(name: str) -> None:
     quantized = anybit.quantize(NETWORKS[name](), data_for(name, 8), weights="int4")
     found = anybit.report(quantized, name=name, command="anybit quantize")
     assert [each.name for each in found.layers] == [each.name for each in quantized.layers]
-    assert found.verdict == quantized.verdict
+    assert dataclasses.replace(quantized.verdict, worst=()) == found.verdict
+    assert [each.number for each in found.worst] == [
+        each.number for each in quantized.verdict.worst
+    ]
     assert sum(each.noise for each in found.layers) == pytest.approx(1)
     for layer, row in zip(found.layers, quantized.layers, strict=True):
         assert layer.sqnr == row.sqnr
@@ -209,3 +214,34 @@ def test_one_channel_alone() -> None:
     (finding, *_) = [each for each in anybit.report(proto).findings if "One channel" in each.text]
     assert "carries" in finding.text
     assert "per-channel" in finding.remedy
+
+
+def test_what_other_widths_cost() -> None:
+    mixes = [Point("", 100 * each, 10**6 * each, 10.0 + 4 * each) for each in range(1, 9)]
+    same = [Point(f"int{each}/uint8", 120 * each, 2 * 10**6, 9.0 + each) for each in (2, 4, 8)]
+    report = Report("m", (layer(0),), front=(*mixes[:3], *same, Point("", 350, 10**6, 23, True)))
+    text = page(report)
+    assert text.count('<svg class="front"') == 2
+    assert text.count('<circle class="same"') == 6
+    assert text.count('<circle class="chosen"') == 2
+    for words in ("int4/uint8", ">chosen<", "output SQNR", "100 bytes", "3 M", "23.0 dB"):
+        assert words in text
+    assert '<svg class="front"' not in page(dataclasses.replace(report, front=()))
+    hostile = (Point(HOSTILE, 1, 1, 1), Point(HOSTILE, 2, 2, math.inf), Point("", 3, None, -5))
+    text = page(dataclasses.replace(report, front=hostile))
+    assert text.count("<script>") == 1
+    assert text.count('<svg class="front"') == 1
+
+
+def test_the_worst_samples_are_named(tmp_path: Path) -> None:
+    data = data_for("convolutions", 8)
+    for number, each in enumerate(data):
+        np.savez(tmp_path / f"<b>{number}.npz", **each)
+    quantized = anybit.quantize(NETWORKS["convolutions"](), tmp_path)
+    found = anybit.report(quantized, tmp_path)
+    assert {each.name for each in found.worst} == {"<b>1.npz", "<b>5.npz"}
+    text = page(found)
+    assert "The worst samples" in text
+    assert "&lt;b&gt;1.npz" in text
+    assert "Ranges tried for" in text
+    assert "<b>1.npz" not in text

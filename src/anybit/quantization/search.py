@@ -37,11 +37,13 @@ class Candidate:
     """What might have become of a tensor.
 
     Attributes:
+        tensor: Its name.
         lowest, highest: The ends of its grid.
         smoothed: Whether channels are scaled.
         error: Of the layers that read it, noise over signal, as a power.
     """
 
+    tensor: str
     lowest: float
     highest: float
     smoothed: bool
@@ -89,6 +91,7 @@ class Trial:
         self._pieces = [
             Piece(model, layer, index, weights.get(layer)) for layer, index in source.readers
         ]
+        self._name = str(source.value.name)
         self._told: dict[int, Candidate] = {}
 
     @property
@@ -161,7 +164,9 @@ class Trial:
         found = replace(candidate, errors=errors)
         ends, smoothed = candidate.grid.ends, candidate.smoothing is not None
         # Those that are tried again on other samples have been told.
-        self._told.setdefault(id(candidate.grid), Candidate(*ends, smoothed, found.error))
+        self._told.setdefault(
+            id(candidate.grid), Candidate(self._name, *ends, smoothed, found.error)
+        )
         return found
 
 

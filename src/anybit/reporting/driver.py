@@ -2,7 +2,7 @@
 """From a quantized model to what is said of it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from anybit.onnx.files.collection import seldom_collected
@@ -11,7 +11,7 @@ from anybit.onnx.graph.walk import tensors_in
 from anybit.onnx.preparation import followable
 from anybit.quantization import Quantized
 from anybit.quantization.samples import Data
-from anybit.reporting.facts import Report, ReportedLayer
+from anybit.reporting.facts import Report, ReportedLayer, Sample
 from anybit.reporting.findings import with_findings
 from anybit.reporting.quantized_layers import quantized_layers
 from anybit.reporting.running import run
@@ -55,10 +55,10 @@ def report(
             for each in layers
         ),
         command=command,
-        ran=ran,
+        ran=None if ran is None else ran.ran,
     )
     if isinstance(source, Quantized):
-        found = _told(found, source)
+        found = _told(found, source, () if ran is None else ran.names)
     else:
         before, after = _sizes(found, sum(tensor.nbytes for tensor in tensors_in(model)))
         found = replace(found, bytes_before=before, bytes_after=after)
@@ -74,24 +74,40 @@ def _sizes(report: Report, constants: int) -> tuple[int, int]:
     return floats + others, codes + others
 
 
-def _told(report: Report, source: Quantized) -> Report:
+def _told(report: Report, source: Quantized, names: Sequence[str]) -> Report:
     """With what `quantize` knows."""
     known = {each.name: each for each in source.layers}
-    total = sum(10 ** (-each.sqnr / 10) for each in source.layers if each.sqnr is not None)
     layers = []
     for layer in report.layers:
         row = known.get(layer.name)
-        if row is not None and row.sqnr is not None:
-            share = 10 ** (-row.sqnr / 10) / total if total else None
-            layer = replace(layer, sqnr=row.sqnr, noise=share)
         if row is not None:
-            layer = replace(layer, smoothed=row.smoothed)
+            layer = replace(layer, sqnr=row.sqnr, smoothed=row.smoothed, tried=row.tried)
         layers.append(layer)
+    worst = () if source.verdict is None else source.verdict.worst
     return replace(
         report,
-        layers=tuple(layers),
+        layers=tuple(_with_shares(layers)),
         left=source.left,
-        verdict=source.verdict,
+        verdict=None if source.verdict is None else replace(source.verdict, worst=()),
         bytes_before=source.bytes_before,
         bytes_after=source.bytes_after,
+        worst=tuple(
+            Sample(
+                names[each.number] if each.number < len(names) else "",
+                each.number,
+                each.sqnr,
+                each.agrees,
+            )
+            for each in worst
+        ),
     )
+
+
+def _with_shares(layers: Sequence[ReportedLayer]) -> Iterator[ReportedLayer]:
+    """The layers with their shares in the noise of all."""
+    at_outputs = all(each.output_sqnr is not None for each in layers)
+    levels = [each.output_sqnr if at_outputs else each.sqnr for each in layers]
+    noises = [None if each is None else 10 ** (-each / 10) for each in levels]
+    total = sum(each for each in noises if each is not None)
+    for layer, noise in zip(layers, noises, strict=True):
+        yield replace(layer, noise=noise / total if noise is not None and total else None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from anybit.layers.layer import Layer
 from anybit.quantization import Verdict
+from anybit.quantization.search import Candidate
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,20 @@ class ReportedLayer:
         layer: Its sizes, bits, accumulators and class.
         tensors: What it multiplies and has a quantizer for.
         sqnr: Signal over noise of its own output, all else being float, in dB; None if not known.
-        noise: Its share in the noise of all layers; None if not known.
+        output_sqnr: The same of the outputs of the model; None if not known.
+        noise: Its share in the noise of all layers, at the outputs where that is known for all of
+            them, else at their own; None if not known.
         smoothed: Whether channels of its activations are scaled against its weights.
+        tried: The ranges that its activations might have had: the whole one, and the best.
     """
 
     layer: Layer
     tensors: tuple[Tensor, ...] = ()
     sqnr: float | None = None
+    output_sqnr: float | None = None
     noise: float | None = None
     smoothed: bool = False
+    tried: tuple[Candidate, ...] = ()
 
     @property
     def name(self) -> str:
@@ -108,6 +114,39 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A mix of widths that could be had.
+
+    Attributes:
+        name: The widths, where all layers have the same; "" else.
+        bytes, bops: What constants take, and operations on bits; None where that is not known.
+        sqnr: Signal over noise of the outputs, in dB.
+        chosen: Whether it is the model.
+    """
+
+    name: str
+    bytes: int | None
+    bops: int | None
+    sqnr: float
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample for which the model is worse than for others.
+
+    Attributes:
+        name: The file that it is from, and its place in that; "" if it is from none.
+        number, sqnr, agrees: As of `anybit.quantization.Example`.
+    """
+
+    name: str
+    number: int
+    sqnr: float
+    agrees: bool | None
+
+
+@dataclass(frozen=True)
 class Finding:
     """Something that is worth knowing, and what to try."""
 
@@ -127,6 +166,8 @@ class Report:
         bytes_before, bytes_after: What constants take in floats, and at their bits.
         findings: The worst first.
         command: What made the model; "" if that is not known.
+        worst: The samples with the least SQNR, of those that the verdict is on.
+        front: The mixes of widths that could be had; empty if there was no choice.
         ran: What the data are that it was run on; None without.
     """
 
@@ -139,6 +180,8 @@ class Report:
     findings: tuple[Finding, ...] = ()
     command: str = ""
     ran: Ran | None = None
+    worst: tuple[Sample, ...] = ()
+    front: tuple[Point, ...] = ()
 
     @property
     def ranked(self) -> tuple[ReportedLayer, ...]:

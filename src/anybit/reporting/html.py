@@ -4,11 +4,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
+from itertools import groupby
 
 from anybit.layers.html import classes, reasons
-from anybit.pages import document, scrolled
+from anybit.pages import document, scrolled, table
 from anybit.reporting import wording
-from anybit.reporting.facts import Report, ReportedLayer, Tensor
+from anybit.reporting.facts import Report, ReportedLayer, Sample, Tensor
+from anybit.reporting.fronts import STYLE as FRONTS
+from anybit.reporting.fronts import front
 from anybit.reporting.pictures import STYLE as PICTURES
 from anybit.reporting.pictures import histogram, noise, reach, strip
 from anybit.text import counted, percent, shown
@@ -29,6 +32,10 @@ summary span{color:var(--faint)}a{color:var(--bar)}h3{font-size:1rem;margin:.8re
 details p{margin:.2rem 0}details svg{margin:.3rem 0}
 :root{--bad:#cf222e}@media(prefers-color-scheme:dark){:root{--bad:#ff7b72}}
 """
+_FRONT = (
+    "<p>The line is the best mix for each amount of noise; a ring is one format for all layers, "
+    "and the dot is this model.</p>"
+)
 # A click on a heading sorts by it, another one the other way round; what is empty stays below.
 _SCRIPT = """
 for (const button of document.querySelectorAll("th button")) button.onclick = () => {
@@ -64,17 +71,21 @@ def page(report: Report) -> str:
     details, anchors = _details(report.ranked)
     title = f"{shown(report.name[-200:])} in few bits"
     body = [f"<h1>{escape(title)}</h1>", *_first_screen(report)]
+    mixes = front(report.front)
+    if mixes:
+        body += ["<h2>What other widths would cost</h2>", _FRONT, mixes]
     if report.layers:
         body += ["<h2>The network</h2>", _network_note(), strip(report.layers, anchors)]
         bars = noise(report.ranked, anchors)
         if bars:
-            body += ["<h2>Where the noise comes from</h2>", _noise_note(), bars]
+            body += ["<h2>Where the noise comes from</h2>", _noise_note(report), bars]
         body += ["<h2>All layers</h2>", *classes(each.layer for each in report.layers)]
         body.append(_table(report.ranked, anchors))
     body += _left(report)
+    body += _worst(report.worst)
     if details:
         body += ["<h2>Layer by layer</h2>", _detail_note(report, len(details)), *details]
-    return document(f"anybit report: {title}", body, PICTURES + _STYLE, _SCRIPT)
+    return document(f"anybit report: {title}", body, PICTURES + FRONTS + _STYLE, _SCRIPT)
 
 
 def _first_screen(report: Report) -> Iterator[str]:
@@ -110,10 +121,12 @@ def _network_note() -> str:
     )
 
 
-def _noise_note() -> str:
+def _noise_note(report: Report) -> str:
+    known = all(each.output_sqnr is not None for each in report.layers)
+    of = "the outputs of the model" if known else "each layer's own output"
     return (
-        "<p>Noise over signal of each layer's own output, all else being float: its share in the "
-        "sum over all layers.</p>"
+        f"<p>Noise over signal of {of}, all other layers being float: the share of each in the sum "
+        "over all of them.</p>"
     )
 
 
@@ -156,6 +169,39 @@ def _left(report: Report) -> Iterator[str]:
     yield from reasons(short)
 
 
+def _worst(samples: Sequence[Sample]) -> Iterator[str]:
+    if not samples:
+        return
+    rows = [
+        {
+            "sample": str(each.number),
+            "file": wording.name_of(each.name),
+            "SQNR": wording.decibels(each.sqnr),
+            "largest": {None: "", True: "the same", False: "another"}[each.agrees],
+        }
+        for each in samples
+    ]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    yield "<h2>The worst samples</h2>"
+    yield "<p>Of those that were held back, which no choice has seen.</p>"
+    yield table([{name: row[name] for name in columns} for row in rows], ("sample", "SQNR"))
+
+
+def _tried(layer: ReportedLayer) -> Iterator[str]:
+    """The candidates for the range of each tensor, the best first."""
+    for tensor, group in groupby(layer.tried, key=lambda each: each.tensor):
+        whole, *others = group
+        if not others:
+            continue
+        said = (
+            f"{each.lowest:.4g} to {each.highest:.4g}{' scaled' if each.smoothed else ''}"
+            f"{' (all)' if each is whole else ''} {wording.decibels(wording.of_noise(each.error))}"
+            for each in sorted([whole, *others], key=lambda each: each.error)
+        )
+        name = wording.name_of(tensor)
+        yield f"<p>Ranges tried for {escape(name)}: {escape(', '.join(said))}</p>"
+
+
 def _detail_note(report: Report, count: int) -> str:
     note = (
         "The worst first. Histograms are logarithmic in height; the range of the grid is "
@@ -189,6 +235,7 @@ def _detail(layer: ReportedLayer, anchor: str) -> str:
     inside = [f'<div id="{anchor}">']
     if layer.smoothed:
         inside.append("<p>Channels of its activations are scaled against its weights.</p>")
+    inside += _tried(layer)
     inside += [part for tensor in layer.tensors for part in _tensor(tensor)]
     if not layer.tensors:
         inside.append("<p>Nothing that it multiplies is quantized.</p>")

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
 import onnx_ir as ir
@@ -20,13 +21,21 @@ from anybit.reporting.quantized_layers import Factor
 _MOST_SAMPLES = 64
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A run, and what each sample is called."""
+
+    ran: Ran
+    names: tuple[str, ...]
+
+
 def run(
     model: ir.Model,
     gauges: Sequence[tuple[Factor, Gauge]],
     data: Data,
     where: str,
     progress: Callable[[float], None],
-) -> Ran:
+) -> Seen:
     """Show gauges what some of the samples are before and behind their quantizers.
 
     Raises:
@@ -52,7 +61,9 @@ def run(
                 if x is not None and x.dtype.kind == "f":
                     gauge.add(x, y)
         progress((number + 1) / len(samples))
-    return Ran(digest.hexdigest(), len(samples), -(-len(samples) // step), shortest)
+    count = -(-len(samples) // step)
+    ran = Ran(digest.hexdigest(), len(samples), count, shortest)
+    return Seen(ran, tuple(samples.names()))
 
 
 def _bytes(sample: Sample) -> Iterator[bytes]:

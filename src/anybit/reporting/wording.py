@@ -99,11 +99,17 @@ def decibels(sqnr: float | None) -> str:
     return "no noise" if sqnr == math.inf else f"{sqnr:.1f} dB"
 
 
+def of_noise(noise: float) -> float:
+    """Noise over signal, as powers, in dB."""
+    return -10 * math.log10(noise) if noise > 0 else math.inf
+
+
 COLUMNS = (
-    *("layer", "operator", "class", "bits", "bytes", "MACs", "SQNR, dB", "noise", "acc. bits"),
+    *("layer", "operator", "class", "bits", "bytes", "MACs", "SQNR, dB", "output, dB"),
+    *("noise", "acc. bits"),
     *("sums", "zeros", "result"),
 )
-NUMBERS = ("bytes", "MACs", "SQNR, dB", "noise", "acc. bits", "sums", "zeros", "bits")
+NUMBERS = ("bytes", "MACs", "SQNR, dB", "output, dB", "noise", "acc. bits", "sums", "zeros", "bits")
 
 
 def row(each: ReportedLayer) -> Row:
@@ -117,6 +123,7 @@ def row(each: ReportedLayer) -> Row:
         "bytes": size(each.bytes) if each.bytes else "",
         "MACs": "" if not layer.macs else amount(layer.macs),
         "SQNR, dB": "" if each.sqnr is None else f"{each.sqnr:.1f}",
+        "output, dB": "" if each.output_sqnr is None else f"{each.output_sqnr:.1f}",
         "noise": "" if each.noise is None else percent(each.noise),
         "acc. bits": "" if layer.accumulator_bits is None else str(layer.accumulator_bits),
         "sums": "" if layer.sums is None else f"{layer.sums[0]:.3g}..{layer.sums[1]:.3g}",
@@ -133,6 +140,7 @@ def keys(each: ReportedLayer) -> dict[str, float | None]:
         "bytes": each.bytes or None,
         "MACs": layer.macs,
         "SQNR, dB": each.sqnr,
+        "output, dB": each.output_sqnr,
         "noise": each.noise,
         "acc. bits": layer.accumulator_bits,
         "sums": None if layer.sums is None else layer.sums[1] - layer.sums[0],

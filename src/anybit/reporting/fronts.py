@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What mixes of widths cost, over what comes out of them: a picture for a page."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+
+from anybit.pages import scrolled
+from anybit.reporting.facts import Point
+from anybit.reporting.wording import name_of, size
+from anybit.text import amount
+
+STYLE = """
+svg.front{width:640px;max-width:none}svg.front text{font-size:13px}
+svg.front path.line{stroke:var(--bar);fill:none;stroke-width:1.5}
+svg.front .same{fill:var(--paper);stroke:var(--ink);stroke-width:1.5}
+svg.front .chosen{fill:var(--bad)}svg.front text.chosen{font-weight:600}
+"""
+_WIDE, _HIGH, _LEFT, _TOP, _BASE = 640, 320, 84, 16, 46
+_MOST_POINTS = 300
+_LETTER, _LINE = 7.2, 15.0
+_Place = tuple[float, float]
+
+
+def front(points: Sequence[Point]) -> str:
+    """Pictures of bytes and of operations on bits over signal over noise, as far as they differ.
+
+    Mixes are a line, formats that all layers have in common are rings with their names, and the
+    mix that was chosen is a dot.
+    """
+    known = [each for each in points if math.isfinite(each.sqnr)]
+    costs: dict[str, Callable[[Point], int | None]] = {
+        "bytes of constants": lambda each: each.bytes,
+        "operations on bits": lambda each: each.bops,
+    }
+    parts = []
+    for label, cost in costs.items():
+        placed = [(each, value) for each in known if (value := cost(each)) is not None]
+        if len({value for _, value in placed}) > 1:
+            parts.append(_plot(placed, label, size if label.startswith("bytes") else amount))
+    return "\n".join(parts)
+
+
+def _plot(placed: Sequence[tuple[Point, int]], label: str, words: Callable[[int], str]) -> str:
+    costs = [value for _, value in placed]
+    noises = [each.sqnr for each, _ in placed]
+    left, right = min(noises), max(max(noises), min(noises) + 1)
+    low, high = min(costs), max(costs)
+
+    def at(sqnr: float, cost: float) -> _Place:
+        x = _LEFT + (_WIDE - _LEFT - 90) * (sqnr - left) / (right - left)
+        return x, _TOP + (_HIGH - _TOP - _BASE) * (high - cost) / (high - low)
+
+    mixes = sorted((at(each.sqnr, value), each) for each, value in placed if not each.name)
+    line = "L".join(f"{x:.0f} {y:.0f}" for (x, y), _ in mixes[:: 1 + len(mixes) // _MOST_POINTS])
+    parts = [*_axes(left, right, (low, high), words, label)]
+    parts.append(f'<path class="line" d="M{line}"/>' if line else "")
+    taken: list[_Place] = []
+    for each, value in sorted(placed, key=lambda pair: not pair[0].chosen):
+        if each.name or each.chosen:
+            parts += _marked(each, at(each.sqnr, value), f"{words(value)}", taken)
+    start = f'<svg class="front" viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-label="{label}">'
+    return scrolled(f"{start}{''.join(parts)}</svg>", label)
+
+
+def _axes(
+    left: float, right: float, costs: tuple[int, int], words: Callable[[int], str], label: str
+) -> Iterator[str]:
+    base = _HIGH - _BASE
+    yield f'<path class="axis" d="M{_LEFT - 8} {_TOP}V{base + 8}H{_WIDE - 80}"/>'
+    for x, value, anchor in ((_LEFT, left, "start"), (_WIDE - 90, right, "end")):
+        yield f'<text x="{x}" y="{base + 24}" text-anchor="{anchor}">{value:.1f} dB</text>'
+    middle = (_LEFT + _WIDE - 90) // 2
+    yield f'<text x="{middle}" y="{base + 24}" text-anchor="middle">output SQNR</text>'
+    for y, cost in ((_TOP + 6, costs[1]), (base, costs[0])):
+        yield f'<text x="{_LEFT - 12}" y="{y}" text-anchor="end">{escape(words(cost))}</text>'
+    yield f'<text x="{_LEFT}" y="{_HIGH - 6}">up: {label}</text>'
+
+
+def _marked(point: Point, place: _Place, cost: str, taken: list[_Place]) -> Iterator[str]:
+    """A point and its name, below those that are there already."""
+    x, y = place
+    kind = "chosen" if point.chosen else "same"
+    said = f"{name_of(point.name) or 'mix'}: {point.sqnr:.1f} dB, {cost}"
+    yield (
+        f'<circle class="{kind}" cx="{x:.0f}" cy="{y:.0f}" r="5"><title>{escape(said)}</title>'
+        "</circle>"
+    )
+    text = name_of(point.name) or "chosen"
+    text = text if len(text) <= 24 else f"{text[:21]}..."
+    while any(abs(y - other) < _LINE and abs(x - before) < 90 for before, other in taken):
+        y += _LINE
+    taken.append((x, y))
+    yield f'<text class="{kind}-name" x="{x + 9:.0f}" y="{y + 4:.0f}">{escape(text)}</text>'
