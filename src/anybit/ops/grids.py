@@ -40,15 +40,18 @@ class Channels:
 
     The axis counts from the end (-1 is the last): parameters that broadcast are aligned there,
     so that the rank of x need not be known. It is None where both are 0-d.
+
+    With a `block`, so many elements along the axis share a scale, and both have x's rank.
     """
 
     scale: Array
     zeropt: Array
     axis: int | None
+    block: int = 0
 
     def broadcast(self, array: Array) -> Array:
         """A parameter of this layout in the shape that broadcasts to x."""
-        if self.axis is None or array.ndim == 0:
+        if self.axis is None or array.ndim == 0 or self.block:
             return array
         return array.reshape(-1, *[1] * (-self.axis - 1))
 

@@ -89,6 +89,12 @@ class Blocks:
         where[self.first] = slice(None, None, self.size)
         return np.expand_dims(flat[tuple(where)], self.axis)
 
+    def first_of_all(self, spread: Array) -> Array:
+        """The numbers of the only block, in a shape that broadcasts to the tensor."""
+        axes = range(self.first, self.last + 1)
+        where = tuple(slice(1) if axis in axes else slice(None) for axis in range(spread.ndim))
+        return spread[where]
+
     def _short(self, array: Array) -> Array:
         where = [slice(None)] * array.ndim
         where[self.first] = slice(self.length)

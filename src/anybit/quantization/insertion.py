@@ -121,7 +121,12 @@ class Writer:
         same = array.shape == given.shape and array.tobytes() == given.tobytes()
         x = old if same else self._editor.constant(f"{name}_stored", ir.tensor(array))
         result = self._quantizer(node, x, grid, name)
-        return result if rounded.blocks is None else self._joined(node, result, rounded.blocks)
+        blocks = rounded.blocks
+        return (
+            result
+            if array.shape == given.shape or blocks is None
+            else self._joined(node, result, blocks)
+        )
 
     def _joined(self, node: ir.Node, cut: ir.Value, blocks: Blocks) -> ir.Value:
         """A tensor that is cut into blocks in its own shape."""

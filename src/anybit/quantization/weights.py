@@ -47,9 +47,11 @@ class Rounded:
 
     @property
     def cut(self) -> tuple[Array, Grid]:
-        """The array and the grid, cut into blocks if there are any."""
+        """The array and the grid, cut into blocks if there are several."""
         if self.blocks is None:
             return self.array, self.grid
+        if self.blocks.count == 1:
+            return self.array, _mapped(self.blocks.first_of_all, self.grid)
         return self.blocks.split(self.array), _mapped(self.blocks.gathered, self.grid)
 
 

@@ -2,17 +2,25 @@
 """Which native type a quantizer takes, and what has to be written around it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 import onnx_ir as ir
 
+from anybit.formats import FloatFormat
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.qdq.blocks import Joined, blocks_of, joined
 from anybit.onnx.qdq.fusions import Fence, Neighbour, fence_for, neighbours_of
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.native_types import FLOATS, INTEGERS, PER_AXIS_OPSET, NativeType
+from anybit.onnx.quantizers.native_types import (
+    FLOATS,
+    INTEGERS,
+    PER_AXIS_OPSET,
+    PER_BLOCK_OPSET,
+    NativeType,
+)
 from anybit.onnx.quantizers.quantizer import quantizer_of
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, Coding, FloatGrid, Grid, IntegerGrid
@@ -23,6 +31,9 @@ _FLOATING = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _INTEGER_CLIP_OPSET = 12
 _COMPARISON_OPSET = 12
 _BFLOAT16_OPSET = 13  # of Cast
+
+# Bits of codes that are looked up in a table, and of those that are packed.
+_LARGEST_TABLE, _PACKED = 8, 4
 
 
 class Limit(Enum):
@@ -57,6 +68,14 @@ class Plan:
     constant: bool
     limit: Limit
     approximation: str = ""
+    joined: Joined | None = None
+
+    @property
+    def table(self) -> FloatFormat | None:
+        """The format of codes whose type has other values: these are looked up."""
+        if isinstance(self.grid, IntegerGrid) or self.type.format is not None:
+            return None
+        return self.grid.format
 
     @property
     def sign(self) -> bool:
@@ -65,6 +84,8 @@ class Plan:
     @property
     def remark(self) -> str:
         """What is worth telling about the result; empty if nothing is."""
+        if self.table is not None:
+            return f"codes of {self.table}, whose values stand in a table"
         if self.approximation or not isinstance(self.grid, IntegerGrid):
             return self.approximation
         narrower = (self.grid.lowest, self.grid.highest) != (self.type.lowest, self.type.highest)
@@ -77,8 +98,12 @@ class Plan:
     def opset(self) -> int:
         """The lowest opset that has all that is written."""
         needed = self.type.opset
+        if self.table is not None:  # DequantizeLinear gives numbers of the codes, without scales
+            return needed
         if self.layout.axis is not None:
             needed = max(needed, PER_AXIS_OPSET)
+        if self.layout.block:
+            needed = max(needed, PER_BLOCK_OPSET)
         if self.limit is Limit.CODES:
             needed = max(needed, _INTEGER_CLIP_OPSET)
         if self.sign and not self.constant:
@@ -106,7 +131,7 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
     constant = is_constant(x)
     if grid.coding is Coding.OTHER and not constant:
         raise Inexpressible("QuantizeLinear has another way of rounding")
-    layout = _layout(grid, x)
+    layout = _layout(grid, x, constant and options.style is Form.QDQ)
     approximation = "" if constant else _approximation(layout, options)
 
     neighbours = frozenset() if constant else neighbours_of(node)
@@ -114,6 +139,8 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
     subject = _Subject(grid, layout, constant, neighbours, options.style)
     for native, limit in _candidates(subject):
         each = Plan(grid, layout, native, dtype, constant, limit, approximation)
+        if layout.block and each.table is None and (join := joined(node, layout)):
+            each = replace(each, layout=join.layout, joined=join)
         if each.opset <= options.opset:
             return each
         opsets.append(each.opset)
@@ -133,13 +160,13 @@ def _grid(node: ir.Node, operator: Operator) -> Grid:
     return grid
 
 
-def _layout(grid: Grid, x: ir.Value) -> Channels:
-    layout = grid.channels
+def _layout(grid: Grid, x: ir.Value, in_blocks: bool) -> Channels:
+    layout = grid.channels or (blocks_of(grid, x) if in_blocks else None)
     if layout is None:
         raise Inexpressible("its scale and zero-point vary along more than one axis, or are empty")
     if not np.all(np.isfinite(layout.scale) & (layout.scale > 0)):
         raise Inexpressible("its scale is not finite and positive")
-    if layout.axis is not None and x.shape is not None:
+    if layout.axis is not None and x.shape is not None and not layout.block:
         size = x.shape[layout.axis] if -layout.axis <= x.shape.rank() else 1
         if isinstance(size, int) and size != layout.scale.size:
             raise Inexpressible(f"{layout.scale.size} scales do not broadcast to x")
@@ -177,6 +204,7 @@ def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
         for native in FLOATS if of.style is Form.QDQ else ():
             if native.format == grid.format:
                 yield native, Limit.VALUES if of.fence(native) else Limit.NOWHERE
+        yield from ((native, Limit.NOWHERE) for native in _for_tables(of))
         return
     if np.any(zeropt != np.rint(zeropt)):
         return
@@ -188,6 +216,16 @@ def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
         limit = _limit(native, grid, of)
         if limit is not None:
             yield native, limit
+
+
+def _for_tables(of: _Subject) -> Iterator[NativeType]:
+    """The types for codes of constants of a format that is no type."""
+    assert isinstance(of.grid, FloatGrid), "integers need no table"
+    narrow = of.grid.bits <= _LARGEST_TABLE and of.style is Form.QDQ and of.constant
+    known = any(native.format == of.grid.format for native in FLOATS)
+    for native in INTEGERS if narrow and not known else ():
+        if not native.signed and native.bits >= max(of.grid.bits, _PACKED):
+            yield native
 
 
 def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:

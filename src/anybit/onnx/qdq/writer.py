@@ -10,19 +10,25 @@ from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.qdq.plan import Limit, Plan
+from anybit.onnx.qdq.tables import encoded, values_of
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
+from anybit.onnx.quantizers.native_types import INTEGERS, NativeType
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, FloatGrid, IntegerGrid
 
-_FLOAT = ir.DataType.FLOAT
+_FLOAT, _INDEX = ir.DataType.FLOAT, ir.DataType.INT32
+
+# From so many scales on they are codes, too, if they are few different ones.
+_MANY = 1024
+_BYTE = next(each for each in INTEGERS if each.dtype == ir.DataType.UINT8)
 
 
 class QdqWriter:
     """Writes plans into a model.
 
     Attributes:
-        pairs: The DequantizeLinear that were written.
+        pairs: The DequantizeLinear that were written, but for those of blocks, and of tables.
     """
 
     def __init__(self, editor: Editor) -> None:
@@ -43,14 +49,20 @@ class QdqWriter:
             codes = self._constant(node, operator, plan, x)
         else:
             codes = self._quantized(node, plan, x)
-        self._editor.replace(node, self._dequantized(node, plan, codes))
+        if plan.table is not None:
+            result = self._looked_up(node, plan, codes)
+        else:
+            result = self._dequantized(node, plan, codes)
+        for each in (node, *(plan.joined.nodes if plan.joined else ())):
+            self._editor.replace(each, result)
         if x.const_value is not None and not is_read(x):
             self._codes.pop(x, None)  # or the weights would stay in memory
 
     def _constant(self, node: ir.Node, operator: Operator, plan: Plan, x: ir.Value) -> ir.Value:
         """The codes as an initializer. Nodes with the same inputs and attributes share one."""
         attributes = sorted((name, each.value) for name, each in node.attributes.items())
-        key = (plan.type, operator.name, tuple(node.inputs), tuple(attributes))
+        shape = plan.joined and (plan.joined.shape, plan.joined.kept)
+        key = (plan.type, operator.name, tuple(node.inputs), tuple(attributes), shape)
         known = self._codes.setdefault(x, {})
         if key not in known:
             arrays = [None if value is None else array_of(value) for value in node.inputs]
@@ -59,7 +71,7 @@ class QdqWriter:
             arrays[0] = np.asarray(arrays[0], dtype=np.float32)
             values = evaluate_operator(node, operator, arrays)
             try:
-                codes = plan.grid.encode(values, plan.type.dtype.numpy())
+                codes = _codes(values, plan)
             except ValueError as reason:
                 raise Inexpressible(str(reason)) from None
             tensor = ir.tensor(codes, dtype=plan.type.dtype)
@@ -82,7 +94,7 @@ class QdqWriter:
             [x, *self._parameters(node, plan, layout)],
             "quantized",
             plan.type.dtype,
-            attributes=_axis(layout.axis, x),
+            attributes=_axis(layout, x),
         )
 
     def _signs(self, node: ir.Node, x: ir.Value) -> ir.Value:
@@ -136,12 +148,13 @@ class QdqWriter:
             [codes, *self._parameters(node, plan, layout)],
             "dequantized",
             _FLOAT,
-            attributes=_axis(layout.axis, codes if codes.shape is not None else node.outputs[0]),
+            attributes=_axis(layout, codes if codes.shape is not None else node.outputs[0]),
             metadata=metadata,
         )
         written = result.producer()
         assert written is not None, "just inserted"
-        self.pairs.append(written)
+        if not layout.block:
+            self.pairs.append(written)
         if plan.dtype == _FLOAT:
             return result
         return self._insert(
@@ -152,6 +165,43 @@ class QdqWriter:
             plan.dtype,
             attributes=[_to(plan.dtype)],
         )
+
+    def _looked_up(self, node: ir.Node, plan: Plan, codes: ir.Value) -> ir.Value:
+        """The values of codes from a table, times the scale. DequantizeLinear unpacks the codes."""
+        assert plan.table is not None, "asked before"
+        result = self._picked(node, "value", codes, plan.type, values_of(plan.table))
+        scale = self._scale(node, plan.grid.scale)
+        return self._insert(node, "Mul", [result, scale], "scaled", _FLOAT)
+
+    def _scale(self, node: ir.Node, scale: Array) -> ir.Value:
+        """The scales, as codes of one byte where there are few different ones."""
+        table, codes = np.unique(scale, return_inverse=True)
+        if scale.size < _MANY or table.size > _BYTE.highest + 1:
+            return self._parameter(node, "scale", scale)
+        tensor = ir.tensor(codes.reshape(scale.shape).astype(np.uint8))
+        stored = self._editor.constant(f"{_name(node)}_scale_codes", tensor)
+        return self._picked(node, "scale", stored, _BYTE, table)
+
+    def _picked(
+        self, node: ir.Node, what: str, codes: ir.Value, native: NativeType, table: Array
+    ) -> ir.Value:
+        """The elements of a table that codes stand for."""
+        names = _name(node)
+        one, zero, values = (
+            self._editor.parameter(names, role, array, dtype)
+            for role, array, dtype in (
+                ("one", np.ones(()), _FLOAT),
+                ("zero_point", np.zeros(()), native.dtype),
+                (f"{what}s", table, _FLOAT),
+            )
+        )
+        floats = self._insert(
+            node, "DequantizeLinear", [codes, one, zero], f"{what}_codes", _FLOAT, like=codes
+        )
+        index = self._insert(
+            node, "Cast", [floats], f"{what}_index", _INDEX, attributes=[_to(_INDEX)], like=codes
+        )
+        return self._insert(node, "Gather", [values, index], what, _FLOAT, like=codes)
 
     def _parameters(self, node: ir.Node, plan: Plan, layout: Channels) -> list[ir.Value]:
         """Scale and zero-point; the latter always, because readers differ in what they assume."""
@@ -171,9 +221,12 @@ class QdqWriter:
         *,
         attributes: Sequence[ir.Attr] = (),
         metadata: dict[str, str] | None = None,
+        like: ir.Value | None = None,
     ) -> ir.Value:
+        """The result of a new node, in the shape of x unless it is that of another value."""
         x = node.inputs[0]
-        like = x if x is not None and x.shape is not None else node.outputs[0]
+        if like is None:
+            like = x if x is not None and x.shape is not None else node.outputs[0]
         return self._editor.insert(
             node,
             kind,
@@ -194,9 +247,23 @@ def _to(dtype: ir.DataType) -> ir.Attr:
     return ir.AttrInt64("to", dtype.value)
 
 
-def _axis(axis: int | None, x: ir.Value) -> list[ir.Attr]:
-    """The attribute; counted from the front where the rank is known, as most readers expect."""
+def _axis(layout: Channels, x: ir.Value) -> list[ir.Attr]:
+    """Axis and block; counted from the front where the rank is known, as most readers expect."""
+    axis = layout.axis
     if axis is None:
         return []
     known = x.shape is not None and x.shape.rank() >= -axis
-    return [ir.AttrInt64("axis", axis + x.shape.rank() if known and x.shape else axis)]
+    found = ir.AttrInt64("axis", axis + x.shape.rank() if known and x.shape else axis)
+    return [found, *([ir.AttrInt64("block_size", layout.block)] if layout.block else [])]
+
+
+def _codes(values: Array, plan: Plan) -> Array:
+    """The codes of values that are on the grid.
+
+    Raises:
+        ValueError: The codes do not stand for the same values.
+    """
+    if plan.table is not None:
+        return encoded(values, plan.table, plan.grid.scale)
+    codes = plan.grid.encode(values, plan.type.dtype.numpy())
+    return codes if plan.joined is None else plan.joined.codes(codes)

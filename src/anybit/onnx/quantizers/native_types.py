@@ -86,6 +86,9 @@ FLOATS = (
 PER_AXIS_OPSET = 13
 """The first opset whose QuantizeLinear and DequantizeLinear take one scale per channel."""
 
+PER_BLOCK_OPSET = 21
+"""The first whose take one per block."""
+
 
 def native_type(dtype: ir.DataType | None) -> NativeType | None:
     """The entry of an element type, if it is in the table."""

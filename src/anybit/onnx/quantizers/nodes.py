@@ -65,8 +65,10 @@ class Scaling:
         return IntegerGrid(self.scale, self.zeropt, self.type.codes)
 
 
-def scaling_of(node: ir.Node, codes: ir.DataType | None = None) -> Scaling:
+def scaling_of(node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool = False) -> Scaling:
     """The parameters of a node; `codes` is the type of what a DequantizeLinear reads.
+
+    Those of blocks are wanted only where `blocks` says so; each is repeated for its elements then.
 
     Raises:
         Inexpressible: Parameters that are computed, per block or not float32; a type that is not
@@ -81,7 +83,8 @@ def scaling_of(node: ir.Node, codes: ir.DataType | None = None) -> Scaling:
     for name in ("output_dtype",) * is_dequantize(node) + ("precision",):
         if attribute_of(node, name, 0) not in (0, _FLOAT.value):
             raise Inexpressible(f"its {name} is not float32")
-    if attribute_of(node, "block_size", 0):
+    block = attribute_of(node, "block_size", 0)
+    if block and not blocks:
         raise Inexpressible("it has one scale per block")
     if not np.all(np.isfinite(scale) & (scale > 0)):
         raise Inexpressible("its scale is not finite and positive")
@@ -90,7 +93,8 @@ def scaling_of(node: ir.Node, codes: ir.DataType | None = None) -> Scaling:
         zeropt = _constant(node, 2, "zero-point").astype(np.float32)
     if (native.format is not None or native.wide) and np.any(zeropt != 0):
         raise Inexpressible(f"{native.name} codes have a zero-point")
-    return Scaling(native, _layout(node, scale, zeropt))
+    layout = _blocks(node, scale, zeropt, block) if block else _layout(node, scale, zeropt)
+    return Scaling(native, layout)
 
 
 def dequantized(node: ir.Node) -> Array | None:
@@ -103,7 +107,7 @@ def dequantized(node: ir.Node) -> Array | None:
     if codes is None:
         return None
     try:
-        scaling = scaling_of(node, dtype_of(codes))
+        scaling = scaling_of(node, dtype_of(codes), blocks=True)
     except Inexpressible:
         return None
     return scaling.grid.decode(array_of(codes))
@@ -159,6 +163,28 @@ def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Channels:
         return Channels(scale.reshape(()), zeropt.reshape(()), None)
     zeropt = np.array(np.broadcast_to(zeropt.reshape(-1), scale.shape))
     return Channels(scale, zeropt, _axis(node, scale.size))
+
+
+def _blocks(node: ir.Node, scale: Array, zeropt: Array, block: int) -> Channels:
+    """Scale and zero-point of each element of x, whose shape must be known."""
+    shape = _shape(node.inputs[0])
+    axis = attribute_of(node, "axis", _DEFAULT_AXIS)
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        raise Inexpressible("it has one scale per block, of a tensor whose shape is not known")
+    sizes = [int(str(size)) for size in shape]
+    fits = block > 0 and -len(sizes) <= axis < len(sizes)
+    if fits:
+        axis %= len(sizes)
+        counts = tuple(-(-n // block) if at == axis else n for at, n in enumerate(sizes))
+        fits = scale.shape == counts and zeropt.shape in ((), counts)
+    if not fits:
+        raise ModelError(
+            f"{described(node)} has scales of shape {scale.shape} and zero-points of shape "
+            f"{zeropt.shape} for blocks of {block} along axis {axis} of shape {tuple(sizes)}"
+        )
+    owners = np.arange(sizes[axis]) // block
+    parts = [np.take(each, owners, axis) if each.ndim else each for each in (scale, zeropt)]
+    return Channels(parts[0], parts[1], axis - len(sizes), block)
 
 
 def _shape(value: ir.Value | None) -> tuple[object, ...] | None:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants that are cut into blocks, and what stands behind them to join these again."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.ops.grids import Channels, Grid, channels_of
+
+
+def blocks_of(grid: Grid, x: ir.Value) -> Channels | None:
+    """The layout of parameters that vary along all axes of a constant but one: a block's.
+
+    None if they vary otherwise.
+    """
+    assert x.const_value is not None, "asked for constants only"
+    shape = tuple(x.const_value.shape.numpy())
+    try:
+        varying = np.broadcast_shapes(grid.scale.shape, grid.zeropt.shape, (1,) * len(shape))
+    except ValueError:
+        return None
+    if len(varying) != len(shape):
+        return None
+    shared = [axis for axis, size in enumerate(shape) if varying[axis] != size]
+    if len(shared) != 1 or varying[shared[0]] != 1:
+        return None
+    scale, zeropt = (
+        np.array(np.broadcast_to(each, varying), np.float32) for each in (grid.scale, grid.zeropt)
+    )
+    return Channels(scale, zeropt, shared[0] - len(shape), block=shape[shared[0]])
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Codes whose blocks lie behind one another along one axis, as DequantizeLinear reads them.
+
+    Attributes:
+        layout: Scales and zero-points of the joined codes.
+        nodes: Those that joined the blocks: a Reshape, and perhaps a Slice behind it.
+        shape: What the Reshape gives.
+        kept: What is left of it behind the Slice, whose axes begin at 0.
+    """
+
+    layout: Channels
+    nodes: tuple[ir.Node, ...]
+    shape: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    def codes(self, cut: Array) -> Array:
+        """The codes in their new shape."""
+        return cut.reshape(self.shape)[tuple(slice(size) for size in self.kept)]
+
+
+def joined(node: ir.Node, layout: Channels) -> Joined | None:
+    """How the blocks of a constant are joined behind its quantizer; None if they are not."""
+    x = node.inputs[0]
+    reshape = _only_reader(node.outputs[0], "Reshape")
+    if x is None or x.const_value is None or layout.axis is None or reshape is None:
+        return None
+    shape, within = tuple(x.const_value.shape.numpy()), layout.axis + len(x.const_value.shape)
+    if within == 0:
+        return None
+    axis, count = within - 1, shape[within - 1]
+    whole = (*shape[:axis], count * layout.block, *shape[within + 1 :])
+    if _integers(reshape, 1) != whole:
+        return None
+    parts = [np.squeeze(each, within) for each in (layout.scale, layout.zeropt)]
+    single = channels_of(*parts) if count == 1 else None
+    found = single or Channels(parts[0], parts[1], axis - len(whole), layout.block)
+    cut = _only_reader(reshape.outputs[0], "Slice")
+    length = 0 if cut is None else _length(cut, axis, len(whole))
+    if cut is None or not (count - 1) * layout.block < length <= whole[axis]:
+        return Joined(found, (reshape,), whole, whole)
+    return Joined(found, (reshape, cut), whole, (*whole[:axis], length, *whole[axis + 1 :]))
+
+
+def _only_reader(value: ir.Value, kind: str) -> ir.Node | None:
+    """The node of a kind that reads a value, if nothing else does, and it stands in its graph."""
+    uses = value.uses()
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    (use,) = uses
+    producer = value.producer()
+    near = producer is not None and use.node.graph is producer.graph
+    wanted = (use.node.domain, use.node.op_type, use.idx) == ("", kind, 0)
+    return use.node if near and wanted else None
+
+
+def _length(node: ir.Node, axis: int, rank: int) -> int:
+    """What a Slice keeps of an axis from its beginning; 0 if it does anything else."""
+    start, end, axes = (_integers(node, index) for index in (1, 2, 3))
+    steps = _integers(node, 4) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
+    if start != (0,) or steps != (1,) or axes not in ((axis,), (axis - rank,)) or end is None:
+        return 0
+    return end[0] if len(end) == 1 else 0
+
+
+def _integers(node: ir.Node, index: int) -> tuple[int, ...] | None:
+    """The integers that a constant input holds."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None or not is_constant(value):
+        return None
+    return tuple(int(each) for each in array_of(value).ravel())

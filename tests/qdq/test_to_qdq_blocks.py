@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants in blocks become DequantizeLinear with block_size, and others codes and a table."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from block_models import WORDS, layers_of_all_kinds, weights_of
+from float_models import attention
+from onnx.reference import ReferenceEvaluator
+from passes import random
+from small_models import kinds, model, node
+
+import anybit
+from anybit.onnx.graph.constants import array_of
+
+NATIVE = ("mxfp8", "mxint8 floor", "int4 per-block 32", "uint4 per-block 16")
+
+
+def plain(proto: onnx.ModelProto, level: str) -> dict[str, np.ndarray]:
+    """What ONNX Runtime without our library gives."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    made = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    return dict(zip([each.name for each in made.get_outputs()], made.run(None, {}), strict=True))
+
+
+def size(made: ir.Model) -> int:
+    return len(ir.to_proto(made).SerializeToString())
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_blocks_keep_their_values(words: str) -> None:
+    quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
+    wanted = anybit.load(weights_of(quantized)).run({})
+    converted = anybit.convert(quantized, to="qdq")
+    assert converted.exact
+    assert not {"IntQuant", "FloatQuant"} & set(kinds(converted.model))
+    weights = weights_of(converted.model)
+    proto = ir.to_proto(weights)
+    runs = [plain(proto, level) for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")]
+    runs.append(anybit.load(weights).run({}))
+    if words.startswith("int"):  # ONNX's own evaluator has no other types in blocks
+        runs.append(dict(zip(wanted, ReferenceEvaluator(proto).run(None, {}), strict=True)))
+    for found in runs:
+        assert found.keys() == wanted.keys()
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(found[name], array)
+    x = random(2, 3, 6, 6)
+    a, b = (anybit.load(each).run(x)["y"] for each in (quantized, converted.model))
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("words", NATIVE)
+def test_blocks_of_native_types(words: str) -> None:
+    """Matrices are read by DequantizeLinear in their own shape, short last blocks included."""
+    quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
+    made = anybit.convert(quantized, to="qdq").model
+    for name, axis in (("middle", 0), ("head", 1), ("pointwise", 1), ("up", 0)):
+        (layer,) = (each for each in made.graph if each.name == name)
+        stored = layer.inputs[1].producer()
+        assert stored.op_type == "DequantizeLinear"
+        codes, scale = (array_of(each) for each in stored.inputs[:2])
+        if scale.ndim < 2:  # one block
+            continue
+        block = stored.attributes["block_size"].value
+        assert stored.attributes["axis"].value == axis
+        assert scale.shape[axis] == -(-codes.shape[axis] // block)
+        assert codes.shape == tuple(layer.inputs[1].shape)
+
+
+@pytest.mark.parametrize(
+    ("words", "most"), [("mxfp4", 0.16), ("nvfp4", 0.17), ("fp4_e2m1", 0.15), ("mxfp6", 0.29)]
+)
+def test_formats_that_are_no_types_are_small(words: str, most: float) -> None:
+    floats = model(
+        [node("MatMul", "x w", domain="", name="head")],
+        {"w": random(512, 128)},
+        inputs={"x": ["rows", 512]},
+    )
+    quantized = anybit.quantize(floats, weights=words, activations=None).model
+    converted = anybit.convert(quantized, to="qdq")
+    assert size(converted.model) < most * len(floats.SerializeToString())
+    (step,) = converted.steps
+    assert "values stand in a table" in step.reason
+    wanted = anybit.load(weights_of(quantized)).run({})["head"]
+    found = plain(ir.to_proto(weights_of(converted.model)), "ORT_ENABLE_ALL")["head"]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_old_runtimes_get_floats_or_bytes() -> None:
+    quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model
+    old = anybit.convert(quantized, to="qdq", opset_limit=20)
+    assert "DequantizeLinear" not in kinds(old.model)
+    assert {step.action for step in old.steps} == {"constant"}
+    x = random(2, 5, 16)
+    np.testing.assert_array_equal(
+        anybit.load(old.model).run(x)["y"], anybit.load(quantized).run(x)["y"]
+    )
+    quantized = anybit.quantize(attention(), weights="mxfp4", activations=None).model
+    old = anybit.convert(quantized, to="qdq", opset_limit=20)
+    stored = {
+        each.inputs[0].dtype for each in old.model.graph if each.op_type == "DequantizeLinear"
+    }
+    assert stored == {ir.DataType.UINT8}
+
+
+@pytest.mark.parametrize("harm", ["axis", "block", "scale", "rank"])
+def test_blocks_that_do_not_fit(harm: str) -> None:
+    quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model
+    made = anybit.convert(quantized, to="qdq").model
+    stored = next(each for each in made.graph if each.op_type == "DequantizeLinear")
+    if harm == "axis":
+        stored.attributes["axis"] = ir.AttrInt64("axis", 7)
+    elif harm == "block":
+        stored.attributes["block_size"] = ir.AttrInt64("block_size", -3)
+    else:
+        scale = array_of(stored.inputs[1])
+        scale = scale[:-1] if harm == "scale" else scale.ravel()
+        stored.inputs[1].const_value = ir.tensor(scale)
+    with pytest.raises(anybit.ModelError, match=r"for blocks of -?\d+ along axis"):
+        anybit.load(made)

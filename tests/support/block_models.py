@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks whose weights are cut into blocks in all ways there are."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from passes import random
+from small_models import model, node
+
+WORDS = (
+    *("mxfp8", "mxfp6 even", "mxfp4 ceil", "mxint8 floor", "nvfp4", "nvfp4 absmax"),
+    *("int4 per-block 32", "uint4 per-block 16", "fp4_e2m1 per-block 8 power-of-two"),
+)
+MULTIPLYING = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+
+
+def layers_of_all_kinds(opset: int = 17) -> onnx.ModelProto:
+    """Lengths that blocks divide, and others; axes that lie in front, and behind."""
+    constants = {
+        "w1": random(24, 3, 3, 3, seed=1),
+        "w2": random(24, 1, 3, 3, seed=2),
+        "w3": random(40, 24, 1, 1, seed=3),
+        "w4": random(40, 6, 2, 2, seed=4),
+        "w5": random(96, 7, seed=5),
+        "w6": random(33, 7, seed=6),
+        "zero": np.zeros(33, np.float32),
+    }
+    nodes = [
+        node("Conv", "x w1", "a", domain="", name="first"),
+        node("Conv", "a w2", "b", domain="", name="depthwise", group=24),
+        node("Conv", "b w3", "c", domain="", name="pointwise"),
+        node("ConvTranspose", "c w4", "d", domain="", name="up", strides=[2, 2]),
+        node("Flatten", "d", "e", domain="", name="flat"),
+        node("MatMul", "e w5", "f", domain="", name="middle"),
+        node("Gemm", "f w6 zero", "y", domain="", name="head", transB=1),
+    ]
+    return model(nodes, constants, inputs={"x": ["rows", 3, 6, 6]}, opsets={"": opset})
+
+
+def weights_of(quantized: ir.Model) -> ir.Model:
+    """A model that gives the weights which the layers of another read, under the layers' names."""
+    bare = quantized.clone()
+    found = {str(each.name): each.inputs[1] for each in bare.graph if each.op_type in MULTIPLYING}
+    for name, value in found.items():
+        value.name = name
+    bare.graph.outputs[:] = found.values()
+    RemoveUnusedNodesPass()(bare)
+    bare.graph.inputs.clear()
+    return bare
