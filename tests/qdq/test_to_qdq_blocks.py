@@ -90,6 +90,17 @@ def test_formats_that_are_no_types_are_small(words: str, most: float) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("words", ["mxfp4", "nvfp4", "int4 per-block 8"])
+def test_there_and_back(words: str) -> None:
+    quantized = anybit.quantize(attention(), weights=words, activations=None).model
+    there = anybit.convert(quantized, to="qdq").model
+    back = anybit.convert(there, to="qonnx").model
+    x = random(2, 5, 16)
+    a, b, c = (anybit.load(each).run(x)["y"] for each in (quantized, there, back))
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(a, c)
+
+
 def test_old_runtimes_get_floats_or_bytes() -> None:
     quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model
     old = anybit.convert(quantized, to="qdq", opset_limit=20)
