@@ -268,3 +268,20 @@ def test_arrays_by_columns_are_read_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(array[2:3], ROWS[2:3])
     (tmp_path / "columns.npy").write_bytes(b"")
     np.testing.assert_array_equal(array[3:5], ROWS[3:5])
+
+
+@pytest.mark.parametrize(("answer", "runs"), [(True, 2), (None, 4), (False, 1)])
+def test_rows_are_joined_where_that_is_known_to_give_the_same(
+    answer: bool | None, runs: int
+) -> None:
+    """Those of one shape, that is: here three of three columns and one of two."""
+    data = [random(3, 3), random(1, 2)] if answer is not False else [random(4, 3)]
+    inputs = (Tensor("x", np.dtype(np.float32), ("rows", None)),)
+    samples = Samples(data, inputs)
+    samples.take_whole_unless(lambda *_: answer)
+    found = samples.joined(list(samples))
+    assert len(found) == runs
+    rows = [each for item in data for each in item]
+    np.testing.assert_array_equal(
+        np.concatenate([each["x"].ravel() for each in found]), np.concatenate(rows)
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from anybit.quantization.calibration import gather
+from anybit.quantization.calibration import Evidence, gather
 from anybit.quantization.insertion import written
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
@@ -17,7 +17,7 @@ from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
 from anybit.quantization.verdict import Judge, Verdict
 from anybit.quantization.weights import Rounded, nearest
-from anybit.workers import Workers
+from anybit.workers import Here, Workers
 
 Progress = Callable[[float], None]
 
@@ -100,13 +100,19 @@ class Attempts:
             self._cache,
             lambda share: progress(_GATHERED * share),
         )
-        for done, each in enumerate(evidence, 1):
-            trial = Trial(self._model, each.source, plan.weights)
-            choice = trial.choice(
-                plan.activations[each.source], each.statistics, each.to_choose, each.to_decide
-            )
-            self._found[_key(each.source, plan)] = replace(choice, tried=trial.candidates)
+        found = Here().map(self._chooser, plan, evidence)
+        for done, (source, choice) in enumerate(found, 1):
+            self._found[_key(source, plan)] = choice
             progress(_GATHERED + (1 - _GATHERED) * done / len(wanted))
+
+    def _chooser(self, plan: Plan) -> Callable[[Evidence], tuple[Source, Choice]]:
+        def chosen(each: Evidence) -> tuple[Source, Choice]:
+            trial = Trial(self._model, each.source, plan.weights)
+            scheme = plan.activations[each.source]
+            choice = trial.choice(scheme, each.statistics, each.to_choose, each.to_decide)
+            return each.source, replace(choice, tried=trial.candidates)
+
+        return chosen
 
 
 def _key(source: Source, plan: Plan) -> Hashable:

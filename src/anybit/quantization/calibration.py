@@ -6,20 +6,21 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import takewhile
+from itertools import chain, islice
 from pathlib import Path
 
 import onnx_ir as ir
 
 from anybit.inputs import Array
 from anybit.quantization.findings import Findings
+from anybit.quantization.items import Sample
 from anybit.quantization.placement import Source
-from anybit.quantization.recording import recording
+from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples, is_held
 from anybit.quantization.search import smoothable
 from anybit.quantization.statistics import Statistics
-from anybit.quantization.survey import Survey, keeper, surveyor
-from anybit.workers import Workers
+from anybit.quantization.survey import Survey, surveyor
+from anybit.workers import Here, Workers
 
 _TO_CHOOSE, _TO_DECIDE = 12, 6
 # What the layers of one group read, for the samples that are kept.
@@ -70,23 +71,20 @@ def gather(
         seen.merge(found, shard.first)
         progress((shard.first + len(shard)) / len(samples))
     common = _common(samples)
-    first, second = _divided(common)
+    parts = _divided(common)
     together = max(1, _MEMORY * len(sources) // (seen.size * len(common)))
     for start in range(0, len(sources), together):
         group = slice(start, start + together)
         farthest = [[-index for _, index in pair] for pair in seen.farthest[group]]
-        wanted = {*common, *(index for pair in farthest for index in pair)}
-        kept = _kept(model, sources[group], samples, frozenset(wanted), where, workers)
-        for source, statistics, pair in zip(
-            sources[group], seen.statistics[group], farthest, strict=True
+        kept, alone = _kept(model, sources[group], samples, parts, farthest, where)
+        for source, statistics, pair, own in zip(
+            sources[group], seen.statistics[group], farthest, alone, strict=True
         ):
-            to_choose, to_decide = {*first, pair[0]}, {*second, pair[-1]}
-            yield Evidence(
-                source,
-                statistics,
-                [kept[each] for each in sorted(to_choose)],
-                [kept[each] for each in sorted(to_decide)],
+            to_choose, to_decide = (
+                [*each, *([] if number in part else [own[number]])]
+                for each, part, number in zip(kept, parts, (pair[0], pair[-1]), strict=True)
             )
+            yield Evidence(source, statistics, to_choose, to_decide)
 
 
 def _common(samples: Samples) -> list[int]:
@@ -96,29 +94,42 @@ def _common(samples: Samples) -> list[int]:
     return numbers[: _TO_CHOOSE + _TO_DECIDE]
 
 
-def _divided(numbers: list[int]) -> tuple[list[int], list[int]]:
+def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Two parts to choose by and one to decide by, as far as there are several."""
     to_choose = math.ceil(len(numbers) * _TO_CHOOSE / (_TO_CHOOSE + _TO_DECIDE))
-    return numbers[:to_choose], numbers[to_choose:] or numbers
+    return tuple(numbers[:to_choose]), tuple(numbers[to_choose:] or numbers)
 
 
 def _kept(
     model: ir.Model,
     sources: Sequence[Source],
     samples: Samples,
-    wanted: frozenset[int],
+    parts: Sequence[tuple[int, ...]],
+    farthest: Sequence[Sequence[int]],
     where: str,
-    workers: Workers,
-) -> dict[int, dict[str, Array]]:
-    """All that the layers which read some tensors read, for these samples."""
-    layers = [layer for source in sources for layer, _ in source.readers]
-    read = dict.fromkeys(value for layer in layers for value in layer.computed)
-    pieces = (
-        (shard, among)
-        for shard in takewhile(lambda each: each.first <= max(wanted), samples.shards(workers.near))
-        if (among := wanted.intersection(range(shard.first, shard.first + len(shard))))
-    )
-    kept: dict[int, dict[str, Array]] = {}
-    for found in workers.map(keeper, recording(model, list(read), where), pieces):
-        kept |= found
+) -> tuple[list[list[Sample]], list[dict[int, Sample]]]:
+    """What the layers that read some tensors read: for samples of all tensors, as many as possible
+    in one run, and for each tensor for samples of its own."""
+    read = [[value for layer, _ in each.readers for value in layer.computed] for each in sources]
+    names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
+    everything = dict.fromkeys(value for values in read for value in values)
+    tensors = recording(model, list(everything), where)
+    known = dict(samples.numbered({*chain(*parts), *chain(*farthest)}))
+    joined = [samples.joined([known[number] for number in part]) for part in parts]
+    runs = [(feeds, tensors.names) for feeds in chain(*joined)]
+    runs += [(known[n], names[at]) for at, numbers in enumerate(farthest) for n in numbers]
+    found = Here().map(keeper, tensors, runs)
+    common = [list(islice(found, len(part))) for part in joined]
+    return common, [dict(zip(numbers, found, strict=False)) for numbers in farthest]
+
+
+def keeper(tensors: Recording) -> Callable[[tuple[Sample, Sequence[str]]], Sample]:
+    """Who runs the model for a sample, and keeps some of the tensors."""
+    recorder = tensors.recorder()
+
+    def kept(piece: tuple[Sample, Sequence[str]]) -> Sample:
+        feeds, names = piece
+        found = recorder.run(feeds)
+        return {name: found[name] for name in names if name in found}
+
     return kept

@@ -13,10 +13,13 @@ from anybit.quantization.items import Sample
 Run: TypeAlias = Callable[[Sample], Mapping[str, Array]]
 
 
-def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool]:
-    """Whether two samples give together what they give apart: for `Samples.take_whole_unless`."""
+def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
+    """Whether two samples give together what they give apart: for `Samples.take_whole_unless`.
 
-    def same(first: Sample, second: Sample, both: Sample) -> bool:
+    None where only one can be given at a time.
+    """
+
+    def same(first: Sample, second: Sample, both: Sample) -> bool | None:
         try:
             apart = [run(each) for each in (first, second)]
         except ModelError:  # a number of rows that a constant inside fixes
@@ -24,7 +27,7 @@ def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool]:
         try:
             joined = run(both)
         except ModelError:  # the number is 1
-            return True
+            return None
         return all(
             array.ndim > 0 and _alike(np.concatenate([each[name] for each in apart]), array)
             for name, array in joined.items()

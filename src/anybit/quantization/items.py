@@ -2,7 +2,7 @@
 """What data come in: files and arrays that hold one sample or many, and how these are read."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from anybit.array_files import open_arrays
 from anybit.errors import ModelError
 from anybit.inputs import Array, Tensor, bound, check_shape, check_sizes, matched
-from anybit.text import listed
+from anybit.text import counted, listed
 
 Sample: TypeAlias = dict[str, Array]
 
@@ -161,3 +161,43 @@ def is_numbers(data: object) -> bool:
     while isinstance(data, list | tuple) and data:
         data = data[0]
     return isinstance(data, int | float | np.number)
+
+
+def kind_of(sample: Sample, steps: Container[str]) -> Hashable:
+    """The same for samples whose rows, in the inputs that have some, can be joined."""
+    return tuple(
+        array.shape if name in steps else array.tobytes() for name, array in sample.items()
+    )
+
+
+def joined(samples: Sequence[Sample], steps: Collection[str]) -> list[Sample]:
+    """The same rows, of those inputs, in fewer samples; without such inputs the same samples."""
+    groups: dict[Hashable, list[Sample]] = {}
+    for number, sample in enumerate(samples):
+        groups.setdefault(kind_of(sample, steps) if steps else number, []).append(sample)
+    return [
+        group[0] | {name: np.concatenate([each[name] for each in group]) for name in steps}
+        for group in groups.values()
+    ]
+
+
+def share(labels: Rows, index: int, count: int, where: str) -> Array:
+    """The labels of one sample, of as many as the item has."""
+    if count == 1:
+        return Part(labels, slice(None)).read()
+    if not labels.shape or labels.shape[0] % count:
+        raise ModelError(
+            f"{where}there are labels of shape {list(labels.shape)} for {counted(count, 'sample')}"
+        )
+    step = labels.shape[0] // count
+    return Part(labels, slice(index * step, (index + 1) * step)).read()
+
+
+def files_in(path: Path) -> list[Path]:
+    """The files of a folder, or the one that it is."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.iterdir() if each.suffix in (".npy", ".npz"))
+    if not found:
+        raise ModelError(f"{path} holds no .npy and no .npz files")
+    return found

@@ -125,7 +125,9 @@ class Piece:
                 array = feeds[str(value.name)]
                 value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
                 value.shape = ir.Shape([None] * array.ndim)
-            self._session = make_session(self._fragment, exact_session_options())
+            options = exact_session_options()
+            options.intra_op_num_threads = 1  # layers are tried side by side
+            self._session = make_session(self._fragment, options)
         (result,) = run_session(self._session, feeds).values()
         return result
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,8 +17,18 @@ import numpy as np
 from anybit.array_files import StoredArray, write_members
 from anybit.errors import ModelError
 from anybit.inputs import Array, Feeds, Tensor
-from anybit.quantization.items import Part, Reader, Rows, Sample, arrays_of, is_numbers
-from anybit.text import counted
+from anybit.quantization.items import (
+    Part,
+    Reader,
+    Rows,
+    Sample,
+    arrays_of,
+    files_in,
+    is_numbers,
+    joined,
+    kind_of,
+    share,
+)
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
@@ -103,7 +113,7 @@ class Samples:
         fixed = {each.name: each.rows for each in inputs if each.rows is not None}
         steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
         self._reader = Reader(inputs, steps, others.isdisjoint(free.values()), labels)
-        self._together = bool(free)
+        self._together, self._joinable = bool(free), False
         self._folder: Path | None = None
         self._items = self._kept(data)
         self._count: int | None = None
@@ -131,7 +141,7 @@ class Samples:
                 sample = self._reader.read(self._reader.part(arrays, row), where)
                 yield (
                     sample,
-                    None if labels is None else _share(labels, row or 0, count or 1, where),
+                    None if labels is None else share(labels, row or 0, count or 1, where),
                 )
 
     def __len__(self) -> int:
@@ -190,22 +200,33 @@ class Samples:
             for row in range(count):
                 yield f"{file}[{row}]" if file and count > 1 else file
 
-    def take_whole_unless(self, independent: Callable[[Sample, Sample, Sample], bool]) -> None:
-        """Take rows apart only if a predicate holds for two that differ and for both in one."""
+    def numbered(self, wanted: Container[int]) -> Iterator[tuple[int, Sample]]:
+        """Some of them, with their numbers."""
+        for shard in self.shards():
+            yield from shard.read(wanted.__contains__)
+
+    def joined(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The same rows in fewer samples, as far as that is known to give the same."""
+        return joined(samples, self._reader.steps if self._joinable else {})
+
+    def take_whole_unless(
+        self, independent: Callable[[Sample, Sample, Sample], bool | None]
+    ) -> None:
+        """Take rows apart only if a predicate holds for two that differ and for both in one, or
+        is None, where the model takes one at a time."""
         if self.apart and self._together:
             pair = self._pair()
-            self._reader = replace(self._reader, apart=pair is not None and independent(*pair))
+            answer = pair is not None and independent(*pair)
+            self._reader = replace(self._reader, apart=answer is not False)
+            self._joinable = answer is True
             self._count = None
 
     def _pair(self) -> tuple[Sample, Sample, Sample] | None:
         """Two samples that differ, and both in one; None if there are none among the first."""
         steps = self._reader.steps
-        seen: dict[tuple[object, ...], Sample] = {}
+        seen: dict[Hashable, Sample] = {}
         for sample in islice(self, _SEARCHED):
-            alike = tuple(
-                array.shape if name in steps else array.tobytes() for name, array in sample.items()
-            )
-            first = seen.setdefault(alike, sample)
+            first = seen.setdefault(kind_of(sample, steps), sample)
             if not all(np.array_equal(first[name], sample[name]) for name in steps):
                 joined = {name: np.concatenate([first[name], sample[name]]) for name in steps}
                 return first, sample, sample | joined
@@ -255,7 +276,7 @@ class Samples:
     def _kept(self, data: Data) -> Iterable[object]:
         """The items: as often as one asks, and the same."""
         if isinstance(data, str | os.PathLike):
-            return _files(Path(data))
+            return files_in(Path(data))
         if isinstance(data, Mapping) or hasattr(data, "__array__") or is_numbers(data):
             return [data]
         items: Iterable[Any] = cast(Iterable[Any], data)
@@ -268,18 +289,6 @@ class Samples:
         return items
 
 
-def _share(labels: Rows, index: int, count: int, where: str) -> Array:
-    """The labels of one sample, of as many as the item has."""
-    if count == 1:
-        return Part(labels, slice(None)).read()
-    if not labels.shape or labels.shape[0] % count:
-        raise ModelError(
-            f"{where}there are labels of shape {list(labels.shape)} for {counted(count, 'sample')}"
-        )
-    step = labels.shape[0] // count
-    return Part(labels, slice(index * step, (index + 1) * step)).read()
-
-
 def _written(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
     if isinstance(item, str | os.PathLike):
         return item
@@ -287,12 +296,3 @@ def _written(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
     arrays = arrays_of(item, f"sample {index}: ")
     write_members(path, {name or "x": array for name, array in arrays.items()})
     return path
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(each for each in path.iterdir() if each.suffix in (".npy", ".npz"))
-    if not found:
-        raise ModelError(f"{path} holds no .npy and no .npz files")
-    return found

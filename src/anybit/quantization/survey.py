@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers do with shards of the data: look at the tensors of their samples, or keep some."""
+"""What workers do with shards of the data: look at the tensors of their samples."""
 
 import platform
 from collections.abc import Callable, Iterator
@@ -10,7 +10,6 @@ from pathlib import Path
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit._native._core import isa
-from anybit.inputs import Array
 from anybit.quantization.findings import FORMAT, Findings
 from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recording
@@ -57,17 +56,6 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
         return shard, made
 
     return found
-
-
-def keeper(recording: Recording) -> Callable[[tuple[Shard, frozenset[int]]], dict[int, Sample]]:
-    """Who keeps tensors for some samples of shards, by number."""
-    recorder = recording.recorder()
-
-    def kept(piece: tuple[Shard, frozenset[int]]) -> dict[int, dict[str, Array]]:
-        shard, wanted = piece
-        return {number: recorder.run(each) for number, each in shard.read(wanted.__contains__)}
-
-    return kept
 
 
 def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:
