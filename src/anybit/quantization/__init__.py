@@ -9,7 +9,7 @@ the model (`insertion`) and judged on other data (`verdict`).
 """
 
 from anybit.quantization.driver import quantize
-from anybit.quantization.result import Quantized, QuantizedLayer
+from anybit.quantization.result import Mix, Quantized, QuantizedLayer
 from anybit.quantization.verdict import Verdict
 
-__all__ = ["Quantized", "QuantizedLayer", "Verdict", "quantize"]
+__all__ = ["Mix", "Quantized", "QuantizedLayer", "Verdict", "quantize"]

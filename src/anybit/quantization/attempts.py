@@ -63,7 +63,7 @@ class Attempts:
         workers: Workers,
         cache: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._model, self._where = model, where
+        self.model, self.where = model, where
         self._samples, self._floats = samples, floats
         self._workers, self._cache = workers, cache
         self._found: dict[Hashable, Choice] = {}
@@ -71,10 +71,10 @@ class Attempts:
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
         """The model quantized by a plan, and judged."""
         choices = self.choices(plan, progress)
-        model = written(self._model, _weights(plan.weights, choices), choices)
+        model = written(self.model, _weights(plan.weights, choices), choices)
         verdict = None
         if self._samples is not None and self._floats is not None:
-            quantized = Recorder(model, model.graph.outputs, self._where)
+            quantized = Recorder(model, model.graph.outputs, self.where)
             judge = Judge()
             for number, sample in self._samples.held_back():
                 judge.add(self._floats.run(sample), quantized.run(sample), number)
@@ -92,10 +92,10 @@ class Attempts:
     def _find(self, plan: Plan, wanted: Sequence[Source], progress: Progress) -> None:
         assert self._samples is not None, "asked before"
         evidence = gather(
-            self._model,
+            self.model,
             wanted,
             self._samples,
-            self._where,
+            self.where,
             self._workers,
             self._cache,
             lambda share: progress(_GATHERED * share),
@@ -107,7 +107,7 @@ class Attempts:
 
     def _chooser(self, plan: Plan) -> Callable[[Evidence], tuple[Source, Choice]]:
         def chosen(each: Evidence) -> tuple[Source, Choice]:
-            trial = Trial(self._model, each.source, plan.weights)
+            trial = Trial(self.model, each.source, plan.weights)
             scheme = plan.activations[each.source]
             choice = trial.choice(scheme, each.statistics, each.to_choose, each.to_decide)
             return each.source, replace(choice, tried=trial.candidates)

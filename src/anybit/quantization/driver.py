@@ -11,8 +11,7 @@ from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
-from anybit.onnx.graph.names import label_of
-from anybit.onnx.graph.walk import nodes_in, tensors_in
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.passes import (
     FoldBatchNorm,
@@ -27,17 +26,18 @@ from anybit.onnx.passes import (
 from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
+from anybit.quantization.budget import mixed
 from anybit.quantization.independence import independent
-from anybit.quantization.placement import Layer, Source, placement_of
-from anybit.quantization.plan import FLOAT, Plan, plan
+from anybit.quantization.macs import multiplications
+from anybit.quantization.placement import Layer, placement_of
+from anybit.quantization.plan import FLOAT, plan
 from anybit.quantization.recording import Recorder
-from anybit.quantization.result import Quantized, QuantizedLayer
+from anybit.quantization.result import Quantized
+from anybit.quantization.rows import Sizes, row
 from anybit.quantization.samples import Data, Samples
-from anybit.quantization.schemes import Scheme
-from anybit.quantization.search import Choice
+from anybit.words.budgets import budget as parsed
 from anybit.workers import chosen
 
-_FLOAT_BITS = 32
 _WIDENED = (
     "What was float16 is computed and counted in float32 here, and compared with that; inputs and "
     "outputs keep their type."
@@ -54,6 +54,7 @@ def quantize(
     activations: str | None = "uint8",
     layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
+    budget: str | None = None,
     workers: int | None = None,
     cluster: str | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -84,6 +85,10 @@ def quantize(
             and activations with a slash between: "int4/uint8"; "float" for what stays. Later ones
             win. A tensor that several layers read gets the widest that one of them asks for.
         keep: Names or patterns of nodes that keep their floats, whatever else is said.
+        budget: A mix of widths, instead of one for all: "4MB" for the constants, "50%bops" of the
+            operations on bits that the words above stand for, or "30dB" on the outputs. Integers
+            that are not named in `layers` get the widths that harm the outputs least: weights 2 to
+            8 bits or 16, activations 8 or 16, these as said where bytes are counted.
         workers: So many processes read the data; without it, threads of this one. Nothing else
             depends on who does it.
         cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
@@ -96,7 +101,8 @@ def quantize(
     Raises:
         ChildProcessError: Workers ended again and again before they were done.
         ModelError: The model cannot be read or run, has quantizers already, or nothing that could
-            be quantized; words that are not known; data that are missing or do not fit.
+            be quantized; words that are not known; data that are missing or do not fit; a
+            budget that no mix keeps, with the figure that was reached.
     """
     where = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     advance = progress or (lambda share: None)
@@ -113,24 +119,33 @@ def quantize(
             "activations need data to find their ranges; give some, or quantize weights alone"
         )
     _check_weights(wanted.layers)
-    samples = None if data is None else Samples(data, declared_inputs(model.graph, where))
-    floats = None
-    if samples is not None:
+    limit = None if budget is None else parsed(budget)
+    if limit is not None and data is None:
+        raise ModelError("a budget needs data to find what layers do to the outputs; give some")
+    samples, floats, macs = None, None, {}
+    if data is not None:
+        samples = Samples(data, declared_inputs(model.graph, where))
         floats = Recorder(model, model.graph.outputs, where)
         samples.take_whole_unless(independent(floats.run))
+        macs = multiplications(model, wanted.layers, next(iter(samples)), where)
+    size, mix = Sizes(model), None
     with chosen(workers, cluster) as hands:
         attempts = Attempts(model, where, samples, floats, hands, cache)
-        found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
-    size = sum(tensor.nbytes for tensor in tensors_in(model))
+        if limit is None or samples is None:
+            found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
+        else:
+            mix = mixed(limit, wanted, attempts, samples, macs, size, advance)
+            found = mix.attempt
     advance(1.0)
     return Quantized(
         found.model,
-        tuple(_row(layer, found.plan, found.choices) for layer in found.plan.layers),
+        tuple(row(layer, found, macs, mix.noises if mix else None) for layer in found.plan.layers),
         found.plan.left,
         remarks + found.plan.remarks,
+        mix.front if mix else (),
         found.verdict,
-        size,
-        size - _saved(model, found.plan.weights),
+        size.whole,
+        size(found.plan),
     )
 
 
@@ -165,41 +180,3 @@ def _check_weights(layers: Sequence[Layer]) -> None:
                 raise ModelError(
                     f"{value and value.name!r}, a weight of {layer.name!r}, holds NaN or infinity"
                 )
-
-
-def _saved(before: ir.Model, schemes: Mapping[Layer, Scheme]) -> int:
-    """The bytes that quantized weights take less: each once, unless something else reads it."""
-    bits = {
-        (layer.name, weight.index): scheme.stored_bits
-        for layer, scheme in schemes.items()
-        for weight in layer.weights
-    }
-    readers: dict[ir.Value, list[float]] = {}
-    for node in nodes_in(before.graph):
-        for index, value in enumerate(node.inputs):
-            if value is not None and value.is_initializer():
-                width = bits.get((label_of(node), index), _FLOAT_BITS)
-                readers.setdefault(value, []).append(width)
-    saved = sum(
-        value.const_value.size * (_FLOAT_BITS - max(widths))
-        for value, widths in readers.items()
-        if value.const_value
-    )
-    return int(saved // 8)
-
-
-def _row(layer: Layer, wanted: Plan, choices: Mapping[Source, Choice]) -> QuantizedLayer:
-    read = [source for source in choices if layer in dict(source.readers)]
-    constants = [layer.node.inputs[weight.index] for weight in layer.weights]
-    errors = [choices[source].errors[layer] for source in read]
-    kinds = dict.fromkeys(str(wanted.activations[source].kind) for source in read)
-    return QuantizedLayer(
-        name=layer.name,
-        operator=layer.node.op_type,
-        weights=str(wanted.weights[layer].kind) if layer in wanted.weights else "",
-        activations=", ".join(kinds),
-        parameters=sum(each.const_value.size for each in constants if each and each.const_value),
-        sqnr=-10 * float(np.log10(max(max(errors), 1e-30))) if errors else None,
-        smoothed=any(choices[source].smoothing is not None for source in read),
-        tried=tuple(each for source in read for each in choices[source].tried),
-    )

@@ -19,9 +19,15 @@ class QuantizedLayer:
     Attributes:
         name, operator: The node's.
         weights, activations: The kinds of its quantizers; "" where there is none.
+        weight_bits, activation_bits: Their widths; 32 where there is none, the widest of several.
+        shape: The shape of its weight, of the first of several; () without one.
         parameters: How many elements its weights have.
+        bytes: What its weights take in as many bits as they have.
+        macs: Multiplications for the first sample; None without data.
         sqnr: Signal over noise of its output alone, all else being float, in dB; None where its
             activations are not quantized.
+        output_sqnr: The same of the worst output of the model, this layer alone being quantized;
+            None where there was no budget.
         smoothed: Whether channels of its activations are scaled against its weights.
         tried: The ranges that what it reads might have had: the whole one, and the best.
     """
@@ -30,10 +36,35 @@ class QuantizedLayer:
     operator: str
     weights: str
     activations: str
+    weight_bits: int
+    activation_bits: int
+    shape: tuple[int, ...]
     parameters: int
+    bytes: int
+    macs: int | None
     sqnr: float | None
+    output_sqnr: float | None
     smoothed: bool
     tried: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What a mix of widths takes, and what comes out of it.
+
+    Attributes:
+        name: As "int4/uint8" where all layers have the same; "" else.
+        bytes: What the constants of the model take.
+        bops: Operations on bits: multiplications times the widths of both factors.
+        sqnr: Signal over noise of the worst output, in dB, as predicted.
+        chosen: Whether it became the model.
+    """
+
+    name: str
+    bytes: int
+    bops: int
+    sqnr: float
+    chosen: bool
 
 
 @dataclass(frozen=True)
@@ -45,6 +76,7 @@ class Quantized(Result):
         layers: What became of each layer, in order.
         left: What keeps its floats although it multiplies or holds a table of weights, and why.
         remarks: What became of wishes that contradict one another, in words.
+        front: The mixes of widths that a budget chose from, and those of one width; none without.
         verdict: What that did to the outputs; None without data.
         bytes_before, bytes_after: What the constants of the float model take, and what those of
             this one do with weights in as many bits as they have. The file itself holds floats and
@@ -55,6 +87,7 @@ class Quantized(Result):
     layers: tuple[QuantizedLayer, ...]
     left: Mapping[str, str]
     remarks: tuple[str, ...]
+    front: tuple[Mix, ...]
     verdict: Verdict | None
     bytes_before: int
     bytes_after: int
@@ -71,4 +104,5 @@ class Quantized(Result):
             "layers": [asdict(each) for each in self.layers],
             "left": dict(self.left),
             "remarks": list(self.remarks),
+            "front": [asdict(each) for each in self.front],
         }

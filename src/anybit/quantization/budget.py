@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A mix of widths within a budget: chosen by what was measured, tried, and corrected.
+
+Noise powers of layers add, nearly: networks with many Softmax are worse than the sum. So the mix is
+run, all predictions are multiplied by the factor that this shows, and another one is chosen, three
+times at most.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from anybit.errors import ModelError
+from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.items import Sample
+from anybit.quantization.knapsack import Option, Picks, cheapest, front, quietest
+from anybit.quantization.mixing import (
+    BASE,
+    TOO_MUCH,
+    WIDTHS,
+    Costs,
+    Noises,
+    changed,
+    measured,
+    parts,
+    varied,
+)
+from anybit.quantization.placement import Layer, Source
+from anybit.quantization.plan import Plan
+from anybit.quantization.result import Mix
+from anybit.quantization.samples import Samples, is_held
+from anybit.quantization.sensitivity import Probe
+from anybit.words.budgets import Budget
+
+_SAMPLES, _ITEMS = 20, 2
+_ROUNDS = 3
+# A mix whose noise is that much of what is allowed is not worth another round.
+_NEAR = 10**-0.03
+_MOST_POINTS = 100
+# Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
+_CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
+_LEAST = 1e-30
+
+Size = Callable[[Plan], int]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """What was chosen.
+
+    Attributes:
+        attempt: The model.
+        noises: What its tensors do to the outputs.
+        front: The best mixes, and those of one width, by bytes and operations.
+    """
+
+    attempt: Attempt
+    noises: Noises
+    front: tuple[Mix, ...]
+
+
+def mixed(
+    budget: Budget,
+    wanted: Plan,
+    attempts: Attempts,
+    samples: Samples,
+    macs: Mapping[Layer, int],
+    size: Size,
+    progress: Progress,
+) -> Mixed:
+    """The best mix of widths for a plan within a budget.
+
+    Args:
+        budget: What it may take, or what has to come out of it.
+        wanted: The plan. Integers that were not asked for by name get other widths.
+        attempts: What quantizes the model.
+        samples: The data.
+        macs: Multiplications of each layer.
+        size: The bytes of all constants, by a plan.
+        progress: Called with the share that is done.
+
+    Raises:
+        ModelError: There is none; the message says what was reached.
+    """
+    weights, activations = varied(wanted)
+    by_bytes = budget.bytes is not None or not activations
+    costs = Costs(macs, by_bytes, as_floats=budget.noise is not None)
+    tensors = () if costs.by_bytes else tuple(activations)
+    base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
+    choices = attempts.choices(base, lambda share: progress(_CHOSEN * share))
+    probe = Probe(attempts.model, tuple(base.weights), choices, _probed(samples), attempts.where)
+    enough = budget.noise or TOO_MUCH
+    noises = measured(probe, base, enough, lambda share: progress(_CHOSEN + _MEASURED * share))
+    options = parts(base, noises, costs)
+    try_it = _Trials(base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share))
+    if budget.noise is not None:
+        option = _rounds(budget, options, try_it)
+    else:
+        option = _affordable(budget, wanted, base, options, costs, size)
+    attempt = try_it(option)
+    if budget.bytes is not None and size(attempt.plan) > budget.bytes:
+        raise ModelError(
+            f"budget {budget.words}: the constants still take {size(attempt.plan)} bytes, since "
+            "some weights are read as floats, too"
+        )
+    factor = try_it.factor(option)
+    picked = [option.picks, *(each.picks for each in _thinned(front(options)))]
+    plans = [changed(base, picks) for picks in (*picked, *_uniform(weights, tensors))]
+    mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
+    known = [each for each in mixes if each.sqnr > -math.inf]
+    ordered = sorted(known, key=lambda each: (each.bops, each.bytes, -each.sqnr))
+    return Mixed(attempt, noises, tuple(ordered))
+
+
+class _Trials:
+    """The mixes that were tried: each once."""
+
+    def __init__(self, base: Plan, attempts: Attempts, progress: Progress) -> None:
+        self._base, self._attempts, self._progress = base, attempts, progress
+        self._tried: dict[Picks, Attempt] = {}
+
+    def __call__(self, option: Option) -> Attempt:
+        if option.picks not in self._tried:
+            wanted = changed(self._base, option.picks)
+            self._tried[option.picks] = self._attempts.attempt(wanted, self._advance)
+        return self._tried[option.picks]
+
+    def _advance(self, share: float) -> None:
+        done = len(self._tried)
+        self._progress((done + share) / (done + 1 if done >= _ROUNDS else _ROUNDS))
+
+    def noise(self, option: Option) -> float:
+        """Noise over signal of the worst output, on samples that are held back."""
+        verdict = self(option).verdict
+        assert verdict is not None, "there are data"
+        assert verdict.sqnr is not None, "asked before"
+        return float(10 ** (-verdict.sqnr / 10))
+
+    def factor(self, option: Option) -> float:
+        """How much more noise there is than was predicted."""
+        return max(self.noise(option), _LEAST) / max(option.noise, _LEAST)
+
+
+def _rounds(budget: Budget, options: Sequence[Sequence[Option]], try_it: _Trials) -> Option:
+    """The cheapest mix that was tried and has no more noise than that."""
+    assert budget.noise is not None, "asked before"
+    factor, best = 1.0, None
+    tried: list[float] = []
+    for _ in range(_ROUNDS):
+        option = cheapest(options, budget.noise / factor) or front(options)[-1]
+        noise = try_it.noise(option)
+        tried.append(noise)
+        if noise <= budget.noise and (best is None or option.cost < best.cost):
+            best = option
+        if budget.noise * _NEAR <= noise <= budget.noise:
+            break
+        factor = try_it.factor(option)
+    if best is None:
+        reached = -10 * math.log10(max(min(tried), _LEAST))
+        raise ModelError(
+            f"budget {budget.words}: not reached; the best of {len(tried)} that were tried gives "
+            f"{reached:.1f} dB"
+        )
+    return best
+
+
+def _affordable(
+    budget: Budget,
+    wanted: Plan,
+    base: Plan,
+    options: Sequence[Sequence[Option]],
+    costs: Costs,
+    size: Size,
+) -> Option:
+    """The mix with the least noise that costs no more than that."""
+    least = changed(base, front(options)[0].picks)
+    if budget.bytes is not None:
+        rest = size(least) - front(options)[0].cost
+        found = quietest(options, budget.bytes - rest)
+        reached = f"{size(least)} bytes of constants"
+    else:
+        assert budget.bops is not None, "one of the three"
+        whole = costs.bops(wanted)
+        found = quietest(options, budget.bops * whole)
+        reached = f"{100 * costs.bops(least) / whole if whole else 100:.3g} % of the operations"
+    if found is None:
+        raise ModelError(f"budget {budget.words}: the least that there is are {reached}")
+    return found
+
+
+def _probed(samples: Samples) -> list[Sample]:
+    """A few samples from everywhere; less if one is all that was given together."""
+    numbers = [each for each in range(len(samples)) if not is_held(each)]
+    most = _SAMPLES if samples.apart else _ITEMS
+    wanted = frozenset(numbers[:: math.ceil(len(numbers) / most)])
+    return [each for shard in samples.shards() for _, each in shard.read(wanted.__contains__)]
+
+
+def _thinned(options: Sequence[Option]) -> list[Option]:
+    step = math.ceil(len(options) / _MOST_POINTS)
+    return list(options[::step])
+
+
+def _uniform(weights: Iterable[Layer], tensors: Iterable[Source]) -> Iterator[Picks]:
+    weights, tensors = list(weights), list(tensors)
+    for bits in WIDTHS:
+        activations = bits if bits > BASE else BASE
+        yield (*((each, bits) for each in weights), *((each, activations) for each in tensors))
+
+
+def _mix(
+    wanted: Plan, chosen: bool, noises: Noises, factor: float, costs: Costs, size: Size
+) -> Mix:
+    noise = max(noises.total(wanted) * factor, _LEAST)
+    kinds = {str(each.kind) for each in wanted.weights.values()}
+    others = {str(each.kind) for each in wanted.activations.values()}
+    name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""
+    sqnr = -10 * math.log10(noise)
+    return Mix(name, size(wanted), int(costs.bops(wanted)), sqnr, chosen)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many multiplications layers take, seen on a sample."""
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.quantization.items import Sample
+from anybit.quantization.placement import Layer
+from anybit.quantization.recording import Recorder
+
+
+def multiplications(
+    model: ir.Model, layers: Sequence[Layer], sample: Sample, where: str
+) -> dict[Layer, int]:
+    """Those of each layer for one sample, with zeros around a tensor; 0 of one that did not run."""
+    wanted = [value for layer in layers for value in (*layer.computed, *layer.node.outputs)]
+    found = Recorder(model, [value for value in wanted if value.name], where).run(sample)
+    shapes = {name: array.shape for name, array in found.items()}
+    return {layer: _of(layer, shapes) for layer in layers}
+
+
+def _of(layer: Layer, shapes: dict[str, tuple[int, ...]]) -> int:
+    node, weights = layer.node, [array for _, array in layer.constants]
+    x = _shape(node.inputs[layer.activations[0]], shapes)
+    y = next((shapes[str(each.name)] for each in node.outputs if each.name in shapes), None)
+    if x is None or y is None:
+        return 0
+    match node.op_type:
+        case "Conv" | "ConvTranspose" if weights and layer.weights[0].index == 1:
+            moved = y if node.op_type == "Conv" else x
+            return math.prod(moved) * math.prod(weights[0].shape[1:])
+        case "MatMul":
+            first = x if layer.activations[0] == 0 else weights[0].shape
+            return math.prod(y) * first[-1]
+        case "Gemm":
+            transposed = attribute_of(node, "transA", 0)
+            first = x if layer.activations[0] == 0 else weights[0].shape
+            return math.prod(y) * first[0 if transposed else -1]
+        case "GRU" | "LSTM" | "RNN":
+            return math.prod(x[:2]) * sum(each.size for each in weights)
+    return 0
+
+
+def _shape(value: ir.Value | None, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    return None if value is None else shapes.get(str(value.name))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of each layer of a quantized model, and what its constants take."""
+
+import math
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.walk import nodes_in, tensors_in
+from anybit.quantization.attempts import Attempt
+from anybit.quantization.mixing import FLOAT_BITS, Noises
+from anybit.quantization.placement import Layer
+from anybit.quantization.plan import Plan
+from anybit.quantization.result import QuantizedLayer
+
+_LEAST = 1e-30
+
+
+class Sizes:
+    """What the constants of a model take, with weights in as many bits as a plan gives them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.whole = sum(tensor.nbytes for tensor in tensors_in(model))
+        self._readers: dict[ir.Value, list[tuple[str, int]]] = {}
+        for node in nodes_in(model.graph):
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.is_initializer():
+                    self._readers.setdefault(value, []).append((label_of(node), index))
+
+    def __call__(self, plan: Plan) -> int:
+        """Bytes. A constant that several nodes read has the widest of their types."""
+        bits = {
+            (layer.name, weight.index): scheme.stored_bits
+            for layer, scheme in plan.weights.items()
+            for weight in layer.weights
+        }
+        saved = sum(
+            value.const_value.size
+            * (FLOAT_BITS - max(bits.get(reader, FLOAT_BITS) for reader in readers))
+            for value, readers in self._readers.items()
+            if value.const_value
+        )
+        return self.whole - int(saved // 8)
+
+
+def row(
+    layer: Layer, found: Attempt, macs: Mapping[Layer, int], noises: Noises | None
+) -> QuantizedLayer:
+    """What became of a layer."""
+    read = {source: each for source, each in found.choices.items() if layer in dict(source.readers)}
+    kinds = dict.fromkeys(str(found.plan.activations[source].kind) for source in read)
+    errors = [choice.errors[layer] for choice in read.values()]
+    scheme = found.plan.weights.get(layer)
+    sizes = [array.shape for _, array in layer.constants]
+    parameters = sum(math.prod(shape) for shape in sizes)
+    return QuantizedLayer(
+        name=layer.name,
+        operator=layer.node.op_type,
+        weights="" if scheme is None else str(scheme.kind),
+        activations=", ".join(kinds),
+        weight_bits=FLOAT_BITS if scheme is None else scheme.bits,
+        activation_bits=max(
+            (found.plan.activations[source].bits for source in read), default=FLOAT_BITS
+        ),
+        shape=sizes[0] if sizes else (),
+        parameters=parameters,
+        bytes=math.ceil(parameters * (FLOAT_BITS if scheme is None else scheme.stored_bits) / 8),
+        macs=macs.get(layer),
+        sqnr=_decibels(max(errors)) if errors else None,
+        output_sqnr=None if noises is None else _decibels(noises.of(layer, found.plan)),
+        smoothed=any(choice.smoothing is not None for choice in read.values()),
+        tried=tuple(each for choice in read.values() for each in choice.tried),
+    )
+
+
+def _decibels(noise: float) -> float:
+    return -10 * math.log10(max(noise, _LEAST))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a mix of widths may take, in words: `4MB`, `30dB`, `50%bops`."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from anybit.errors import ModelError
+
+_SIZES = {
+    "b": 1,
+    "byte": 1,
+    "bytes": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmg", 1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmg", 1)},
+}
+_TIMES = ("s", "ms", "us", "ns")
+_KNOWN = 'say a size ("4MB", "500KiB"), a quality ("30dB") or a share of the work ("50%bops")'
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a mix of widths may take, or what has to come out of it.
+
+    Attributes:
+        words: What was said.
+        bytes: The most that the constants may take.
+        noise: The most noise over signal of the worst output, as powers.
+        bops: The most operations on bits, as a share of those that all layers take at the widths
+            that were said for weights and activations.
+    """
+
+    words: str
+    bytes: float | None = None
+    noise: float | None = None
+    bops: float | None = None
+
+
+def budget(words: str) -> Budget:
+    """The budget that words stand for.
+
+    Raises:
+        ModelError: They are none.
+
+    >>> budget("4 MB").bytes, budget("30dB").noise, budget("50%bops").bops
+    (4000000.0, 0.001, 0.5)
+    """
+    number = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{0,15})?)\s*(%?)\s*([a-zA-Z]*)\s*", words)
+    if number is None:
+        raise ModelError(f"budget {words!r}: {_KNOWN}")
+    amount, unit = float(number[1]), number[3].lower()
+    if not amount or not math.isfinite(amount):
+        raise ModelError(f"budget {words!r}: nothing is left for the model; {_KNOWN}")
+    if number[2]:
+        if unit != "bops" or amount > 1000:
+            raise ModelError(f'budget {words!r}: shares are of the work, such as "50%bops"')
+        return Budget(words, bops=amount / 100)
+    if unit in _TIMES:
+        raise ModelError(
+            f"budget {words!r}: time is no budget, as it belongs to one machine; {_KNOWN}, and "
+            "measure with anybit compile --time"
+        )
+    if unit == "db" and amount <= 150:
+        return Budget(words, noise=10 ** (-amount / 10))
+    if unit in _SIZES:
+        return Budget(words, bytes=amount * _SIZES[unit])
+    raise ModelError(f"budget {words!r}: {_KNOWN}")
