@@ -52,6 +52,15 @@ def test_words_for_a_layer(files: Shell) -> None:
     assert found["left"] == {"head": "it was to be kept"}
 
 
+def test_a_budget(files: Shell) -> None:
+    arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz"]
+    code, out, _ = files(*arguments, "--budget", "45dB")
+    assert code == 0
+    assert "of MACs in more than 8 bits" in out
+    assert "outputs" in out
+    assert "int8/uint8 would take" in out
+
+
 def test_weights_alone(files: Shell) -> None:
     code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx", "--weights", "int4")
     assert code == 0
@@ -92,6 +101,9 @@ def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
         (["--weights", "int4 perchannel"], 'did you mean "per-channel"'),
         (["--data", "none.npz"], "none.npz: no such file"),
         (["--data", "data.npz", "--keep", "tail"], "keep: no layer matches 'tail'"),
+        (["--data", "data.npz", "--budget", "3 dBm"], "budget '3 dBm': say a size (\"4MB\""),
+        (["--data", "data.npz", "--budget", "1B"], "budget 1B: the least that there is are"),
+        (["--budget", "30dB"], "a budget needs data"),
         (["--layer", "head"], "--layer 'head': say NAME=WORDS"),
         (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is said twice"),
         (["--layer", "heat=int4"], "no layer matches 'heat'; there are head"),

@@ -21,15 +21,15 @@ from anybit.errors import ModelError
 from anybit.onnx.conversion import Conversion
 from anybit.onnx.conversion import convert as convert_model
 from anybit.onnx.forms import Form
-from anybit.quantization import Quantized
+from anybit.quantization import Quantized, QuantizedLayer
 from anybit.quantization import quantize as quantize_model
 from anybit.reporting import page, report
 from anybit.reporting.wording import of_verdict
-from anybit.text import counted
+from anybit.text import amount, counted, percent
 
 _FLOAT = "float"
 _SPARED = ("operator", "parameters", "smoothed")
-_NUMBERS = ("parameters", "SQNR")
+_NUMBERS = ("parameters", "SQNR", "outputs")
 
 
 def quantize(
@@ -67,6 +67,14 @@ def quantize(
         list[str] | None,
         typer.Option(metavar="NAME", help="A layer, or a pattern, that stays; may be repeated."),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="4MB|30dB|50%bops",
+            help="A mix of widths: so much for constants, so good outputs, or that share of the "
+            "operations on bits.",
+        ),
+    ] = None,
     workers: Workers = None,
     cluster: Cluster = None,
     cache: Cache = None,
@@ -96,6 +104,7 @@ def quantize(
             activations=wanted,
             layers=_by_name(layer or ()),
             keep=keep or (),
+            budget=budget,
             workers=workers,
             cluster=cluster,
             cache=cache,
@@ -109,7 +118,8 @@ def quantize(
             "--layer": layer or (),
             "--keep": keep or (),
         }
-        given |= {"--weights": [weights], "--activations": [wanted], "--to": [to]}
+        given |= {"--weights": [weights], "--activations": [wanted]}
+        given |= {"--budget": [budget], "--to": [to]}
         _report(found, model, data, reports, _command(model, output, given))
     conversion = None if converted is None else converted.to_json()
     deliver(found.to_json() | {"conversion": conversion}, as_json, None)
@@ -143,10 +153,13 @@ def _show(found: Quantized, output: Path, converted: Conversion | None) -> None:
             "activations": layer.activations or _FLOAT,
             "smoothed": "yes" if layer.smoothed else "",
             "SQNR": "" if layer.sqnr is None else f"{layer.sqnr:.1f} dB",
+            **_of_outputs(layer),
         }
         for layer in found.layers
     ]
     show(rows, _SPARED, ("layer",), _NUMBERS, console)
+    if found.front:
+        console.print(Text(_mix(found)))
     for name, reason in found.left.items():
         console.print(Text(f"{name} stays float: {reason}"))
     for remark in found.remarks:
@@ -160,6 +173,27 @@ def _show(found: Quantized, output: Path, converted: Conversion | None) -> None:
     else:
         style = "bold green" if found.verdict.passed else "bold red"
         console.print(Text(of_verdict(found.verdict), style=style))
+
+
+def _of_outputs(layer: QuantizedLayer) -> dict[str, str]:
+    if layer.output_sqnr is None:
+        return {}
+    return {"outputs": f"{layer.output_sqnr:.1f} dB"}
+
+
+def _mix(found: Quantized) -> str:
+    """What was chosen, beside one width for all."""
+    macs = sum(layer.macs or 0 for layer in found.layers)
+    wide = [each for each in found.layers if max(each.weight_bits, each.activation_bits) > 8]
+    share = percent(sum(each.macs or 0 for each in wide) / macs) if macs else "0 %"
+    said = [f"{share} of MACs in more than 8 bits"]
+    said += [f"{amount(each.bops)} operations on bits" for each in found.front if each.chosen]
+    said += [
+        f"{each.name} would take {amount(each.bops)} for {each.sqnr:.1f} dB"
+        for each in found.front
+        if each.name.startswith("int8")
+    ]
+    return f"Mix: {', '.join(said)}"
 
 
 def _report(

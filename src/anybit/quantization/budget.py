@@ -36,6 +36,8 @@ _SAMPLES, _ITEMS = 20, 2
 _ROUNDS = 3
 # A mix whose noise is that much of what is allowed is not worth another round.
 _NEAR = 10**-0.03
+# No layer gets more than that of the noise that is allowed.
+_SHARE = 0.25
 _MOST_POINTS = 100
 # Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
 _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
@@ -89,7 +91,7 @@ def mixed(
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
     choices = attempts.choices(base, lambda share: progress(_CHOSEN * share))
     probe = Probe(attempts.model, tuple(base.weights), choices, _probed(samples), attempts.where)
-    enough = budget.noise or TOO_MUCH
+    enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
     noises = measured(probe, base, enough, lambda share: progress(_CHOSEN + _MEASURED * share))
     options = parts(base, noises, costs)
     try_it = _Trials(base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share))

@@ -106,6 +106,9 @@ def quantize(
     """
     where = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     advance = progress or (lambda share: None)
+    limit = None if budget is None else parsed(budget)
+    if limit is not None and data is None:
+        raise ModelError("a budget needs data to find what layers do to the outputs; give some")
     model, remarks = _prepared(source, where)
     named = [keep] if isinstance(keep, str) else keep
     wanted = plan(model, placement_of(model), (weights, activations or FLOAT), layers or {}, named)
@@ -119,9 +122,6 @@ def quantize(
             "activations need data to find their ranges; give some, or quantize weights alone"
         )
     _check_weights(wanted.layers)
-    limit = None if budget is None else parsed(budget)
-    if limit is not None and data is None:
-        raise ModelError("a budget needs data to find what layers do to the outputs; give some")
     samples, floats, macs = None, None, {}
     if data is not None:
         samples = Samples(data, declared_inputs(model.graph, where))

@@ -45,7 +45,7 @@ def budget(words: str) -> Budget:
     >>> budget("4 MB").bytes, budget("30dB").noise, budget("50%bops").bops
     (4000000.0, 0.001, 0.5)
     """
-    number = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{0,15})?)\s*(%?)\s*([a-zA-Z]*)\s*", words)
+    number = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{0,15})?)\s*(%?)\s*([a-zA-Z]*)\s*", words)
     if number is None:
         raise ModelError(f"budget {words!r}: {_KNOWN}")
     amount, unit = float(number[1]), number[3].lower()

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets: met, or refused with what was reached."""
+
+import json
+import re
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from float_models import NETWORKS, attention, convolutions, data_for
+from passes import random
+from small_models import model, node
+
+import anybit
+from anybit import ModelError
+from anybit.words.budgets import budget
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("4MB", ("bytes", 4e6)),
+        (" 1.5 KiB ", ("bytes", 1536)),
+        ("10 bytes", ("bytes", 10)),
+        ("2gb", ("bytes", 2e9)),
+        ("30dB", ("noise", 1e-3)),
+        ("20 DB", ("noise", 1e-2)),
+        ("50%bops", ("bops", 0.5)),
+        ("12.5 % BOPs", ("bops", 0.125)),
+    ],
+)
+def test_words(words: str, expected: tuple[str, float]) -> None:
+    found = vars(budget(words)) | {"words": None}
+    wanted = {"words": None, "bytes": None, "noise": None, "bops": None, expected[0]: expected[1]}
+    assert found == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "say a size"),
+        ("30", "say a size"),
+        ("dB", "say a size"),
+        ("-30dB", "say a size"),
+        ("nan dB", "say a size"),
+        ("1e9dB", "say a size"),
+        ("30dB 4MB", "say a size"),
+        ("0MB", "nothing is left"),
+        ("0dB", "nothing is left"),
+        ("500dB", "say a size"),
+        ("50%", "shares are of the work"),
+        ("50% MB", "shares are of the work"),
+        ("50bops", "say a size"),
+        ("2ms", "time is no budget"),
+        ("9" * 400 + "MB", "say a size"),
+        ("\x00MB", "say a size"),
+        ("٣dB", "say a size"),
+    ],
+)
+def test_words_that_are_none(words: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        budget(words)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_decibels_are_reached(name: str) -> None:
+    found = anybit.quantize(NETWORKS[name](), data_for(name, 8), budget="42dB")
+    assert found.verdict is not None
+    assert found.verdict.sqnr >= 42
+    assert {each.weight_bits for each in found.layers} <= {2, 3, 4, 5, 6, 7, 8, 16, 32}
+    for each in found.layers:
+        assert each.macs > 0
+        assert each.output_sqnr > 30
+    (chosen,) = [each for each in found.front if each.chosen]
+    assert chosen.bytes == found.bytes_after
+    assert chosen.sqnr == pytest.approx(found.verdict.sqnr)
+    assert json.loads(json.dumps(found.to_json()))["front"]
+    if name == "attention":  # layers that share a tensor move together
+        read = {each.name: each.activations for each in found.layers}
+        assert read["query"] == read["key"] == read["value"]
+
+
+def test_bytes_are_kept_and_spent_where_they_help() -> None:
+    data = data_for("convolutions", 8)
+    whole = anybit.quantize(convolutions(), data, weights="int4")
+    found = anybit.quantize(convolutions(), data, budget=f"{whole.bytes_after}B")
+    assert found.bytes_after <= whole.bytes_after
+    assert found.verdict.sqnr > whole.verdict.sqnr
+    assert {each.activations for each in found.layers} == {"uint8"}
+
+
+def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
+    data = data_for("attention", 8)
+    found, again = (anybit.quantize(attention(), data, budget="60%bops") for _ in range(2))
+    a, b = (
+        ir.to_proto(each.model).SerializeToString(deterministic=True) for each in (found, again)
+    )
+    assert a == b
+    whole = sum(each.macs for each in found.layers) * 64
+    bops = sum(each.macs * each.weight_bits * each.activation_bits for each in found.layers)
+    products = [each for each in found.layers if not each.weights]
+    bops += sum(each.macs * 8 * each.activation_bits for each in products)
+    bops -= sum(each.macs * 32 * each.activation_bits for each in products)
+    assert bops <= 0.6 * whole
+    (chosen,) = [each for each in found.front if each.chosen]
+    assert chosen.bops == bops
+    assert len({each.weights for each in found.layers}) > 1
+
+
+def test_named_layers_and_other_kinds_keep_their_words() -> None:
+    data = data_for("convolutions", 16)
+    layers = {"head": "int3/uint8", "up": "fp8_e4m3/fp8_e4m3", "first": "float"}
+    found = anybit.quantize(convolutions(), data, layers=layers, budget="70%bops")
+    widths = {each.name: (each.weights, each.activations) for each in found.layers}
+    assert widths["head"] == ("int3", "uint8")
+    assert widths["up"] == ("float8_e4m3fn", "float8_e4m3fn")
+    assert "first" in found.left
+
+
+def test_weights_that_make_no_difference_get_no_fewer_bits() -> None:
+    """All is beyond the flat end of a curve, in these data."""
+    constants = {
+        "w": np.abs(random(6, 6, seed=1)) + np.float32(1),
+        "v": random(6, 3, seed=2),
+        "low": np.float32(0),
+        "high": np.float32(1),
+    }
+    nodes = [
+        node("MatMul", "x w", "a", domain="", name="saturated"),
+        node("Clip", "a low high", "c", domain="", name="clip"),
+        node("MatMul", "x v", "b", domain="", name="plain"),
+        node("MatMul", "c v", "d", domain="", name="behind"),
+        node("Add", "b d", "y", domain="", name="sum"),
+    ]
+    proto = model(nodes, constants, inputs={"x": ["rows", 6]}, opsets={"": 17})
+    data = np.abs(random(64, 6)) + np.float32(3)
+    found = anybit.quantize(proto, data, budget="20dB")
+    widths = {each.name: each.weight_bits for each in found.layers}
+    assert widths["saturated"] >= 8
+    assert widths["plain"] < 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("140dB", r"not reached; the best of \d that were tried gives \d+\.\d dB"),
+        ("100B", r"the least that there is are \d+ bytes of constants"),
+        ("1%bops", r"the least that there is are \d+(\.\d)? % of the operations"),
+    ],
+)
+def test_what_is_not_reached_is_refused_with_the_figure(words: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        anybit.quantize(convolutions(), data_for("convolutions", 12), budget=words)
+    assert re.match(f"budget {re.escape(words)}: ", str(caught.value))
+
+
+def test_what_a_budget_cannot_work_with() -> None:
+    data = data_for("convolutions", 8)
+    with pytest.raises(ModelError, match="a budget needs data"):
+        anybit.quantize(convolutions(), activations=None, budget="30dB")
+    with pytest.raises(ModelError, match="chooses the widths of integers"):
+        anybit.quantize(convolutions(), data, weights="fp8_e4m3", budget="30dB")
+    nodes = [
+        node("MatMul", "x w", "a", domain="", name="layer"),
+        node("ArgMax", "a", "y", domain="", name="largest", axis=1),
+    ]
+    proto = model(nodes, {"w": random(4, 4)}, inputs={"x": ["rows", 4]}, opsets={"": 17})
+    proto.graph.output[0].type.tensor_type.elem_type = 7
+    with pytest.raises(ModelError, match="no output is a float"):
+        anybit.quantize(proto, random(16, 4), budget="30dB")

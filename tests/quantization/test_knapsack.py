@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixes of one option per part, against all that there are."""
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from anybit.quantization.knapsack import Option, cheapest, front, hull, quietest
+
+
+def random_parts(seed: int) -> list[list[Option]]:
+    numbers = np.random.default_rng(seed)
+    return [
+        [
+            Option(int(numbers.integers(1, 30)), int(numbers.integers(0, 40)), ((part, at),))
+            for at in range(numbers.integers(1, 6))
+        ]
+        for part in range(numbers.integers(1, 6))
+    ]
+
+
+def all_mixes(parts: list[list[Option]]) -> list[Option]:
+    found = []
+    for taken in product(*parts):
+        mix = Option(0, 0)
+        for each in taken:
+            mix = mix + each
+        found.append(mix)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_better_than_the_front(seed: int) -> None:
+    parts = random_parts(seed)
+    mixes = all_mixes(parts)
+    found = front(parts)
+    assert found[0].cost == min(each.cost for each in mixes)
+    assert found[-1].noise == min(each.noise for each in mixes)
+    for each in found:
+        assert each in mixes
+        assert each.noise == min(other.noise for other in mixes if other.cost <= each.cost)
+    slopes = [(a.noise - b.noise) / (b.cost - a.cost) for a, b in pairwise(found)]
+    assert slopes == sorted(slopes, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_within_a_limit_is_near_the_best(seed: int) -> None:
+    parts = random_parts(seed)
+    mixes = all_mixes(parts)
+    for limit in range(0, 140, 7):
+        best = min((each.noise for each in mixes if each.cost <= limit), default=None)
+        found = quietest(parts, limit)
+        assert (found is None) == (best is None)
+        if found is not None:
+            assert found in mixes
+            assert found.cost <= limit
+            least = min(each.noise for each in front(parts) if each.cost <= limit)
+            assert best <= found.noise <= least
+        other = cheapest(parts, limit)
+        best = min((each.cost for each in mixes if each.noise <= limit), default=None)
+        assert (other is None) == (best is None)
+        if other is not None:
+            assert other in mixes
+            assert other.noise <= limit
+            turned = front([[each.turned for each in options] for options in parts])
+            least = min(each.turned.cost for each in turned if each.turned.noise <= limit)
+            assert best <= other.cost <= least
+
+
+def test_most_limits_are_met_as_well_as_can_be() -> None:
+    hits = total = 0
+    for seed in range(60):
+        parts = random_parts(seed)
+        mixes = all_mixes(parts)
+        for limit in range(10, 120, 5):
+            found = quietest(parts, limit)
+            if found is not None:
+                total += 1
+                hits += found.noise == min(each.noise for each in mixes if each.cost <= limit)
+    assert hits > 0.6 * total > 300
+
+
+def test_hulls_have_no_point_that_others_beat() -> None:
+    options = [Option(*each) for each in ((1, 10), (2, 10), (2, 9), (3, 2), (4, 3), (5, 1))]
+    assert [(each.cost, each.noise) for each in hull(options)] == [(1, 10), (3, 2), (5, 1)]
