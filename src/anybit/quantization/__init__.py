@@ -7,9 +7,9 @@ of them is counts and extremes (`statistics`, `findings`), and a few samples, on
 smoothing are chosen by the error of layers (`search`, `weights`). What was chosen is written into
 the model (`insertion`) and judged on other data (`verdict`).
 
-Words say what each layer gets (`plan`). A budget (`budget`) finds widths for them instead: by what a
-layer's rounding does to the outputs (`sensitivity`, `mixing`) and what it costs (`knapsack`, `macs`),
-with a few `attempts`.
+Words say what each layer gets (`plan`). A budget (`budget`) finds widths for them instead: by what
+rounding a layer does to the outputs (`sensitivity`, `mixing`) and what it costs (`knapsack`,
+`macs`), with a few `attempts`.
 """
 
 from anybit.quantization.driver import quantize
