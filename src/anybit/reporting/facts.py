@@ -40,7 +40,7 @@ class Tensor:
         reach: The largest magnitude per channel; of neighbours together where there are many.
         channels: How many channels there are; 0 if that is not known.
         alone: The channel that reaches farthest, and the part of its reach to which no other one
-            comes; None where there are no channels.
+            comes; None where there are no channels, or but one that is not 0.
     """
 
     name: str

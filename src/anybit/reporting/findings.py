@@ -10,6 +10,7 @@ from anybit.text import counted, listed, percent, shown
 _MOST = 12
 # One channel alone takes so much of a range that all others share, or a quantizer cuts so much off.
 _ALONE, _CLIPPED = 0.75, 0.01
+_SEVERAL, _FELT = 3, 0.002
 # A grid reaches farther than what was seen by so much.
 _UNUSED = 4.0
 _NOISY = 0.3
@@ -57,13 +58,13 @@ def _of_noise(report: Report) -> Iterator[Finding]:
 def _of_layer(layer: ReportedLayer) -> Iterator[Finding]:
     for tensor in layer.tensors:
         name = f"the {tensor.role} of {_name(layer)}"
-        if tensor.alone is not None and tensor.scales == 1 and tensor.alone[1] > _ALONE:
+        if tensor.alone is not None and _is_lonely(layer, tensor, tensor.alone[1]):
             channel, share = tensor.alone
             yield Finding(
                 f"One channel, number {channel}, carries {percent(share)} of the range of {name}.",
                 "Give its weights a scale per channel (--weights 'int8 per-channel')."
                 if tensor.role == "weights"
-                else "Give the layer more bits, or keep it in floats; smoothing did not help.",
+                else "Give the layer more bits, or keep it in floats.",
             )
         if tensor.role == "activations" and (tensor.clipped or 0) > _CLIPPED:
             yield Finding(
@@ -71,6 +72,12 @@ def _of_layer(layer: ReportedLayer) -> Iterator[Finding]:
                 "If these data are like those that it will see, calibrate with more of them.",
             )
         yield from _of_range(tensor, name)
+
+
+def _is_lonely(layer: ReportedLayer, tensor: Tensor, share: float) -> bool:
+    """Whether one channel takes the range from several others, and that may be felt."""
+    felt = layer.noise is None or layer.noise > _FELT
+    return share > _ALONE and tensor.scales == 1 and tensor.channels >= _SEVERAL and felt
 
 
 def _of_range(tensor: Tensor, name: str) -> Iterator[Finding]:

@@ -4,6 +4,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from typing import TypeAlias
 
 from anybit.pages import scrolled
 from anybit.reporting.facts import Point
@@ -19,7 +20,9 @@ svg.front .chosen{fill:var(--bad)}svg.front text.chosen{font-weight:600}
 _WIDE, _HIGH, _LEFT, _TOP, _BASE = 640, 320, 84, 16, 46
 _MOST_POINTS = 300
 _LETTER, _LINE = 7.2, 15.0
-_Place = tuple[float, float]
+_Place: TypeAlias = tuple[float, float]
+# Where a name starts and ends, and its line.
+_Label: TypeAlias = tuple[float, float, float]
 
 
 def front(points: Sequence[Point]) -> str:
@@ -51,11 +54,13 @@ def _plot(placed: Sequence[tuple[Point, int]], label: str, words: Callable[[int]
         x = _LEFT + (_WIDE - _LEFT - 90) * (sqnr - left) / (right - left)
         return x, _TOP + (_HIGH - _TOP - _BASE) * (high - cost) / (high - low)
 
-    mixes = sorted((at(each.sqnr, value), each) for each, value in placed if not each.name)
+    mixes = sorted(
+        (at(each.sqnr, value), each) for each, value in placed if not (each.name or each.chosen)
+    )
     line = "L".join(f"{x:.0f} {y:.0f}" for (x, y), _ in mixes[:: 1 + len(mixes) // _MOST_POINTS])
     parts = [*_axes(left, right, (low, high), words, label)]
     parts.append(f'<path class="line" d="M{line}"/>' if line else "")
-    taken: list[_Place] = []
+    taken: list[_Label] = []
     for each, value in sorted(placed, key=lambda pair: not pair[0].chosen):
         if each.name or each.chosen:
             parts += _marked(each, at(each.sqnr, value), f"{words(value)}", taken)
@@ -77,7 +82,7 @@ def _axes(
     yield f'<text x="{_LEFT}" y="{_HIGH - 6}">up: {label}</text>'
 
 
-def _marked(point: Point, place: _Place, cost: str, taken: list[_Place]) -> Iterator[str]:
+def _marked(point: Point, place: _Place, cost: str, taken: list[_Label]) -> Iterator[str]:
     """A point and its name, below those that are there already."""
     x, y = place
     kind = "chosen" if point.chosen else "same"
@@ -88,7 +93,8 @@ def _marked(point: Point, place: _Place, cost: str, taken: list[_Place]) -> Iter
     )
     text = name_of(point.name) or "chosen"
     text = text if len(text) <= 24 else f"{text[:21]}..."
-    while any(abs(y - other) < _LINE and abs(x - before) < 90 for before, other in taken):
+    end = x + _LETTER * len(text)
+    while any(abs(y - low) < _LINE and x < last and first < end for first, last, low in taken):
         y += _LINE
-    taken.append((x, y))
+    taken.append((x, end, y))
     yield f'<text class="{kind}-name" x="{x + 9:.0f}" y="{y + 4:.0f}">{escape(text)}</text>'

@@ -155,4 +155,6 @@ def _alone(reach: Array) -> tuple[int, float] | None:
     if reach.size < 2 or not reach.max() > 0:
         return None
     first, second = np.argsort(-reach, kind="stable")[:2]
+    if not reach[second]:
+        return None
     return int(first), 1 - float(reach[second] / reach[first])

@@ -75,7 +75,9 @@ def tiles(report: Report) -> list[Tile]:
     macs = sum(each.macs or 0 for each in layers)
     if macs:
         before, after = macs * _FLOAT_BITS**2, sum(each.bops or 0 for each in layers)
-        found.append(Tile("operations on bits", amount(before), amount(after)))
+        known = sum(each.macs is not None for each in layers)
+        of = "" if known == len(layers) else f" of {counted(known, 'layer')}"
+        found.append(Tile(f"operations on bits{of}", amount(before), amount(after)))
     verdict = report.verdict
     if verdict is not None and verdict.sqnr is not None:
         found.append(Tile("output SQNR", "", decibels(verdict.sqnr)))
