@@ -105,7 +105,7 @@ def _of_left(report: Report) -> Iterator[Finding]:
         yield Finding(
             f"{counted(len(floats), 'layer')} {'computes' if len(floats) == 1 else 'compute'} "
             f"in floats: {_listed(floats)}.",
-            "The reasons are in the table of layers.",
+            "The report says why, layer by layer.",
         )
 
 
