@@ -42,7 +42,7 @@ def test_attention() -> None:
 
 @pytest.mark.parametrize("recurrent", [torch.nn.LSTM, torch.nn.GRU], ids=["LSTM", "GRU"])
 def test_recurrent_layers(recurrent: Any, tmp_path: Path) -> None:
-    """PyTorch's own, in floats, between quantizers. There are none with quantized weights."""
+    """PyTorch's own, in floats, between quantizers."""
 
     class Recurrent(torch.nn.Module):
         def __init__(self) -> None:

@@ -15,6 +15,7 @@ torch.Size([2, 3])
 from typing import TYPE_CHECKING, Any
 
 from anybit.torch.nn._describe import describe
+from anybit.torch.nn._embedding import QuantEmbedding
 from anybit.torch.nn._fold_batchnorm import fold_batchnorm
 from anybit.torch.nn._freezing import freeze_scales, unfreeze_scales
 from anybit.torch.nn._layers import (
@@ -27,6 +28,7 @@ from anybit.torch.nn._layers import (
 from anybit.torch.nn._quantize_model import quantize_model
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
+from anybit.torch.nn._recurrent import QuantGRU, QuantizedRecurrent, QuantLSTM, QuantRNN
 from anybit.torch.nn._trunc import Trunc
 from anybit.torch.nn._words import quantizer
 
@@ -50,8 +52,13 @@ __all__ = [
     "QuantConv1d",
     "QuantConv2d",
     "QuantConvTranspose2d",
+    "QuantEmbedding",
+    "QuantGRU",
+    "QuantLSTM",
     "QuantLinear",
+    "QuantRNN",
     "QuantizedLayer",
+    "QuantizedRecurrent",
     "Quantizer",
     "Trunc",
     "calibrate",

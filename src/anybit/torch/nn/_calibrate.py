@@ -118,13 +118,11 @@ def _of_parameters(
     """The scales for weights and biases."""
     found = {}
     for layer in layers:
-        for role in ("weight", "bias"):
-            quantizer, values = getattr(layer, f"{role}_quantizer"), getattr(layer, role)
-            if quantizer not in wanted or values is None:
-                continue
-            _check_finite(values, wanted[quantizer], "its layer's parameters")
-            scale = weight_scale(quantizer, values)
-            found[quantizer] = quantizer.scale.known() if scale is None else scale
+        for _, values, quantizer in layer.quantized_parameters():
+            if quantizer in wanted:
+                _check_finite(values, wanted[quantizer], "its layer's parameters")
+                scale = weight_scale(quantizer, values)
+                found[quantizer] = quantizer.scale.known() if scale is None else scale
     return found
 
 
@@ -136,19 +134,16 @@ def _readers(
     for layer in layers:
         if layer.input_quantizer is None:
             continue
-        weight, quantizer = layer.weight, layer.weight_quantizer
-        if quantizer is not None:
+        floats = dict(layer.named_parameters(recurse=False))
+        rounded = dict(floats)
+        for name, values, quantizer in layer.quantized_parameters():
             if quantizer in scales:
-                weight = quantized_at(quantizer, scales[quantizer], weight)
-            else:
-                weight = quantizer(weight)
-        pair = (_reading(layer, layer.weight), _reading(layer, weight))
+                rounded[name] = quantized_at(quantizer, scales[quantizer], values)
+            elif not name.startswith("bias"):
+                rounded[name] = quantizer(values)
+        pair = (partial(layer.read, values=floats), partial(layer.read, values=rounded))
         found.setdefault(layer.input_quantizer, []).append(pair)
     return found
-
-
-def _reading(layer: QuantizedLayer, weight: torch.Tensor) -> Reader:
-    return lambda x: layer._computed(x, weight, layer.bias)
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:

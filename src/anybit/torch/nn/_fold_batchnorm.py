@@ -65,7 +65,8 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False) -> nn.Module:
 
 
 def _are_a_pair(layer: nn.Module, norm: nn.Module) -> bool:
-    kinds = type(layer) in _LAYERS or isinstance(layer, QuantizedLayer)
+    ours = isinstance(layer, QuantizedLayer) and isinstance(layer, _LAYERS)
+    kinds = type(layer) in _LAYERS or ours
     if not (kinds and type(norm) in _NORMS and norm.running_var is not None):
         return False
     # Reparametrized weights are computed before each call, and are no parameters.

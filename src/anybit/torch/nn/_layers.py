@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of torch.nn with quantized weights, biases, inputs and outputs."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +42,8 @@ class QuantizedLayer(torch.nn.Module):
     _weight_axis = 0
     _channel_axis = -3
     _loading = False
+    # Which of the quantizers the layer has.
+    quantizers: tuple[str, ...] = QUANTIZERS
 
     def __init__(
         self,
@@ -78,8 +81,11 @@ class QuantizedLayer(torch.nn.Module):
         ):
             if quantizer is not None:
                 quantizer.settle(axis, sizes, batch_axis)
-                wide = torch.float64 if self.weight.dtype == torch.float64 else None
-                quantizer.to(self.weight.device, wide).train(self.training)
+                fit(quantizer, self, self.weight)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Start the scales from the parameters, now and whenever a state dict has none."""
         self._initialize()
         self.register_load_state_dict_post_hook(_initialize_missing)
 
@@ -111,18 +117,29 @@ class QuantizedLayer(torch.nn.Module):
                 f"got axis={layout.axis}"
             )
 
+    @classmethod
+    def takes(cls, layer: Any) -> bool:
+        """Whether a layer in float can become one of these."""
+        return True
+
+    def quantized_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter, Quantizer]]:
+        """The parameters that have a quantizer, with their names."""
+        for name, parameter in self.named_parameters(recurse=False):
+            quantizer = getattr(self, f"{name}_quantizer", None)
+            if quantizer is not None:
+                yield name, parameter, quantizer
+
+    def read(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What the layer makes of what its input quantizer gives, with values for parameters."""
+        return self._computed(x, values["weight"], values.get("bias"))
+
     def _initialize(self, only_unknown: bool = False) -> None:
-        for quantizer, parameter in (
-            (self.weight_quantizer, self.weight),
-            (self.bias_quantizer, self.bias),
-        ):
-            if quantizer is None or parameter is None:
-                continue
+        for _, parameter, quantizer in self.quantized_parameters():
             if not (only_unknown and getattr(quantizer.scale, "is_known", True)):
                 quantizer.initialize(parameter)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("weight", "bias") and not self._loading:
+        if isinstance(value, torch.nn.Parameter) and not self._loading:
             old = self.__dict__.get("_parameters", {}).get(name)
             replaced(self, name, old, value)
         super().__setattr__(name, value)
@@ -136,11 +153,11 @@ class QuantizedLayer(torch.nn.Module):
             del self._loading
 
     def forward(self, input: torch.Tensor, *sizes: Any, **named: Any) -> torch.Tensor:
-        x, input_scale = _quantized(self.input_quantizer, input)
-        weight, weight_scale = _quantized(self.weight_quantizer, self.weight)
+        x, input_scale = quantized(self.input_quantizer, input)
+        weight, weight_scale = quantized(self.weight_quantizer, self.weight)
         bias = self._quantized_bias(input_scale, weight_scale)
         output = self._computed(x, weight, bias, *sizes, **named)
-        return _quantized(self.output_quantizer, output)[0]
+        return quantized(self.output_quantizer, output)[0]
 
     def _quantized_bias(
         self, input_scale: torch.Tensor | None, weight_scale: torch.Tensor | None
@@ -164,7 +181,7 @@ class QuantizedLayer(torch.nn.Module):
         return self._conv_forward(x, weight, bias)
 
 
-def _quantized(
+def quantized(
     quantizer: Quantizer | None, x: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """x, quantized if there is a quantizer, and the scale."""
@@ -172,6 +189,12 @@ def _quantized(
         return x, None
     scale = quantizer.scale(x)
     return quantizer(x, scale), scale
+
+
+def fit(quantizer: Quantizer, layer: torch.nn.Module, weight: torch.Tensor) -> None:
+    """Bring a quantizer to the device, the precision and the mode of its layer."""
+    wide = torch.float64 if weight.dtype == torch.float64 else None
+    quantizer.to(weight.device, wide).train(layer.training)
 
 
 def _check_role(keyword: str, quantizer: Any) -> None:

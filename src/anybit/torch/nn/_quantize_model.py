@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from anybit.text import listed
+from anybit.torch.nn._embedding import QuantEmbedding
 from anybit.torch.nn._floats import FloatWeights, in_float, percentage
 from anybit.torch.nn._layers import (
     QuantConv1d,
@@ -18,6 +19,7 @@ from anybit.torch.nn._layers import (
     QuantLinear,
 )
 from anybit.torch.nn._quantizer import Quantizer
+from anybit.torch.nn._recurrent import QuantGRU, QuantLSTM, QuantRNN
 from anybit.torch.nn._specification import plan
 from anybit.torch.nn._words import quantizer
 
@@ -26,6 +28,10 @@ LAYERS: dict[type[torch.nn.Module], type[QuantizedLayer]] = {
     torch.nn.Conv1d: QuantConv1d,
     torch.nn.Conv2d: QuantConv2d,
     torch.nn.ConvTranspose2d: QuantConvTranspose2d,
+    torch.nn.Embedding: QuantEmbedding,
+    torch.nn.LSTM: QuantLSTM,
+    torch.nn.GRU: QuantGRU,
+    torch.nn.RNN: QuantRNN,
 }
 
 _KEYWORDS = {
@@ -43,11 +49,13 @@ def quantize_model(
     inplace: bool = False,
     strict: bool = False,
 ) -> torch.nn.Module:
-    """Give quantizers to the Linear, Conv1d, Conv2d and ConvTranspose2d layers of a model.
+    """Give quantizers to the layers of a model.
 
-    Parameters, names, hooks, tied weights, training mode, dtype and device stay: the layers
-    become `anybit.torch.nn.QuantLinear` and so on where they are. Subclasses of the four types
-    are left alone, for they may compute something else. `TransformerEncoderLayer` loses its fast
+    Those are Linear, Conv1d, Conv2d, ConvTranspose2d, Embedding, LSTM, GRU and RNN; what of the
+    specification a layer has not, such as a quantizer for the indices of an Embedding, it does not
+    get. Parameters, names, hooks, tied weights, training mode, dtype and device stay: the layers
+    become `anybit.torch.nn.QuantLinear` and so on where they are. Subclasses of these types are
+    left alone, for they may compute something else. `TransformerEncoderLayer` loses its fast
     path of eval mode, which never calls its layers.
 
     Args:
@@ -92,7 +100,8 @@ def quantize_model(
         done = any(isinstance(module, QuantizedLayer) for module in model.modules())
         also = " that is not quantized already" if done else ""
         raise ValueError(f"the model has no layer of the types {kinds}{also}: nothing to quantize")
-    others = [each for each in in_float(model) if type(each.module) not in LAYERS]
+    quantizable = {layer for layer, _ in layers}
+    others = [each for each in in_float(model) if each.module not in quantizable]
     names_of_others = [each.names for each in others]
     plans, left = plan(_mapping(spec), [names for _, names in layers], names_of_others)
     quantizers = [
@@ -112,9 +121,9 @@ def quantize_model(
         if each:
             # The object stays, and with it everything that refers to it or hangs on it.
             layer.__class__ = LAYERS[type(layer)]
-            layer.attach(**each)
             for keyword, attached in each.items():
                 attached.scale.owner = f"the {keyword} of layer {names[0]!r}"
+            layer.attach(**each)
     _call_all_layers(model)
     return model
 
@@ -148,7 +157,7 @@ def _layers(model: torch.nn.Module) -> list[tuple[torch.nn.Module, list[str]]]:
     """The layers that can be quantized, in order, each with all of its names."""
     found: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if type(module) in LAYERS:
+        if type(module) in LAYERS and LAYERS[type(module)].takes(module):
             found.setdefault(module, []).append(name)
     return list(found.items())
 
@@ -159,10 +168,13 @@ def _quantizers(
     """The quantizers by keyword of the layer."""
     found = {}
     for role, words in (roles or {}).items():
-        if words == "none" or (role == "bias" and layer.bias is None):
+        keyword = _KEYWORDS[role]
+        if words == "none" or (role == "bias" and getattr(layer, "bias", None) is None):
+            continue
+        if keyword not in LAYERS[type(layer)].quantizers:
             continue
         try:
-            found[_KEYWORDS[role]] = quantizer(words)
+            found[keyword] = quantizer(words)
         except ValueError as error:
             raise ValueError(f"layer {name!r}, {role}: {error}") from None
     return found

@@ -19,7 +19,7 @@ _REMEDY = (
 
 
 def replaced(layer: torch.nn.Module, name: str, old: Any, new: Any) -> None:
-    """Let the scales of the layer follow: `name` is "weight" or "bias".
+    """Let the scales of the layer follow its parameter of that name.
 
     Raises:
         ValueError: A scale cannot follow, for it is fixed, or is that of what the layer gave.
@@ -42,10 +42,10 @@ def replaced(layer: torch.nn.Module, name: str, old: Any, new: Any) -> None:
     if isinstance(scale, FixedScale):
         raise ValueError(f"{scale.owner} has a fixed scale, not one for another {name}: {_REMEDY}")
     if isinstance(scale, StoredScale) and scale.is_known:
-        if name == "weight":
-            _carry(quantizer, old.detach(), other)
-        else:
+        if name.startswith("bias"):
             quantizer.initialize(other)
+        else:
+            _carry(quantizer, old.detach(), other)
 
 
 def _carry(quantizer: Quantizer, old: torch.Tensor, new: torch.Tensor) -> None:
