@@ -14,6 +14,7 @@ from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.passes import (
+    AskTypes,
     FoldBatchNorm,
     FoldConstants,
     InferShapes,
@@ -167,7 +168,7 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
     with errors_named_after(source):
         widened = WidenFloat16()(model).modified
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
-    apply(model, source, Normalize(), InferShapes())
+    apply(model, source, Normalize(), InferShapes(), AskTypes(), InferShapes())
     return model, (_WIDENED,) * widened
 
 

@@ -3,6 +3,7 @@
 
 from anybit.onnx.passes.absorb_transposes import AbsorbTransposes
 from anybit.onnx.passes.add_functions import AddFunctions
+from anybit.onnx.passes.ask_types import AskTypes
 from anybit.onnx.passes.batch_norm_to_affine import BatchNormToAffine
 from anybit.onnx.passes.change_batch import ChangeBatch
 from anybit.onnx.passes.channels_last import ChannelsLast
@@ -36,6 +37,7 @@ from anybit.onnx.passes.widen_float16 import WidenFloat16
 __all__ = [
     "AbsorbTransposes",
     "AddFunctions",
+    "AskTypes",
     "BatchNormToAffine",
     "ChangeBatch",
     "ChannelsLast",

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types that ONNX's inference does not find, from ONNX Runtime."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.runtime import FAILURES, make_session
+
+_SPELLED = {"float": "FLOAT", "double": "DOUBLE"}
+
+
+class AskTypes(InPlacePass):
+    """Type what comes of operators of other domains, as far as the runtime knows them.
+
+    The model is loaded once, if anything in its main graph has no type; a model that the runtime
+    does not load stays as it is.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        unknown = {value.name: value for value in _untyped(model)}
+        if not unknown:
+            return PassResult(model, False)
+        copy = model.clone()
+        copy.graph.outputs[:] = list(_untyped(copy))
+        try:
+            arguments = make_session(copy).get_outputs()
+        except FAILURES:
+            return PassResult(model, False)
+        for each in arguments:
+            spelled = each.type.removeprefix("tensor(").removesuffix(")")
+            name = _SPELLED.get(spelled, spelled.upper())
+            if name in ir.DataType.__members__:
+                unknown[each.name].type = ir.TensorType(ir.DataType[name])
+        return PassResult(model, any(value.type is not None for value in unknown.values()))
+
+
+def _untyped(model: ir.Model) -> list[ir.Value]:
+    return [
+        value for node in model.graph for value in node.outputs if value.name and value.type is None
+    ]
