@@ -15,8 +15,9 @@ from small_models import model, node, quantized_weight
 
 import anybit
 from anybit.layers.layer import Layer
+from anybit.quantization import Mix
 from anybit.reporting import Report, page
-from anybit.reporting.facts import Finding, Histogram, Point, ReportedLayer, Tensor
+from anybit.reporting.facts import Finding, Histogram, ReportedLayer, Tensor
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&"
 
@@ -217,9 +218,9 @@ def test_one_channel_alone() -> None:
 
 
 def test_what_other_widths_cost() -> None:
-    mixes = [Point("", 100 * each, 10**6 * each, 10.0 + 4 * each) for each in range(1, 9)]
-    same = [Point(f"int{each}/uint8", 120 * each, 2 * 10**6, 9.0 + each) for each in (2, 4, 8)]
-    report = Report("m", (layer(0),), front=(*mixes[:3], *same, Point("", 350, 10**6, 23, True)))
+    mixes = [Mix("", 100 * each, 10**6 * each, 10.0 + 4 * each, False) for each in range(1, 9)]
+    same = [Mix(f"int{each}/uint8", 120 * each, 2 * 10**6, 9.0 + each, False) for each in (2, 4, 8)]
+    report = Report("m", (layer(0),), front=(*mixes[:3], *same, Mix("", 350, 10**6, 23, True)))
     text = page(report)
     assert text.count('<svg class="front"') == 2
     assert text.count('<circle class="same"') == 6
@@ -227,8 +228,9 @@ def test_what_other_widths_cost() -> None:
     for words in ("int4/uint8", ">chosen<", "output SQNR", "100 bytes", "3 M", "23.0 dB"):
         assert words in text
     assert '<svg class="front"' not in page(dataclasses.replace(report, front=()))
-    hostile = (Point(HOSTILE, 1, 1, 1), Point(HOSTILE, 2, 2, math.inf), Point("", 3, None, -5))
-    text = page(dataclasses.replace(report, front=hostile))
+    hostile = [Mix(HOSTILE, 1, 1, 1, False), Mix(HOSTILE, 2, 2, math.inf, False)]
+    hostile.append(Mix("", 3, 1, -5, True))
+    text = page(dataclasses.replace(report, front=(*hostile,)))
     assert text.count("<script>") == 1
     assert text.count('<svg class="front"') == 1
 
@@ -245,3 +247,18 @@ def test_the_worst_samples_are_named(tmp_path: Path) -> None:
     assert "&lt;b&gt;1.npz" in text
     assert "Ranges tried for" in text
     assert "<b>1.npz" not in text
+
+
+def test_a_budget_has_a_front() -> None:
+    data = data_for("convolutions")
+    quantized = anybit.quantize(NETWORKS["convolutions"](), data, budget="25dB")
+    found = anybit.report(quantized, data)
+    assert found.front == quantized.front
+    assert all(each.output_sqnr is not None for each in found.layers)
+    noises = [10 ** (-each.output_sqnr / 10) for each in found.layers]
+    for layer, noise in zip(found.layers, noises, strict=True):
+        assert layer.noise == pytest.approx(noise / sum(noises))
+    text = page(found)
+    assert "What other widths would cost" in text
+    assert "Noise over signal of the outputs of the model" in text
+    assert text.count('<circle class="chosen"') == text.count('<svg class="front"') >= 1

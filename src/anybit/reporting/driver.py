@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from anybit.layers.layer import Layer
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source
 from anybit.onnx.graph.walk import tensors_in
@@ -51,7 +52,11 @@ def report(
     found = Report(
         name=name or file,
         layers=tuple(
-            ReportedLayer(each.layer, tuple(gauges[factor].tensor() for factor in each.factors))
+            ReportedLayer(
+                each.layer,
+                tuple(gauges[factor].tensor() for factor in each.factors),
+                (each.layer.parameters * each.layer.weight_bits + 7) // 8,
+            )
             for each in layers
         ),
         command=command,
@@ -81,7 +86,15 @@ def _told(report: Report, source: Quantized, names: Sequence[str]) -> Report:
     for layer in report.layers:
         row = known.get(layer.name)
         if row is not None:
-            layer = replace(layer, sqnr=row.sqnr, smoothed=row.smoothed, tried=row.tried)
+            layer = replace(
+                layer,
+                layer=_with_work(layer.layer, row.macs),
+                bytes=row.bytes if row.weights else layer.bytes,
+                sqnr=row.sqnr,
+                output_sqnr=row.output_sqnr,
+                smoothed=row.smoothed,
+                tried=row.tried,
+            )
         layers.append(layer)
     worst = () if source.verdict is None else source.verdict.worst
     return replace(
@@ -91,6 +104,7 @@ def _told(report: Report, source: Quantized, names: Sequence[str]) -> Report:
         verdict=None if source.verdict is None else replace(source.verdict, worst=()),
         bytes_before=source.bytes_before,
         bytes_after=source.bytes_after,
+        front=source.front,
         worst=tuple(
             Sample(
                 names[each.number] if each.number < len(names) else "",
@@ -101,6 +115,13 @@ def _told(report: Report, source: Quantized, names: Sequence[str]) -> Report:
             for each in worst
         ),
     )
+
+
+def _with_work(layer: Layer, macs: int | None) -> Layer:
+    """The layer with the multiplications of a sample, where sizes alone do not say them."""
+    if layer.macs is not None or macs is None:
+        return layer
+    return replace(layer, macs=macs, bops=macs * layer.input_bits * layer.weight_bits)
 
 
 def _with_shares(layers: Sequence[ReportedLayer]) -> Iterator[ReportedLayer]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from anybit.layers.layer import Layer
-from anybit.quantization import Verdict
+from anybit.quantization import Mix, Verdict
 from anybit.quantization.search import Candidate
 
 
@@ -66,6 +66,7 @@ class ReportedLayer:
     Attributes:
         layer: Its sizes, bits, accumulators and class.
         tensors: What it multiplies and has a quantizer for.
+        bytes: What its constant weights take at their bits.
         sqnr: Signal over noise of its own output, all else being float, in dB; None if not known.
         output_sqnr: The same of the outputs of the model; None if not known.
         noise: Its share in the noise of all layers, at the outputs where that is known for all of
@@ -76,6 +77,7 @@ class ReportedLayer:
 
     layer: Layer
     tensors: tuple[Tensor, ...] = ()
+    bytes: int = 0
     sqnr: float | None = None
     output_sqnr: float | None = None
     noise: float | None = None
@@ -90,11 +92,6 @@ class ReportedLayer:
     def bits(self) -> int:
         """Those of its weights; of two computed factors the fewer."""
         return self.layer.weight_bits
-
-    @property
-    def bytes(self) -> int:
-        """What its constant weights take at their bits."""
-        return (self.layer.parameters * self.layer.weight_bits + 7) // 8
 
 
 @dataclass(frozen=True)
@@ -111,24 +108,6 @@ class Ran:
     samples: int
     seen: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Point:
-    """A mix of widths that could be had.
-
-    Attributes:
-        name: The widths, where all layers have the same; "" else.
-        bytes, bops: What constants take, and operations on bits; None where that is not known.
-        sqnr: Signal over noise of the outputs, in dB.
-        chosen: Whether it is the model.
-    """
-
-    name: str
-    bytes: int | None
-    bops: int | None
-    sqnr: float
-    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +160,7 @@ class Report:
     command: str = ""
     ran: Ran | None = None
     worst: tuple[Sample, ...] = ()
-    front: tuple[Point, ...] = ()
+    front: tuple[Mix, ...] = ()
 
     @property
     def ranked(self) -> tuple[ReportedLayer, ...]:

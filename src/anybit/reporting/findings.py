@@ -35,7 +35,8 @@ def _of_verdict(report: Report) -> Iterator[Finding]:
     if not verdict.passed:
         yield Finding(
             "The outputs are not those of the float model.",
-            "Keep the layers with the most noise in floats (--keep), or give them more bits.",
+            "Give the layers with the most noise more bits (--layer, --budget), or keep their "
+            "floats (--keep).",
         )
     if verdict.seen or verdict.samples < _FEW_SAMPLES:
         number = "No sample was" if verdict.seen else f"Only {counted(verdict.samples, 'sample')}"
@@ -51,7 +52,7 @@ def _of_noise(report: Report) -> Iterator[Finding]:
         if layer.noise is not None and layer.noise > _NOISY:
             yield Finding(
                 f"{percent(layer.noise)} of the noise of all layers comes from {_name(layer)}.",
-                "Keep that layer in floats (--keep), or give it more bits.",
+                "Give that layer more bits (--layer), or keep it in floats (--keep).",
             )
 
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import TypeAlias
 
 from anybit.pages import scrolled
-from anybit.reporting.facts import Point
+from anybit.quantization import Mix
 from anybit.reporting.wording import name_of, size
 from anybit.text import amount
 
@@ -25,26 +25,26 @@ _Place: TypeAlias = tuple[float, float]
 _Label: TypeAlias = tuple[float, float, float]
 
 
-def front(points: Sequence[Point]) -> str:
+def front(points: Sequence[Mix]) -> str:
     """Pictures of bytes and of operations on bits over signal over noise, as far as they differ.
 
     Mixes are a line, formats that all layers have in common are rings with their names, and the
     mix that was chosen is a dot.
     """
     known = [each for each in points if math.isfinite(each.sqnr)]
-    costs: dict[str, Callable[[Point], int | None]] = {
+    costs: dict[str, Callable[[Mix], int]] = {
         "bytes of constants": lambda each: each.bytes,
         "operations on bits": lambda each: each.bops,
     }
     parts = []
     for label, cost in costs.items():
-        placed = [(each, value) for each in known if (value := cost(each)) is not None]
+        placed = [(each, cost(each)) for each in known]
         if len({value for _, value in placed}) > 1:
             parts.append(_plot(placed, label, size if label.startswith("bytes") else amount))
     return "\n".join(parts)
 
 
-def _plot(placed: Sequence[tuple[Point, int]], label: str, words: Callable[[int], str]) -> str:
+def _plot(placed: Sequence[tuple[Mix, int]], label: str, words: Callable[[int], str]) -> str:
     costs = [value for _, value in placed]
     noises = [each.sqnr for each, _ in placed]
     left, right = min(noises), max(max(noises), min(noises) + 1)
@@ -82,7 +82,7 @@ def _axes(
     yield f'<text x="{_LEFT}" y="{_HIGH - 6}">up: {label}</text>'
 
 
-def _marked(point: Point, place: _Place, cost: str, taken: list[_Label]) -> Iterator[str]:
+def _marked(point: Mix, place: _Place, cost: str, taken: list[_Label]) -> Iterator[str]:
     """A point and its name, below those that are there already."""
     x, y = place
     kind = "chosen" if point.chosen else "same"
