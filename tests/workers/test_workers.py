@@ -51,7 +51,8 @@ def test_processes() -> None:
             list(workers.map(errands.refusing, "not today", range(3)))
         again = list(workers.map(errands.adder, 1, range(9)))
         assert [each for each, _ in again] == list(range(1, 10))
-        assert {pid for _, pid in again} <= pids
+        pids |= {pid for _, pid in again}
+        assert len(pids) <= 2, "the same processes, of which one may have started late"
     assert not any(is_alive(pid) for pid in pids)
 
 
