@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from block_models import telling_blocks
 from oracle import blocks as oracle
 
 from anybit.quantization.block_scales import candidates
@@ -13,28 +14,6 @@ from anybit.words.block_formats import BLOCK_FORMATS, ScaleRule
 
 MX = ["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "mxint8"]
 RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.MSE]
-
-
-def telling_blocks(size: int) -> np.ndarray:
-    """Blocks of all magnitudes, with ties, zeros, subnormals, and what is next to overflow."""
-    random = np.random.default_rng(0)
-    blocks = [random.standard_normal(size) * 2.0**exponent for exponent in (-3, 0, 5, -40)]
-    # Multiples of small powers of two lie on values, and half way between two.
-    for step in (2.0**-6, 2.0**-3, 0.25, 0.5):
-        blocks.append(random.integers(-64, 65, size) * step)
-    blocks.append(np.zeros(size))
-    blocks.append(np.where(np.arange(size) == 3, 1.0, 0.0))
-    # Largest magnitudes around those for which rules take another power of two.
-    for reach in (1.0, 1.5, 1.75, 1.875, 1.984375, 1.9921875, 1.99609375, 2.0):
-        for near in (np.nextafter(np.float32(reach), np.float32(0)), reach):
-            block = random.uniform(-1, 1, size)
-            blocks.append(np.append(block[1:], near))
-    for exponent in (-149, -140, -130, -127, -126, -120, -112):
-        blocks.append(random.integers(-40, 41, size) * 2.0 ** max(exponent - 5, -149))
-    top = float(np.finfo(np.float32).max)
-    blocks += [random.uniform(-1, 1, size) * top, np.full(size, -top)]
-    with np.errstate(under="ignore"):
-        return np.stack(blocks).astype(np.float32)
 
 
 def chosen(blocks: np.ndarray, name: str, rule: ScaleRule) -> np.ndarray:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks whose weights are cut into blocks in all ways there are."""
+"""Numbers that tell blocks apart, and networks whose weights are cut in all ways there are."""
 
 import numpy as np
 import onnx
@@ -48,3 +48,25 @@ def weights_of(quantized: ir.Model) -> ir.Model:
     RemoveUnusedNodesPass()(bare)
     bare.graph.inputs.clear()
     return bare
+
+
+def telling_blocks(size: int) -> np.ndarray:
+    """Blocks of all magnitudes, with ties, zeros, subnormals, and what is next to overflow."""
+    random = np.random.default_rng(0)
+    blocks = [random.standard_normal(size) * 2.0**exponent for exponent in (-3, 0, 5, -40)]
+    # Multiples of small powers of two lie on values, and half way between two.
+    for step in (2.0**-6, 2.0**-3, 0.25, 0.5):
+        blocks.append(random.integers(-64, 65, size) * step)
+    blocks.append(np.zeros(size))
+    blocks.append(np.where(np.arange(size) == 3, 1.0, 0.0))
+    # Largest magnitudes around those for which rules take another power of two.
+    for reach in (1.0, 1.5, 1.75, 1.875, 1.984375, 1.9921875, 1.99609375, 2.0):
+        for near in (np.nextafter(np.float32(reach), np.float32(0)), reach):
+            block = random.uniform(-1, 1, size)
+            blocks.append(np.append(block[1:], near))
+    for exponent in (-149, -140, -130, -127, -126, -120, -112):
+        blocks.append(random.integers(-40, 41, size) * 2.0 ** max(exponent - 5, -149))
+    top = float(np.finfo(np.float32).max)
+    blocks += [random.uniform(-1, 1, size) * top, np.full(size, -top)]
+    with np.errstate(under="ignore"):
+        return np.stack(blocks).astype(np.float32)

@@ -75,7 +75,7 @@ def _limit_remarks(call: Call) -> Iterator[Remark]:
         single(call.parameters.get(name, []))
         for name in ("exponent_bitwidth", "mantissa_bitwidth", "exponent_bias")
     )
-    limits = np.unique(call.parameters.get("max_val", []))
+    limits = np.unique(np.asarray(call.parameters.get("max_val", []), np.float64))
     if e is None or m is None or bias is None or not limits.size:
         return
     try:

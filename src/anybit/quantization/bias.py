@@ -12,12 +12,13 @@ import numpy as np
 
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
+from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.pieces import Piece, Sample
 
 
 def correction(
     piece: Piece,
-    grid: Grid,
+    grid: Grid | DynamicGrid,
     smoothing: Array | None,
     first: Sequence[Sample],
     second: Sequence[Sample],

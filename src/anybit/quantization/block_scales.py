@@ -16,6 +16,7 @@ and NVFP4, with numbers in float32 and s in float8_e4m3fn,
 All of it is what FloatQuant and IntQuant give with X, X / 64 and s * g for the scale.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -54,10 +55,10 @@ def candidates(reach: Array, of: BlockFormat, rule: ScaleRule) -> Iterator[Grid]
     exponents = _exponents(reach, of, rule)
     for more in (0, -1, 1) if rule is ScaleRule.MSE else (0,):
         exponent = np.clip(exponents + more, _LOWEST, _HIGHEST)
-        yield _grid(np.where(reach > 0, exponent, _LOWEST), of)
+        yield block_grid(np.where(reach > 0, exponent, _LOWEST), of)
 
 
-def _grid(exponent: Array, of: BlockFormat) -> Grid:
+def block_grid(exponent: Array, of: BlockFormat) -> Grid:
     """That of blocks with these powers of two."""
     if of.element is not None:
         return FloatGrid(np.ldexp(np.float32(1), exponent), of.element)
@@ -65,14 +66,20 @@ def _grid(exponent: Array, of: BlockFormat) -> Grid:
     return IntegerGrid(scale, np.zeros((), np.float32), _INTEGERS)
 
 
+def largest_power(of: BlockFormat) -> int:
+    """The exponent of the largest power of two among the elements."""
+    return math.frexp(_largest(of))[1] - 1
+
+
+def _largest(of: BlockFormat) -> float:
+    return _INTEGERS[-1] / 2.0**_FRACTION if of.element is None else of.element.largest
+
+
 def _exponents(reach: Array, of: BlockFormat, rule: ScaleRule) -> Array:
     """Of the scales, before they are limited."""
     fraction, above = np.frexp(reach.astype(np.float64))  # fractions begin at one half
-    if of.element is None:
-        largest, mantissa = _INTEGERS[-1] / 2.0**_FRACTION, _FRACTION
-    else:
-        largest, mantissa = of.element.largest, of.element.mantissa_bitwidth
-    most, emax = np.frexp(largest)
+    most, emax = math.frexp(_largest(of))
+    mantissa = _FRACTION if of.element is None else of.element.mantissa_bitwidth
     match rule:
         case ScaleRule.CEIL:
             return np.asarray(above - emax + (fraction > most))

@@ -79,8 +79,11 @@ class Blocks:
 
     def spread(self, scales: Array) -> Array:
         """One number per block as one per element, in the tensor's shape."""
-        each = np.broadcast_to(scales, self.cut).reshape(self.joined)
-        return self._short(each).reshape(self.shape)
+        return self.merged(np.broadcast_to(scales, self.cut))
+
+    def merged(self, cut: Array) -> Array:
+        """A tensor in the shape `cut` in its own shape."""
+        return self._short(cut.reshape(self.joined)).reshape(self.shape)
 
     def gathered(self, spread: Array) -> Array:
         """One number per block, of those that `spread` gave; they broadcast to `cut`."""

@@ -18,6 +18,7 @@ from anybit.onnx.passes import (
     FoldBatchNorm,
     FoldConstants,
     InferShapes,
+    LiftOpset,
     NameNodes,
     Normalize,
     Simplify,
@@ -28,6 +29,7 @@ from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.budget import mixed
+from anybit.quantization.dynamic import OPSET
 from anybit.quantization.independence import independent
 from anybit.quantization.macs import multiplications
 from anybit.quantization.placement import Layer, placement_of
@@ -112,7 +114,8 @@ def quantize(
         raise ModelError("a budget needs data to find what layers do to the outputs; give some")
     model, remarks = _prepared(source, where)
     named = [keep] if isinstance(keep, str) else keep
-    wanted = plan(model, placement_of(model), (weights, activations or FLOAT), layers or {}, named)
+    everywhere = weights, activations or FLOAT
+    wanted = plan(model, placement_of(model), everywhere, layers or {}, named)
     if not any(layer.weights for layer in wanted.layers):
         reasons = "; ".join(f"{name}: {reason}" for name, reason in list(wanted.left.items())[:4])
         raise ModelError(
@@ -122,6 +125,9 @@ def quantize(
         raise ModelError(
             "activations need data to find their ranges; give some, or quantize weights alone"
         )
+    if any(each.block for each in wanted.activations.values()):
+        apply(model, source, LiftOpset(OPSET), InferShapes())
+        wanted = plan(model, placement_of(model), everywhere, layers or {}, named)
     _check_weights(wanted.layers)
     samples, floats, macs = None, None, {}
     if data is not None:

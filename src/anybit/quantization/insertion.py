@@ -12,9 +12,10 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.graph.names import label_of
-from anybit.onnx.quantizers.grids import arguments_of, attributes_of
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.quantization.blocks import Blocks
+from anybit.quantization.dynamic import DynamicGrid
+from anybit.quantization.nodes import Nodes
 from anybit.quantization.pieces import along_channels
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import operator_for
@@ -93,6 +94,8 @@ class Writer:
                 like=value,
                 dtype=ir.DataType.FLOAT,
             )
+        if isinstance(choice.grid, DynamicGrid):
+            return self._nodes(layer.node, name).in_blocks(result, choice.grid)
         return self._quantizer(layer.node, result, choice.grid, name)
 
     def _constants(self, layer: Layer, rounded: Sequence[Rounded], x: Choice | None) -> None:
@@ -177,7 +180,7 @@ class Writer:
         layer.node.replace_input_with(layer.bias, new)
         drop_if_unread(old)
 
-    def _bias(self, layer: Layer, x: Grid, weight: Grid) -> None:
+    def _bias(self, layer: Layer, x: Grid | DynamicGrid, weight: Grid) -> None:
         """On the grid of the products, in 32 bits: sums of codes then need no other unit.
 
         Where that is too coarse, as for channels of zeros, it is divided by powers of two.
@@ -203,24 +206,10 @@ class Writer:
         layer.node.replace_input_with(layer.bias, quantized)
 
     def _quantizer(self, before: ir.Node, x: ir.Value, grid: Grid, name: str) -> ir.Value:
-        found = operator_for(grid)
-        operator, editor = found.operator, self._editor
-        self._model.graph.opset_imports.setdefault(operator.onnx_domain, operator.version)
-        names = [declared.name for declared in operator.inputs[1:]]
-        parameters = [
-            None if array is None else editor.parameter(name, role, array, ir.DataType.FLOAT)
-            for role, array in zip(names, arguments_of(found), strict=True)
-        ]
-        return editor.insert(
-            before,
-            operator.onnx_name,
-            [x, *parameters],
-            f"{name}_quantized",
-            like=x,
-            dtype=ir.DataType.FLOAT,
-            attributes=attributes_of(found),
-            domain=operator.onnx_domain,
-        )
+        return self._nodes(before, name).quantized(x, operator_for(grid))
+
+    def _nodes(self, before: ir.Node, name: str) -> Nodes:
+        return Nodes(self._model, self._editor, before, name)
 
 
 def _digest(rounded: Rounded) -> bytes:

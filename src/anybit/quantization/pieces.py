@@ -11,6 +11,7 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.runtime import exact_session_options, make_session, run_session
 from anybit.ops.grids import Grid
+from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.placement import Layer, Weight
 from anybit.quantization.schemes import Scheme, quantized
 from anybit.quantization.weights import Rounded, nearest
@@ -68,7 +69,7 @@ class Piece:
 
     def error(
         self,
-        grid: Grid,
+        grid: Grid | DynamicGrid,
         smoothing: Array | None,
         samples: Sequence[Sample],
         weights: Sequence[Rounded] = (),
@@ -82,7 +83,7 @@ class Piece:
 
     def differences(
         self,
-        grid: Grid,
+        grid: Grid | DynamicGrid,
         smoothing: Array | None,
         samples: Sequence[Sample],
         weights: Sequence[Rounded] = (),

@@ -12,6 +12,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.quantizers.grids import Match, match
 from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
 from anybit.ops.int_quant import codes_of
+from anybit.quantization.dynamic import DynamicGrid
 from anybit.words.block_formats import BlockFormat, ScaleRule
 from anybit.words.grammar import COMMON, PER_BLOCK, Integers, Kind, Signs, read
 
@@ -142,17 +143,17 @@ def _of_blocks(
     if granularity or options.keys() - {"rule"}:
         said = granularity or next(iter(options.keys() - {"rule"})).replace("_", "-")
         raise ModelError(f"{role}: {words!r}: {kind} has its own scales, and nothing is {said}")
+    rules: tuple[ScaleRule, ...] = (ScaleRule.MSE, ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN)
+    if kind.second_scale:
+        rules = ScaleRule.MSE, ScaleRule.ABSMAX
     if role != "weights":
-        raise ModelError(
-            f'{role}: {words!r}: scales would have to follow what is computed; say "uint8", or '
-            "float for none"
-        )
-    rule = options.get("rule", ScaleRule.MSE)
-    rules = (
-        (ScaleRule.ABSMAX, ScaleRule.MSE)
-        if kind.second_scale
-        else (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.MSE)
-    )
+        if kind.second_scale:
+            raise ModelError(
+                f"{role}: {words!r}: its second scale is one of the whole tensor, which is for "
+                'what is known; say "mxfp4" or "mxfp8"'
+            )
+        rules = (ScaleRule.FLOOR,)
+    rule = options.get("rule", rules[0])
     if rule not in rules:
         raise ModelError(f"{role}: {words!r}: the scales of {kind} are {', '.join(rules)}")
     return Scheme(kind, words, block=kind.size, rule=rule)
@@ -188,8 +189,10 @@ def operator_for(grid: Grid) -> Match:
     return found
 
 
-def quantized(x: Array, grid: Grid) -> Array:
+def quantized(x: Array, grid: Grid | DynamicGrid) -> Array:
     """x on the grid: what the operator gives."""
+    if isinstance(grid, DynamicGrid):
+        return grid.rounded(x)
     found = operator_for(grid)
     result = found.operator.function(x, **found.call.parameters, **found.call.attributes)
     return np.asarray(result)

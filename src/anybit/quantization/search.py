@@ -19,12 +19,14 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
+from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.ranges import FRACTIONS, WIDE, cut_off, least, spare, whole
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.weights import Rounded
+from anybit.words.block_formats import BlockFormat
 
 _STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
 # Channels that were nearly dead are not blown up without end.
@@ -65,7 +67,7 @@ class Choice:
         tried: What else was tried, the best first, and the whole range.
     """
 
-    grid: Grid
+    grid: Grid | DynamicGrid
     smoothing: Array | None = None
     errors: Mapping[Layer, float] = field(default_factory=dict)
     corrections: Mapping[Layer, Array] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Trial:
         self._pieces = [
             Piece(model, layer, index, weights.get(layer)) for layer, index in source.readers
         ]
-        self._name = str(source.value.name)
+        self._source, self._name = source, str(source.value.name)
         self._told: dict[int, Candidate] = {}
 
     @property
@@ -108,6 +110,9 @@ class Trial:
         second: Sequence[Sample],
     ) -> Choice:
         """The best of the candidates on some samples, if it is better on others, too."""
+        if isinstance(scheme.kind, BlockFormat):
+            only = Choice(dynamic_grid(self._source, scheme.kind))
+            return self._corrected(self._finished(self._tried(only, second)), first, second)
         widest = Choice(_grid(scheme, *whole(scheme.bits, statistics)))
         if scheme.bits >= WIDE:
             return self._finished(self._tried(widest, second))
