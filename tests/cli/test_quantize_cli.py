@@ -2,6 +2,7 @@
 """`anybit quantize`: the table, the verdict and the exit status."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,20 @@ def test_a_budget(files: Shell) -> None:
     assert "of MACs in more than 8 bits" in out
     assert "outputs" in out
     assert "int8/uint8 would take" in out
+
+
+def test_who_reads_the_data(files: Shell, tmp_path: Path) -> None:
+    arguments = ["quantize", "net.onnx", "--data", "data.npz", "-o"]
+    assert files(*arguments, "a.onnx")[0] == 0
+    assert files(*arguments, "b.onnx", "--workers", "1", "--cache", str(tmp_path / "c"))[0] == 0
+    assert list((tmp_path / "c").glob("*.npz"))
+    assert Path("a.onnx").read_bytes() == Path("b.onnx").read_bytes()
+    assert "--workers" in files.fails(*arguments, "d.onnx", "--workers", "0")
+    options = ["--workers", "2", "--cluster", "auto"]
+    assert "a cluster has workers of its own" in files.fails(*arguments, "d.onnx", *options)
+    if not find_spec("ray"):
+        failed = files.fails(*arguments, "d.onnx", "--cluster", "auto")
+        assert "pip install anybit[ray]" in failed
 
 
 def test_weights_alone(files: Shell) -> None:

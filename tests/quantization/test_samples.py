@@ -17,7 +17,8 @@ import anybit
 from anybit import ModelError
 from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
-from anybit.quantization.samples import Samples, Shard, is_held
+from anybit.quantization.samples import Samples
+from anybit.quantization.shards import Shard, is_held
 
 X = Tensor("x", np.dtype(np.float32), ("rows", 4))
 FIXED = Tensor("x", np.dtype(np.float32), (2, 4))

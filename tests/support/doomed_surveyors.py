@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 
 from anybit.quantization.findings import Findings
-from anybit.quantization.samples import Shard
+from anybit.quantization.shards import Shard
 from anybit.quantization.survey import Survey, surveyor
 
 

@@ -28,8 +28,9 @@ from anybit.quantization.mixing import (
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.result import Mix
-from anybit.quantization.samples import Samples, is_held
+from anybit.quantization.samples import Samples
 from anybit.quantization.sensitivity import Probe
+from anybit.quantization.shards import is_held
 from anybit.words.budgets import Budget
 
 _SAMPLES, _ITEMS = 20, 2

@@ -16,8 +16,9 @@ from anybit.quantization.findings import Findings
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Source
 from anybit.quantization.recording import Recording, recording
-from anybit.quantization.samples import Samples, is_held
+from anybit.quantization.samples import Samples
 from anybit.quantization.search import smoothable
+from anybit.quantization.shards import is_held
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.survey import Survey, surveyor
 from anybit.workers import Here, Workers

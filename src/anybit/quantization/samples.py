@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -29,64 +29,14 @@ from anybit.quantization.items import (
     kind_of,
     share,
 )
+from anybit.quantization.shards import FIRST, PERIOD, Portion, Shard
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
-# Every fourth sample judges, from the second on.
-_PERIOD, _FIRST = 4, 1
 # Among so many samples two are looked for that differ, to try whether rows are independent.
 _SEARCHED = 256
 # The samples of a shard at least, and the shards at most. Both are multiples of the period.
 _SHARD, _SHARDS = 16, 4096
-
-
-def is_held(index: int) -> bool:
-    """Whether a sample is held back, by its number. Shards start with a multiple of the period."""
-    return index % _PERIOD == _FIRST
-
-
-@dataclass(frozen=True)
-class _Portion:
-    """Samples of an item: a path, or arrays.
-
-    Attributes:
-        rows: Which samples; None for the whole item as one.
-        where: What to call it in messages.
-    """
-
-    item: object
-    rows: range | None
-    where: str
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Samples that follow one another. It can be sent to others, who read them.
-
-    Attributes:
-        first: The number of the first of them.
-    """
-
-    first: int
-    _reader: Reader
-    _portions: tuple[_Portion, ...]
-
-    def read(self, is_wanted: Callable[[int], bool]) -> Iterator[tuple[int, Sample]]:
-        """Those whose numbers are wanted; others are not read.
-
-        Raises:
-            ModelError: One does not fit the model, or holds NaN or infinity.
-        """
-        number = self.first
-        for portion in self._portions:
-            arrays = self._reader.opened(portion.item, portion.where)
-            for row in (None,) if portion.rows is None else portion.rows:
-                if is_wanted(number):
-                    yield number, self._reader.read(self._reader.part(arrays, row), portion.where)
-                number += 1
-
-    def __len__(self) -> int:
-        return sum(1 if each.rows is None else len(each.rows) for each in self._portions)
 
 
 class Samples:
@@ -169,7 +119,7 @@ class Samples:
         size = _SHARD
         while size * _SHARDS < len(self):
             size *= 2
-        portions: list[_Portion] = []
+        portions: list[Portion] = []
         number = 0
         for item, arrays, where in self._opened():
             count = self._reader.count(arrays)
@@ -189,7 +139,7 @@ class Samples:
 
     def held_back(self) -> Iterator[tuple[int, Sample]]:
         """Those to judge by, with their numbers: others than the rest, unless there is only one."""
-        return islice(enumerate(self), 0 if len(self) == 1 else _FIRST, None, _PERIOD)
+        return islice(enumerate(self), 0 if len(self) == 1 else FIRST, None, PERIOD)
 
     def names(self) -> Iterator[str]:
         """What to call each of them: the file that it is from, and the place in that."""
@@ -252,9 +202,9 @@ class Samples:
 
     def _portion(
         self, named: str | None, arrays: Mapping[str, Rows], rows: range | None, where: str
-    ) -> _Portion:
+    ) -> Portion:
         if named is not None:
-            return _Portion(named, rows, where)
+            return Portion(named, rows, where)
         found = {}
         for name, array in arrays.items():
             step = self._reader.steps.get(name) if rows is not None else None
@@ -264,7 +214,7 @@ class Samples:
                 else slice(rows.start * step, rows.stop * step)
             )
             found[name] = Part(array, part).read()
-        return _Portion(found, None if rows is None else range(len(rows)), where)
+        return Portion(found, None if rows is None else range(len(rows)), where)
 
     def _opened(self) -> Iterator[tuple[object, Mapping[str, Rows], str]]:
         """The items, their arrays by input name, and what to call each in messages."""

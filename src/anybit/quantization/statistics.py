@@ -6,6 +6,7 @@ any order, gives the same bits.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,16 @@ class Statistics:
     lowest: float = np.inf
     highest: float = -np.inf
     channels: Array | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to others: few bins have values."""
+        bins = np.flatnonzero(self.counts)
+        return vars(self) | {"counts": (bins.astype(np.uint16), self.counts[bins])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        bins, counts = state["counts"]
+        vars(self).update(state, counts=np.zeros(BINS, np.int64))
+        self.counts[bins] = counts
 
     def add(self, array: Array) -> None:
         """Count the values of an array.

@@ -13,7 +13,7 @@ from anybit._native._core import isa
 from anybit.quantization.findings import FORMAT, Findings
 from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recording
-from anybit.quantization.samples import Shard, is_held
+from anybit.quantization.shards import Shard, is_held
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples that follow one another, to be read by others; and which are held back."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from anybit.quantization.items import Reader, Sample
+
+# Every fourth sample judges, from the second on.
+PERIOD, FIRST = 4, 1
+
+
+def is_held(index: int) -> bool:
+    """Whether a sample is held back, by its number. Shards start with a multiple of the period."""
+    return index % PERIOD == FIRST
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Samples of an item: a path, or arrays.
+
+    Attributes:
+        rows: Which samples; None for the whole item as one.
+        where: What to call it in messages.
+    """
+
+    item: object
+    rows: range | None
+    where: str
+
+    @property
+    def count(self) -> int:
+        return 1 if self.rows is None else len(self.rows)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Samples that follow one another. It can be sent to others, who read them.
+
+    Attributes:
+        first: The number of the first of them.
+    """
+
+    first: int
+    _reader: Reader
+    _portions: tuple[Portion, ...]
+
+    def read(self, is_wanted: Callable[[int], bool]) -> Iterator[tuple[int, Sample]]:
+        """Those whose numbers are wanted; others are not read.
+
+        Raises:
+            ModelError: One does not fit the model, or holds NaN or infinity.
+        """
+        number = self.first
+        for portion in self._portions:
+            rows: Iterable[int | None] = (None,) if portion.rows is None else portion.rows
+            wanted = [(at, row) for at, row in enumerate(rows, number) if is_wanted(at)]
+            number += portion.count
+            if wanted:
+                arrays = self._reader.opened(portion.item, portion.where)
+            for at, row in wanted:
+                yield at, self._reader.read(self._reader.part(arrays, row), portion.where)
+
+    def __len__(self) -> int:
+        return sum(each.count for each in self._portions)
