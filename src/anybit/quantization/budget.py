@@ -33,10 +33,10 @@ from anybit.quantization.sensitivity import Probe
 from anybit.quantization.shards import is_held
 from anybit.words.budgets import Budget
 
-_SAMPLES, _ITEMS = 20, 2
+_SAMPLES, _ITEMS, _TOGETHER = 40, 2, 5
 _ROUNDS = 3
-# A mix whose noise is that much of what is allowed is not worth another round.
-_NEAR = 10**-0.03
+# What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
+_AIM, _NEAR = 10**-0.02, 10**-0.05
 # No layer gets more than that of the noise that is allowed.
 _SHARE = 0.25
 _MOST_POINTS = 100
@@ -87,7 +87,7 @@ def mixed(
     """
     weights, activations = varied(wanted)
     by_bytes = budget.bytes is not None or not activations
-    costs = Costs(macs, by_bytes, as_floats=budget.noise is not None)
+    costs = Costs(macs, by_bytes, narrow_first=budget.noise is not None)
     tensors = () if costs.by_bytes else tuple(activations)
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
     choices = attempts.choices(base, lambda share: progress(_CHOSEN * share))
@@ -145,19 +145,26 @@ class _Trials:
 
 
 def _rounds(budget: Budget, options: Sequence[Sequence[Option]], try_it: _Trials) -> Option:
-    """The cheapest mix that was tried and has no more noise than that."""
+    """The cheapest mix that was tried and has no more noise than that.
+
+    Between one that has and one that has not, the next is looked for in the middle.
+    """
     assert budget.noise is not None, "asked before"
-    factor, best = 1.0, None
+    aim, best, worst = _AIM * budget.noise, None, math.inf
     tried: list[float] = []
     for _ in range(_ROUNDS):
-        option = cheapest(options, budget.noise / factor) or front(options)[-1]
+        option = cheapest(options, aim) or front(options)[-1]
         noise = try_it.noise(option)
         tried.append(noise)
-        if noise <= budget.noise and (best is None or option.cost < best.cost):
+        if noise > budget.noise:
+            worst = min(worst, option.noise)
+        elif best is None or option.cost < best.cost:
             best = option
         if budget.noise * _NEAR <= noise <= budget.noise:
             break
-        factor = try_it.factor(option)
+        aim = _AIM * budget.noise / try_it.factor(option)
+        if best is not None and worst < math.inf:
+            aim = math.sqrt(best.noise * worst)
     if best is None:
         reached = -10 * math.log10(max(min(tried), _LEAST))
         raise ModelError(
@@ -196,7 +203,9 @@ def _probed(samples: Samples) -> list[Sample]:
     numbers = [each for each in range(len(samples)) if not is_held(each)]
     most = _SAMPLES if samples.apart else _ITEMS
     wanted = frozenset(numbers[:: math.ceil(len(numbers) / most)])
-    return [each for shard in samples.shards() for _, each in shard.read(wanted.__contains__)]
+    found = [each for _, each in samples.numbered(wanted)]
+    starts = range(0, len(found), _TOGETHER)
+    return [each for at in starts for each in samples.joined(found[at : at + _TOGETHER])]
 
 
 def _thinned(options: Sequence[Option]) -> list[Option]:

@@ -9,7 +9,7 @@ in front of a curve that is flat there, say nothing of other data: they get no f
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -20,6 +20,7 @@ from anybit.quantization.plan import Plan
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.sensitivity import Probe
 from anybit.words.grammar import Integers
+from anybit.workers import Here
 
 FLOAT_BITS = 32
 BASE = 8
@@ -32,6 +33,8 @@ _MEASURED = (8, 6, 4)
 _NEXT = 16
 # A network whose outputs have so much noise is not near the float one, where powers add.
 TOO_MUCH = 0.1
+# Far more than any product of two widths.
+_OUTWEIGHED = 2**20
 # Groups of more tensors than this have one width for all of them.
 _MOST_TENSORS = 4
 
@@ -121,13 +124,22 @@ def measured(
         widths = {*_ACTIVATIONS, base} if source in free_activations else {base}
         activations[source] = {bits: noise * 4.0 ** (base - bits) for bits in widths}
     progress(0.3)
+
+    def of_weights(free: Container[Layer]) -> Callable[[Layer], dict[int, float]]:
+        def found(layer: Layer) -> dict[int, float]:
+            scheme = wanted.weights[layer]
+            if layer in free:
+                return _of_widths(probe, layer, scheme, enough)
+            return {scheme.bits: probe.of_weights(layer, scheme)[0]}
+
+        return found
+
     weights = {}
-    for done, (layer, scheme) in enumerate(wanted.weights.items(), 1):
-        if layer in free:
-            weights[layer] = _of_widths(probe, layer, scheme, enough)
-        else:
-            weights[layer] = {scheme.bits: probe.of_weights(layer, scheme)[0]}
-        progress(0.3 + 0.7 * done / len(wanted.weights))
+    for layer, noises in zip(
+        wanted.weights, Here().map(of_weights, free, wanted.weights), strict=True
+    ):
+        weights[layer] = noises
+        progress(0.3 + 0.7 * len(weights) / len(wanted.weights))
     return Noises(weights, activations)
 
 
@@ -163,13 +175,13 @@ class Costs:
         macs: Multiplications of each layer.
         by_bytes: Whether bytes of weights count, or else operations on bits: multiplications times
             the widths of both factors.
-        as_floats: Whether operations on more than 8 bits count as those on floats, as processors
-            that multiply bytes have nothing between.
+        narrow_first: Whether operations on more than 8 bits, which no kernel for integers does, are
+            avoided before anything else is.
     """
 
     macs: Mapping[Layer, int]
     by_bytes: bool
-    as_floats: bool
+    narrow_first: bool
 
     def bops(self, wanted: Plan) -> float:
         """Operations on bits of a whole plan."""
@@ -184,9 +196,8 @@ class Costs:
             sizes = sum(array.size for _, array in layer.constants)
             return sizes * (weights.stored_bits if weights else FLOAT_BITS) / 8
         widths = self._widths(layer, weights, others)
-        if self.as_floats and max(widths) > BASE:
-            widths = [FLOAT_BITS, FLOAT_BITS]
-        return self.macs[layer] * math.prod(widths)
+        outweighed = self.narrow_first and max(widths) > BASE
+        return self.macs[layer] * (_OUTWEIGHED if outweighed else math.prod(widths))
 
     def _widths(self, layer: Layer, weights: Scheme | None, others: Sequence[int]) -> list[int]:
         own = [weights.bits if weights else FLOAT_BITS] if layer.weights else []

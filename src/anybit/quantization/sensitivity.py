@@ -5,7 +5,7 @@ One session of the float model serves all trials: its weights are inputs, and so
 each tensor that layers multiply, which is 0 for all but the one that is tried.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.runtime import make_session, run_session
+from anybit.onnx.runtime import exact_session_options, make_session, run_session
 from anybit.quantization.items import Sample
 from anybit.quantization.pieces import along_channels, smoothed_weight
 from anybit.quantization.placement import Layer, Source
@@ -22,6 +22,7 @@ from anybit.quantization.schemes import Scheme, quantized
 from anybit.quantization.search import Choice
 from anybit.quantization.verdict import Judge
 from anybit.quantization.weights import nearest
+from anybit.workers import Here
 
 
 class Probe:
@@ -50,7 +51,7 @@ class Probe:
     ) -> None:
         self._choices = choices
         self._samples = samples
-        self._values = Recorder(model, [source.value for source in choices], where)
+        self._values = Recorder(model, [source.value for source in choices], where, alone=True)
         copy = model.clone()
         nodes = dict(zip(model.graph, copy.graph, strict=True))
         self._feeds: dict[str, Array] = {}
@@ -61,7 +62,10 @@ class Probe:
                 if name not in self._feeds:
                     copy.graph.inputs.append(copy.graph.initializers.pop(name))
                     self._feeds[name] = array
-        self._session = make_session(copy)
+        # Sums that several threads divide depend on how many there are.
+        options = exact_session_options()
+        options.intra_op_num_threads = 1
+        self._session = make_session(copy, options)
         self._floats = [self._run(sample, {}) for sample in samples]
 
     def of_weights(self, layer: Layer, scheme: Scheme) -> tuple[float, float]:
@@ -94,12 +98,20 @@ class Probe:
         """The noise that each of the tensors which layers multiply is the reason for."""
         judges = {source: Judge() for source in self._choices}
         for sample, floats in zip(self._samples, self._floats, strict=True):
-            values = self._values.run(sample)
-            for source, choice in self._choices.items():
-                x = values[str(source.value.name)]
-                added = _rounded(x, choice, source.readers[0][0]) - x
-                judges[source].add(floats, self._run(sample, {self._added[source]: added}))
+            found = Here().map(self._rounding, sample, self._choices)
+            for judge, outputs in zip(judges.values(), found, strict=True):
+                judge.add(floats, outputs)
         return {source: _noise(judge) for source, judge in judges.items()}
+
+    def _rounding(self, sample: Sample) -> Callable[[Source], dict[str, Array]]:
+        values = self._values.run(sample)
+
+        def outputs(source: Source) -> dict[str, Array]:
+            x = values[str(source.value.name)]
+            added = _rounded(x, self._choices[source], source.readers[0][0]) - x
+            return self._run(sample, {self._added[source]: added})
+
+        return outputs
 
     def _disturb(self, copy: ir.Model, source: Source, nodes: Mapping[ir.Node, ir.Node]) -> str:
         """Let a tensor's readers read its sum with an input, which is returned."""
