@@ -102,6 +102,7 @@ PUBLIC = {
         "QuantGRU",
         "QuantLSTM",
         "QuantLinear",
+        "QuantMultiheadAttention",
         "QuantRNN",
         "QuantizedLayer",
         "QuantizedRecurrent",

@@ -92,7 +92,9 @@ def _is_pure(node: torch.fx.Node) -> bool:
 def _evaluated(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
     with torch.no_grad():
-        return node.target(*args, **kwargs)
+        value = node.target(*args, **kwargs)
+    # Views of parameters, such as parts of one, still ask for a gradient, and constants must not.
+    return _pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, value)
 
 
 def _is_small(value: Any, sources: list[Any]) -> bool:

@@ -14,6 +14,7 @@ torch.Size([2, 3])
 
 from typing import TYPE_CHECKING, Any
 
+from anybit.torch.nn._attention import QuantMultiheadAttention
 from anybit.torch.nn._describe import describe
 from anybit.torch.nn._embedding import QuantEmbedding
 from anybit.torch.nn._fold_batchnorm import fold_batchnorm
@@ -56,6 +57,7 @@ __all__ = [
     "QuantGRU",
     "QuantLSTM",
     "QuantLinear",
+    "QuantMultiheadAttention",
     "QuantRNN",
     "QuantizedLayer",
     "QuantizedRecurrent",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from anybit.text import listed
+from anybit.torch.nn._attention import QuantMultiheadAttention
 from anybit.torch.nn._embedding import QuantEmbedding
 from anybit.torch.nn._floats import FloatWeights, in_float, percentage
 from anybit.torch.nn._layers import (
@@ -32,6 +33,7 @@ LAYERS: dict[type[torch.nn.Module], type[QuantizedLayer]] = {
     torch.nn.LSTM: QuantLSTM,
     torch.nn.GRU: QuantGRU,
     torch.nn.RNN: QuantRNN,
+    torch.nn.MultiheadAttention: QuantMultiheadAttention,
 }
 
 _KEYWORDS = {
@@ -51,12 +53,12 @@ def quantize_model(
 ) -> torch.nn.Module:
     """Give quantizers to the layers of a model.
 
-    Those are Linear, Conv1d, Conv2d, ConvTranspose2d, Embedding, LSTM, GRU and RNN; what of the
-    specification a layer has not, such as a quantizer for the indices of an Embedding, it does not
-    get. Parameters, names, hooks, tied weights, training mode, dtype and device stay: the layers
-    become `anybit.torch.nn.QuantLinear` and so on where they are. Subclasses of these types are
-    left alone, for they may compute something else. `TransformerEncoderLayer` loses its fast
-    path of eval mode, which never calls its layers.
+    Those are Linear, Conv1d, Conv2d, ConvTranspose2d, Embedding, LSTM, GRU, RNN and
+    MultiheadAttention; what of the specification a layer has not, such as a quantizer for the
+    indices of an Embedding, it does not get. Parameters, names, hooks, tied weights, training
+    mode, dtype and device stay: the layers become `anybit.torch.nn.QuantLinear` and so on where
+    they are. Subclasses of these types are left alone, for they may compute something else.
+    `TransformerEncoderLayer` loses its fast path of eval mode, which never calls its layers.
 
     Args:
         model: The model in float. It may be one layer.
@@ -100,7 +102,7 @@ def quantize_model(
         done = any(isinstance(module, QuantizedLayer) for module in model.modules())
         also = " that is not quantized already" if done else ""
         raise ValueError(f"the model has no layer of the types {kinds}{also}: nothing to quantize")
-    quantizable = {layer for layer, _ in layers}
+    quantizable = {part for layer, _ in layers for part in layer.modules()}
     others = [each for each in in_float(model) if each.module not in quantizable]
     names_of_others = [each.names for each in others]
     plans, left = plan(_mapping(spec), [names for _, names in layers], names_of_others)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention, of which every product has quantized factors."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from anybit.torch.nn._layers import QuantizedLayer, QuantLinear, fit, quantized
+from anybit.torch.nn._quantizer import Quantizer
+from anybit.torch.nn._quantizers import IntQuantizer
+from anybit.torch.nn._statistics import Reach
+from anybit.torch.nn._stored_scales import FixedScale
+
+_FACTORS = ("query_quantizer", "key_quantizer", "value_quantizer", "probability_quantizer")
+
+
+class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
+    """`torch.nn.MultiheadAttention` with quantizers; see `QuantizedLayer`.
+
+    * `input_quantizer` for query, key and value as they are given, with one scale for all three.
+    * Copies of `weight_quantizer` for the weights of the projections, `in_proj_weight_quantizer` or
+      `q_proj_weight_quantizer` and so on. `out_proj` becomes a `QuantLinear`, with copies of
+      both, and has the `output_quantizer`.
+    * Copies of `input_quantizer` for the factors of the products of attention: `query_quantizer`,
+      `key_quantizer`, `value_quantizer`, and `probability_quantizer`, of which integers are
+      unsigned.
+
+    Softmax, its scaling and all biases stay in float. Positions that are masked throughout give 0.
+    Attention with `add_bias_kv` or `add_zero_attn` cannot become one of these.
+    """
+
+    quantizers = ("weight_quantizer", "input_quantizer", "output_quantizer")
+    out_proj: Any
+
+    @property
+    def weight_quantizer(self) -> Quantizer | None:  # type: ignore[override]
+        """That of the first projection; the others have copies."""
+        found = [quantizer for _, _, quantizer in self.quantized_parameters()]
+        return found[0] if found else None
+
+    @property
+    def output_quantizer(self) -> Quantizer | None:  # type: ignore[override]
+        """That of the last projection."""
+        found: Quantizer | None = getattr(self.out_proj, "output_quantizer", None)
+        return found
+
+    @classmethod
+    def takes(cls, layer: Any) -> bool:
+        return layer.bias_k is None and not layer.add_zero_attn
+
+    def attach(
+        self,
+        weight_quantizer: Quantizer | None = None,
+        bias_quantizer: Quantizer | None = None,
+        input_quantizer: Quantizer | None = None,
+        output_quantizer: Quantizer | None = None,
+    ) -> None:
+        self.check(self, weight_quantizer, bias_quantizer, input_quantizer, output_quantizer)
+        weights = self._weights()
+        for name, weight in weights.items():
+            each = copy.deepcopy(weight_quantizer)
+            if each is not None:
+                sizes = {axis: weight.shape[axis] for axis in range(-2, 2)}
+                each.settle(0, sizes, None)
+                fit(each, self, weight)
+            setattr(self, f"{name}_quantizer", each)
+        for name in ("input_quantizer", *_FACTORS):
+            factor = _factor(input_quantizer, name)
+            if factor is not None:
+                fit(factor, self, next(iter(weights.values())))
+            setattr(self, name, factor)
+        given = (weight_quantizer, None, input_quantizer)
+        self.out_proj.__class__ = QuantLinear
+        self.out_proj.attach(*(copy.deepcopy(each) for each in given), output_quantizer)
+        self._finish()
+
+    @classmethod
+    def check(
+        cls,
+        layer: Any,
+        weight_quantizer: Quantizer | None = None,
+        bias_quantizer: Quantizer | None = None,
+        input_quantizer: Quantizer | None = None,
+        output_quantizer: Quantizer | None = None,
+    ) -> None:
+        if bias_quantizer is not None:
+            raise ValueError("the biases of attention stay in float: give no bias_quantizer")
+        if not cls.takes(layer):
+            raise ValueError("attention with add_bias_kv or add_zero_attn cannot be quantized")
+        super().check(layer, weight_quantizer, None, input_quantizer, output_quantizer)
+        scale = None if input_quantizer is None else input_quantizer.scale
+        if scale is not None and (scale.layout.per_channel or isinstance(scale, FixedScale)):
+            raise ValueError(
+                "attention has an input_quantizer for factors of several products: use a scale "
+                "per tensor that is found for each, such as learned"
+            )
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if is_causal and attn_mask is None:
+            raise RuntimeError("is_causal is a hint about attn_mask: give that, too")
+        batched = query.dim() == 3
+        mask = _mask(attn_mask, key_padding_mask, query.dtype, self.num_heads)
+        q, k, v = self._projected(*self._rounded(query, key, value))
+        scores = (q @ k.transpose(-2, -1)) * self.head_dim**-0.5
+        scores = scores if mask is None else scores + mask
+        probabilities = torch.softmax(scores, dim=-1)
+        if mask is not None:
+            nothing = torch.isneginf(scores).all(dim=-1, keepdim=True)
+            probabilities = probabilities.masked_fill(nothing, 0.0)
+        probabilities = quantized(self.probability_quantizer, probabilities)[0]
+        probabilities = functional.dropout(probabilities, self.dropout, self.training)
+        output = self.out_proj((probabilities @ v).transpose(1, 2).flatten(2))
+        weights = probabilities.mean(dim=1) if average_attn_weights else probabilities
+        if not batched:
+            output, weights = output[0], weights[0]
+        elif not self.batch_first:
+            output = output.transpose(0, 1)
+        return output, weights if need_weights else None
+
+    def read(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What the projections make of it; where key and value are wider, theirs."""
+        weights = [values[name] for name in self._weights()]
+        fitting = [weight for weight in weights if weight.shape[1] == x.shape[-1]]
+        return torch.cat([functional.linear(x, weight) for weight in fitting], dim=-1)
+
+    def _weights(self) -> dict[str, torch.nn.Parameter]:
+        """The weights of the first projections by name: one for all three, or three."""
+        named = dict(self.named_parameters(recurse=False))
+        return {name: named[name] for name in named if name.endswith("proj_weight")}
+
+    def _rounded(self, *given: torch.Tensor) -> list[torch.Tensor]:
+        """Query, key and value, quantized once if they are one tensor, with the batch first."""
+        found: dict[int, torch.Tensor] = {}
+        for x in given:
+            if id(x) not in found:
+                rounded = quantized(self.input_quantizer, x)[0]
+                if x.dim() == 2:
+                    rounded = rounded[None]
+                elif not self.batch_first:
+                    rounded = rounded.transpose(0, 1)
+                found[id(x)] = rounded
+        return [found[id(x)] for x in given]
+
+    def _projected(self, *given: torch.Tensor) -> list[torch.Tensor]:
+        """Factors per head: (batch, head, position, channel)."""
+        weights = [
+            quantized(getattr(self, f"{name}_quantizer"), weight)[0]
+            for name, weight in self._weights().items()
+        ]
+        if len(weights) == 1:
+            weights = list(weights[0].chunk(3))
+        biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        found = []
+        for x, weight, bias, name in zip(given, weights, biases, _FACTORS, strict=False):
+            heads = functional.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1))
+            found.append(quantized(getattr(self, name), heads.transpose(1, 2))[0])
+        return found
+
+
+def _factor(quantizer: Quantizer | None, name: str) -> Quantizer | None:
+    """A copy of the input's quantizer for another factor; or itself."""
+    if quantizer is None or name == "input_quantizer":
+        return quantizer
+    found = copy.deepcopy(quantizer)
+    found.scale.owner = quantizer.scale.owner.replace("input_quantizer", name)
+    if name == "probability_quantizer" and isinstance(found, IntQuantizer) and not found.zeropt:
+        found.signed = found.narrow = False
+        found.scale.reach = Reach(2.0**found.bits - 1)
+    return found
+
+
+def _mask(
+    attention: torch.Tensor | None,
+    padding: torch.Tensor | None,
+    dtype: torch.dtype,
+    heads: int,
+) -> torch.Tensor | None:
+    """What is added to the scores, in a shape that broadcasts to them."""
+    found = None
+    if attention is not None:
+        found = _added(attention, dtype)
+        found = found.unflatten(0, (-1, heads)) if found.dim() == 3 else found
+    if padding is not None:
+        padding = _added(padding, dtype).reshape(-1, 1, 1, padding.shape[-1])
+        found = padding if found is None else found + padding
+    return found
+
+
+def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)

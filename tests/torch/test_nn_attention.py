@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with quantized products: that of PyTorch, where nothing is rounded."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anybit
+
+torch = pytest.importorskip("torch")
+
+from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
+
+SPEC = {"weight": "int8 per-channel narrow", "activation": "int8", "bias": "int16 accumulator"}
+
+
+def random(*shape: int, seed: int = 1) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def sqnr(wanted: Any, found: Any) -> float:
+    noise = (wanted - found).detach().double().square().sum()
+    return float(10 * torch.log10(wanted.detach().double().square().sum() / noise))
+
+
+def rounded(layer: Any, floats: Any) -> Any:
+    """The float attention with the weights that the other one has."""
+    floats = copy.deepcopy(floats)
+    with torch.no_grad():
+        for each, other in ((layer, floats), (layer.out_proj, floats.out_proj)):
+            for name, weight, quantizer in each.quantized_parameters():
+                getattr(other, name).copy_(quantizer(weight))
+    return floats
+
+
+ATTENTION = {
+    "batch first": (lambda: torch.nn.MultiheadAttention(8, 2, batch_first=True), (3, 5, 8)),
+    "batch second": (lambda: torch.nn.MultiheadAttention(8, 4, bias=False), (5, 3, 8)),
+    "no batch": (lambda: torch.nn.MultiheadAttention(8, 2), (5, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+def test_with_rounded_weights_it_is_that_of_pytorch(kind: str) -> None:
+    torch.manual_seed(0)
+    make, shape = ATTENTION[kind]
+    floats, x = make(), random(*shape)
+    layer = quantize_model(floats, {"weight": "int4 per-channel narrow"})
+    assert type(layer) is nn.QuantMultiheadAttention
+    wanted = rounded(layer, floats)
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[0, 3:] = True
+    padding = padding[0] if kind == "no batch" else padding
+    heads = floats.num_heads * (1 if kind == "no batch" else 3)
+    for options in (
+        {},
+        {"need_weights": False},
+        {"attn_mask": causal, "is_causal": True, "need_weights": False},
+        {"attn_mask": random(5, 5), "average_attn_weights": False},
+        {"attn_mask": random(heads, 5, 5)},
+        {"key_padding_mask": padding},
+        {"key_padding_mask": padding, "attn_mask": causal},
+    ):
+        for one, other in zip(layer(x, x, x, **options), wanted(x, x, x, **options), strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or torch.allclose(one, other, atol=1e-5)
+
+
+def test_other_widths_of_keys_and_values() -> None:
+    torch.manual_seed(0)
+    floats = torch.nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
+    layer = quantize_model(floats, SPEC)
+    inputs = random(3, 5, 8), random(3, 7, 6, seed=2), random(3, 7, 4, seed=3)
+    calibrate(layer, [(inputs, None)])
+    assert len(list(layer.quantized_parameters())) == 3
+    assert sqnr(floats(*inputs)[0], layer.eval()(*inputs)[0]) > 25
+
+
+def test_every_factor_has_a_quantizer() -> None:
+    torch.manual_seed(0)
+    floats = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    layer = quantize_model(floats, SPEC | {"output": "int8"})
+    x = random(4, 5, 8)
+    calibrate(layer, [((x, x, x), None)])
+    scales = [name for name in layer.state_dict() if name.endswith("threshold")]
+    assert scales == [
+        f"{name}_quantizer.scale.threshold"
+        for name in (
+            "out_proj.weight", "out_proj.input", "out_proj.output", "in_proj_weight",
+            "input", "query", "key", "value", "probability",
+        )
+    ]  # fmt: skip
+    assert not layer.probability_quantizer.signed
+    assert layer.query_quantizer.signed
+    found, weights = layer.eval()(x, x, x, average_attn_weights=False)
+    steps = weights / layer.probability_quantizer.scale.known()
+    assert torch.allclose(steps, steps.round(), atol=1e-4)
+    assert sqnr(floats(x, x, x)[0], found) > 25
+    found.sum().backward()
+    fresh = quantize_model(torch.nn.MultiheadAttention(8, 2, batch_first=True), SPEC)
+    assert nn.describe(fresh).endswith("in float: 0 % of the weights")
+    with pytest.raises(RuntimeError, match="the input_quantizer of layer '' is not known yet"):
+        fresh.eval()(x, x, x)
+
+
+def test_what_is_masked_throughout_gives_nothing() -> None:
+    layer = quantize_model(torch.nn.MultiheadAttention(4, 2, batch_first=True), SPEC)
+    x = random(2, 3, 4)
+    padding = torch.tensor([[True, True, True], [False, False, True]])
+    output, weights = layer(x, x, x, key_padding_mask=padding)
+    assert bool(output.isfinite().all())
+    assert bool((weights[0] == 0).all())
+
+
+def test_what_it_cannot_be() -> None:
+    model = torch.nn.ModuleList([torch.nn.MultiheadAttention(4, 2, add_bias_kv=True)])
+    model.append(torch.nn.Linear(4, 4))
+    with pytest.warns(UserWarning, match="0.in_proj_weight, 0.bias_k, 0.bias_v, 0.out_proj"):
+        quantize_model(model, SPEC)
+    for words in ("int8 scale=0.1", "int8 per-channel"):
+        with pytest.raises(ValueError, match="for factors of several products"):
+            quantize_model(torch.nn.MultiheadAttention(4, 2), {"activation": words})
+    for options in ({"add_zero_attn": True}, {"bias_quantizer": nn.quantizer("int8")}):
+        with pytest.raises(ValueError, match=r"cannot be quantized|stay in float"):
+            nn.QuantMultiheadAttention(4, 2, **options)
+    layer = quantize_model(torch.nn.MultiheadAttention(4, 2), SPEC)
+    with pytest.raises(RuntimeError, match="is_causal is a hint"):
+        layer(random(3, 4), random(3, 4), random(3, 4), is_causal=True)
+
+
+def test_an_encoder_without_floats_is_exported(tmp_path: Path) -> None:
+    """Up to softmax, whose last bits differ between runtimes, and rarely become a step."""
+    torch.manual_seed(0)
+    floats = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
+    model = quantize_model(floats, SPEC, strict=True)
+    x = random(3, 5, 8)
+    calibrate(model, [x])
+    assert sqnr(floats(x), model.eval()(x)) > 25
+    found = export(model, x, tmp_path / "model.onnx")
+    assert len(found.quantized) == 14
+    assert found.steps <= 1
+    result = anybit.load(tmp_path / "model.onnx").run(x.numpy())["output"]
+    assert sqnr(model(x), torch.from_numpy(result)) > 50
