@@ -188,7 +188,7 @@ def test_samples_behind_the_last_that_is_kept_are_not_read(
     anybit.quantize(network, rows, workers=1)
     first, second = passes
     assert len(first) == 300
-    assert len(second) in (18, 19, 20)
+    assert 8 * 18 <= len(second) <= 8 * 18 + 2
 
 
 def test_any_name_of_an_input_is_written() -> None:

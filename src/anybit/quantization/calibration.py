@@ -24,6 +24,8 @@ from anybit.quantization.survey import Survey, surveyor
 from anybit.workers import Here, Workers
 
 _TO_CHOOSE, _TO_DECIDE = 12, 6
+# Rows of few numbers say little each: so many times as many samples are kept as fit into that.
+_MOST_TIMES, _SMALL = 8, 2**20
 # What the layers of one group read, for the samples that are kept.
 _MEMORY = 2**28
 
@@ -71,7 +73,7 @@ def gather(
     for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
         seen.merge(found, shard.first)
         progress((shard.first + len(shard)) / len(samples))
-    common = _common(samples)
+    common = _common(samples, seen.size)
     parts = _divided(common)
     together = max(1, _MEMORY * len(sources) // (seen.size * len(common)))
     for start in range(0, len(sources), together):
@@ -88,11 +90,13 @@ def gather(
             yield Evidence(source, statistics, to_choose, to_decide)
 
 
-def _common(samples: Samples) -> list[int]:
-    """The numbers of a few samples: the first by a hash, whoever asks and in whatever order."""
+def _common(samples: Samples, size: int) -> list[int]:
+    """The numbers of a few samples of that many bytes: the first by a hash, whoever asks and in
+    whatever order."""
     numbers = [index for index in range(len(samples)) if not is_held(index)]
     numbers.sort(key=lambda index: sha256(index.to_bytes(8, "little")).digest())
-    return numbers[: _TO_CHOOSE + _TO_DECIDE]
+    fewest = _TO_CHOOSE + _TO_DECIDE
+    return numbers[: fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)]
 
 
 def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
