@@ -262,3 +262,28 @@ def test_a_budget_has_a_front() -> None:
     assert "What other widths would cost" in text
     assert "Noise over signal of the outputs of the model" in text
     assert text.count('<circle class="chosen"') == text.count('<svg class="front"') >= 1
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_weights_that_nothing_can_be_said_of(wrong: float) -> None:
+    proto, weight = quantized_weight()
+    broken = weight.copy()
+    broken[1, 1] = wrong
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(broken, "weight"))
+    (layer,) = anybit.report(proto).layers
+    assert layer.tensors[0].histogram is None
+    assert "No quantizer" not in page(anybit.report(proto))
+
+
+def test_scales_that_are_computed() -> None:
+    nodes = [
+        node("ReduceMax", "x", "top", domain="", name="top"),
+        node("IntQuant", "x top zero four", "q"),
+        node("MatMul", "q w", domain="", name="m"),
+    ]
+    constants = {"w": np.eye(4, dtype="f"), "zero": 0, "four": 4}
+    proto = model(nodes, constants, inputs={"x": ["n", 4]})
+    x = np.ones((3, 4), np.float32)
+    found = anybit.report(proto, x)
+    assert found.layers[0].tensors == ()
+    assert "No quantizer of a known grid" in page(found)

@@ -3,6 +3,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -70,3 +71,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def typed(context: typer.Context, *without: str) -> str:
+    """The command that was given, in words to be typed again, less some parameters."""
+    words = ["anybit", str(context.info_name)]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name in without or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[str(parameter.name)]
+        option = [max(parameter.opts, key=len)] if parameter.opts[0].startswith("-") else []
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [*option, str(each)]
+    return shlex.join(words)

@@ -2,8 +2,7 @@
 """`anybit quantize`: from a float model to one of few bits."""
 
 import json
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from rich.text import Text
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, readable
-from anybit.cli._report import Json, Reports, check_reports, deliver, plain, write_reports
+from anybit.cli._report import Json, Reports, check_reports, deliver, plain, typed, write_reports
 from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
 from anybit.errors import ModelError
@@ -33,6 +32,7 @@ _NUMBERS = ("parameters", "SQNR", "outputs")
 
 
 def quantize(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="The .onnx file, in floats.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="Q.onnx", help="The result.")],
     data: Annotated[
@@ -113,14 +113,7 @@ def quantize(
     converted = None if to is None else convert_model(found, to=to)
     (converted or found).save(output)
     if reports:
-        given: dict[str, Sequence[object]] = {
-            "--data": [data],
-            "--layer": layer or (),
-            "--keep": keep or (),
-        }
-        given |= {"--weights": [weights], "--activations": [wanted]}
-        given |= {"--budget": [budget], "--to": [to]}
-        _report(found, model, data, reports, _command(model, output, given))
+        _report(found, model, data, reports, typed(context, "reports", "as_json"))
     conversion = None if converted is None else converted.to_json()
     deliver(found.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
@@ -202,11 +195,3 @@ def _report(
     made = report(found, data, name=model.name, command=command)
     record = json.dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(paths, record, lambda: page(made))
-
-
-def _command(model: Path, output: Path, options: Mapping[str, Iterable[object]]) -> str:
-    """What is to be typed to get the same."""
-    words = ["anybit", "quantize", str(model), "-o", str(output)]
-    for option, values in options.items():
-        words += [word for each in values if each is not None for word in (option, str(each))]
-    return shlex.join(words)

@@ -238,7 +238,7 @@ def _detail(layer: ReportedLayer, anchor: str) -> str:
     inside += _tried(layer)
     inside += [part for tensor in layer.tensors for part in _tensor(tensor)]
     if not layer.tensors:
-        inside.append("<p>Nothing that it multiplies is quantized.</p>")
+        inside.append("<p>No quantizer of a known grid is before it.</p>")
     name = escape(wording.name_of(layer.name))
     summary = f"<summary>{name} <span>{escape(about)}</span></summary>"
     return f"<details>{summary}{''.join(inside)}</div></details>"

@@ -35,12 +35,11 @@ class Gauge:
     def add(self, x: Array, y: Array | None) -> None:
         """Count the values of a tensor before and behind its quantizer; y is None if not known.
 
-        Raises:
-            ModelError: NaN or infinity in x.
+        What holds NaN or infinity, be it in steps, is passed over: there is no room for it.
         """
-        if not x.size:
-            return
         counted = _in_steps(x, self._grid) if self._in_steps else x
+        if not x.size or not np.isfinite(counted).all():
+            return
         self._statistics.add(counted)
         low, high = self._limits()
         self._beyond += int(np.count_nonzero((counted < low) | (counted > high)))

@@ -58,7 +58,7 @@ class Factor:
         """What measures it; of constants it has done so.
 
         Raises:
-            ModelError: A constant that cannot be read, or holds NaN or infinity.
+            ModelError: A constant that cannot be read.
         """
         role = "weights" if self.is_constant else "activations"
         gauge = Gauge(str(self.x.name), role, self.grid, self.axis)
