@@ -56,19 +56,21 @@ def test_activations_are_measured(name: str) -> None:
 
 
 def test_channels_of_activations() -> None:
-    data = data_for("convolutions", 4)
-    for each in data:
-        each["x"][:, 1] *= 50
-    quantized = anybit.quantize(NETWORKS["convolutions"](), data, activations="uint8 power-of-two")
-    (first, *_) = anybit.report(quantized, data).layers
-    tensor = next(each for each in first.tensors if each.role == "activations")
-    assert tensor.channels == 3
-    if tensor.name == "x":
-        reach = np.max([np.abs(each["x"]).max(axis=(0, 2, 3)) for each in data], axis=0)
-        np.testing.assert_allclose(tensor.reach, reach)
-        channel, alone = tensor.alone
-        assert channel == 1
-        assert alone == pytest.approx(1 - max(reach[0], reach[2]) / reach[1])
+    constants = {"w": np.ones((2, 3, 1, 1), "f"), "one": 1, "zero": 0, "eight": 8}
+    nodes = [
+        node("IntQuant", "x one zero eight", "q", name="q"),
+        node("Conv", "q w", domain="", name="conv"),
+    ]
+    proto = model(nodes, constants, inputs={"x": ["n", 3, 4, 4]})
+    data = np.random.default_rng(0).normal(size=(5, 3, 4, 4)).astype(np.float32)
+    data[:, 1] *= 50
+    (layer,) = anybit.report(proto, data).layers
+    (tensor,) = layer.tensors
+    reach = np.abs(data).max(axis=(0, 2, 3))
+    np.testing.assert_array_equal(tensor.reach, reach)
+    channel, alone = tensor.alone
+    assert (channel, tensor.channels) == (1, 3)
+    assert alone == pytest.approx(1 - max(reach[0], reach[2]) / reach[1])
 
 
 def test_the_hash_is_that_of_the_data() -> None:

@@ -16,8 +16,8 @@ from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import given
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
-from anybit.onnx.graph.names import label_of
-from anybit.onnx.quantizers.grids import match
+from anybit.onnx.graph.names import described, label_of
+from anybit.onnx.quantizers.grids import Match, match
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Grid
@@ -175,14 +175,21 @@ def _axis(node: ir.Node, index: int, layout: Layout | None, constant: bool) -> i
 
 
 def _stored(quantizer: Quantizer, grid: Grid) -> tuple[Array, Array | None]:
-    """A constant as floats and behind its quantizer; stored codes are values of the grid."""
+    """A constant as floats and behind its quantizer; stored codes are values of the grid.
+
+    Raises:
+        ModelError: It cannot be read, or its parameters do not broadcast to it.
+    """
     assert quantizer.x is not None
     array = array_of(quantizer.x)
-    if array.dtype.kind == "f" and isinstance(quantizer, OwnQuantizer):
-        call = quantizer.call
-        y = quantizer.operator.function(array, **call.parameters, **call.attributes)
-        return array, np.asarray(y)
-    if array.dtype.kind == "f" and (found := match(grid)) is not None:
-        y = found.operator.function(array, **found.call.parameters, **found.call.attributes)
-        return array, np.asarray(y)
-    return grid.decode(array), None
+    if isinstance(quantizer, OwnQuantizer):
+        found: Match | None = Match(quantizer.operator, quantizer.call)
+    else:
+        found = match(grid)
+    try:
+        if array.dtype.kind != "f" or found is None:
+            return grid.decode(array), None
+        parameters, attributes = found.call.parameters, found.call.attributes
+        return array, np.asarray(found.operator.function(array, **parameters, **attributes))
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{described(quantizer.node)}: {error}") from error
