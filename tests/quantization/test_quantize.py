@@ -102,7 +102,7 @@ def test_smoothing_changes_no_bit_of_the_float_function() -> None:
     del proto.graph.node[0]
     for each in proto.graph.node[:3]:
         each.input[0] = "x"
-    found = anybit.quantize(proto, data, weights="int4")
+    found = anybit.quantize(proto, data, weights="int16")
     assert any(layer.smoothed for layer in found.layers)
     bare = found.model.clone()
     for each in list(bare.graph):

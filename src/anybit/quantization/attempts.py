@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from anybit.quantization.calibration import Evidence, gather
 from anybit.quantization.insertion import written
-from anybit.quantization.placement import Layer, Source
+from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
+from anybit.quantization.products import product_of
 from anybit.quantization.recording import Recorder
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
@@ -83,11 +84,11 @@ class Attempts:
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""
-        keys = {source: _key(source, plan) for source in plan.activations}
+        keys = {source: _key(source, plan) for source in _looked_at(plan)}
         wanted = [source for source, key in keys.items() if key not in self._found]
         if wanted and self._samples is not None:
             self._find(plan, wanted, progress)
-        return {source: self._found[key] for source, key in keys.items()}
+        return {source: self._found[key] for source, key in keys.items() if key in self._found}
 
     def _find(self, plan: Plan, wanted: Sequence[Source], progress: Progress) -> None:
         assert self._samples is not None, "asked before"
@@ -108,8 +109,9 @@ class Attempts:
     def _chooser(self, plan: Plan) -> Callable[[Evidence], tuple[Source, Choice]]:
         def chosen(each: Evidence) -> tuple[Source, Choice]:
             trial = Trial(self.model, each.source, plan.weights)
-            scheme = plan.activations[each.source]
-            choice = trial.choice(scheme, each.statistics, each.to_choose, each.to_decide)
+            scheme = plan.activations.get(each.source)
+            samples = each.to_choose, each.to_decide, each.to_round
+            choice = trial.choice(scheme, each.statistics, *samples)
             return each.source, replace(choice, tried=trial.candidates)
 
         return chosen
@@ -118,7 +120,14 @@ class Attempts:
 def _key(source: Source, plan: Plan) -> Hashable:
     """All that the choice for a tensor depends on."""
     weights = tuple(plan.weights.get(layer) for layer, _ in source.readers)
-    return source, plan.activations[source], weights
+    return source.value, tuple(source.readers), plan.activations.get(source), weights
+
+
+def _looked_at(plan: Plan) -> tuple[Source, ...]:
+    """The tensors to quantize, and those that stay whose readers have weights to round."""
+    read = {layer for source in plan.activations for layer, _ in source.readers}
+    others = [each for each in plan.weights if each not in read and product_of(each)]
+    return *plan.activations, *sources_of(others)
 
 
 def _weights(

@@ -14,12 +14,14 @@ from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.pieces import Piece, Sample
+from anybit.quantization.weights import Rounded
 
 
 def correction(
     piece: Piece,
-    grid: Grid | DynamicGrid,
+    grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
+    weights: Sequence[Rounded],
     first: Sequence[Sample],
     second: Sequence[Sample],
 ) -> tuple[Array, float] | None:
@@ -31,7 +33,7 @@ def correction(
     if axis is None:
         return None
     added, count = np.zeros(()), 0
-    for difference, _ in piece.differences(grid, smoothing, first):
+    for difference, _ in piece.differences(grid, smoothing, first, weights):
         channels = np.moveaxis(difference, axis, 0).reshape(difference.shape[axis], -1)
         added = added + channels.sum(axis=1, dtype=np.float64)
         count += channels.shape[1]
@@ -39,7 +41,7 @@ def correction(
         return None
     mean = (added / count).astype(np.float32)
     before = after = signal = 0.0
-    for difference, power in piece.differences(grid, smoothing, second):
+    for difference, power in piece.differences(grid, smoothing, second, weights):
         last = np.moveaxis(difference, axis, -1).astype(np.float64)
         before += float(np.square(last).sum())
         after += float(np.square(last - mean).sum())

@@ -91,6 +91,7 @@ def mixed(
     tensors = () if costs.by_bytes else tuple(activations)
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
     choices = attempts.choices(base, lambda share: progress(_CHOSEN * share))
+    choices = {each: choices[each] for each in base.activations}
     probe = Probe(attempts.model, tuple(base.weights), choices, _probed(samples), attempts.where)
     enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
     noises = measured(probe, base, enough, lambda share: progress(_CHOSEN + _MEASURED * share))

@@ -26,6 +26,8 @@ from anybit.workers import Here, Workers
 _TO_CHOOSE, _TO_DECIDE = 12, 6
 # Rows of few numbers say little each: so many times as many samples are kept as fit into that.
 _MOST_TIMES, _SMALL = 8, 2**20
+# So many samples at most say how to round weights.
+_TO_ROUND = 128
 # What the layers of one group read, for the samples that are kept.
 _MEMORY = 2**28
 
@@ -39,12 +41,14 @@ class Evidence:
         statistics: Of all its values.
         to_choose, to_decide: What the layers that read it read, by name, for some samples: one
             of the two with its largest magnitudes each, and others, which all tensors share.
+        to_round: The same for those to choose by, and as many more as there is memory for.
     """
 
     source: Source
     statistics: Statistics
     to_choose: Sequence[dict[str, Array]]
     to_decide: Sequence[dict[str, Array]]
+    to_round: Sequence[dict[str, Array]]
 
 
 def gather(
@@ -74,8 +78,9 @@ def gather(
         seen.merge(found, shard.first)
         progress((shard.first + len(shard)) / len(samples))
     common = _common(samples, seen.size)
-    parts = _divided(common)
-    together = max(1, _MEMORY * len(sources) // (seen.size * len(common)))
+    numbers = _in_order(samples)[: max(len(common), min(_TO_ROUND, _MEMORY // seen.size))]
+    parts = *_divided(common), tuple(numbers[len(common) :])
+    together = max(1, _MEMORY * len(sources) // (seen.size * len(numbers)))
     for start in range(0, len(sources), together):
         group = slice(start, start + together)
         farthest = [[-index for _, index in pair] for pair in seen.farthest[group]]
@@ -85,18 +90,22 @@ def gather(
         ):
             to_choose, to_decide = (
                 [*each, *([] if number in part else [own[number]])]
-                for each, part, number in zip(kept, parts, (pair[0], pair[-1]), strict=True)
+                for each, part, number in zip(kept[:2], parts[:2], (pair[0], pair[-1]), strict=True)
             )
-            yield Evidence(source, statistics, to_choose, to_decide)
+            yield Evidence(source, statistics, to_choose, to_decide, [*to_choose, *kept[2]])
 
 
 def _common(samples: Samples, size: int) -> list[int]:
-    """The numbers of a few samples of that many bytes: the first by a hash, whoever asks and in
-    whatever order."""
-    numbers = [index for index in range(len(samples)) if not is_held(index)]
-    numbers.sort(key=lambda index: sha256(index.to_bytes(8, "little")).digest())
+    """The numbers of a few samples of that many bytes."""
     fewest = _TO_CHOOSE + _TO_DECIDE
-    return numbers[: fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)]
+    most = fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)
+    return _in_order(samples)[:most]
+
+
+def _in_order(samples: Samples) -> list[int]:
+    """The numbers of the samples by a hash, whoever asks and in whatever order."""
+    numbers = [index for index in range(len(samples)) if not is_held(index)]
+    return sorted(numbers, key=lambda index: sha256(index.to_bytes(8, "little")).digest())
 
 
 def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -96,6 +96,8 @@ class Writer:
             )
         if isinstance(choice.grid, DynamicGrid):
             return self._nodes(layer.node, name).in_blocks(result, choice.grid)
+        if choice.grid is None:
+            return result
         return self._quantizer(layer.node, result, choice.grid, name)
 
     def _constants(self, layer: Layer, rounded: Sequence[Rounded], x: Choice | None) -> None:
@@ -110,7 +112,7 @@ class Writer:
             drop_if_unread(old)
         if layer.bias is not None and x is not None:
             self._correct(layer, x.corrections.get(layer))
-            if rounded:
+            if rounded and x.grid is not None:
                 self._bias(layer, x.grid, rounded[0].grid)
 
     def _constant(self, node: ir.Node, old: ir.Value, rounded: Rounded) -> ir.Value:

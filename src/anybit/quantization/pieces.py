@@ -31,7 +31,7 @@ class Piece:
 
     def __init__(self, model: ir.Model, layer: Layer, index: int, scheme: Scheme | None) -> None:
         node = layer.node
-        self._scheme = scheme
+        self.scheme = scheme
         self.layer = layer
         self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
         self._fragment = cut(model, [node], [next(each for each in node.outputs if each.name)])
@@ -56,20 +56,20 @@ class Piece:
 
     def nearest(self, smoothing: Array | None) -> tuple[Rounded, ...]:
         """Its weights, times the smoothing, rounded to nearest; none if they have no scheme."""
-        if self._scheme is None:
+        if self.scheme is None:
             return ()
         key = None if smoothing is None else smoothing.tobytes()
         if key not in self._nearest:
             found = [
-                nearest(array, weight, self._scheme)
-                for weight, array in zip(self.layer.weights, self._smoothed(smoothing), strict=True)
+                nearest(array, weight, self.scheme)
+                for weight, array in zip(self.layer.weights, self.smoothed(smoothing), strict=True)
             ]
             self._nearest = {key: tuple(found)}  # of one smoothing after the other
         return self._nearest[key]
 
     def error(
         self,
-        grid: Grid | DynamicGrid,
+        grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Sequence[Sample],
         weights: Sequence[Rounded] = (),
@@ -83,7 +83,7 @@ class Piece:
 
     def differences(
         self,
-        grid: Grid | DynamicGrid,
+        grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Sequence[Sample],
         weights: Sequence[Rounded] = (),
@@ -94,17 +94,24 @@ class Piece:
         """
         rounded = [each.values for each in weights or self.nearest(smoothing)]
         names = [self._name(weight) for weight in self.layer.weights]
-        constants = dict(zip(names, rounded or self._smoothed(smoothing), strict=True))
+        constants = dict(zip(names, rounded or self.smoothed(smoothing), strict=True))
         for sample in samples:
             wanted, power = self._in_floats(sample)
-            x = sample[self._x]
-            if smoothing is not None:
-                x = x * along_channels(1 / smoothing, self.layer)
-            found = self._run(sample | {self._x: quantized(x, grid), **constants})
+            found = self._run(sample | {self._x: self.read(grid, smoothing, sample), **constants})
             with np.errstate(all="ignore"):
                 yield found - wanted, power
 
-    def _smoothed(self, smoothing: Array | None) -> list[Array]:
+    def read(
+        self, grid: Grid | DynamicGrid | None, smoothing: Array | None, sample: Sample
+    ) -> Array:
+        """What the layer multiplies its weights with; None for a grid leaves it as it is."""
+        x = sample[self._x]
+        if smoothing is not None:
+            x = x * along_channels(1 / smoothing, self.layer)
+        return x if grid is None else quantized(x, grid)
+
+    def smoothed(self, smoothing: Array | None) -> list[Array]:
+        """Its weights in floats, times the smoothing."""
         arrays = [self._array(weight) for weight in self.layer.weights]
         if smoothing is None:
             return arrays

@@ -24,8 +24,8 @@ class QuantizedLayer:
         parameters: How many elements its weights have.
         bytes: What its weights take in as many bits as they have.
         macs: Multiplications for the first sample; None without data.
-        sqnr: Signal over noise of its output alone, all else being float, in dB; None where its
-            activations are not quantized.
+        sqnr: Signal over noise of its output alone, all else being float, in dB; None where
+            nothing was tried with data.
         output_sqnr: The same of the worst output of the model, this layer alone being quantized;
             None where there was no budget.
         smoothed: Whether channels of its activations are scaled against its weights.

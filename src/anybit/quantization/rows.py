@@ -49,7 +49,7 @@ def row(
 ) -> QuantizedLayer:
     """What became of a layer."""
     read = {source: each for source, each in found.choices.items() if layer in dict(source.readers)}
-    kinds = dict.fromkeys(str(found.plan.activations[source].kind) for source in read)
+    schemes = [found.plan.activations[each] for each in read if each in found.plan.activations]
     errors = [choice.errors[layer] for choice in read.values()]
     scheme = found.plan.weights.get(layer)
     sizes = [array.shape for _, array in layer.constants]
@@ -58,11 +58,9 @@ def row(
         name=layer.name,
         operator=layer.node.op_type,
         weights="" if scheme is None else str(scheme.kind),
-        activations=", ".join(kinds),
+        activations=", ".join(dict.fromkeys(str(each.kind) for each in schemes)),
         weight_bits=FLOAT_BITS if scheme is None else scheme.bits,
-        activation_bits=max(
-            (found.plan.activations[source].bits for source in read), default=FLOAT_BITS
-        ),
+        activation_bits=max((each.bits for each in schemes), default=FLOAT_BITS),
         shape=sizes[0] if sizes else (),
         parameters=parameters,
         bytes=math.ceil(parameters * (FLOAT_BITS if scheme is None else scheme.stored_bits) / 8),

@@ -20,6 +20,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
+from anybit.quantization.gptq import is_fine, refined
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.ranges import FRACTIONS, WIDE, cut_off, least, spare, whole
@@ -57,7 +58,7 @@ class Choice:
     """What becomes of a tensor.
 
     Attributes:
-        grid: The values that it is rounded to.
+        grid: The values that it is rounded to; None if it stays as it is.
         smoothing: Per channel, what it is divided by before, and its weights are multiplied with.
         errors: Of the layers that read it, noise over signal, as powers; not known yet of a
             candidate.
@@ -67,7 +68,7 @@ class Choice:
         tried: What else was tried, the best first, and the whole range.
     """
 
-    grid: Grid | DynamicGrid
+    grid: Grid | DynamicGrid | None
     smoothing: Array | None = None
     errors: Mapping[Layer, float] = field(default_factory=dict)
     corrections: Mapping[Layer, Array] = field(default_factory=dict)
@@ -99,35 +100,58 @@ class Trial:
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """What was tried: the first one, which is the whole range, and the best of the others."""
-        first, *others = self._told.values()
-        return first, *sorted(others, key=lambda each: each.error)[:_MOST_TOLD]
+        told = list(self._told.values())
+        return *told[:1], *sorted(told[1:], key=lambda each: each.error)[:_MOST_TOLD]
 
     def choice(
         self,
-        scheme: Scheme,
+        scheme: Scheme | None,
         statistics: Statistics,
         first: Sequence[Sample],
         second: Sequence[Sample],
+        many: Sequence[Sample],
     ) -> Choice:
-        """The best of the candidates on some samples, if it is better on others, too."""
+        """The best of the candidates on some samples, if it is better on others, too.
+
+        Weights are rounded by what many samples say. With no scheme the tensor stays as it is, and
+        only they are chosen.
+        """
+        if scheme is None:
+            return self._finished(self._tried(Choice(None), second), first, second, many)
         if isinstance(scheme.kind, BlockFormat):
             only = Choice(dynamic_grid(self._source, scheme.kind))
-            return self._corrected(self._finished(self._tried(only, second)), first, second)
+            return self._finished(self._tried(only, second), first, second, many)
         widest = Choice(_grid(scheme, *whole(scheme.bits, statistics)))
         if scheme.bits >= WIDE:
-            return self._finished(self._tried(widest, second))
+            return self._finished(self._tried(widest, second), first, second, many)
         candidates = [widest, *self._candidates(scheme, statistics)]
         chosen = least(
             candidates,
             lambda each: self._tried(each, first),
             lambda each: self._tried(each, second),
         )
-        return self._corrected(self._finished(chosen), first, second)
+        return self._finished(chosen, first, second, many)
 
-    def _finished(self, choice: Choice) -> Choice:
-        """The choice with the weights that belong to it."""
-        rounded = {piece.layer: piece.nearest(choice.smoothing) for piece in self._pieces}
-        return replace(choice, weights={layer: each for layer, each in rounded.items() if each})
+    def _finished(
+        self,
+        choice: Choice,
+        first: Sequence[Sample],
+        second: Sequence[Sample],
+        many: Sequence[Sample],
+    ) -> Choice:
+        """The choice with the weights and biases that belong to it."""
+        weights, errors = {}, dict(choice.errors)
+        for piece in self._pieces:
+            if not piece.scheme:
+                continue
+            weights[piece.layer] = piece.nearest(choice.smoothing)
+            if is_fine(piece.scheme):
+                continue
+            found = refined(piece, choice.grid, choice.smoothing, many)
+            error = piece.error(choice.grid, choice.smoothing, second, found)
+            if error < errors[piece.layer]:
+                weights[piece.layer], errors[piece.layer] = found, error
+        return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
 
     def _corrected(
         self, choice: Choice, first: Sequence[Sample], second: Sequence[Sample]
@@ -135,7 +159,8 @@ class Trial:
         """The choice with biases that make up for the mean of what it adds."""
         errors, corrections = dict(choice.errors), {}
         for piece in self._pieces:
-            found = correction(piece, choice.grid, choice.smoothing, first, second)
+            weights = choice.weights.get(piece.layer, ())
+            found = correction(piece, choice.grid, choice.smoothing, weights, first, second)
             if found is not None:
                 corrections[piece.layer], errors[piece.layer] = found
         return replace(choice, errors=errors, corrections=corrections)
@@ -167,11 +192,12 @@ class Trial:
             for piece in self._pieces
         }
         found = replace(candidate, errors=errors)
-        ends, smoothed = candidate.grid.ends, candidate.smoothing is not None
-        # Those that are tried again on other samples have been told.
-        self._told.setdefault(
-            id(candidate.grid), Candidate(self._name, *ends, smoothed, found.error)
-        )
+        if candidate.grid is not None:
+            ends, smoothed = candidate.grid.ends, candidate.smoothing is not None
+            # Those that are tried again on other samples have been told.
+            self._told.setdefault(
+                id(candidate.grid), Candidate(self._name, *ends, smoothed, found.error)
+            )
         return found
 
 

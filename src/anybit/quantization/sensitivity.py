@@ -142,6 +142,7 @@ class Probe:
 
 
 def _rounded(x: Array, choice: Choice, layer: Layer) -> Array:
+    assert choice.grid is not None, "those that stay are not looked at"
     if choice.smoothing is None:
         return quantized(x, choice.grid)
     smaller = quantized(x * along_channels(1 / choice.smoothing, layer), choice.grid)

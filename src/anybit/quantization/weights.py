@@ -55,21 +55,31 @@ class Rounded:
         return self.blocks.split(self.array), _mapped(self.blocks.gathered, self.grid)
 
 
-def nearest(array: Array, weight: Weight, scheme: Scheme) -> Rounded:
+def nearest(
+    array: Array, weight: Weight, scheme: Scheme, importance: Array | None = None
+) -> Rounded:
     """A weight that its quantizer rounds to the nearest values of its grid.
 
     The grid is that with the least error of its values, channel by channel or block by block.
+
+    Args:
+        array: The weight in floats.
+        weight: Which one of its layer it is.
+        scheme: Its scheme.
+        importance: By what the squared error of each element is multiplied; None for 1.
     """
+    costs = np.ones(()) if importance is None else importance
     if scheme.block:
         blocks = blocks_of(array.shape, weight, scheme.block)
-        found = _best_grid(blocks.split(array), (blocks.axis,), scheme)
+        costs = costs if importance is None else blocks.split(costs)
+        found = _best_grid(blocks.split(array), costs, (blocks.axis,), scheme)
         return Rounded(array, _mapped(blocks.spread, found), blocks)
     channels = weight.channels if scheme.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
-    return Rounded(array, _as_stored(_best_grid(array, others, scheme)))
+    return Rounded(array, _as_stored(_best_grid(array, costs, others, scheme)))
 
 
-def _best_grid(array: Array, others: tuple[int, ...], scheme: Scheme) -> Grid:
+def _best_grid(array: Array, costs: Array, others: tuple[int, ...], scheme: Scheme) -> Grid:
     """Of the candidates that with the least squared error along some axes, for each of the rest."""
     best: Grid | None = None
     least: Array | None = None
@@ -77,7 +87,8 @@ def _best_grid(array: Array, others: tuple[int, ...], scheme: Scheme) -> Grid:
     for grid in tried if len(tried) > 1 else ():
         with np.errstate(all="ignore"):  # infinite where float32 ends
             noise = quantized(array, _as_stored(grid)) - array
-            error = np.square(noise, dtype=np.float64).sum(axis=others, keepdims=True)
+            squares = np.square(noise, dtype=np.float64) * costs
+            error = squares.sum(axis=others, keepdims=True)
         if best is None or least is None:
             best, least = grid, error
         else:
