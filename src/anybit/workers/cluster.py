@@ -2,6 +2,7 @@
 """A Ray cluster. Scheduling, transport, and doing again what was lost are Ray's."""
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from types import TracebackType
@@ -31,19 +32,20 @@ class Cluster:
     near = False
 
     def __init__(self, address: str) -> None:
+        # Errors of pieces behind the first that fails, which nobody asks for any more.
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+        options = {"include_dashboard": False} if address == "local" else {}
         try:
             import ray
+
+            self._ray: Any = ray
+            self._ours = not ray.is_initialized()
+            if self._ours:
+                ray.init(
+                    address=address, log_to_driver=False, logging_level=logging.ERROR, **options
+                )
         except ImportError as error:
             raise ModelError("a cluster needs Ray: pip install anybit[ray]") from error
-        self._ray: Any = ray
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            ray.init(
-                address=address,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **({"include_dashboard": False} if address == "local" else {}),
-            )
 
     def map(
         self,
