@@ -48,7 +48,7 @@ def _fence_behind(editor: Editor, node: ir.Node) -> bool:
     if any(FENCE_KEY in reader.metadata_props for reader, _ in result.uses()):
         return False
     name = str(result.name)
-    bound = _bound(editor, name, scaling_of(node, dtype_of(codes)))
+    bound = _bound(editor, name, scaling_of(node, dtype_of(codes), blocks=True))
     fence = ir.Node("", "Min", [result, bound], name=editor.unique(f"{name}_fenced"))
     fence.metadata_props[FENCE_KEY] = "1"
     fenced = fence.outputs[0]

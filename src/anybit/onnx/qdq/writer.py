@@ -28,7 +28,7 @@ class QdqWriter:
     """Writes plans into a model.
 
     Attributes:
-        pairs: The DequantizeLinear that were written, but for those of blocks, and of tables.
+        pairs: The DequantizeLinear that were written, but for those of tables.
     """
 
     def __init__(self, editor: Editor) -> None:
@@ -153,8 +153,7 @@ class QdqWriter:
         )
         written = result.producer()
         assert written is not None, "just inserted"
-        if not layout.block:
-            self.pairs.append(written)
+        self.pairs.append(written)
         if plan.dtype == _FLOAT:
             return result
         return self._insert(
