@@ -134,6 +134,28 @@ def test_the_page_holds_what_was_asked_for() -> None:
         assert (cells[4] == "equal") == (name not in ROUNDED)
 
 
+def test_calibration_and_an_epoch(story: ModuleType, start: Any) -> None:
+    """Each stage is what it is called; in 3 bits all of them read digits."""
+    calibration = importlib.import_module("calibration")
+    training, test = story.digits()
+    found = calibration.stages(start, "int3 narrow", "uint3", training, seed=0)
+    assert all(story.accuracy(each, test) > 0.9 for each in found)
+    scales = [each.linear.input_quantizer.scale.threshold.item() for each in found]
+    weights = [each.linear.weight for each in found]
+    assert len(set(scales)) == 3
+    assert torch.equal(weights[0], start.linear.weight)
+    assert not any(torch.equal(each, start.linear.weight) for each in weights[1:])
+
+
+def test_the_page_says_what_calibration_is_worth() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("<!-- calibration:begin -->")[2]
+    rows = [line.split("|") for line in table.partition("<!--")[0].splitlines()[3:]]
+    values = [[float(cell.split()[0]) for cell in row[3:-1]] for row in rows]
+    assert len(values) == 4
+    for floats, calibrated, trained, both in values[1:]:
+        assert calibrated < trained < both < floats
+
+
 def test_the_picture_is_that_of_the_table() -> None:
     picture = (ROOT / "docs" / "images" / "qat_digits.svg").read_text(encoding="utf-8")
     for name, cells in rows_of_the_page().items():
