@@ -31,9 +31,10 @@ def test_report_of_a_file(shell: Shell) -> None:
 
 def test_report_of_what_was_quantized(shell: Shell) -> None:
     given = ["quantize", FLOATS, "-o", "q.onnx", "--data", DATA, "--layer", "y=int8"]
-    code, _, err = shell(*given, "--report", "q.html", "--report", "q.json")
+    code, out, err = shell(*given, "--report", "q.html", "--report", "q.json")
     assert (code, err) == (0, "")
     found = json.loads(Path("q.json").read_text())
+    assert len(found["findings"]) == out.count("\n* ") >= 1
     assert found["verdict"]["passed"]
     assert found["ran"]["samples"] == found["verdict"]["samples"] * 4 + 1 == 257
     assert Path("q.html").read_text().count("<details>") == 3

@@ -22,7 +22,7 @@ from anybit.onnx.conversion import convert as convert_model
 from anybit.onnx.forms import Form
 from anybit.quantization import Quantized, QuantizedLayer
 from anybit.quantization import quantize as quantize_model
-from anybit.reporting import page, report
+from anybit.reporting import Finding, page, report
 from anybit.reporting.wording import of_verdict
 from anybit.text import amount, counted, percent
 
@@ -112,12 +112,13 @@ def quantize(
         )
     converted = None if to is None else convert_model(found, to=to)
     (converted or found).save(output)
+    told: Sequence[Finding] = ()
     if reports:
-        _report(found, model, data, reports, typed(context, "reports", "as_json"))
+        told = _report(found, model, data, reports, typed(context, "reports", "as_json"))
     conversion = None if converted is None else converted.to_json()
     deliver(found.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
-        _show(found, output, converted)
+        _show(found, output, converted, told)
     if found.verdict is not None and not found.verdict.passed:
         raise typer.Exit(2)
 
@@ -135,7 +136,9 @@ def _by_name(options: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _show(found: Quantized, output: Path, converted: Conversion | None) -> None:
+def _show(
+    found: Quantized, output: Path, converted: Conversion | None, told: Iterable[Finding]
+) -> None:
     console = stdout()
     rows = [
         {
@@ -161,6 +164,8 @@ def _show(found: Quantized, output: Path, converted: Conversion | None) -> None:
     console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)
+    for each in told:
+        console.print(Text(each.words))
     if found.verdict is None:
         console.print("Not judged: there were no data. Compare with anybit diff.")
     else:
@@ -191,7 +196,9 @@ def _mix(found: Quantized) -> str:
 
 def _report(
     found: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
-) -> None:
+) -> Sequence[Finding]:
+    """Write the reports, and what is striking."""
     made = report(found, data, name=model.name, command=command)
     record = json.dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(paths, record, lambda: page(made))
+    return made.findings

@@ -67,6 +67,6 @@ def show_first_screen(found: Report, console: Console) -> None:
     if more > 0:
         console.print(f"{more} more in the page (-o) and in --json.")
     for each in found.findings:
-        console.print(Text(f"* {each.text} {each.remedy}"))
+        console.print(Text(each.words))
     failed = found.verdict is not None and not found.verdict.passed
     console.print(Text(wording.sentence(found), style="bold red" if failed else "bold"))

@@ -3,11 +3,12 @@
 
 report     all of it, from a file or from what `quantize` gives
 Report     what was found; `to_json` writes it down
+Finding    something striking, and what to try
 page       the same as a page
 """
 
 from anybit.reporting.driver import report
-from anybit.reporting.facts import Report
+from anybit.reporting.facts import Finding, Report
 from anybit.reporting.html import page
 
-__all__ = ["Report", "page", "report"]
+__all__ = ["Finding", "Report", "page", "report"]

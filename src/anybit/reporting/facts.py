@@ -132,6 +132,11 @@ class Finding:
     text: str
     remedy: str
 
+    @property
+    def words(self) -> str:
+        """Both, as one line of a list."""
+        return f"* {self.text} {self.remedy}"
+
 
 @dataclass(frozen=True)
 class Report:
