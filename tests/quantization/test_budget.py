@@ -67,7 +67,8 @@ def test_decibels_are_reached(name: str) -> None:
     found = anybit.quantize(NETWORKS[name](), data_for(name, 8), budget="42dB")
     assert found.verdict is not None
     assert found.verdict.sqnr >= 42
-    assert {each.weight_bits for each in found.layers} <= {2, 3, 4, 5, 6, 7, 8, 16, 32}
+    assert {each.weight_bits for each in found.layers} <= {0, 2, 3, 4, 5, 6, 7, 8, 16}
+    assert len(set(found.front)) == len(found.front)
     for each in found.layers:
         assert each.macs > 0
         assert each.output_sqnr > 30
@@ -100,7 +101,6 @@ def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
     bops = sum(each.macs * each.weight_bits * each.activation_bits for each in found.layers)
     products = [each for each in found.layers if not each.weights]
     bops += sum(each.macs * 8 * each.activation_bits for each in products)
-    bops -= sum(each.macs * 32 * each.activation_bits for each in products)
     assert bops <= 0.6 * whole
     (chosen,) = [each for each in found.front if each.chosen]
     assert chosen.bops == bops
@@ -109,10 +109,10 @@ def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
 
 def test_named_layers_and_other_kinds_keep_their_words() -> None:
     data = data_for("convolutions", 16)
-    layers = {"head": "int3/uint8", "up": "fp8_e4m3/fp8_e4m3", "first": "float"}
+    layers = {"head": "int3/mxfp8", "up": "fp8_e4m3/fp8_e4m3", "first": "float"}
     found = anybit.quantize(convolutions(), data, layers=layers, budget="70%bops")
     widths = {each.name: (each.weights, each.activations) for each in found.layers}
-    assert widths["head"] == ("int3", "uint8")
+    assert widths["head"] == ("int3", "mxfp8")
     assert widths["up"] == ("float8_e4m3fn", "float8_e4m3fn")
     assert "first" in found.left
 

@@ -104,6 +104,21 @@ def test_nodes_that_keep_their_floats_anyhow_may_be_kept() -> None:
     assert found.left == {"scores": "it was to be kept"}
 
 
+def test_all_scales_are_powers_of_two() -> None:
+    data = data_for("convolutions", 8)
+    layers = {"head": "fp8_e4m3/int6", "up": "mxfp8"}
+    found = anybit.quantize(convolutions(), data, layers=layers, scales="power-of-two")
+    scales = [
+        np.ravel(each.inputs[1].const_value.numpy())
+        for each in found.model.graph
+        if each.op_type in ("IntQuant", "FloatQuant")
+    ]
+    assert len(scales) > 10
+    assert all(np.all(np.frexp(each)[0] == 0.5) for each in scales)
+    assert found.verdict is not None
+    assert found.verdict.sqnr > 20
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -121,6 +136,8 @@ def test_nodes_that_keep_their_floats_anyhow_may_be_kept() -> None:
         ({"layers": {"[": "int4"}}, r"no layer matches '\['"),
         ({"layers": {"*" * 5000 + "x": "int4"}}, "no layer matches"),
         ({"keep": ["softmax"]}, "keep: no layer matches 'softmax'; there are"),
+        ({"scales": "powers-of-two"}, 'did you mean "power-of-two"'),
+        ({"scales": "power-of-two", "weights": "nvfp4"}, "scales: those of nvfp4 are no powers"),
         ({"weights": "4bit"}, 'did you mean "int4"'),
         ({"activations": "FP8"}, "did you mean"),
     ],

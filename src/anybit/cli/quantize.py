@@ -67,6 +67,10 @@ def quantize(
         list[str] | None,
         typer.Option(metavar="NAME", help="A layer, or a pattern, that stays; may be repeated."),
     ] = None,
+    scales: Annotated[
+        str | None,
+        typer.Option(metavar="power-of-two", help="What all scales are; without it, any floats."),
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -104,6 +108,7 @@ def quantize(
             activations=wanted,
             layers=_by_name(layer or ()),
             keep=keep or (),
+            scales=scales,
             budget=budget,
             workers=workers,
             cluster=cluster,

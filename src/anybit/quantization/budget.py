@@ -111,7 +111,7 @@ def mixed(
     picked = [option.picks, *(each.picks for each in _thinned(front(options)))]
     plans = [changed(base, picks) for picks in (*picked, *_uniform(weights, tensors))]
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
-    known = [each for each in mixes if each.sqnr > -math.inf]
+    known = [each for each in dict.fromkeys(mixes) if each.sqnr > -math.inf]
     ordered = sorted(known, key=lambda each: (each.bops, each.bytes, -each.sqnr))
     return Mixed(attempt, noises, tuple(ordered))
 

@@ -39,8 +39,10 @@ from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, row
 from anybit.quantization.samples import Data, Samples
 from anybit.words.budgets import budget as parsed
+from anybit.words.meant import unknown
 from anybit.workers import chosen
 
+_POWER_OF_TWO = "power-of-two"
 _WIDENED = (
     "What was float16 is computed and counted in float32 here, and compared with that; inputs and "
     "outputs keep their type."
@@ -57,6 +59,7 @@ def quantize(
     activations: str | None = "uint8",
     layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
+    scales: str | None = None,
     budget: str | None = None,
     workers: int | None = None,
     cluster: str | None = None,
@@ -88,6 +91,8 @@ def quantize(
             and activations with a slash between: "int4/uint8"; "float" for what stays. Later ones
             win. A tensor that several layers read gets the widest that one of them asks for.
         keep: Names or patterns of nodes that keep their floats, whatever else is said.
+        scales: "power-of-two" for all of them, be they said so by words or not: sums are exact on
+            every machine then, as long as they fit.
         budget: A mix of widths, instead of one for all: "4MB" for the constants, "50%bops" of the
             operations on bits that the words above stand for, or "30dB" on the outputs. Integers
             that are not named in `layers` get the widths that harm the outputs least: weights 2 to
@@ -109,13 +114,15 @@ def quantize(
     """
     where = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     advance = progress or (lambda share: None)
+    if scales not in (None, _POWER_OF_TWO):
+        raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
     limit = None if budget is None else parsed(budget)
     if limit is not None and data is None:
         raise ModelError("a budget needs data to find what layers do to the outputs; give some")
     model, remarks = _prepared(source, where)
     named = [keep] if isinstance(keep, str) else keep
-    everywhere = weights, activations or FLOAT
-    wanted = plan(model, placement_of(model), everywhere, layers or {}, named)
+    said = (weights, activations or FLOAT), layers or {}, named, scales is not None
+    wanted = plan(model, placement_of(model), *said)
     if not any(layer.weights for layer in wanted.layers):
         reasons = "; ".join(f"{name}: {reason}" for name, reason in list(wanted.left.items())[:4])
         raise ModelError(
@@ -127,7 +134,7 @@ def quantize(
         )
     if any(each.block for each in wanted.activations.values()):
         apply(model, source, LiftOpset(OPSET), InferShapes())
-        wanted = plan(model, placement_of(model), everywhere, layers or {}, named)
+        wanted = plan(model, placement_of(model), *said)
     _check_weights(wanted.layers)
     samples, floats, macs = None, None, {}
     if data is not None:

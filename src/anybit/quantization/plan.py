@@ -2,7 +2,7 @@
 """Which layer gets which quantizers: words for all of them, and for some by name."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from anybit.onnx.graph.names import label_of
 from anybit.quantization.placement import Layer, Placement, Source, sources_of
 from anybit.quantization.schemes import Scheme, scheme
 from anybit.text import listed, shown
+from anybit.words.block_formats import BlockFormat
 from anybit.words.patterns import matching
 
 FLOAT = "float"
@@ -48,6 +49,7 @@ def plan(
     everywhere: tuple[str, str],
     by_layer: Mapping[str, str],
     keep: Sequence[str],
+    power_of_two: bool = False,
 ) -> Plan:
     """What becomes of each layer.
 
@@ -58,6 +60,7 @@ def plan(
         by_layer: By name or pattern words for weights, or for both with a slash between. Later
             ones win.
         keep: Names or patterns of nodes that keep their floats, whatever else is said.
+        power_of_two: Whether all scales are powers of two.
 
     Raises:
         ModelError: Words that are not known, or a pattern that matches nothing.
@@ -71,6 +74,8 @@ def plan(
         named.update(these)
     for index in _kept(model, layers, keep):
         found[layers[index]] = (None, None)
+    if power_of_two:
+        found = {layer: (_rounded(pair[0]), _rounded(pair[1])) for layer, pair in found.items()}
     weights = {layer: pair[0] for layer, pair in found.items() if layer.weights and pair[0]}
     wishes = {layer: pair[1] for layer, pair in found.items() if pair[1]}
     activations, remarks = _agreed(sources_of(wishes), wishes)
@@ -91,6 +96,17 @@ def _pair(weights: str, activations: str, where: str) -> Pair:
         )
     except ModelError as error:
         raise ModelError(f"{where}{error}") from None
+
+
+def _rounded(of: Scheme | None) -> Scheme | None:
+    """The same with scales that are powers of two."""
+    if of is None:
+        return None
+    if not isinstance(of.kind, BlockFormat):
+        return replace(of, power_of_two=True)
+    if of.kind.second_scale:
+        raise ModelError(f"scales: those of {of.kind} are no powers of two; say mxfp4")
+    return of
 
 
 def _name(found: dict[Layer, Pair], layers: Sequence[Layer], pattern: str, words: str) -> None:

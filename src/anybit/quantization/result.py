@@ -19,7 +19,8 @@ class QuantizedLayer:
     Attributes:
         name, operator: The node's.
         weights, activations: The kinds of its quantizers; "" where there is none.
-        weight_bits, activation_bits: Their widths; 32 where there is none, the widest of several.
+        weight_bits, activation_bits: Their widths; 32 where there is none, the widest of several,
+            and 0 of weights that it has none of.
         shape: The shape of its weight, of the first of several; () without one.
         parameters: How many elements its weights have.
         bytes: What its weights take in as many bits as they have.
