@@ -107,6 +107,14 @@ def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
     assert len({each.weights for each in found.layers}) > 1
 
 
+def test_weights_alone_are_mixed_by_their_bytes() -> None:
+    data = data_for("convolutions", 8)
+    found = anybit.quantize(convolutions(), data, activations=None, budget="25dB")
+    assert found.verdict.sqnr >= 25
+    assert {each.activations for each in found.layers} == {""}
+    assert found.bytes_after < found.bytes_before / 4
+
+
 def test_named_layers_and_other_kinds_keep_their_words() -> None:
     data = data_for("convolutions", 16)
     layers = {"head": "int3/mxfp8", "up": "fp8_e4m3/fp8_e4m3", "first": "float"}

@@ -90,7 +90,8 @@ def mixed(
     costs = Costs(macs, by_bytes, narrow_first=budget.noise is not None)
     tensors = () if costs.by_bytes else tuple(activations)
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
-    choices = attempts.choices(base, lambda share: progress(_CHOSEN * share))
+    found = attempts.choices(base, lambda share: progress(_CHOSEN * share))
+    choices = {source: found[source] for source in base.activations}
     choices = {each: choices[each] for each in base.activations}
     probe = Probe(attempts.model, tuple(base.weights), choices, _probed(samples), attempts.where)
     enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
