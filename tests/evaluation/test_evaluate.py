@@ -203,6 +203,9 @@ def test_the_engine_is_chosen() -> None:
             "it holds one array without a name, and no labels called 'truth'",
         ),
         ([], {"labels": "truth.npy"}, "truth.npy"),
+        ([], {"labels": ""}, "it holds one array without a name"),
+        ([], {"labels": "x"}, "labels are called 'x', and so is an input"),
+        ([], {"labels": [[1], [2, 3]]}, "labels are not an array"),
         ([], {"labels": RIGHT, "metric": "mse"}, "are not like output 'y'"),
     ],
 )

@@ -65,7 +65,10 @@ def evaluate(
     wanted = metric_of(metric, labels is not None)
     _check(models, wanted)
     runners = [_Runner(_name(each, at), _loaded(each, engine)) for at, each in enumerate(models, 1)]
-    samples = Samples(data, _inputs(runners), named_in_data(labels))
+    inputs, name = _inputs(runners), named_in_data(labels)
+    if any(each.name == name for each in inputs):
+        raise ModelError(f"labels are called {name!r}, and so is an input: name another array")
+    samples = Samples(data, inputs, name)
     samples.take_whole_unless(independent(runners[0].model.run))
     rows = 0
     for done, (sample, right) in enumerate(_labelled(samples, labels), 1):
@@ -83,8 +86,8 @@ def evaluate(
         if progress is not None:
             progress(done / len(samples))
     found = [each.evaluated(wanted, source) for each, source in zip(runners, models, strict=True)]
-    name = wanted.name if isinstance(wanted, Metric) else wanted
-    return Evaluation(tuple(found), name, len(samples), rows)
+    said = wanted.name if isinstance(wanted, Metric) else wanted
+    return Evaluation(tuple(found), said, len(samples), rows)
 
 
 @dataclass

@@ -27,7 +27,7 @@ class Apart:
     """Labels that are not among the data: one for each row, or one for each sample.
 
     Raises:
-        ModelError: A file that cannot be read.
+        ModelError: A file that cannot be read, or what is not an array.
     """
 
     def __init__(self, labels: LabelSource, samples: int) -> None:
@@ -38,7 +38,10 @@ class Apart:
                 raise ModelError(f"{labels} holds {counted(len(arrays), 'array')}; give one")
             self._all = next(iter(arrays.values()))
         else:
-            self._all = np.asarray(labels)
+            try:
+                self._all = np.asarray(labels)
+            except ValueError as error:  # ragged
+                raise ModelError(f"labels are not an array: {error}") from error
         if not self._all.shape:
             raise ModelError("labels must be one per row or sample, got a single number")
         self._by_sample = self._all.shape[0] == samples

@@ -71,7 +71,7 @@ class Reader:
         names = [each.name for each in self.inputs]
         arrays = arrays_of(item, where)
         held = listed(name or "one array without a name" for name in arrays) or "nothing"
-        beside = {self.labels: arrays.pop(self.labels, None)} if self.labels else {}
+        beside = {} if self.labels is None else {self.labels: arrays.pop(self.labels, None)}
         found = matched(names, arrays, "x")
         if len(found) != len(names):
             raise ModelError(f"{where}it holds {held}; the model takes {listed(names)}")
