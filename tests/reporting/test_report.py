@@ -256,3 +256,16 @@ def test_a_budget_has_a_front() -> None:
     assert "What other widths would cost" in text
     assert "Noise over signal of the outputs of the model" in text
     assert text.count('<circle class="chosen"') == text.count('<svg class="front"') >= 1
+
+
+@pytest.mark.parametrize("name", ["convolutions", "attention"])
+def test_noise_at_the_outputs(name: str) -> None:
+    """Powers add, nearly: all layers together do what the verdict says."""
+    data = data_for(name)
+    quantized = anybit.quantize(NETWORKS[name](), data, weights="int5", sensitivity=True)
+    found = anybit.report(quantized)
+    total = sum(10 ** (-each.output_sqnr / 10) for each in found.layers)
+    assert -10 * math.log10(total) == pytest.approx(found.verdict.sqnr, abs=3)
+    text = page(found)
+    assert "Noise over signal of the outputs of the model" in text
+    assert "output, dB" in text

@@ -79,6 +79,13 @@ def quantize(
             "operations on bits.",
         ),
     ] = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Measure what each layer alone does to the outputs; a budget does it anyway.",
+        ),
+    ] = False,
     workers: Workers = None,
     cluster: Cluster = None,
     cache: Cache = None,
@@ -110,6 +117,7 @@ def quantize(
             keep=keep or (),
             scales=scales,
             budget=budget,
+            sensitivity=sensitivity,
             workers=workers,
             cluster=cluster,
             cache=cache,

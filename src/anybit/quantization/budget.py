@@ -117,6 +117,22 @@ def mixed(
     return Mixed(attempt, noises, tuple(ordered))
 
 
+def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
+    """What each layer of a model does to its outputs at its own widths, all else being float."""
+    wanted = found.plan
+    choices = {each: found.choices[each] for each in wanted.activations}
+    probe = Probe(attempts.model, tuple(wanted.weights), choices, _probed(samples), attempts.where)
+    activations = {
+        source: {wanted.activations[source].bits: noise}
+        for source, noise in probe.of_activations().items()
+    }
+    weights = {
+        layer: {scheme.bits: probe.of_weights(layer, scheme)[0]}
+        for layer, scheme in wanted.weights.items()
+    }
+    return Noises(weights, activations)
+
+
 class _Trials:
     """The mixes that were tried: each once."""
 

@@ -28,7 +28,7 @@ from anybit.onnx.passes import (
 from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
-from anybit.quantization.budget import mixed
+from anybit.quantization.budget import mixed, noises_of
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.independence import independent
 from anybit.quantization.macs import multiplications
@@ -61,6 +61,7 @@ def quantize(
     keep: Sequence[str] = (),
     scales: str | None = None,
     budget: str | None = None,
+    sensitivity: bool = False,
     workers: int | None = None,
     cluster: str | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -97,6 +98,8 @@ def quantize(
             operations on bits that the words above stand for, or "30dB" on the outputs. Integers
             that are not named in `layers` get the widths that harm the outputs least: weights 2 to
             8 bits or 16, activations 8 or 16, these as said where bytes are counted.
+        sensitivity: Whether to measure what each layer alone does to the outputs, before biases
+            make up for it: as many runs as there are layers. A budget does it anyway.
         workers: So many processes read the data; without it, threads of this one. Nothing else
             depends on who does it.
         cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
@@ -142,18 +145,21 @@ def quantize(
         floats = Recorder(model, model.graph.outputs, where)
         samples.take_whole_unless(independent(floats.run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
-    size, mix = Sizes(model), None
+    size, mix, noises = Sizes(model), None, None
     with chosen(workers, cluster) as hands:
         attempts = Attempts(model, where, samples, floats, hands, cache)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
+            verdict = found.verdict
+            if sensitivity and samples is not None and verdict and verdict.sqnr is not None:
+                noises = noises_of(found, attempts, samples)
         else:
             mix = mixed(limit, wanted, attempts, samples, macs, size, advance)
-            found = mix.attempt
+            found, noises = mix.attempt, mix.noises
     advance(1.0)
     return Quantized(
         found.model,
-        tuple(row(layer, found, macs, mix.noises if mix else None) for layer in found.plan.layers),
+        tuple(row(layer, found, macs, noises) for layer in found.plan.layers),
         found.plan.left,
         remarks + found.plan.remarks,
         mix.front if mix else (),

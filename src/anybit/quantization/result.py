@@ -28,7 +28,7 @@ class QuantizedLayer:
         sqnr: Signal over noise of its output alone, all else being float, in dB; None where
             nothing was tried with data.
         output_sqnr: The same of the worst output of the model, this layer alone being quantized;
-            None where there was no budget.
+            None where that was not measured.
         smoothed: Whether channels of its activations are scaled against its weights.
         tried: The ranges that what it reads might have had: the whole one, and the best.
     """
