@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.editor import Editor
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Layer
 from anybit.quantization.recording import Recorder
@@ -17,9 +18,20 @@ def multiplications(
 ) -> dict[Layer, int]:
     """Those of each layer for one sample, with zeros around a tensor; 0 of one that did not run."""
     wanted = [value for layer in layers for value in (*layer.computed, *layer.node.outputs)]
-    found = Recorder(model, [value for value in wanted if value.name], where).run(sample)
-    shapes = {name: array.shape for name, array in found.items()}
-    return {layer: _of(layer, shapes) for layer in layers}
+    names = {str(value.name) for value in wanted if value.name}
+    copy = model.clone()
+    editor = Editor(copy)
+    made = {str(value.name): value for node in copy.graph for value in node.outputs}
+    made |= {str(value.name): value for value in copy.graph.inputs}
+    shapes = {name: ir.Node("", "Shape", [made[name]]) for name in made if name in names}
+    for name, node in shapes.items():
+        node.outputs[0].name = editor.unique(f"{name}_shape")
+        copy.graph.append(node)
+    found = Recorder(copy, [node.outputs[0] for node in shapes.values()], where).run(sample)
+    known = {
+        name: tuple(found[str(node.outputs[0].name)].tolist()) for name, node in shapes.items()
+    }
+    return {layer: _of(layer, known) for layer in layers}
 
 
 def _of(layer: Layer, shapes: dict[str, tuple[int, ...]]) -> int:
