@@ -84,10 +84,11 @@ def quantize(
         data: Inputs, without labels: the path of an .npz by input name, of an .npy or of a folder
             of them; an array or a dict; an iterable of these. Rows are samples, where the model
             takes them by themselves. Hundreds are better than ten.
-        weights: Words: "int8", "int4 per-tensor", "ternary", "fp8_e4m3", "int8 power-of-two".
-            Scales are per channel, and integers the same on both sides of 0, unless that is said.
+        weights: Words: "int8", "int4 per-tensor", "ternary", "fp8_e4m3", "int8 power-of-two",
+            "int4 per-block 32", "mxfp4", "nvfp4". Scales are per channel, and integers the same on
+            both sides of 0, unless that is said.
         activations: The same; None for none, which needs no data. Unsigned integers have a
-            zero-point.
+            zero-point. Blocks of activations have MX formats.
         layers: By name or pattern (`head.*`) words for the weights of some layers, or for weights
             and activations with a slash between: "int4/uint8"; "float" for what stays. Later ones
             win. A tensor that several layers read gets the widest that one of them asks for.
