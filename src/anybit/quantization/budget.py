@@ -92,7 +92,6 @@ def mixed(
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
     found = attempts.choices(base, lambda share: progress(_CHOSEN * share))
     choices = {source: found[source] for source in base.activations}
-    choices = {each: choices[each] for each in base.activations}
     probe = Probe(attempts.model, tuple(base.weights), choices, _probed(samples), attempts.where)
     enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
     noises = measured(probe, base, enough, lambda share: progress(_CHOSEN + _MEASURED * share))
