@@ -117,7 +117,7 @@ def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
         (["--data", "none.npz"], "none.npz: no such file"),
         (["--data", "data.npz", "--keep", "tail"], "keep: no layer matches 'tail'"),
         (["--data", "data.npz", "--budget", "3 dBm"], "budget '3 dBm': say a size (\"4MB\""),
-        (["--data", "data.npz", "--budget", "1B"], "budget 1B: the least that there is are"),
+        (["--data", "data.npz", "--budget", "1B"], "budget 1B: the least possible is"),
         (["--budget", "30dB"], "a budget needs data"),
         (["--layer", "head"], "--layer 'head': say NAME=WORDS"),
         (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is said twice"),

@@ -68,7 +68,8 @@ def test_decibels_are_reached(name: str) -> None:
     assert found.verdict is not None
     assert found.verdict.sqnr >= 42
     assert {each.weight_bits for each in found.layers} <= {0, 2, 3, 4, 5, 6, 7, 8, 16}
-    assert len(set(found.front)) == len(found.front)
+    points = [(each.name, each.bytes, each.bops, each.sqnr) for each in found.front]
+    assert len(set(points)) == len(points)
     for each in found.layers:
         assert each.macs > 0
         assert each.output_sqnr > 30
@@ -152,8 +153,8 @@ def test_weights_that_make_no_difference_get_no_fewer_bits() -> None:
     ("words", "message"),
     [
         ("140dB", r"not reached; the best of \d that were tried gives \d+\.\d dB"),
-        ("100B", r"the least that there is are \d+ bytes of constants"),
-        ("1%bops", r"the least that there is are \d+(\.\d)? % of the operations"),
+        ("100B", r"the least possible is \d+ bytes of constants"),
+        ("1%bops", r"the least possible is \d+(\.\d)? % of the operations"),
     ],
 )
 def test_what_is_not_reached_is_refused_with_the_figure(words: str, message: str) -> None:

@@ -8,7 +8,7 @@ times at most.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
@@ -111,8 +111,8 @@ def mixed(
     picked = [option.picks, *(each.picks for each in _thinned(front(options)))]
     plans = [changed(base, picks) for picks in (*picked, *_uniform(weights, tensors))]
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
-    known = [each for each in dict.fromkeys(mixes) if each.sqnr > -math.inf]
-    ordered = sorted(known, key=lambda each: (each.bops, each.bytes, -each.sqnr))
+    known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
+    ordered = sorted(known.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr))
     return Mixed(attempt, noises, tuple(ordered))
 
 
@@ -211,7 +211,7 @@ def _affordable(
         found = quietest(options, budget.bops * whole)
         reached = f"{100 * costs.bops(least) / whole if whole else 100:.3g} % of the operations"
     if found is None:
-        raise ModelError(f"budget {budget.words}: the least that there is are {reached}")
+        raise ModelError(f"budget {budget.words}: the least possible is {reached}")
     return found
 
 
