@@ -42,8 +42,15 @@ def cut_off(statistics: Statistics) -> Iterator[tuple[float, float]]:
     """Ranges that leave something out."""
     for share in _SHARES:
         yield statistics.quantiles(share)
-    for fraction in FRACTIONS:
-        yield statistics.lowest * fraction, statistics.highest * fraction
+    for fraction in (*FRACTIONS, 0.3, 0.2):
+        yield within(fraction, statistics.lowest, statistics.highest)
+
+
+def within(fraction: float, low: float, high: float) -> tuple[float, float]:
+    """The part of a range that is not further from 0 than a fraction of its largest magnitude:
+    where one side is short, it is the long one that is cut."""
+    reach = fraction * max(-low, high)
+    return max(low, -reach), min(high, reach)
 
 
 def least(

@@ -6,8 +6,9 @@ that ruins a sum. So every candidate is tried in the layers that read the tensor
 weights, on samples of the data, and compared with what the layers give in floats.
 
 Smoothing (Xiao et al., 2022, https://arxiv.org/abs/2211.10438) moves the range of channels from
-activations to weights: x / s and s * W. Here every s is a power of two, so that the float function
-does not change by a bit.
+activations to weights: x / s and s * W. Or only those that go further than others are brought back
+(Wei et al., 2023, https://arxiv.org/abs/2304.09145), so that a few outliers cost the weights of the
+rest nothing. Here every s is a power of two, so that the float function does not change by a bit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +24,16 @@ from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.gptq import is_fine, refined
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.ranges import FRACTIONS, WIDE, cut_off, least, spare, whole
+from anybit.quantization.ranges import WIDE, cut_off, least, spare, whole, within
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.weights import Rounded
 from anybit.words.block_formats import BlockFormat
 
 _STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
+_FRACTIONS = (1.0, 0.9, 0.8, 0.7, 0.6)
+# Channels that go further than these shares of the largest are brought back.
+_OUTLIERS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
 # Channels that were nearly dead are not blown up without end.
 _FARTHEST = 24
 _MOST_TOLD = 7
@@ -170,8 +174,8 @@ class Trial:
             yield Choice(_grid(scheme, low, high))
         for smoothing in self._smoothings(statistics):
             low, high = _smoothed_range(scheme, statistics, smoothing)
-            for fraction in (1.0, *FRACTIONS[:4]):
-                yield Choice(_grid(scheme, low * fraction, high * fraction), smoothing)
+            for fraction in _FRACTIONS:
+                yield Choice(_grid(scheme, *within(fraction, low, high)), smoothing)
 
     def _smoothings(self, statistics: Statistics) -> Iterator[Array]:
         if statistics.channels is None or any(piece.weight is None for piece in self._pieces):
@@ -185,6 +189,9 @@ class Trial:
             wish = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
             exponents = np.rint(np.log2(wish) - np.median(np.log2(wish)))
             yield np.exp2(np.clip(exponents, -_FARTHEST, _FARTHEST)).astype(np.float32)
+        for share in _OUTLIERS:
+            beyond = np.ceil(np.log2(np.maximum(reach / (share * reach.max()), 1.0)))
+            yield np.exp2(np.minimum(beyond, _FARTHEST)).astype(np.float32)
 
     def _tried(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
         errors = {
