@@ -128,6 +128,26 @@ def test_old_runtimes_get_floats_or_bytes() -> None:
     assert stored == {ir.DataType.UINT8}
 
 
+def test_tables_give_the_type_that_the_quantizer_gives() -> None:
+    format = ("exponent", "mantissa", "bias", "largest")
+    quantized = model(
+        [
+            node("FloatQuant", "w scale exponent mantissa bias largest", "q"),
+            node("Cast", "q", "wide", domain="", to=onnx.TensorProto.FLOAT),
+            node("Add", "x wide", domain=""),
+        ],
+        {"w": np.float16([0.3, -2, 5, 9]), "scale": 0.3}
+        | dict(zip(format, (2, 1, 1, 6), strict=True)),
+    )
+    made = anybit.convert(quantized, to="qdq").model
+    assert "Gather" in kinds(made)
+    x = random(1, 4)
+    (found,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(
+        None, {"x": x}
+    )
+    np.testing.assert_array_equal(found, anybit.load(quantized).run(x)["y"])
+
+
 @pytest.mark.parametrize("harm", ["axis", "block", "scale", "rank"])
 def test_blocks_that_do_not_fit(harm: str) -> None:
     quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model

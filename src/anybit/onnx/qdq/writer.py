@@ -154,15 +154,15 @@ class QdqWriter:
         written = result.producer()
         assert written is not None, "just inserted"
         self.pairs.append(written)
+        return self._as_declared(node, plan, result)
+
+    def _as_declared(self, node: ir.Node, plan: Plan, result: ir.Value) -> ir.Value:
+        """The values in the type that the quantizer gives, which is not always float32."""
         if plan.dtype == _FLOAT:
             return result
+        to = [_to(plan.dtype)]
         return self._insert(
-            node,
-            "Cast",
-            [result],
-            plan.dtype.name.lower(),
-            plan.dtype,
-            attributes=[_to(plan.dtype)],
+            node, "Cast", [result], plan.dtype.name.lower(), plan.dtype, attributes=to
         )
 
     def _looked_up(self, node: ir.Node, plan: Plan, codes: ir.Value) -> ir.Value:
@@ -170,7 +170,8 @@ class QdqWriter:
         assert plan.table is not None, "asked before"
         result = self._picked(node, "value", codes, plan.type, values_of(plan.table))
         scale = self._scale(node, plan.grid.scale)
-        return self._insert(node, "Mul", [result, scale], "scaled", _FLOAT)
+        result = self._insert(node, "Mul", [result, scale], "scaled", _FLOAT)
+        return self._as_declared(node, plan, result)
 
     def _scale(self, node: ir.Node, scale: Array) -> ir.Value:
         """The scales, as codes of one byte where there are few different ones."""
