@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was evaluated is what runs: as QONNX, compiled, and as QuantizeLinear in plain ONNX Runtime.
 
-Two cases are listed in which last bits of float outputs differ, and no others:
+Three cases are listed in which float outputs differ, and no others:
 
 * sums of products whose scales are not powers of two are rounded after each addition by float
-  kernels, and once, or not at all, by a compiled layer;
+  kernels, and once, or not at all, by a compiled layer: last bits differ;
+* where such a sum lies on the border of two codes of the next layer, these get one each: a few
+  rows differ by what one step of a code makes of the outputs;
 * ONNX Runtime without its optimizer multiplies weights from a DequantizeLinear with another kernel
   than constants, which adds in another order.
 """
@@ -22,6 +24,8 @@ import anybit
 
 _LAST_BITS = 3e-6
 """Of the largest element: a few roundings of float32."""
+_ONE_STEP, _FEW = 0.01, 0.02
+"""Of the largest element, what a step of a code inside is worth; and the share of such rows."""
 
 NAMES = ["digits", *NETWORKS]
 POWERS = [
@@ -92,7 +96,8 @@ def test_sums_that_floats_round(name: str, weights: str, activations: str, tmp_p
     found = deployed(name, weights, activations, tmp_path)
     largest = np.abs(found["evaluated"]).max()
     for each in ("compiled", "qdq"):
-        difference = np.abs(found[each] - found["evaluated"]).max()
-        assert difference <= _LAST_BITS * largest, each
+        difference = np.abs(found[each] - found["evaluated"]).max(axis=-1)
+        assert difference.max() <= _ONE_STEP * largest, each
+        assert np.count_nonzero(difference > _LAST_BITS * largest) <= _FEW * difference.size, each
     if name != "convolutions":  # which ends with a Gemm of one row
         np.testing.assert_array_equal(found["qdq"], found["evaluated"], strict=True)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from float_models import NETWORKS, attention, convolutions, data_for
 from passes import random
+from places import ROOT
 from small_models import model, node
 
 import anybit
@@ -106,6 +107,16 @@ def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
     (chosen,) = [each for each in found.front if each.chosen]
     assert chosen.bops == bops
     assert len({each.weights for each in found.layers}) > 1
+
+
+@pytest.mark.parametrize("budget", ["50%bops", "3660 bytes"])
+def test_a_mix_is_not_worse_than_one_width_for_all(budget: str) -> None:
+    examples = ROOT / "examples"
+    data = examples / "digits.npz"
+    even = anybit.quantize(examples / "digits_float.onnx", data, weights="int4")
+    found = anybit.quantize(examples / "digits_float.onnx", data, budget=budget)
+    assert even.bytes_after <= 3660
+    assert found.verdict.sqnr >= even.verdict.sqnr
 
 
 def test_weights_alone_are_mixed_by_their_bytes() -> None:

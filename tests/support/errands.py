@@ -51,5 +51,7 @@ def sleeper(folder: Path) -> Callable[[int], int]:
 
 
 if __name__ == "__main__":
+    # Whoever started the tests in the background may have had it ignored, which is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with Processes(2) as processes:
         list(processes.map(sleeper, Path(sys.argv[1]), range(4)))

@@ -180,7 +180,7 @@ def _show(
     for each in told:
         console.print(Text(each.words))
     if found.verdict is None:
-        console.print("Not judged: there were no data. Compare with anybit diff.")
+        console.print("Not judged: there were no data. anybit evaluate compares both files on some.")
     else:
         style = "bold green" if found.verdict.passed else "bold red"
         console.print(Text(of_verdict(found.verdict), style=style))
@@ -200,7 +200,7 @@ def _mix(found: Quantized) -> str:
     said = [f"{share} of MACs in more than 8 bits"]
     said += [f"{amount(each.bops)} operations on bits" for each in found.front if each.chosen]
     said += [
-        f"{each.name} would take {amount(each.bops)} for {each.sqnr:.1f} dB"
+        f"{each.name} would take {amount(each.bops)} for some {each.sqnr:.0f} dB"
         for each in found.front
         if each.name.startswith("int8")
     ]

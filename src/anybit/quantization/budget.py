@@ -96,11 +96,24 @@ def mixed(
     enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
     noises = measured(probe, base, enough, lambda share: progress(_CHOSEN + _MEASURED * share))
     options = parts(base, noises, costs)
+    evens = list(_uniform(weights, tensors))
+
+    def keeps(plan: Plan) -> bool:
+        if budget.bytes is not None:
+            return size(plan) <= budget.bytes
+        return costs.bops(plan) <= (budget.bops or 0) * costs.bops(wanted)
+
     try_it = _Trials(base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share))
     if budget.noise is not None:
         option = _rounds(budget, options, try_it)
     else:
         option = _affordable(budget, wanted, base, options, costs, size)
+    evenly = [
+        each
+        for each in (costs.option(base, picks, noises) for picks in evens)
+        if each.noise < math.inf
+    ]
+    option = _or_even(budget, option, evenly, lambda each: keeps(changed(base, each.picks)), try_it)
     attempt = try_it(option)
     if budget.bytes is not None and size(attempt.plan) > budget.bytes:
         raise ModelError(
@@ -109,7 +122,7 @@ def mixed(
         )
     factor = try_it.factor(option)
     picked = [option.picks, *(each.picks for each in _thinned(front(options)))]
-    plans = [changed(base, picks) for picks in (*picked, *_uniform(weights, tensors))]
+    plans = [changed(base, picks) for picks in (*picked, *evens)]
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
     known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
     ordered = sorted(known.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr))
@@ -213,6 +226,28 @@ def _affordable(
     if found is None:
         raise ModelError(f"budget {budget.words}: the least possible is {reached}")
     return found
+
+
+def _or_even(
+    budget: Budget,
+    option: Option,
+    evenly: Sequence[Option],
+    keeps: Callable[[Option], bool],
+    try_it: _Trials,
+) -> Option:
+    """The mix, or one width for all layers if that turns out to be better.
+
+    What few bits are expected to lose is what rounding to nearest would, and too much at times.
+    """
+    if budget.noise is None:
+        widest = max(filter(keeps, evenly), key=lambda each: each.cost, default=option)
+        return min(option, widest, key=try_it.noise)
+    cheaper = sorted(evenly, key=lambda each: -each.cost)
+    for each in [each for each in cheaper if each.cost < option.cost][:_ROUNDS]:
+        if try_it.noise(each) > budget.noise:
+            break
+        option = each
+    return option
 
 
 def _probed(samples: Samples) -> list[Sample]:

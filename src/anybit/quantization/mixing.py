@@ -190,6 +190,13 @@ class Costs:
             for layer, others in read_widths(wanted).items()
         )
 
+    def option(self, base: Plan, picks: Picks, noises: Noises) -> Option:
+        """What a whole plan with these widths costs, and the noise that is expected of it."""
+        plan = changed(base, picks)
+        widths = read_widths(plan)
+        cost = sum(self.of(layer, plan.weights.get(layer), widths[layer]) for layer in widths)
+        return Option(cost, noises.total(plan), picks)
+
     def of(self, layer: Layer, weights: Scheme | None, others: Sequence[int]) -> float:
         """That of a layer whose other factors have so many bits."""
         if self.by_bytes:
