@@ -41,6 +41,13 @@ def test_json(files: Shell) -> None:
     assert [each["name"] for each in found["layers"]] == ["first", "depthwise", "pointwise", "up"]
 
 
+def test_the_float_model_is_not_replaced(files: Shell) -> None:
+    before = Path("net.onnx").read_bytes()
+    line = files.fails("quantize", "net.onnx", "-o", "./net.onnx", "--data", "data.npz")
+    assert "--output is the model itself" in line
+    assert Path("net.onnx").read_bytes() == before
+
+
 def test_words_for_a_layer(files: Shell) -> None:
     words = ["--layer", "*wise=int4/uint4", "--layer", "head=float", "--keep", "*elu"]
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--json"]

@@ -52,6 +52,12 @@ def check_folder(path: Path, option: str) -> None:
         raise ModelError(f"{path}: {option} must be a file in a folder that exists")
 
 
+def check_other(path: Path, model: Path, why: str) -> None:
+    """ModelError if a result would take the place of the model that it is made of."""
+    if path.exists() and model.exists() and path.samefile(model):
+        raise ModelError(f"{path}: --output is the model itself, {why}; give it another name")
+
+
 def file_size(path: Path) -> str:
     """The size of a model, with that of the tensors beside it, readable."""
     if is_special(path):

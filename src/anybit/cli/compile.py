@@ -2,7 +2,6 @@
 """`anybit compile`: let the quantized layers of a model run on integers."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,14 +12,13 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, file_size
+from anybit.cli._files import check_folder, check_other, file_size
 from anybit.cli._inputs import Ranges
 from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
 from anybit.cli._timing import speed
 from anybit.cli._verify import verification_inputs, verify
 from anybit.compilation import Compiled
 from anybit.compilation import compile as compile_model
-from anybit.errors import ModelError
 from anybit.layers import Guarantee
 from anybit.layers.wording import NUMBERS, reasons
 from anybit.lowbit import wording
@@ -69,11 +67,7 @@ def compile(
     from itself at the values that the report lists. What stays float says why.
     """
     check_folder(output, "--output")
-    if os.path.exists(output) and os.path.exists(model) and os.path.samefile(output, model):
-        raise ModelError(
-            f"{output}: --output is the model itself, beside which the result is measured and "
-            "verified; give it another name"
-        )
+    check_other(output, model, "beside which the result is measured and verified")
     check_reports(reports or ())
     feeds = verification_inputs(model, inputs) if inputs else None
     with percentage(f"Compiling {escape(model.name)}") as advance:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, readable
+from anybit.cli._files import check_folder, check_other, readable
 from anybit.cli._report import Json, Reports, check_reports, deliver, plain, typed, write_reports
 from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
@@ -59,8 +59,8 @@ def quantize(
         list[str] | None,
         typer.Option(
             metavar="NAME=WORDS",
-            help="Other words for a layer or a pattern: 'head.*=int8' for weights, "
-            "'head.*=int4/uint8' for both, 'head.*=float' for none; may be repeated.",
+            help="Other words for a layer or a pattern: `head.*=int8` for weights, "
+            "`head.*=int4/uint8` for both, `head.*=float` for none; may be repeated.",
         ),
     ] = None,
     keep: Annotated[
@@ -105,6 +105,7 @@ def quantize(
     choice has seen. Exit status 2 says that they are not what they were.
     """
     check_folder(output, "--output")
+    check_other(output, model, "whose floats cannot be had back")
     check_reports(reports or ())
     wanted = activations or (_FLOAT if data is None else "uint8")
     with percentage(f"Quantizing {escape(model.name)}") as advance:
@@ -180,7 +181,7 @@ def _show(
     for each in told:
         console.print(Text(each.words))
     if found.verdict is None:
-        console.print("Not judged: there were no data. anybit evaluate compares both files on some.")
+        console.print("Not judged: there were no data. Compare with anybit evaluate.")
     else:
         style = "bold green" if found.verdict.passed else "bold red"
         console.print(Text(of_verdict(found.verdict), style=style))

@@ -51,7 +51,7 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
 
     Raises:
         ModelError: There are no quantizers with scales to find, or no batches; a tensor that is to
-            be quantized holds NaN or infinity. No scale is changed then.
+            be quantized is empty, or holds NaN or infinity. No scale is changed then.
 
     >>> from anybit.torch.nn import quantize_model
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -161,6 +161,10 @@ def _run(
 
     def see(quantizer: Quantizer, x: torch.Tensor, scale: Any = None) -> torch.Tensor:
         if quantizer in records:
+            if not x.numel():
+                raise ModelError(
+                    f"batch {count} is empty for {quantizers[quantizer]!r}: leave it out"
+                )
             _check_finite(x, quantizers[quantizer], f"batch {count}")
             records[quantizer].add(x)
         return x
