@@ -30,7 +30,17 @@ def test_report_of_a_file(shell: Shell) -> None:
 
 
 def test_report_of_what_was_quantized(shell: Shell) -> None:
-    given = ["quantize", FLOATS, "-o", "q.onnx", "--data", DATA, "--layer", "y=int8"]
+    given = [
+        "quantize",
+        FLOATS,
+        "-o",
+        "q.onnx",
+        "--data",
+        DATA,
+        "--layer",
+        "y=int8",
+        "--sensitivity",
+    ]
     code, out, err = shell(*given, "--report", "q.html", "--report", "q.json")
     assert (code, err) == (0, "")
     found = json.loads(Path("q.json").read_text())

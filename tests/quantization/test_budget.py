@@ -119,6 +119,24 @@ def test_a_mix_is_not_worse_than_one_width_for_all(budget: str) -> None:
     assert found.verdict.sqnr >= even.verdict.sqnr
 
 
+def test_what_is_reachable_is_reached() -> None:
+    """Noise of values that are cut off does not fall as that of rounding does."""
+    generator = np.random.default_rng(4)
+    w, b, v, c, x = (
+        generator.normal(size=shape).astype(np.float32)
+        for shape in ((8, 16), 16, (16, 5), 5, (200, 8))
+    )
+    nodes = [
+        node("Gemm", "x w b", "h", domain="", name="first"),
+        node("Relu", "h", "r", domain="", name="relu"),
+        node("Gemm", "r v c", domain="", name="second"),
+    ]
+    constants = {"w": w, "b": b, "v": v, "c": c}
+    proto = model(nodes, constants, inputs={"x": ["rows", 8]}, opsets={"": 17})
+    assert anybit.quantize(proto, x, budget="30dB").verdict.sqnr >= 30
+    assert anybit.quantize(proto, x, budget="70dB").verdict.sqnr >= 70
+
+
 def test_weights_alone_are_mixed_by_their_bytes() -> None:
     data = data_for("convolutions", 8)
     found = anybit.quantize(convolutions(), data, activations=None, budget="25dB")

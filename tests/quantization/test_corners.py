@@ -134,3 +134,49 @@ def test_reasons_are_said_where_nothing_is_quantized() -> None:
     proto = model(nodes, {"w": random(4, 3)}, opsets=OPSETS)
     with pytest.raises(ModelError, match="sum: it holds weights, in a way of its own"):
         anybit.quantize(proto, activations=None)
+
+
+@pytest.mark.parametrize("words", [{}, {"weights": "int4"}, {"weights": "mxfp4"}])
+def test_a_matrix_times_a_vector(words: dict[str, str]) -> None:
+    nodes = [node("MatMul", "w x", domain="", name="turned")]
+    proto = model(nodes, {"w": random(5, 32)}, inputs={"x": [32]}, opsets=OPSETS)
+    found = anybit.quantize(proto, [{"x": random(32, seed=each)} for each in range(12)], **words)
+    assert [layer.name for layer in found.layers] == ["turned"]
+    assert found.verdict.sqnr > 8
+
+
+@pytest.mark.parametrize("words", [{}, {"weights": "int4"}])
+def test_a_tensor_of_which_nothing_is_ever_seen(words: dict[str, str]) -> None:
+    nodes = [
+        node("Slice", "x start end axis", "none", domain="", name="slice"),
+        node("MatMul", "none w", "a", domain="", name="unseen"),
+        node("MatMul", "x w", "b", domain="", name="seen"),
+        node("Concat", "a b", domain="", axis=1, name="join"),
+    ]
+    constants = {"w": random(8, 3), "start": np.int64([0]), "axis": np.int64([1])}
+    # How many rows there are is known only by the data.
+    count = [
+        node("ReduceMin", "x", "least", domain="", keepdims=0, name="least"),
+        node("Greater", "least far", "more", domain="", name="more"),
+        node("Cast", "more", "number", domain="", to=onnx.TensorProto.INT64, name="number"),
+        node("Reshape", "number one", "end", domain="", name="end"),
+    ]
+    constants |= {"far": np.float32(100), "one": np.int64([1])}
+    proto = model([*count, *nodes], constants, inputs={"x": ["rows", 4, 8]}, opsets=OPSETS)
+    found = anybit.quantize(proto, random(16, 4, 8), **words)
+    assert [layer.name for layer in found.layers] == ["unseen", "seen"]
+    assert found.verdict.sqnr > 12
+
+
+@pytest.mark.parametrize("words", [{}, {"weights": "int4"}, {"activations": None}])
+def test_weights_without_elements(words: dict[str, str | None]) -> None:
+    nodes = [
+        node("MatMul", "x none", "a", domain="", name="empty"),
+        node("MatMul", "x w", "b", domain="", name="full"),
+        node("Concat", "a b", domain="", axis=1, name="join"),
+    ]
+    constants = {"none": np.zeros((8, 0), np.float32), "w": random(8, 3)}
+    proto = model(nodes, constants, inputs={"x": ["rows", 8]}, opsets=OPSETS)
+    found = anybit.quantize(proto, random(16, 8), **words)
+    assert found.left == {"empty": "its weights have no elements"}
+    assert [layer.name for layer in found.layers] == ["full"]

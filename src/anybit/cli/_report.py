@@ -82,6 +82,9 @@ def typed(context: typer.Context, *without: str) -> str:
             continue
         value = context.params[str(parameter.name)]
         option = [max(parameter.opts, key=len)] if parameter.opts[0].startswith("-") else []
+        if isinstance(value, bool):  # a flag, which was set
+            words += option
+            continue
         for each in value if isinstance(value, list | tuple) else [value]:
             words += [*option, str(each)]
     return shlex.join(words)

@@ -196,6 +196,10 @@ def _rounds(budget: Budget, options: Sequence[Sequence[Option]], try_it: _Trials
         if best is not None and worst < math.inf:
             aim = math.sqrt(best.noise * worst)
     if best is None:
+        quietest_of_all = front(options)[-1]
+        tried.append(try_it.noise(quietest_of_all))
+        best = quietest_of_all if tried[-1] <= budget.noise else None
+    if best is None:
         reached = -10 * math.log10(max(min(tried), _LEAST))
         raise ModelError(
             f"budget {budget.words}: not reached; the best of {len(tried)} that were tried gives "

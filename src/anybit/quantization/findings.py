@@ -184,6 +184,7 @@ def _is_sound(arrays: Mapping[str, Array], axes: Sequence[int | None], samples: 
             used > 0, np.isfinite(low) & (low <= high) & np.isfinite(high), high < low
         ).all()
         and np.isfinite(arrays["reaches"]).all()
+        and (arrays["reaches"][:, 0] >= 0).all()
         and (arrays["numbers"] >= 0).all()
         and (arrays["numbers"] < samples).all()
         and 0 < arrays["size"][0] < _MANY

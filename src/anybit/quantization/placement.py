@@ -147,6 +147,8 @@ def _layer(node: ir.Node) -> Layer | None:
     constant = [index for index in (0, 1) if _is_known(node, index)]
     if len(constant) == 2:
         return None  # whatever it is, nobody wanted it folded
+    if any(_is_empty(node.inputs[index]) for index in constant):
+        return None
     activations = tuple(index for index in (0, 1) if index not in constant)
     if not constant:
         return Layer(node, activations, ())
@@ -185,7 +187,7 @@ def _weight(node: ir.Node, index: int) -> Weight:
 def _x_axis(node: ir.Node) -> int | None:
     match node.op_type:
         case "MatMul":
-            return -1 if _is_known(node, 1) else -2
+            return -1 if _is_known(node, 1) or _rank(node.inputs[1]) == 1 else -2
         case "Gemm":
             return None if attribute_of(node, "transA", 0) else -1
         case _:
@@ -203,9 +205,11 @@ def _reason(node: ir.Node) -> str:
     if _multiplies(node):
         types = {str(value.dtype) for value in _multiplied(node) if not _is_float(value)}
         if "None" in types:
-            return "its type is not known: what stands before it is of another domain"
+            return "its type is not known"
         if types:
             return f"it computes in {', '.join(sorted(types))}"
+        if any(_is_empty(value) for value in _multiplied(node)):
+            return "its weights have no elements"
         return "all that it multiplies is constant" if _is_known(node, 0) else "its weights change"
     if (node.domain, node.op_type) == ("", "Gather") and _is_table(node.inputs[0]):
         return "a table, of which it only takes rows"
@@ -235,6 +239,11 @@ def _is_known(node: ir.Node, index: int) -> bool:
 
 def _is_table(value: ir.Value | None) -> bool:
     return value is not None and is_constant(value) and _is_float(value)
+
+
+def _is_empty(value: ir.Value | None) -> bool:
+    constant = None if value is None else value.const_value
+    return constant is not None and constant.size == 0
 
 
 def _rank(value: ir.Value | None) -> int:

@@ -39,7 +39,9 @@ def whole(bits: int, statistics: Statistics) -> tuple[float, float]:
 
 
 def cut_off(statistics: Statistics) -> Iterator[tuple[float, float]]:
-    """Ranges that leave something out."""
+    """Ranges that leave something out; none where nothing was seen."""
+    if not statistics.count:
+        return
     for share in _SHARES:
         yield statistics.quantiles(share)
     for fraction in (*FRACTIONS, 0.3, 0.2):

@@ -126,7 +126,8 @@ def _with_work(layer: Layer, macs: int | None) -> Layer:
 
 def _with_shares(layers: Sequence[ReportedLayer]) -> Iterator[ReportedLayer]:
     """The layers with their shares in the noise of all."""
-    at_outputs = all(each.output_sqnr is not None for each in layers)
+    known = [each for each in layers if each.sqnr is not None or each.output_sqnr is not None]
+    at_outputs = all(each.output_sqnr is not None for each in known)
     levels = [each.output_sqnr if at_outputs else each.sqnr for each in layers]
     noises = [None if each is None else 10 ** (-each / 10) for each in levels]
     total = sum(each for each in noises if each is not None)
