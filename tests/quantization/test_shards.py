@@ -216,9 +216,9 @@ def read(path: Path, samples: int = 5) -> Findings | None:
 
 def test_files_hold_all_that_was_found(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
-    for samples in (5, 1, 0):
+    for samples in (5, 1):
         findings(samples).save(path)
-        again = read(path, max(samples, 1))
+        again = read(path, samples)
         assert again is not None
         assert again.farthest == findings(samples).farthest
         assert again.size == findings(samples).size
