@@ -10,7 +10,7 @@ from small_models import model, node
 
 import anybit
 from anybit import ModelError
-from anybit.quantization.verdict import Judge
+from anybit.quantization.verdict import Judge, Verdict
 
 
 def sqnr(proto: onnx.ModelProto, found: anybit.Quantized, x: np.ndarray) -> float:
@@ -73,6 +73,42 @@ def test_infinities_that_both_have_are_no_noise() -> None:
     judge.add({"y": a}, {"y": np.zeros_like(a)})
     assert judge.verdict(seen=False).sqnr == -np.inf
     assert not Judge().verdict(seen=False).passed
+
+
+def judged(*outputs: tuple[np.ndarray, np.ndarray]) -> Verdict:
+    judge = Judge()
+    floats, others = ({str(at): each[side] for at, each in enumerate(outputs)} for side in (0, 1))
+    judge.add(floats, others)
+    return judge.verdict(seen=False)
+
+
+def test_the_output_that_agrees_least_counts() -> None:
+    labels, flags = np.arange(10), np.ones(1000, bool)
+    verdict = judged((labels, np.where(labels < 2, 99, labels)), (flags, flags))
+    assert verdict.agreement == 0.8
+    assert not verdict.passed
+
+
+def test_rows_of_sequences_have_a_largest_element() -> None:
+    a = 9 + random(2, 5, 4)
+    b = a.copy()
+    b[0, 0] = a[0, 0][::-1]
+    assert judged((a, b)).agreement == 0.9
+    assert judged((a[..., :1], b[..., :1])).agreement is None
+
+
+@pytest.mark.parametrize("a", [9 + random(3, 4), np.arange(12), random(2, 3, 4, 5)])
+def test_outputs_of_another_shape_are_noise(a: np.ndarray) -> None:
+    verdict = judged((a, a), (a, a[:1]))
+    assert verdict.agreement == 0
+    assert verdict.sqnr == (0 if a.dtype.kind == "f" else None)
+    assert not verdict.passed
+    judge = Judge()
+    judge.add({"y": a}, {"y": a})
+    judge.add({"y": a}, {"y": a[:1]})
+    assert judge.verdict(seen=False).agreement == (0.5 if a.ndim < 4 else 0)
+    assert not judge.verdict(seen=False).passed
+    assert judge.verdict(seen=False).worst[0].sqnr == -np.inf
 
 
 def test_images_have_no_largest_element() -> None:

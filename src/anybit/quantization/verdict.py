@@ -35,9 +35,10 @@ class Verdict:
     Attributes:
         sqnr: Signal over noise of the worst output, in dB; infinite where nothing differs, None
             where no output is a float.
-        agreement: The share of rows whose largest element stands in the same place, of outputs
-            that have rows of several; of integers and booleans the share that is the same. None
-            where there is neither.
+        agreement: The share of rows whose largest element stands in the same place, of integers
+            and booleans the share that is the same, for the output where that is least. Rows are
+            along the last of two or three axes, if it has several elements. None where no output
+            has any.
         samples: How many there were.
         seen: Whether the quantizers were chosen by the same samples, for want of others.
         worst: A few samples, those with the least SQNR first.
@@ -59,11 +60,25 @@ class Verdict:
 
 @dataclass
 class _Output:
+    is_float: bool
     signal: float = 0.0
     noise: float = 0.0
     elements: int = 0
+    agreeing: int = 0
+    rows: int = 0
 
     def add(self, a: Array, b: Array) -> None:
+        """Compare; all of what has another shape is noise, and agrees in nothing."""
+        same = _same(a, b if a.shape == b.shape else a)
+        if a.shape != b.shape:
+            self.rows += 1 if same is None else max(same.size, 1)
+        elif same is not None:
+            self.rows += same.size
+            self.agreeing += int(np.count_nonzero(same))
+        if self.is_float:
+            self._add_floats(a, b if a.shape == b.shape else np.where(np.isfinite(a), 0, a))
+
+    def _add_floats(self, a: Array, b: Array) -> None:
         """Infinities and NaN that both have are no noise; those of one alone are no end of it."""
         x, y = a.astype(np.float64), b.astype(np.float64)
         same = (x == y) | (np.isnan(x) & np.isnan(y))
@@ -78,6 +93,8 @@ class _Output:
         self.signal += other.signal
         self.noise += other.noise
         self.elements += other.elements
+        self.agreeing += other.agreeing
+        self.rows += other.rows
 
     @property
     def sqnr(self) -> float:
@@ -94,8 +111,6 @@ class Judge:
 
     _outputs: dict[str, _Output] = field(default_factory=dict)
     _samples: int = 0
-    _agreeing: int = 0
-    _rows: int = 0
     _worst: list[Example] = field(default_factory=list)
 
     def add(
@@ -105,38 +120,30 @@ class Judge:
 
         A sample has the number that is given, or that of those before it.
         """
-        own, rows, agreeing = [], self._rows, self._agreeing
+        own, agrees = [], []
         for name, a in floats.items():
             b = quantized[name]
-            is_float = a.dtype.kind == "f"
-            if a.shape != b.shape:
-                self._rows += 1
-                own.append(-np.inf)
-                continue
-            if is_float:
-                output = _Output()
-                output.add(a, b)
-                own.append(output.sqnr)
-                self._outputs.setdefault(name, _Output()).merge(output)
-            if not is_float:
-                self._count(a == b)
-            elif a.ndim == 2 and a.shape[-1] > 1:
-                self._count(a.argmax(axis=-1) == b.argmax(axis=-1))
-        rows, agreeing = self._rows - rows, self._agreeing - agreeing
+            output = _Output(a.dtype.kind == "f")
+            output.add(a, b)
+            self._outputs.setdefault(name, _Output(output.is_float)).merge(output)
+            if output.is_float or a.shape != b.shape:
+                own.append(output.sqnr if a.shape == b.shape else -np.inf)
+            if output.rows:
+                agrees.append(output.agreeing == output.rows)
         if own:
-            agrees = agreeing == rows if rows else None
-            found = Example(self._samples if number is None else number, min(own), agrees)
+            found = Example(
+                self._samples if number is None else number,
+                min(own),
+                all(agrees) if agrees else None,
+            )
             self._worst = sorted([*self._worst, found], key=lambda each: each.sqnr)[:_MOST_EXAMPLES]
         self._samples += 1
 
-    def _count(self, same: Array) -> None:
-        self._agreeing += int(np.count_nonzero(same))
-        self._rows += same.size
-
     def verdict(self, *, seen: bool) -> Verdict:
         """The verdict on all that was added."""
-        sqnr = min((each.sqnr for each in self._outputs.values()), default=None)
-        agreement = self._agreeing / self._rows if self._rows else None
+        outputs = self._outputs.values()
+        sqnr = min((each.sqnr for each in outputs if each.is_float), default=None)
+        agreement = min((each.agreeing / each.rows for each in outputs if each.rows), default=None)
         return Verdict(sqnr, agreement, self._samples, seen, tuple(self._worst))
 
     @property
@@ -145,3 +152,13 @@ class Judge:
         noise = sum(each.noise for each in self._outputs.values())
         elements = sum(each.elements for each in self._outputs.values())
         return noise / elements if elements else None
+
+
+def _same(a: Array, b: Array) -> Array | None:
+    """Whether the largest element of each row stands in the same place, or what is no float is the
+    same; None for floats without rows."""
+    if a.dtype.kind != "f":
+        return np.asarray(a == b)
+    if a.ndim not in (2, 3) or a.shape[-1] < 2:
+        return None
+    return np.asarray(a.argmax(axis=-1) == b.argmax(axis=-1))
