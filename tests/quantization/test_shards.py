@@ -23,9 +23,13 @@ from anybit.array_files import StoredArray, write_members
 from anybit.inputs import Tensor
 from anybit.quantization import calibration
 from anybit.quantization import samples as samples_module
+from anybit.quantization.calibration import gather
 from anybit.quantization.findings import Findings
+from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.recording import Recorder
 from anybit.quantization.samples import Samples
+from anybit.quantization.shards import is_held
+from anybit.workers import Here
 
 X = Tensor("x", np.dtype(np.float32), ("rows", 4))
 ROWS = random(100, 4)
@@ -35,7 +39,7 @@ def small() -> onnx.ModelProto:
     nodes = [
         node("MatMul", "x v", "h", domain=""),
         node("Relu", "h", "r", domain=""),
-        node("MatMul", "r w", domain=""),
+        node("MatMul", "r w", domain="", name="head"),
     ]
     constants = {"v": random(4, 8, seed=1), "w": random(8, 3, seed=2)}
     return model(nodes, constants, inputs={"x": ("n", 4)})
@@ -62,6 +66,29 @@ def test_two_processes_give_the_same_bytes_though_one_is_killed(
     monkeypatch.setattr(calibration, "surveyor", doomed_surveyor)
     assert made(workers=2, cache=tmp_path) == wanted
     assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize("rows", [4, 20, 60, 300])
+@pytest.mark.parametrize("farthest", range(6))
+def test_nothing_is_learned_from_samples_that_decide(
+    rows: int, farthest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "_MOST_TIMES", 1)
+    data = random(rows, 4)
+    data[[farthest * 7 % rows, farthest * 11 % rows]] += np.float32([[30], [20]])
+    samples = Samples(data, (X,))
+    network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
+    source = sources_of(placement_of(network).layers)[0]
+    (found,) = gather(network, [source], samples, "m", Here(), None, lambda share: None)
+    to_choose, to_decide, to_round = (
+        {row.tobytes() for each in part for row in each["x"]}
+        for part in (found.to_choose, found.to_decide, found.to_round)
+    )
+    assert to_choose <= to_round
+    assert not to_decide & to_round
+    judged = [row for number, row in enumerate(data) if not is_held(number)]
+    largest = max(judged, key=lambda row: np.abs(row).max())
+    assert largest.tobytes() in to_choose | to_decide
 
 
 @pytest.mark.slow

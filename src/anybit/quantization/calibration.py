@@ -40,7 +40,8 @@ class Evidence:
         source: The tensor.
         statistics: Of all its values.
         to_choose, to_decide: What the layers that read it read, by name, for some samples: one
-            of the two with its largest magnitudes each, and others, which all tensors share.
+            of the two with its largest magnitudes each, and others, which all tensors share. With
+            more than two samples nothing is learned from those to decide by.
         to_round: The same for those to choose by, and as many more as there is memory for.
     """
 
@@ -78,21 +79,39 @@ def gather(
         seen.merge(found, shard.first)
         progress((shard.first + len(shard)) / len(samples))
     common = _common(samples, seen.size)
-    numbers = _in_order(samples)[: max(len(common), min(_TO_ROUND, _MEMORY // seen.size))]
-    parts = *_divided(common), tuple(numbers[len(common) :])
-    together = max(1, _MEMORY * len(sources) // (seen.size * len(numbers)))
+    divided = _divided(common)
+    own = [_own([-index for _, index in pair], *divided) for pair in seen.farthest]
+    deciding = {number for _, decider in own for number in decider}
+    others = [number for number in _in_order(samples)[len(common) :] if number not in deciding]
+    more = others[: max(min(_TO_ROUND, _MEMORY // seen.size) - len(common), 0)]
+    parts = *divided, tuple(more)
+    together = max(1, _MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
     for start in range(0, len(sources), together):
         group = slice(start, start + together)
-        farthest = [[-index for _, index in pair] for pair in seen.farthest[group]]
-        kept, alone = _kept(model, sources[group], samples, parts, farthest, where)
-        for source, statistics, pair, own in zip(
-            sources[group], seen.statistics[group], farthest, alone, strict=True
+        runs = [(*chooser, *decider) for chooser, decider in own[group]]
+        kept, alone = _kept(model, sources[group], samples, parts, runs, where)
+        for source, statistics, numbers, far in zip(
+            sources[group], seen.statistics[group], own[group], alone, strict=True
         ):
             to_choose, to_decide = (
-                [*each, *([] if number in part else [own[number]])]
-                for each, part, number in zip(kept[:2], parts[:2], (pair[0], pair[-1]), strict=True)
+                [*each, *(far[number] for number in ours)]
+                for each, ours in zip(kept[:2], numbers, strict=True)
             )
             yield Evidence(source, statistics, to_choose, to_decide, [*to_choose, *kept[2]])
+
+
+def _own(
+    farthest: Sequence[int], to_choose: Sequence[int], to_decide: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Which of the samples with the largest magnitudes of a tensor are taken beside those of all,
+    to choose and to decide by: the first and the last that is not in the other part."""
+    chooser = next((each for each in farthest if each not in to_decide), None)
+    others = (each for each in reversed(farthest) if each not in (*to_choose, chooser))
+    decider = next(others, None)
+    return (
+        () if chooser is None or chooser in to_choose else (chooser,),
+        () if decider is None or decider in to_decide else (decider,),
+    )
 
 
 def _common(samples: Samples, size: int) -> list[int]:
