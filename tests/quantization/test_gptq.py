@@ -2,6 +2,7 @@
 """GPTQ against all there is to choose from, and what it does to layers of every kind."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from small_models import model, node
 
 import anybit
 from anybit.quantization import gptq as module
+from anybit.quantization import products
 from anybit.quantization.gptq import factors_of, gptq, refined
 from anybit.quantization.pieces import Piece
 from anybit.quantization.placement import placement_of
@@ -87,7 +89,9 @@ CONVOLUTIONS = [
 
 @pytest.mark.parametrize("options", CONVOLUTIONS)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_rows_times_columns_are_the_convolution(options: dict[str, object], rank: int) -> None:
+def test_rows_times_columns_are_the_convolution(
+    options: dict[str, object], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {
         name: (value[: 2 * rank] if name == "pads" else (value * 2)[:rank])
         if isinstance(value, list)
@@ -105,12 +109,14 @@ def test_rows_times_columns_are_the_convolution(options: dict[str, object], rank
     layer = layer_of(proto)
     product = product_of(layer)
     assert product is not None
-    rows, columns = product.rows(x, weight.shape, 10**6), product.matrix(weight)
+    monkeypatch.setattr(products, "_TOGETHER", 5)
+    rows = np.concatenate(list(product.rows(x, weight.shape, 10**6)), axis=1)
+    columns = product.matrix(weight)
     y = np.concatenate(rows @ columns.swapaxes(1, 2), axis=1)
     wanted = np.moveaxis(anybit.load(proto).run(x)["y"], 1, -1)
     np.testing.assert_allclose(y.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
     assert_array_bits(product.array(columns, weight.shape), weight)
-    few = product.rows(x, weight.shape, 7)
+    few = np.concatenate(list(product.rows(x, weight.shape, 7)), axis=1)
     assert few.shape[1] == min(7, rows.shape[1])
     assert all((row == rows[0]).all(axis=1).any() for row in few[0])
 
@@ -128,8 +134,9 @@ def lstm() -> onnx.ModelProto:
 
 
 def multiplying(kind: str, inputs: str, *shape: int, **options: object) -> onnx.ModelProto:
+    terms = options.pop("read", 16)
     nodes = [node(kind, inputs, domain="", name="n", **options)]
-    read = {"Conv": ["n", 16, 6, 6]}.get(kind, [16, "n"] if options.get("transA") else ["n", 16])
+    read = {"Conv": ["n", 16, 6, 6]}.get(kind, [16, "n"] if options.get("transA") else ["n", terms])
     read = [16, "n"] if inputs == "w x" else read
     return model(nodes, {"w": random(*shape, seed=3)}, inputs={"x": read}, opsets=OPSETS)
 
@@ -182,6 +189,19 @@ def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         on_grid = lambda v, _, step=step: np.clip(np.rint(v / step), -3, 3) * step  # noqa: E731
         alone = gptq(wanted[None, :, part], factors_of(moments), on_grid)[0]
         np.testing.assert_allclose(columns[:, part], alone, rtol=1e-6)
+
+
+def test_long_sums_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three or four matrices of one part's terms, not those of all parts."""
+    monkeypatch.setattr(module, "_MOST_TERMS", 400)
+    proto = multiplying("MatMul", "x w", 2000, 2, read=2000)
+    piece = Piece(ir.from_proto(proto), layer_of(proto), 0, scheme("int4", "weights"))
+    samples = [{"x": random(40, 2000)}]
+    tracemalloc.start()
+    refined(piece, None, None, samples)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 * 400**2 * 8, peak
 
 
 def test_weights_alone_are_rounded_by_the_data() -> None:

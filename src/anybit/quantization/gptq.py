@@ -38,7 +38,7 @@ _DAMPING = 0.01
 # Terms that are handled with one product of matrices.
 _TOGETHER = 64
 # Sums of more terms are handled in parts, as if these had nothing to do with one another.
-_MOST_TERMS = 4096
+_MOST_TERMS = 2048
 # Rows that are looked at: so many per term, and so many in any case.
 _ROWS_PER_TERM, _ROWS = 16, 4096
 
@@ -62,16 +62,18 @@ class Factors:
 
 def factors_of(moments: Array) -> Factors:
     """The factors of X^T X, as [groups, terms, terms] in float64; zeros are allowed."""
-    sizes = np.diagonal(moments, axis1=1, axis2=2)
+    sizes = np.diagonal(moments, axis1=1, axis2=2).copy()
     order = np.argsort(sizes, axis=1, kind="stable")
-    turned = np.take_along_axis(moments, order[:, :, None], axis=1)
-    turned = np.take_along_axis(turned, order[:, None], axis=2)
-    damping = _DAMPING * sizes.mean(axis=1)
+    groups = np.arange(len(moments))[:, None, None]
+    turned = moments[groups, order[:, :, None], order[:, None]]
+    del moments  # as large as what follows
+    damping = _DAMPING * sizes.mean(axis=1, keepdims=True)
     # Where there is nothing but zeros any rounding is as good as nearest.
-    damping = np.where(damping > 0, damping, 1.0)[:, None, None]
-    upper = np.linalg.cholesky(turned + damping * np.eye(sizes.shape[1])).swapaxes(1, 2)
-    diagonal = np.diagonal(upper, axis1=1, axis2=2)
-    return Factors(order, upper / diagonal[..., None], np.square(diagonal))
+    np.einsum("gii->gi", turned)[...] += np.where(damping > 0, damping, 1.0)
+    upper = np.linalg.cholesky(turned).swapaxes(1, 2)
+    diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
+    upper /= diagonal[..., None]
+    return Factors(order, upper, np.square(diagonal))
 
 
 def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
@@ -124,16 +126,19 @@ def refined(
     matrix = product.matrix(array)
     parts = _parts(matrix.shape[2])
     read = [piece.read(grid, smoothing, sample) for sample in samples]
-    factors = [factors_of(_moments(product, read, array.shape, part)) for part in parts]
-    costs = np.broadcast_to(
-        np.concatenate([_costs(each) for each in factors], axis=2), matrix.shape
-    )
-    best = nearest(array, product.weight, piece.scheme, product.array(costs, array.shape))
+    costs, factors = [], None
+    for part in parts:
+        factors = None  # no more than one part's are kept, which are large
+        factors = factors_of(_moments(product, read, array.shape, part))
+        costs.append(_costs(factors))
+    all_costs = np.broadcast_to(np.concatenate(costs, axis=2), matrix.shape)
+    best = nearest(array, product.weight, piece.scheme, product.array(all_costs, array.shape))
     on_grid = _rounding(product, best)
-    found = [
-        gptq(matrix[..., part], each, partial(on_grid, part.start))
-        for part, each in zip(parts, factors, strict=True)
-    ]
+    found: list[Array] = []
+    for part in reversed(parts):
+        factors = factors or factors_of(_moments(product, read, array.shape, part))
+        found.insert(0, gptq(matrix[..., part], factors, partial(on_grid, part.start)))
+        factors = None
     stored = product.array(np.concatenate(found, axis=2), array.shape).astype(np.float32)
     return (Rounded(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
 
@@ -149,8 +154,9 @@ def _moments(product: Product, read: Sequence[Array], shape: tuple[int, ...], pa
     most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(read))
     found = np.zeros((product.groups, terms, terms))
     for x in read:
-        rows = product.rows(x, shape, most)[..., part].astype(np.float64)
-        found += rows.swapaxes(1, 2) @ rows
+        for few in product.rows(x, shape, most):
+            rows = few[..., part].astype(np.float64)
+            found += rows.swapaxes(1, 2) @ rows
     return found
 
 

@@ -2,6 +2,7 @@
 """Layers as matrix products: rows of what they read, times columns of their weight, in groups."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from anybit.quantization.placement import Layer, Weight
 # Places of windows that are taken from an array follow one another by this share of all: wherever
 # one stops, they lie nearly evenly.
 _GOLDEN = (5**0.5 - 1) / 2
+# Rows that are taken at a time.
+_TOGETHER = 2048
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class Product:
         found = matrix.reshape(turned)
         return found if self.windows else np.moveaxis(found, -1, self.weight.inputs or 0)
 
-    def rows(self, x: Array, shape: tuple[int, ...], most: int) -> Array:
-        """What is multiplied with the columns, as [groups, rows, summed].
+    def rows(self, x: Array, shape: tuple[int, ...], most: int) -> Iterator[Array]:
+        """What is multiplied with the columns, as [groups, rows, summed], some rows at a time.
 
         Args:
             x: What the layer reads.
@@ -54,10 +57,12 @@ class Product:
             most: How many rows are taken at most, from all over x.
         """
         if self.windows:
-            return _windows(self.layer.node, x, shape[2:], self.groups, most)
+            yield from _windows(self.layer.node, x, shape[2:], self.groups, most)
+            return
         axis = -2 if self.layer.x_axis is None else self.layer.x_axis
         found = np.moveaxis(x, axis, -1).reshape(1, -1, x.shape[axis])
-        return found[:, _spread(found.shape[1], most)]
+        for chosen in _spread(found.shape[1], most):
+            yield found[:, chosen]
 
     def _turned(self, array: Array) -> Array:
         return array if self.windows else np.moveaxis(array, self.weight.inputs or 0, -1)
@@ -79,14 +84,16 @@ def product_of(layer: Layer) -> Product | None:
     return Product(layer, weight, 1, windows=False)
 
 
-def _spread(count: int, most: int) -> Array:
-    """So many of the first numbers at most, nearly evenly."""
-    if count <= most:
-        return np.arange(count)
-    return np.asarray(np.floor(np.arange(most) * _GOLDEN % 1 * count).astype(np.int64))
+def _spread(count: int, most: int) -> Iterator[Array]:
+    """So many of the first numbers at most, nearly evenly, some at a time."""
+    for start in range(0, min(count, most), _TOGETHER):
+        places = np.arange(start, min(count, most, start + _TOGETHER))
+        yield places if count <= most else (places * _GOLDEN % 1 * count).astype(np.int64)
 
 
-def _windows(node: ir.Node, x: Array, kernel: tuple[int, ...], groups: int, most: int) -> Array:
+def _windows(
+    node: ir.Node, x: Array, kernel: tuple[int, ...], groups: int, most: int
+) -> Iterator[Array]:
     rank = len(kernel)
     strides = attribute_of(node, "strides", ()) or (1,) * rank
     dilations = attribute_of(node, "dilations", ()) or (1,) * rank
@@ -95,11 +102,10 @@ def _windows(node: ir.Node, x: Array, kernel: tuple[int, ...], groups: int, most
     view = sliding_window_view(padded, reach, axis=tuple(range(2, 2 + rank)))
     steps = [slice(None, None, step) for step in (*strides, *dilations)]
     places = np.moveaxis(view[:, :, *steps], 1, 1 + rank)
-    chosen = _spread(math.prod(places.shape[: 1 + rank]), most)
-    rows = places[np.unravel_index(chosen, places.shape[: 1 + rank])]
-    return rows.reshape(len(chosen), groups, x.shape[1] // groups * math.prod(kernel)).swapaxes(
-        0, 1
-    )
+    for chosen in _spread(math.prod(places.shape[: 1 + rank]), most):
+        rows = places[np.unravel_index(chosen, places.shape[: 1 + rank])]
+        terms = x.shape[1] // groups * math.prod(kernel)
+        yield rows.reshape(len(chosen), groups, terms).swapaxes(0, 1)
 
 
 def _pads(
