@@ -18,7 +18,7 @@ from anybit import ModelError
 from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
 from anybit.quantization.samples import Samples
-from anybit.quantization.shards import Shard, is_held
+from anybit.quantization.shards import Shard, is_held, is_taken
 
 X = Tensor("x", np.dtype(np.float32), ("rows", 4))
 FIXED = Tensor("x", np.dtype(np.float32), (2, 4))
@@ -53,14 +53,29 @@ def test_forms(tmp_path: Path) -> None:
             np.testing.assert_array_equal(np.concatenate([each["x"] for each in samples]), ROWS)
 
 
-def test_every_fourth_is_held_back() -> None:
+def test_one_of_every_four_is_held_back() -> None:
+    held = [index for index in range(400) if is_held(index)]
+    assert [index // 4 for index in held] == list(range(100))
+    assert held[0] == 1
     samples = Samples(ROWS, (X,))
-    (shard,) = samples.shards()
-    assert [index for index in range(len(shard)) if not is_held(index)] == [0, 2, 3, 4, 6, 7, 8]
-    np.testing.assert_array_equal([each["x"][0] for _, each in samples.held_back()], ROWS[1::4])
+    expected = [row for index, row in enumerate(ROWS) if is_held(index)]
+    np.testing.assert_array_equal([each["x"][0] for _, each in samples.held_back()], expected)
     single = Samples(ROWS[:1], (X,))
     assert not is_held(0)
     assert len(list(single.held_back())) == 1
+
+
+@pytest.mark.parametrize("period", [2, 3, 4, 8])
+def test_data_with_a_period_are_held_back_evenly(period: int) -> None:
+    held = [index % period for index in range(800) if is_held(index)]
+    assert min(np.bincount(held, minlength=period)) > 200 / period / 2
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 5])
+def test_one_of_so_many_is_taken(step: int) -> None:
+    taken = [index for index in range(40 * step) if is_taken(index, step)]
+    assert [index // step for index in taken] == list(range(40))
+    assert len({index % step for index in taken}) == step
 
 
 def test_rows_that_a_file_fixes() -> None:

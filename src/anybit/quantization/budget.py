@@ -30,7 +30,7 @@ from anybit.quantization.plan import Plan
 from anybit.quantization.result import Mix
 from anybit.quantization.samples import Samples
 from anybit.quantization.sensitivity import Probe
-from anybit.quantization.shards import is_held
+from anybit.quantization.shards import is_held, is_taken
 from anybit.words.budgets import Budget
 
 _SAMPLES, _ITEMS, _TOGETHER = 40, 2, 5
@@ -258,7 +258,8 @@ def _probed(samples: Samples) -> list[Sample]:
     """A few samples from everywhere; less if one is all that was given together."""
     numbers = [each for each in range(len(samples)) if not is_held(each)]
     most = _SAMPLES if samples.apart else _ITEMS
-    wanted = frozenset(numbers[:: math.ceil(len(numbers) / most)])
+    step = math.ceil(len(numbers) / most)
+    wanted = frozenset(each for at, each in enumerate(numbers) if is_taken(at, step))
     found = [each for _, each in samples.numbered(wanted)]
     starts = range(0, len(found), _TOGETHER)
     return [each for at in starts for each in samples.joined(found[at : at + _TOGETHER])]

@@ -77,8 +77,8 @@ def quantize(
     Ranges are those with the least error of the layers that read the tensor, on samples of the
     data; so are factors, powers of two, by which channels of activations are scaled against their
     weights. A choice other than the whole range is kept if it helps on other samples, too. So are
-    weights of few bits that GPTQ rounded; with no data they are rounded to nearest. Every fourth
-    sample is held back, and the verdict is on these.
+    weights of few bits that GPTQ rounded; with no data they are rounded to nearest. One of every
+    four samples is held back, and the verdict is on these.
 
     Args:
         source: As for `anybit.load`. It is not changed.

@@ -29,13 +29,13 @@ from anybit.quantization.items import (
     kind_of,
     share,
 )
-from anybit.quantization.shards import FIRST, PERIOD, Portion, Shard
+from anybit.quantization.shards import Portion, Shard, is_held
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
 # Among so many samples two are looked for that differ, to try whether rows are independent.
 _SEARCHED = 256
-# The samples of a shard at least, and the shards at most. Both are multiples of the period.
+# The samples of a shard at least, and the shards at most.
 _SHARD, _SHARDS = 16, 4096
 
 
@@ -44,7 +44,7 @@ class Samples:
 
     Rows are taken apart along the first axes that the model leaves free, or has fixed to so many
     rows at a time, if all inputs have as many of them and no name of such an axis stands for
-    another one. Every fourth sample is held back, to judge by; of a single one nothing is.
+    another one. One of every four samples is held back, to judge by; of a single one nothing is.
 
     Args:
         data: The path of an .npz, by input name, or of an .npy, or of a folder of them; one array
@@ -139,7 +139,7 @@ class Samples:
 
     def held_back(self) -> Iterator[tuple[int, Sample]]:
         """Those to judge by, with their numbers: others than the rest, unless there is only one."""
-        return islice(enumerate(self), 0 if len(self) == 1 else FIRST, None, PERIOD)
+        return (each for each in enumerate(self) if len(self) == 1 or is_held(each[0]))
 
     def names(self) -> Iterator[str]:
         """What to call each of them: the file that it is from, and the place in that."""

@@ -3,16 +3,25 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 
 from anybit.quantization.items import Reader, Sample
 
-# Every fourth sample judges, from the second on.
-PERIOD, FIRST = 4, 1
+# One of so many samples judges.
+_PERIOD = 4
 
 
 def is_held(index: int) -> bool:
-    """Whether a sample is held back, by its number. Shards start with a multiple of the period."""
-    return index % PERIOD == FIRST
+    """Whether a sample is held back, by its number."""
+    return is_taken(index, _PERIOD)
+
+
+def is_taken(index: int, period: int) -> bool:
+    """Whether a number is the one of so many that is taken: the second of the first ones, then
+    by a hash, since data often have a period of their own."""
+    group, place = divmod(index, period)
+    digest = sha256(group.to_bytes(8, "little")).digest()
+    return place == (int.from_bytes(digest[:8], "little") if group else 1) % period
 
 
 @dataclass(frozen=True)

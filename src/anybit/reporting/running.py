@@ -13,6 +13,7 @@ from anybit.quantization.independence import independent
 from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recorder
 from anybit.quantization.samples import Data, Samples
+from anybit.quantization.shards import is_taken
 from anybit.reporting.facts import Ran
 from anybit.reporting.measuring import Gauge
 from anybit.reporting.quantized_layers import Factor
@@ -46,11 +47,12 @@ def run(
     samples.take_whole_unless(independent(whole.run))
     values = [value for each, _ in gauges for value in (each.x, each.quantizer.node.outputs[0])]
     recorder = Recorder(model, values, where)
-    digest, shortest = sha256(), float("inf")
+    digest, shortest, count = sha256(), float("inf"), 0
     step = -(-len(samples) // _MOST_SAMPLES)
     for number, sample in enumerate(samples):
         digest.update(b"".join(_bytes(sample)))
-        if number % step == 0:
+        if is_taken(number, step):
+            count += 1
             start = time.perf_counter()
             whole.run(sample)
             shortest = min(shortest, time.perf_counter() - start)
@@ -61,7 +63,6 @@ def run(
                 if x is not None and x.dtype.kind == "f":
                     gauge.add(x, y)
         progress((number + 1) / len(samples))
-    count = -(-len(samples) // step)
     ran = Ran(digest.hexdigest(), len(samples), count, shortest)
     return Seen(ran, tuple(samples.names()))
 
