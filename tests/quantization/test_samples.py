@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from passes import random
 from small_models import model, node
@@ -145,6 +146,45 @@ def test_a_number_of_rows_that_a_constant_fixes(rows: int, samples: int) -> None
     found = anybit.quantize(network, list(ROWS.reshape(-1, rows, 4)))
     assert found.verdict is not None
     assert found.verdict.samples == len(range(1, samples, 4))
+
+
+@pytest.mark.parametrize("operator", ["Shape", "Size", "ReduceSum"])
+def test_outputs_without_rows_do_not_keep_rows_together(operator: str) -> None:
+    graph = [node("MatMul", "x w", domain=""), node(operator, "x", "beside", domain="")]
+    network = model(graph, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
+    kind = onnx.TensorProto.FLOAT if operator == "ReduceSum" else onnx.TensorProto.INT64
+    network.graph.output.append(onnx.helper.make_tensor_value_info("beside", kind, None))
+    found = anybit.quantize(network, random(40, 4))
+    assert found.verdict is not None
+    assert (found.verdict.samples, found.verdict.seen) == (10, False)
+    assert found.remarks == ()
+
+
+def test_one_sample_of_many_rows_is_remarked() -> None:
+    mean = [
+        node("ReduceMean", "x", "mean", domain="", axes=[0]),
+        node("Sub", "x mean", "centred", domain=""),
+        node("MatMul", "centred w", domain=""),
+    ]
+    product = [node("MatMul", "x w", domain="")]
+    blank = np.ones((10, 4), np.float32)
+    for graph, data, reason in (
+        (mean, ROWS, "rows do not give together what they give apart"),
+        (product, blank, "the first rows are all the same"),
+    ):
+        network = model(graph, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
+        (remark,) = anybit.quantize(network, data).remarks
+        assert reason in remark
+        assert "give an item per sample" in remark
+        assert anybit.quantize(network, data[:1]).remarks == ()
+        assert anybit.quantize(network, [data[:5], data[5:]]).remarks == ()
+    free = Tensor("z", np.dtype(np.float32), ("others", 4))
+    samples = Samples({"x": ROWS, "z": ROWS[:3]}, (X, free))
+    samples.take_whole_unless(lambda *_: True)
+    assert "not all inputs have the same rows" in samples.remarks[0]
+    state = Tensor("h", np.dtype(np.float32), (1, "rows", 4))
+    samples = Samples({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
+    assert "not all inputs have the same rows" in samples.remarks[0]
 
 
 def test_infinities_do_not_make_rows_independent() -> None:

@@ -163,7 +163,7 @@ def quantize(
         found.model,
         tuple(row(layer, found, macs, noises) for layer in found.plan.layers),
         found.plan.left,
-        remarks + found.plan.remarks,
+        remarks + (samples.remarks if samples else ()) + found.plan.remarks,
         mix.front if mix else (),
         found.verdict,
         size.whole,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a model computes rows one by one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +16,8 @@ Run: TypeAlias = Callable[[Sample], Mapping[str, Array]]
 def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
     """Whether two samples give together what they give apart: for `Samples.take_whole_unless`.
 
-    None where only one can be given at a time.
+    None where only one can be given at a time. Outputs without rows, such as a shape, say nothing;
+    False if all of them do.
     """
 
     def same(first: Sample, second: Sample, both: Sample) -> bool | None:
@@ -28,12 +29,20 @@ def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
             joined = run(both)
         except ModelError:  # the number is 1
             return None
-        return all(
-            array.ndim > 0 and _alike(np.concatenate([each[name] for each in apart]), array)
-            for name, array in joined.items()
-        )
+        both_ways = [([each[name] for each in apart], array) for name, array in joined.items()]
+        with_rows = [
+            (parts, array)
+            for parts, array in both_ways
+            if array.ndim and len(array) == sum(len(each) for each in parts)
+        ]
+        return bool(with_rows) and all(_gives(parts, array) for parts, array in with_rows)
 
     return same
+
+
+def _gives(parts: Sequence[Array], whole: Array) -> bool:
+    same = all(each.shape[1:] == whole.shape[1:] for each in parts)
+    return same and _alike(np.concatenate(parts), whole)
 
 
 def _alike(a: Array, b: Array) -> bool:

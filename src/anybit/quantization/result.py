@@ -76,7 +76,8 @@ class Quantized(Result):
         model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
         layers: What became of each layer, in order.
         left: What keeps its floats although it multiplies or holds a table of weights, and why.
-        remarks: What became of wishes that contradict one another, in words.
+        remarks: What became of wishes that contradict one another, and of data whose rows are one
+            sample, in words.
         front: The mixes of widths that a budget chose from, and those of one width; none without.
         verdict: What that did to the outputs; None without data.
         bytes_before, bytes_after: What the constants of the float model take, and what those of

@@ -64,11 +64,25 @@ class Samples:
         steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
         self._reader = Reader(inputs, steps, others.isdisjoint(free.values()), labels)
         self._together, self._joinable = bool(free), False
+        self._why = "not all inputs have the same rows along their first axis"
         self._folder: Path | None = None
         self._items = self._kept(data)
         self._count: int | None = None
         if next(iter(self), None) is None:
             raise ModelError("the data hold no samples; give at least one, better hundreds")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why all rows are one sample, if they are."""
+        if self.apart or len(self) > 1:
+            return ()
+        arrays = [array for name, array in next(iter(self)).items() if name in self._reader.steps]
+        if all(len(array) < 2 for array in arrays if array.ndim):
+            return ()
+        return (
+            f"All rows are one sample, by which quantizers are chosen and judged: {self._why}; "
+            "give an item per sample.",
+        )
 
     @property
     def apart(self) -> bool:
@@ -167,6 +181,10 @@ class Samples:
         if self.apart and self._together:
             pair = self._pair()
             answer = pair is not None and independent(*pair)
+            if pair is not None:
+                self._why = "rows do not give together what they give apart"
+            elif any(self._reader.count(arrays) is not None for _, arrays, _ in self._opened()):
+                self._why = "the first rows are all the same"
             self._reader = replace(self._reader, apart=answer is not False)
             self._joinable = answer is True
             self._count = None
