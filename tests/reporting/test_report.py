@@ -238,6 +238,7 @@ def test_the_worst_samples_are_named(tmp_path: Path) -> None:
     assert {each.name for each in found.worst} == {"<b>1.npz", "<b>4.npz"}
     text = page(found)
     assert "The worst samples" in text
+    assert "which no choice has seen" in text
     assert "&lt;b&gt;1.npz" in text
     assert "Ranges tried for" in text
     assert "<b>1.npz" not in text
@@ -254,6 +255,8 @@ def test_a_budget_has_a_front() -> None:
         assert layer.noise == pytest.approx(noise / sum(noises))
     text = page(found)
     assert "What other widths would cost" in text
+    assert "no choice has seen" not in text
+    assert "which say which mix of widths is taken" in text
     assert "Noise over signal of the outputs of the model" in text
     assert text.count('<circle class="chosen"') == text.count('<svg class="front"') >= 1
 

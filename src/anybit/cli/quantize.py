@@ -102,7 +102,8 @@ def quantize(
 
     Quantizers go before what multiplies and adds up, and nowhere else; ranges are chosen by the
     error of the layers that read them. The outputs are judged on one of every four samples,
-    which no choice has seen. Exit status 2 says that they are not what they were.
+    which no choice has seen but that of a mix for --budget. Exit status 2 says that they are not
+    what they were.
     """
     check_folder(output, "--output")
     check_other(output, model, "whose floats cannot be had back")

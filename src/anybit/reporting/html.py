@@ -82,7 +82,7 @@ def page(report: Report) -> str:
         body += ["<h2>All layers</h2>", *classes(each.layer for each in report.layers)]
         body.append(_table(report.ranked, anchors))
     body += _left(report)
-    body += _worst(report.worst)
+    body += _worst(report.worst, bool(report.front))
     if details:
         body += ["<h2>Layer by layer</h2>", _detail_note(report, len(details)), *details]
     return document(f"anybit report: {title}", body, PICTURES + FRONTS + _STYLE, _SCRIPT)
@@ -169,7 +169,7 @@ def _left(report: Report) -> Iterator[str]:
     yield from reasons(short)
 
 
-def _worst(samples: Sequence[Sample]) -> Iterator[str]:
+def _worst(samples: Sequence[Sample], by_budget: bool) -> Iterator[str]:
     if not samples:
         return
     rows = [
@@ -183,7 +183,8 @@ def _worst(samples: Sequence[Sample]) -> Iterator[str]:
     ]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     yield "<h2>The worst samples</h2>"
-    yield "<p>Of those that were held back, which no choice has seen.</p>"
+    said = "which say which mix of widths is taken" if by_budget else "which no choice has seen"
+    yield f"<p>Of those that were held back, {said}.</p>"
     yield table([{name: row[name] for name in columns} for row in rows], ("sample", "SQNR"))
 
 
