@@ -223,7 +223,7 @@ def _for_tables(of: _Subject) -> Iterator[NativeType]:
     assert isinstance(of.grid, FloatGrid), "integers need no table"
     narrow = of.grid.bits <= _LARGEST_TABLE and of.style is Form.QDQ and of.constant
     known = any(native.format == of.grid.format for native in FLOATS)
-    held = of.grid.format.largest <= np.finfo(np.float32).max  # by the table
+    held = of.grid.format.largest <= float(np.finfo(np.float32).max)  # by the table
     for native in INTEGERS if narrow and held and not known else ():
         if not native.signed and native.bits >= max(of.grid.bits, _PACKED):
             yield native
