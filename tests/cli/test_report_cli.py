@@ -46,7 +46,7 @@ def test_report_of_what_was_quantized(shell: Shell) -> None:
     found = json.loads(Path("q.json").read_text())
     assert len(found["findings"]) == out.count("\n* ") >= 1
     assert found["verdict"]["passed"]
-    assert found["ran"]["samples"] == found["verdict"]["samples"] * 4 + 1 == 257
+    assert (found["ran"]["samples"], found["verdict"]["samples"]) == (257, 65)
     assert Path("q.html").read_text().count("<details>") == 3
     command = shlex.split(found["command"])
     assert command[0] == "anybit"
