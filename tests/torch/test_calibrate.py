@@ -212,8 +212,8 @@ def test_what_is_not_finite_is_refused_by_name() -> None:
 
 def test_batches_of_nothing_are_refused() -> None:
     model = quantize_model(Network(), SPEC)
-    with pytest.raises(anybit.ModelError, match=r"batch 1 is empty for 'stem.0.input_quantizer'"):
-        calibrate(model, [random(2, 3, 8, 8), random(0, 3, 8, 8)])
+    with pytest.raises(anybit.ModelError, match="have no rows: give some data"):
+        calibrate(model, [random(0, 3, 8, 8)])
 
 
 @pytest.mark.parametrize(

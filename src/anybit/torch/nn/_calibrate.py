@@ -50,8 +50,8 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
         The model.
 
     Raises:
-        ModelError: There are no quantizers with scales to find, or no batches; a tensor that is to
-            be quantized is empty, or holds NaN or infinity. No scale is changed then.
+        ModelError: There are no quantizers with scales to find, or no batches with rows; a tensor
+            that is to be quantized holds NaN or infinity. No scale is changed then.
 
     >>> from anybit.torch.nn import quantize_model
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -179,6 +179,8 @@ def _run(
             count += 1
     if not count:
         raise ModelError("there are no batches: give some data")
+    if records and not any(each.statistics.count for each in records.values()):
+        raise ModelError("the batches have no rows: give some data")
 
 
 @contextmanager
