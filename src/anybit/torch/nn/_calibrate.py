@@ -161,10 +161,6 @@ def _run(
 
     def see(quantizer: Quantizer, x: torch.Tensor, scale: Any = None) -> torch.Tensor:
         if quantizer in records:
-            if not x.numel():
-                raise ModelError(
-                    f"batch {count} is empty for {quantizers[quantizer]!r}: leave it out"
-                )
             _check_finite(x, quantizers[quantizer], f"batch {count}")
             records[quantizer].add(x)
         return x
