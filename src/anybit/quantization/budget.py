@@ -96,9 +96,10 @@ def mixed(
     enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
     noises = measured(probe, base, enough, lambda share: progress(_CHOSEN + _MEASURED * share))
     options = parts(base, noises, costs)
-    evens = list(_uniform(weights, tensors))
+    evenly = [costs.option(base, picks, noises) for picks in _uniform(weights, tensors)]
 
-    def keeps(plan: Plan) -> bool:
+    def keeps(option: Option) -> bool:
+        plan = changed(base, option.picks)
         if budget.bytes is not None:
             return size(plan) <= budget.bytes
         return costs.bops(plan) <= (budget.bops or 0) * costs.bops(wanted)
@@ -108,12 +109,8 @@ def mixed(
         option = _rounds(budget, options, try_it)
     else:
         option = _affordable(budget, wanted, base, options, costs, size)
-    evenly = [
-        each
-        for each in (costs.option(base, picks, noises) for picks in evens)
-        if each.noise < math.inf
-    ]
-    option = _or_even(budget, option, evenly, lambda each: keeps(changed(base, each.picks)), try_it)
+    possible = [each for each in evenly if each.noise < math.inf]
+    option = _or_even(budget, option, possible, keeps, try_it)
     attempt = try_it(option)
     if budget.bytes is not None and size(attempt.plan) > budget.bytes:
         raise ModelError(
@@ -121,8 +118,8 @@ def mixed(
             "some weights are read as floats, too"
         )
     factor = try_it.factor(option)
-    picked = [option.picks, *(each.picks for each in _thinned(front(options)))]
-    plans = [changed(base, picks) for picks in (*picked, *evens)]
+    told = [option, *_thinned(front(options)), *evenly]
+    plans = [changed(base, each.picks) for each in told]
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
     known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
     ordered = sorted(known.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr))

@@ -5,7 +5,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from anybit.quantization.placement import Source
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.search import smoothable
-from anybit.quantization.shards import is_held
+from anybit.quantization.shards import is_held, scattered
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.survey import Survey, surveyor
 from anybit.workers import Here, Workers
@@ -124,7 +123,7 @@ def _common(samples: Samples, size: int) -> list[int]:
 def _in_order(samples: Samples) -> list[int]:
     """The numbers of the samples by a hash, whoever asks and in whatever order."""
     numbers = [index for index in range(len(samples)) if not is_held(index)]
-    return sorted(numbers, key=lambda index: sha256(index.to_bytes(8, "little")).digest())
+    return sorted(numbers, key=scattered)
 
 
 def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

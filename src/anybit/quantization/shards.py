@@ -20,8 +20,12 @@ def is_taken(index: int, period: int) -> bool:
     """Whether a number is the one of so many that is taken: the second of the first ones, then
     by a hash, since data often have a period of their own."""
     group, place = divmod(index, period)
-    digest = sha256(group.to_bytes(8, "little")).digest()
-    return place == (int.from_bytes(digest[:8], "little") if group else 1) % period
+    return place == (int.from_bytes(scattered(group)[:8], "little") if group else 1) % period
+
+
+def scattered(number: int) -> bytes:
+    """What puts numbers in an order that has nothing to do with theirs, the same for everybody."""
+    return sha256(number.to_bytes(8, "little")).digest()
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,7 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
     ) -> None:
         self.check(self, weight_quantizer, bias_quantizer, input_quantizer, output_quantizer)
         weights = self._weights()
-        for name, weight in weights.items():
-            each = copy.deepcopy(weight_quantizer)
-            if each is not None:
-                sizes = {axis: weight.shape[axis] for axis in range(-2, 2)}
-                each.settle(0, sizes, None)
-                fit(each, self, weight)
-            setattr(self, f"{name}_quantizer", each)
+        self._attach_copies(weight_quantizer, weights.items())
         for name in ("input_quantizer", *_FACTORS):
             factor = _factor(input_quantizer, name)
             if factor is not None:

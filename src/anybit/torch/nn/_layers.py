@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of torch.nn with quantized weights, biases, inputs and outputs."""
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -83,6 +84,17 @@ class QuantizedLayer(torch.nn.Module):
                 quantizer.settle(axis, sizes, batch_axis)
                 fit(quantizer, self, self.weight)
         self._finish()
+
+    def _attach_copies(
+        self, quantizer: Quantizer | None, weights: Iterable[tuple[str, torch.Tensor]]
+    ) -> None:
+        """Give each of several weights a copy of a quantizer, which is called after it."""
+        for name, weight in weights:
+            each = copy.deepcopy(quantizer)
+            if each is not None:
+                each.settle(0, {axis: weight.shape[axis] for axis in range(-2, 2)}, None)
+                fit(each, self, weight)
+            setattr(self, f"{name}_quantizer", each)
 
     def _finish(self) -> None:
         """Start the scales from the parameters, now and whenever a state dict has none."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent layers with quantized weights."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,14 +42,9 @@ class QuantizedRecurrent(QuantizedLayer):
         self.bias_quantizer = None
         self.input_quantizer = input_quantizer
         self.output_quantizer = output_quantizer
-        for name, weight in self.named_parameters(recurse=False):
-            if name.startswith("weight"):
-                each = copy.deepcopy(weight_quantizer)
-                if each is not None:
-                    sizes = {axis: weight.shape[axis] for axis in range(-2, 2)}
-                    each.settle(0, sizes, None)
-                    fit(each, self, weight)
-                setattr(self, f"{name}_quantizer", each)
+        parameters = list(self.named_parameters(recurse=False))
+        weights = [each for each in parameters if each[0].startswith("weight")]
+        self._attach_copies(weight_quantizer, weights)
         batch_axis = 0 if self.batch_first else 1
         outputs = (self.proj_size or self.hidden_size) * (1 + self.bidirectional)
         for quantizer, channels in (
