@@ -134,3 +134,13 @@ def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
 def test_errors(files: Shell, arguments: list[str], message: str) -> None:
     assert message in files.fails("quantize", "net.onnx", "-o", "q.onnx", *arguments)
     assert not Path("q.onnx").exists()
+
+
+def test_effort_is_said_in_the_report(files: Shell) -> None:
+    arguments = ("quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--effort")
+    code, _, _ = files(*arguments, "fast", "--report", "r.json")
+    assert code == 0
+    assert "--effort fast" in json.loads(Path("r.json").read_text())["command"]
+    code, _, err = files(*arguments, "slow")
+    assert code == 2
+    assert 'unknown effort "slow"; known: fast, default, best' in err

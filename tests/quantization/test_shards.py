@@ -79,7 +79,7 @@ def test_nothing_is_learned_from_samples_that_decide(
     samples = Samples(data, (X,))
     network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
     source = sources_of(placement_of(network).layers)[0]
-    (found,) = gather(network, [source], samples, "m", Here(), None, lambda share: None)
+    (found,) = gather(network, [source], samples, "m", Here(), None, 1, lambda share: None)
     to_choose, to_decide, to_round = (
         {row.tobytes() for each in part for row in each["x"]}
         for part in (found.to_choose, found.to_decide, found.to_round)

@@ -86,6 +86,13 @@ def quantize(
             help="Measure what each layer alone does to the outputs; a budget does it anyway.",
         ),
     ] = False,
+    effort: Annotated[
+        str,
+        typer.Option(
+            metavar="fast|default|best",
+            help="How much is tried: one pass over the data, what is worth its time, or all.",
+        ),
+    ] = "default",
     workers: Workers = None,
     cluster: Cluster = None,
     cache: Cache = None,
@@ -120,6 +127,7 @@ def quantize(
             scales=scales,
             budget=budget,
             sensitivity=sensitivity,
+            effort=effort,
             workers=workers,
             cluster=cluster,
             cache=cache,

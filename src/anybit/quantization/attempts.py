@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from anybit.quantization.calibration import Evidence, gather
+from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
@@ -53,6 +54,7 @@ class Attempts:
         floats: The model, ready to be run.
         workers: Who reads the data.
         cache: A folder for what is found in them; None for none.
+        effort: How much is tried.
     """
 
     def __init__(
@@ -62,11 +64,12 @@ class Attempts:
         samples: Samples | None,
         floats: Recorder | None,
         workers: Workers,
-        cache: str | os.PathLike[str] | None = None,
+        cache: str | os.PathLike[str] | None,
+        effort: Effort,
     ) -> None:
         self.model, self.where = model, where
         self._samples, self._floats = samples, floats
-        self._workers, self._cache = workers, cache
+        self._workers, self._cache, self._effort = workers, cache, effort
         self._found: dict[Hashable, Choice] = {}
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
@@ -99,6 +102,7 @@ class Attempts:
             self.where,
             self._workers,
             self._cache,
+            self._effort.kept,
             lambda share: progress(_GATHERED * share),
         )
         found = Here().map(self._chooser, plan, evidence)

@@ -58,9 +58,12 @@ def gather(
     where: str,
     workers: Workers,
     cache: str | os.PathLike[str] | None,
+    times: int,
     progress: Callable[[float], None],
 ) -> Iterator[Evidence]:
     """The evidence for each tensor, in their order.
+
+    Samples are kept so many times as often; with 0 times there are statistics alone.
 
     Raises:
         ModelError: The model cannot be run, or a tensor holds NaN or infinity.
@@ -77,12 +80,16 @@ def gather(
     for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
         seen.merge(found, shard.first)
         progress((shard.first + len(shard)) / len(samples))
-    common = _common(samples, seen.size)
+    if not times:
+        for source, statistics in zip(sources, seen.statistics, strict=True):
+            yield Evidence(source, statistics, (), (), ())
+        return
+    common = _common(samples, seen.size, times)
     divided = _divided(common)
     own = [_own([-index for _, index in pair], *divided) for pair in seen.farthest]
     deciding = {number for _, decider in own for number in decider}
     others = [number for number in _in_order(samples)[len(common) :] if number not in deciding]
-    more = others[: max(min(_TO_ROUND, _MEMORY // seen.size) - len(common), 0)]
+    more = others[: max(times * min(_TO_ROUND, _MEMORY // seen.size) - len(common), 0)]
     parts = *divided, tuple(more)
     together = max(1, _MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
     for start in range(0, len(sources), together):
@@ -113,9 +120,9 @@ def _own(
     )
 
 
-def _common(samples: Samples, size: int) -> list[int]:
-    """The numbers of a few samples of that many bytes."""
-    fewest = _TO_CHOOSE + _TO_DECIDE
+def _common(samples: Samples, size: int, times: int) -> list[int]:
+    """The numbers of a few samples of that many bytes, or of so many times as many."""
+    fewest = times * (_TO_CHOOSE + _TO_DECIDE)
     most = fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)
     return _in_order(samples)[:most]
 

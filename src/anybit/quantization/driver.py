@@ -30,6 +30,7 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.budget import mixed, noises_of
 from anybit.quantization.dynamic import OPSET
+from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
 from anybit.quantization.macs import multiplications
 from anybit.quantization.placement import Layer, placement_of
@@ -62,6 +63,7 @@ def quantize(
     scales: str | None = None,
     budget: str | None = None,
     sensitivity: bool = False,
+    effort: str = "default",
     workers: int | None = None,
     cluster: str | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -102,6 +104,8 @@ def quantize(
             8 bits or 16, activations 8 or 16, these as said where bytes are counted.
         sensitivity: Whether to measure what each layer alone does to the outputs, before biases
             make up for it: as many runs as there are layers. A budget does it anyway.
+        effort: "fast" runs the model once for each sample: ranges are whole, and weights rounded to
+            nearest. "best" keeps four times as many samples to choose by.
         workers: So many processes read the data; without it, threads of this one. Nothing else
             depends on who does it.
         cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
@@ -122,6 +126,7 @@ def quantize(
     if scales not in (None, _POWER_OF_TWO):
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
     limit = None if budget is None else parsed(budget)
+    much = effort_of(effort)
     if limit is not None and data is None:
         raise ModelError("a budget needs data to find what layers do to the outputs; give some")
     model, remarks = _prepared(source, where)
@@ -149,7 +154,7 @@ def quantize(
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
     with chosen(workers, cluster) as hands:
-        attempts = Attempts(model, where, samples, floats, hands, cache)
+        attempts = Attempts(model, where, samples, floats, hands, cache, much)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
             verdict = found.verdict

@@ -50,7 +50,7 @@ def row(
     """What became of a layer."""
     read = {source: each for source, each in found.choices.items() if layer in dict(source.readers)}
     schemes = [found.plan.activations[each] for each in read if each in found.plan.activations]
-    errors = [choice.errors[layer] for choice in read.values()]
+    errors = [each.errors[layer] for each in read.values() if layer in each.errors]
     scheme = found.plan.weights.get(layer)
     sizes = [array.shape for _, array in layer.constants]
     parameters = sum(math.prod(shape) for shape in sizes)

@@ -64,8 +64,8 @@ class Choice:
     Attributes:
         grid: The values that it is rounded to; None if it stays as it is.
         smoothing: Per channel, what it is divided by before, and its weights are multiplied with.
-        errors: Of the layers that read it, noise over signal, as powers; not known yet of a
-            candidate.
+        errors: Of the layers that read it, noise over signal, as powers; not known of what was not
+            tried.
         corrections: What is added to the biases of layers that read it.
         weights: Those of layers that read it, as they are stored, times the smoothing; those of
             layers that are not named here are rounded to nearest.
@@ -118,15 +118,12 @@ class Trial:
         """The best of the candidates on some samples, if it is better on others, too.
 
         Weights are rounded by what many samples say. With no scheme the tensor stays as it is, and
-        only they are chosen.
+        only they are chosen. With no samples it is the first candidate, and nothing is tried.
         """
-        if scheme is None:
-            return self._finished(self._tried(Choice(None), second), first, second, many)
-        if isinstance(scheme.kind, BlockFormat):
-            only = Choice(dynamic_grid(self._source, scheme.kind))
-            return self._finished(self._tried(only, second), first, second, many)
-        widest = Choice(_grid(scheme, *whole(scheme.bits, statistics)))
-        if scheme.bits >= WIDE:
+        widest = self._widest(scheme, statistics)
+        if not second:
+            return widest
+        if scheme is None or isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
             return self._finished(self._tried(widest, second), first, second, many)
         candidates = [widest, *self._candidates(scheme, statistics)]
         chosen = least(
@@ -135,6 +132,13 @@ class Trial:
             lambda each: self._tried(each, second),
         )
         return self._finished(chosen, first, second, many)
+
+    def _widest(self, scheme: Scheme | None, statistics: Statistics) -> Choice:
+        if scheme is None:
+            return Choice(None)
+        if isinstance(scheme.kind, BlockFormat):
+            return Choice(dynamic_grid(self._source, scheme.kind))
+        return Choice(_grid(scheme, *whole(scheme.bits, statistics)))
 
     def _finished(
         self,
