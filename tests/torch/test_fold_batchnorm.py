@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalization goes into the layer before it, before and after there are quantizers."""
 
+import importlib
+import warnings
 from typing import Any
 
 import pytest
@@ -37,6 +39,19 @@ def snr(wanted: Any, found: Any) -> float:
 
 def random(*shape: int, seed: int = 1) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_fusion_of_torch_fx_and_of_its_own_quantization_are_refused() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU())
+    model = quantize_model(lively(model), SPEC | {"activation": "int8 scale=0.1"}).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch uses what it deprecates
+        optimization = importlib.import_module("torch.fx.experimental.optimization")
+    with pytest.raises(TypeError, match=r"x must be a torch\.Tensor, got Proxy"):
+        optimization.fuse(model)
+    with pytest.raises(AssertionError, match=r"did not find fuser method .*QuantConv2d"):
+        torch.ao.quantization.fuse_modules(model, [["0", "1"]])
+    assert norms(model) == ["1"]
 
 
 @pytest.mark.parametrize("words", ["int4 per-channel narrow", "int4 per-channel narrow absmax"])
@@ -93,9 +108,14 @@ def norms(model: Any) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, kind)]
 
 
+TWICE = r"stays in norms.2 \(layer 'twice' is called 2 times\)$"
+
+
 def test_float_models_keep_their_function() -> None:
     model = lively(Network())
-    folded = fold_batchnorm(model)
+    with pytest.warns(UserWarning, match=TWICE) as caught:
+        folded = fold_batchnorm(model)
+    assert caught[0].filename == __file__
     x = random(2, 4, 6, 6)
     assert norms(folded) == ["norms.2"]
     assert snr(model(x), folded(x)) > 100
@@ -109,7 +129,11 @@ def test_in_place_and_in_training_mode() -> None:
     x = random(2, 4, 6, 6)
     wanted = model(x)
     layer, state = model.stem[0], torch.get_rng_state()
-    assert fold_batchnorm(model.train(), inplace=True) is model
+    with pytest.raises(ValueError, match=TWICE):
+        fold_batchnorm(model, inplace=True, strict=True)
+    assert norms(model) == ["norms.0", "norms.1", "norms.2", "norm1", "last"]
+    with pytest.warns(UserWarning, match=TWICE):
+        assert fold_batchnorm(model.train(), inplace=True) is model
     assert torch.equal(torch.get_rng_state(), state)
     assert model.stem[0] is layer
     assert model.training
@@ -120,7 +144,9 @@ def test_in_place_and_in_training_mode() -> None:
 
 def test_what_cannot_be_traced_is_folded_part_by_part() -> None:
     model = lively(Branching())
-    folded = fold_batchnorm(model)
+    why = "forward of Branching cannot be traced: symbolically traced variables cannot be used"
+    with pytest.warns(UserWarning, match=rf"norms.1 \({why}.*norms.2.*norm1 \(.*last \("):
+        folded = fold_batchnorm(model)
     assert norms(folded) == ["norms.1", "norms.2", "norm1", "last"]
     assert snr(model(random(2, 4, 6, 6)), folded(random(2, 4, 6, 6))) > 100
 
@@ -135,18 +161,70 @@ def test_what_else_reads_the_layer_is_left_alone() -> None:
 
         def forward(self, x: Any) -> Any:
             y = self.layer(x)
-            more = {"output": y, "weight": self.layer.weight, "parameter": self.norm.bias}
-            return self.norm(y) + more[self.how]
+            more = {
+                "output": lambda: y,
+                "weight": lambda: self.layer.weight,
+                "parameter": lambda: self.norm.bias,
+            }
+            return self.norm(y) + more[self.how]()
 
-    for how in ("output", "weight", "parameter"):
-        assert norms(fold_batchnorm(Reading(how))) == ["norm"]
+    for how, why in (
+        ("output", "something else reads what layer 'layer' gives"),
+        ("weight", "forward reads the parameters of layer 'layer', too"),
+        ("parameter", "forward reads its parameters, too"),
+    ):
+        with pytest.warns(UserWarning, match=rf"stays in norm \({why}\)$"):
+            assert norms(fold_batchnorm(Reading(how))) == ["norm"]
+
+
+class Unlike(torch.nn.Module):
+    """Normalization of which none can be folded, each for another reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+        self.relu = torch.nn.ReLU()
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm1d(3) for _ in range(6))
+        self.norms.append(type("MyNorm", (torch.nn.BatchNorm1d,), {})(3))
+
+    def forward(self, x: Any) -> Any:
+        x = self.norms[1](self.norms[0](x) + x)
+        x = self.norms[3](self.norms[2](self.norms[2](x)))
+        x = self.norms[6](self.layer(self.norms[5](self.relu(x))))
+        return torch.nn.functional.batch_norm(x, self.norms[4].running_mean, None, training=True)
+
+
+def test_all_that_stays_is_said_with_the_reason() -> None:
+    model = torch.nn.Sequential(Unlike())
+    with pytest.raises(ValueError, match=r"^batch normalization stays in ") as caught:
+        fold_batchnorm(model, strict=True)
+    for number, why in enumerate(
+        [
+            "it reads an input of the model",
+            "it reads what add gives, not a layer",
+            "it is called 2 times",
+            "layer '0.norms.2' is called 2 times",
+            "forward does not call it as a module, but reads its parameters",
+            "it reads what '0.relu' gives, of type ReLU",
+            "its type MyNorm may compute something else",
+        ]
+    ):
+        assert f"0.norms.{number} ({why})" in str(caught.value)
+    assert str(caught.value).endswith("0 (forward calls it as a function: use a module)")
 
 
 def test_without_statistics_or_with_weights_that_are_computed() -> None:
     without = torch.nn.BatchNorm1d(3, track_running_stats=False)
-    assert norms(fold_batchnorm(torch.nn.Sequential(torch.nn.Linear(3, 3), without))) == ["1"]
+    with pytest.warns(UserWarning, match="it has no running statistics"):
+        assert norms(fold_batchnorm(torch.nn.Sequential(torch.nn.Linear(3, 3), without))) == ["1"]
     computed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3))
-    assert norms(fold_batchnorm(torch.nn.Sequential(computed, torch.nn.BatchNorm1d(3)))) == ["1"]
+    with pytest.warns(UserWarning, match="it reads what '0' gives, of type ParametrizedLinear"):
+        model = fold_batchnorm(torch.nn.Sequential(computed, torch.nn.BatchNorm1d(3)))
+    assert norms(model) == ["1"]
+    computed = torch.nn.utils.spectral_norm(torch.nn.Linear(3, 3))
+    with pytest.warns(UserWarning, match="the weight of layer '0' is computed in each call"):
+        model = fold_batchnorm(torch.nn.Sequential(computed, torch.nn.BatchNorm1d(3)))
+    assert norms(model) == ["1"]
 
 
 @pytest.mark.parametrize("scale", ["learned", "absmax", "ema"])
@@ -165,11 +243,13 @@ def test_quantized_models_keep_their_function(scale: str) -> None:
             module.train()
     model(x)
     model.eval()
-    folded = fold_batchnorm(model)
+    with pytest.warns(UserWarning, match=TWICE):
+        folded = fold_batchnorm(model)
     assert norms(folded) == ["norms.2"]
     assert isinstance(folded.stem[0], nn.QuantConv2d)
     assert snr(model(x), folded(x)) > 40
-    again = quantize_model(fold_batchnorm(Network()), spec)
+    with pytest.warns(UserWarning, match=TWICE):
+        again = quantize_model(fold_batchnorm(Network()), spec)
     again.load_state_dict(folded.state_dict())
     assert torch.equal(again.eval()(x), folded(x))
 

@@ -2,12 +2,14 @@
 """Batch normalization as part of the layer before it."""
 
 import copy
+import warnings
 from typing import Any
 
 import torch
 from torch import nn
 
-from anybit.torch.nn._calls import followed
+from anybit.text import listed
+from anybit.torch.nn._calls import Calls, called
 from anybit.torch.nn._layers import QuantizedLayer
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -17,7 +19,7 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _ADDED = 1e-2
 
 
-def fold_batchnorm(model: nn.Module, *, inplace: bool = False) -> nn.Module:
+def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = False) -> nn.Module:
     """Put batch normalization into the convolution or linear layer whose outputs it alone reads.
 
     The model then computes in both modes what it computed in eval mode, up to the rounding of
@@ -27,12 +29,14 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False) -> nn.Module:
 
     Which module reads what is found by tracing forward, and where that fails part by part, as of
     `torch.nn.Sequential`. Normalization is left alone where something else reads the layer's
-    output too, or the layer is called twice, or there are no running statistics.
+    output too, or the layer is called twice, or there are no running statistics, and where forward
+    calls `torch.nn.functional.batch_norm` by itself. What is left is said, with the reasons.
 
     Args:
         model: Any model. A layer and the normalization behind it may be anywhere in it.
         inplace: Whether the model itself is changed. Otherwise a copy is. Parameters are new
             either way, and weights that were tied are so no longer.
+        strict: Whether normalization that stays is an error. Otherwise it is a warning.
 
     Returns:
         The model without the normalization that could be folded.
@@ -40,7 +44,11 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False) -> nn.Module:
     Raises:
         ValueError: Quantized weights that would be rounded to other values, such as those with one
             scale for all channels, or with scales that are powers of two; a quantizer between the
-            layer and the normalization. The model is unchanged then.
+            layer and the normalization; and with `strict` what would be a warning. The model is
+            unchanged then.
+
+    Warns:
+        UserWarning: Normalization that stays: names, and why.
 
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
     >>> fold_batchnorm(model)[1]
@@ -49,11 +57,20 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False) -> nn.Module:
     if not inplace:
         model = copy.deepcopy(model)
     names = {module: name for name, module in model.named_modules()}
-    pairs = [pair for pair in followed(model) if _are_a_pair(*pair)]
+    calls = called(model)
+    norms = [module for module in names if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    left = {norm: _obstacle(norm, calls, names) for norm in norms}
+    pairs = [(calls.before[norm], norm) for norm in norms if not left[norm]]
     # All are checked before any is changed.
     for layer, norm in pairs:
         if isinstance(layer, QuantizedLayer):
             _check(layer, norm, names[layer])
+    reasons = [f"{names[norm] or 'the model'} ({why})" for norm, why in left.items() if why]
+    if reasons := [*reasons, *_functional(calls)]:
+        text = f"batch normalization stays in {listed(reasons)}"
+        if strict:
+            raise ValueError(text)
+        warnings.warn(text, stacklevel=2)
     for layer, norm in pairs:
         _fold(layer, norm)
     folded = {norm for _, norm in pairs}
@@ -64,13 +81,29 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False) -> nn.Module:
     return model
 
 
-def _are_a_pair(layer: nn.Module, norm: nn.Module) -> bool:
-    ours = isinstance(layer, QuantizedLayer) and isinstance(layer, _LAYERS)
-    kinds = type(layer) in _LAYERS or ours
-    if not (kinds and type(norm) in _NORMS and norm.running_var is not None):
-        return False
+def _obstacle(norm: Any, calls: Calls, names: dict[nn.Module, str]) -> str:
+    """Why the normalization cannot be folded; "" if it can."""
+    if type(norm) not in _NORMS:
+        return f"its type {type(norm).__name__} may compute something else"
+    if norm.running_var is None:
+        return "it has no running statistics"
+    layer = calls.before.get(norm)
+    if layer is None:
+        return calls.why.get(norm, "forward does not call it")
+    kind, name = type(layer), names[layer]
+    if not (kind in _LAYERS or (isinstance(layer, QuantizedLayer) and isinstance(layer, _LAYERS))):
+        return f"it reads what {name!r} gives, of type {kind.__name__}"
     # Reparametrized weights are computed before each call, and are no parameters.
-    return "weight" in layer._parameters and _outputs(layer) == norm.num_features
+    if "weight" not in layer._parameters:
+        return f"the weight of layer {name!r} is computed in each call"
+    if _outputs(layer) != norm.num_features:
+        return f"layer {name!r} gives {_outputs(layer)} channels, not {norm.num_features}"
+    return ""
+
+
+def _functional(calls: Calls) -> list[str]:
+    why = "forward calls it as a function: use a module"
+    return [f"{name or 'the model'} ({why})" for name in dict.fromkeys(calls.functional)]
 
 
 def _outputs(layer: Any) -> int:
