@@ -10,7 +10,7 @@ from small_models import model, node
 
 import anybit
 from anybit import ModelError
-from anybit.quantization.verdict import Judge, Verdict
+from anybit.quantization.verdict import Judge, Verdict, compared
 
 
 def sqnr(proto: onnx.ModelProto, found: anybit.Quantized, x: np.ndarray) -> float:
@@ -67,10 +67,10 @@ def test_integers_are_judged_by_what_is_the_same() -> None:
 def test_infinities_that_both_have_are_no_noise() -> None:
     judge = Judge()
     a = np.float32([[1, -np.inf, 3, np.nan]])
-    judge.add({"y": a}, {"y": a + np.float32([[0.1, 0, 0, 0]])})
+    judge.add(compared({"y": a}, {"y": a + np.float32([[0.1, 0, 0, 0]])}))
     verdict = judge.verdict(seen=False)
     assert verdict.sqnr == pytest.approx(30, abs=0.1)
-    judge.add({"y": a}, {"y": np.zeros_like(a)})
+    judge.add(compared({"y": a}, {"y": np.zeros_like(a)}))
     assert judge.verdict(seen=False).sqnr == -np.inf
     assert not Judge().verdict(seen=False).passed
 
@@ -78,7 +78,7 @@ def test_infinities_that_both_have_are_no_noise() -> None:
 def judged(*outputs: tuple[np.ndarray, np.ndarray]) -> Verdict:
     judge = Judge()
     floats, others = ({str(at): each[side] for at, each in enumerate(outputs)} for side in (0, 1))
-    judge.add(floats, others)
+    judge.add(compared(floats, others))
     return judge.verdict(seen=False)
 
 
@@ -104,8 +104,8 @@ def test_outputs_of_another_shape_are_noise(a: np.ndarray) -> None:
     assert verdict.sqnr == (0 if a.dtype.kind == "f" else None)
     assert not verdict.passed
     judge = Judge()
-    judge.add({"y": a}, {"y": a})
-    judge.add({"y": a}, {"y": a[:1]})
+    judge.add(compared({"y": a}, {"y": a}))
+    judge.add(compared({"y": a}, {"y": a[:1]}))
     assert judge.verdict(seen=False).agreement == (0.5 if a.ndim < 4 else 0)
     assert not judge.verdict(seen=False).passed
     assert judge.verdict(seen=False).worst[0].sqnr == -np.inf

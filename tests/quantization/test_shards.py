@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import doomed
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from doomed_surveyors import doomed_surveyor
 from float_models import NETWORKS, data_for
 from passes import random
 from small_models import model, node
@@ -21,7 +21,7 @@ import anybit
 from anybit import ModelError
 from anybit.array_files import StoredArray, write_members
 from anybit.inputs import Tensor
-from anybit.quantization import calibration
+from anybit.quantization import attempts, calibration, judging
 from anybit.quantization import samples as samples_module
 from anybit.quantization.calibration import gather
 from anybit.quantization.findings import Findings
@@ -45,11 +45,16 @@ def small() -> onnx.ModelProto:
     return model(nodes, constants, inputs={"x": ("n", 4)})
 
 
-def made(name: str = "small", rows: int = 100, **options: Any) -> bytes:
+def found(name: str = "small", rows: int = 100, **options: Any) -> anybit.Quantized:
     network = small() if name == "small" else NETWORKS[name]()
     data = random(rows, 4) if name == "small" else data_for(name, rows)
-    found = anybit.quantize(network, data, **options)
-    return ir.to_proto(found.model).SerializeToString()
+    return anybit.quantize(network, data, **options)
+
+
+def made(name: str = "small", rows: int = 100, **options: Any) -> tuple[bytes, Any]:
+    """The model, and all figures."""
+    result = found(name, rows, **options)
+    return ir.to_proto(result.model).SerializeToString(), result.to_json()
 
 
 @pytest.mark.parametrize("name", ["convolutions", "small"])
@@ -59,13 +64,17 @@ def test_threads_give_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch)
     assert made(name) == wanted
 
 
-def test_two_processes_give_the_same_bytes_though_one_is_killed(
+def test_two_processes_give_the_same_though_one_is_killed_in_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = made(workers=1)
-    monkeypatch.setattr(calibration, "surveyor", doomed_surveyor)
-    assert made(workers=2, cache=tmp_path) == wanted
-    assert (tmp_path / "ended").exists()
+    options = {"weights": "int4", "sensitivity": True}
+    wanted = made(workers=1, **options)
+    monkeypatch.setenv(doomed.FOLDER, str(tmp_path))
+    monkeypatch.setattr(calibration, "surveyor", doomed.surveyor)
+    monkeypatch.setattr(attempts, "chooser", doomed.chooser)
+    monkeypatch.setattr(judging, "comparer", doomed.comparer)
+    assert made(workers=2, **options) == wanted
+    assert {each.name for each in tmp_path.iterdir()} == {"surveyor", "chooser", "comparer"}
 
 
 @pytest.mark.parametrize("rows", [4, 20, 60, 300])

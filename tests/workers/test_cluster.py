@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import doomed
 import errands
 import onnx_ir as ir
 import pytest
-from doomed_surveyors import doomed_surveyor
 from float_models import convolutions, data_for
 from places import ROOT
 
 import anybit
 from anybit import ModelError
-from anybit.quantization import calibration
+from anybit.quantization import attempts, calibration, judging
 from anybit.workers.cluster import Cluster
 
 pytestmark = [
@@ -32,7 +32,13 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where workers leave marks before they are killed."""
+    return tmp_path_factory.mktemp("marks")
+
+
+@pytest.fixture(scope="module")
+def address(marks: Path) -> Iterator[str]:
     """The address of a cluster with two cores; its workers know what stands in tests/support."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -48,7 +54,7 @@ def address() -> Iterator[str]:
             *("--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"),
             f"--object-store-memory={100 * 2**20}",
         ],
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": paths, doomed.FOLDER: str(marks)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -81,15 +87,17 @@ def test_workers_that_end_on_every_piece(cluster: Cluster) -> None:
         list(cluster.map(errands.ending, None, range(1)))
 
 
-def test_the_same_bytes_though_a_worker_is_killed(
-    cluster: Cluster, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_same_though_a_worker_is_killed_in_every_step(
+    cluster: Cluster, address: str, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(data: object, **options: object) -> bytes:
-        found = anybit.quantize(convolutions(), data, **options)
-        return ir.to_proto(found.model).SerializeToString()
+    def made(data: object, **options: object) -> object:
+        found = anybit.quantize(convolutions(), data, weights="int4", sensitivity=True, **options)
+        return ir.to_proto(found.model).SerializeToString(), found.to_json()
 
     data = data_for("convolutions", 100)
-    wanted = made(data)
-    monkeypatch.setattr(calibration, "surveyor", doomed_surveyor)
-    assert made(iter(data), cluster=address, cache=tmp_path) == wanted
-    assert (tmp_path / "ended").exists()
+    wanted = made(data, workers=1)
+    monkeypatch.setattr(calibration, "surveyor", doomed.surveyor)
+    monkeypatch.setattr(attempts, "chooser", doomed.chooser)
+    monkeypatch.setattr(judging, "comparer", doomed.comparer)
+    assert made(iter(data), cluster=address) == wanted
+    assert {each.name for each in marks.iterdir()} == {"surveyor", "chooser", "comparer"}

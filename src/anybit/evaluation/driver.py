@@ -20,7 +20,7 @@ from anybit.onnx import Source
 from anybit.quantization.independence import independent
 from anybit.quantization.items import Sample
 from anybit.quantization.samples import Data, Samples
-from anybit.quantization.verdict import Judge
+from anybit.quantization.verdict import Judge, compared
 from anybit.text import listed
 
 ENGINES: dict[str, Callable[[Source], Model]] = {
@@ -80,7 +80,8 @@ def evaluate(
             if reference is None:
                 reference = outputs
             else:
-                runner.judge.add(reference, _named_like(reference, outputs, runner.name))
+                named = _named_like(reference, outputs, runner.name)
+                runner.judge.add(compared(reference, named))
             if isinstance(wanted, Metric):
                 runner.add(wanted(outputs, right))
         if progress is not None:

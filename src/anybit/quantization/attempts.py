@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from anybit.quantization.calibration import Evidence, gather
+from anybit.quantization.copies import on_copies
 from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
+from anybit.quantization.judging import judged
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
 from anybit.quantization.products import product_of
-from anybit.quantization.recording import Recorder
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
-from anybit.quantization.verdict import Judge, Verdict
+from anybit.quantization.verdict import Verdict
 from anybit.quantization.weights import Rounded, nearest
-from anybit.workers import Here, Workers
+from anybit.workers import Workers
 
 Progress = Callable[[float], None]
 
@@ -51,7 +52,6 @@ class Attempts:
         model: The float model, which is not changed.
         where: Its name, for messages.
         samples: The data; None for weights alone.
-        floats: The model, ready to be run.
         workers: Who reads the data.
         cache: A folder for what is found in them; None for none.
         effort: How much is tried.
@@ -62,14 +62,13 @@ class Attempts:
         model: ir.Model,
         where: str,
         samples: Samples | None,
-        floats: Recorder | None,
         workers: Workers,
         cache: str | os.PathLike[str] | None,
         effort: Effort,
     ) -> None:
         self.model, self.where = model, where
-        self._samples, self._floats = samples, floats
-        self._workers, self._cache, self._effort = workers, cache, effort
+        self._samples, self._workers = samples, workers
+        self._cache, self._effort = cache, effort
         self._found: dict[Hashable, Choice] = {}
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
@@ -77,12 +76,8 @@ class Attempts:
         choices = self.choices(plan, progress)
         model = written(self.model, _weights(plan.weights, choices), choices)
         verdict = None
-        if self._samples is not None and self._floats is not None:
-            quantized = Recorder(model, model.graph.outputs, self.where)
-            judge = Judge()
-            for number, sample in self._samples.held_back():
-                judge.add(self._floats.run(sample), quantized.run(sample), number)
-            verdict = judge.verdict(seen=len(self._samples) == 1)
+        if self._samples is not None:
+            verdict = judged(self.model, model, self._samples, self.where, self._workers)
         return Attempt(plan, choices, model, verdict)
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
@@ -105,20 +100,25 @@ class Attempts:
             self._effort.kept,
             lambda share: progress(_GATHERED * share),
         )
-        found = Here().map(self._chooser, plan, evidence)
-        for done, (source, choice) in enumerate(found, 1):
+        pieces = ((each, plan.activations.get(each.source)) for each in evidence)
+        found = on_copies(self._workers, self.model, chooser, plan.weights, pieces)
+        for done, (source, choice) in enumerate(zip(wanted, found, strict=True), 1):
             self._found[_key(source, plan)] = choice
             progress(_GATHERED + (1 - _GATHERED) * done / len(wanted))
 
-    def _chooser(self, plan: Plan) -> Callable[[Evidence], tuple[Source, Choice]]:
-        def chosen(each: Evidence) -> tuple[Source, Choice]:
-            trial = Trial(self.model, each.source, plan.weights)
-            scheme = plan.activations.get(each.source)
-            samples = each.to_choose, each.to_decide, each.to_round
-            choice = trial.choice(scheme, each.statistics, *samples)
-            return each.source, replace(choice, tried=trial.candidates)
 
-        return chosen
+def chooser(
+    model: ir.Model, weights: Mapping[Layer, Scheme]
+) -> Callable[[tuple[Evidence, Scheme | None]], Choice]:
+    """Who chooses what becomes of a tensor, by what is known of it."""
+
+    def chosen(piece: tuple[Evidence, Scheme | None]) -> Choice:
+        each, scheme = piece
+        trial = Trial(model, each.source, weights)
+        samples = each.to_choose, each.to_decide, each.to_round
+        return replace(trial.choice(scheme, each.statistics, *samples), tried=trial.candidates)
+
+    return chosen
 
 
 def _key(source: Source, plan: Plan) -> Hashable:

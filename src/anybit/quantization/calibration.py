@@ -99,11 +99,18 @@ def gather(
         for source, statistics, numbers, far in zip(
             sources[group], seen.statistics[group], own[group], alone, strict=True
         ):
+            parts_read = [_only(source, each) for each in kept]
             to_choose, to_decide = (
                 [*each, *(far[number] for number in ours)]
-                for each, ours in zip(kept[:2], numbers, strict=True)
+                for each, ours in zip(parts_read[:2], numbers, strict=True)
             )
-            yield Evidence(source, statistics, to_choose, to_decide, [*to_choose, *kept[2]])
+            yield Evidence(source, statistics, to_choose, to_decide, [*to_choose, *parts_read[2]])
+
+
+def _only(source: Source, samples: Sequence[Sample]) -> list[Sample]:
+    """What the layers that read one tensor read."""
+    names = {str(value.name) for layer, _ in source.readers for value in layer.computed}
+    return [{name: sample[name] for name in sample if name in names} for sample in samples]
 
 
 def _own(

@@ -146,7 +146,7 @@ def quantize(
         apply(model, source, LiftOpset(OPSET), InferShapes())
         wanted = plan(model, placement_of(model), *said)
     _check_weights(wanted.layers)
-    samples, floats, macs = None, None, {}
+    samples, macs = None, {}
     if data is not None:
         samples = Samples(data, declared_inputs(model.graph, where))
         floats = Recorder(model, model.graph.outputs, where)
@@ -154,7 +154,7 @@ def quantize(
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
     with chosen(workers, cluster) as hands:
-        attempts = Attempts(model, where, samples, floats, hands, cache, much)
+        attempts = Attempts(model, where, samples, hands, cache, much)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
             verdict = found.verdict

@@ -38,9 +38,9 @@ class Weight:
     repeated: int = 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Layer:
-    """A node that multiplies and adds up.
+    """A node that multiplies and adds up; it is the same layer for all who speak of the node.
 
     Attributes:
         node: The node.
@@ -51,10 +51,10 @@ class Layer:
     """
 
     node: ir.Node
-    activations: tuple[int, ...]
-    weights: tuple[Weight, ...]
-    bias: int | None = None
-    x_axis: int | None = None
+    activations: tuple[int, ...] = field(compare=False)
+    weights: tuple[Weight, ...] = field(compare=False)
+    bias: int | None = field(default=None, compare=False)
+    x_axis: int | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from anybit.quantization.placement import Layer, Source
 from anybit.quantization.recording import Recorder
 from anybit.quantization.schemes import Scheme, quantized
 from anybit.quantization.search import Choice
-from anybit.quantization.verdict import Judge
+from anybit.quantization.verdict import Judge, compared
 from anybit.quantization.weights import nearest
 from anybit.workers import Here
 
@@ -73,7 +73,7 @@ class Probe:
         rounded, error = self._rounded(layer, scheme)
         judge = Judge()
         for sample, floats in zip(self._samples, self._floats, strict=True):
-            judge.add(floats, self._run(sample, rounded))
+            judge.add(compared(floats, self._run(sample, rounded)))
         return _noise(judge), error
 
     def error(self, layer: Layer, scheme: Scheme) -> float:
@@ -100,7 +100,7 @@ class Probe:
         for sample, floats in zip(self._samples, self._floats, strict=True):
             found = Here().map(self._rounding, sample, self._choices)
             for judge, outputs in zip(judges.values(), found, strict=True):
-                judge.add(floats, outputs)
+                judge.add(compared(floats, outputs))
         return {source: _noise(judge) for source, judge in judges.items()}
 
     def _rounding(self, sample: Sample) -> Callable[[Source], dict[str, Array]]:

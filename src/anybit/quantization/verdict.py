@@ -105,37 +105,44 @@ class _Output:
         return 10 * float(np.log10(self.signal / self.noise))
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """What two models give for one sample, compared."""
+
+    outputs: Mapping[str, _Output]
+    sqnr: float | None
+    agrees: bool | None
+
+
+def compared(floats: Mapping[str, Array], quantized: Mapping[str, Array]) -> Comparison:
+    """Compare the outputs for a sample, by name. Other shapes are nothing but noise."""
+    outputs, own, agrees = {}, [], []
+    for name, a in floats.items():
+        b = quantized[name]
+        outputs[name] = output = _Output(a.dtype.kind == "f")
+        output.add(a, b)
+        if output.is_float or a.shape != b.shape:
+            own.append(output.sqnr if a.shape == b.shape else -np.inf)
+        if output.rows:
+            agrees.append(output.agreeing == output.rows)
+    return Comparison(outputs, min(own, default=None), all(agrees) if agrees else None)
+
+
 @dataclass
 class Judge:
-    """Adds up what two models give."""
+    """Adds up what two models give, sample by sample: sums depend on the order."""
 
     _outputs: dict[str, _Output] = field(default_factory=dict)
     _samples: int = 0
     _worst: list[Example] = field(default_factory=list)
 
-    def add(
-        self, floats: Mapping[str, Array], quantized: Mapping[str, Array], number: int | None = None
-    ) -> None:
-        """Compare the outputs for a sample, by name. Other shapes are nothing but noise.
-
-        A sample has the number that is given, or that of those before it.
-        """
-        own, agrees = [], []
-        for name, a in floats.items():
-            b = quantized[name]
-            output = _Output(a.dtype.kind == "f")
-            output.add(a, b)
+    def add(self, sample: Comparison, number: int | None = None) -> None:
+        """Add a sample. It has the number that is given, or that of those before it."""
+        for name, output in sample.outputs.items():
             self._outputs.setdefault(name, _Output(output.is_float)).merge(output)
-            if output.is_float or a.shape != b.shape:
-                own.append(output.sqnr if a.shape == b.shape else -np.inf)
-            if output.rows:
-                agrees.append(output.agreeing == output.rows)
-        if own:
-            found = Example(
-                self._samples if number is None else number,
-                min(own),
-                all(agrees) if agrees else None,
-            )
+        if sample.sqnr is not None:
+            number = self._samples if number is None else number
+            found = Example(number, sample.sqnr, sample.agrees)
             self._worst = sorted([*self._worst, found], key=lambda each: each.sqnr)[:_MOST_EXAMPLES]
         self._samples += 1
 

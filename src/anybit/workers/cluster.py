@@ -5,11 +5,10 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from anybit.errors import ModelError
-from anybit.workers.interface import Common, Piece, Result, in_order
+from anybit.workers.interface import Common, Piece, Result, Workers, in_order
 
 # So often a piece is done again whose worker ended.
 _RETRIES = 3
@@ -17,7 +16,7 @@ _RETRIES = 3
 _PER_CORE = 4
 
 
-class Cluster:
+class Cluster(Workers):
     """The workers of a Ray cluster, one core each.
 
     Args:
@@ -53,7 +52,6 @@ class Cluster:
         common: Common,
         pieces: Iterable[Piece],
     ) -> Iterator[Result]:
-        """The results of all pieces, in order."""
         ray = self._ray
         job = ray.put((hire, common))
         task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_done)
@@ -82,15 +80,7 @@ class Cluster:
             for ticket in waiting:
                 ray.cancel(ticket, force=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         if self._ours:
             self._ray.shutdown()
 

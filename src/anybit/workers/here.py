@@ -4,23 +4,19 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Self
 
-from anybit.workers.interface import Common, Piece, Result, in_order
+from anybit.workers.interface import Common, Piece, Result, Workers, in_order
 
 _MOST = 8
 
 
-class Here:
+class Here(Workers):
     """One worker, called by several threads.
 
     Args:
         threads: How many; None for as many as there are cores, up to 8, since each holds what it
             is about in memory. One is the caller itself.
     """
-
-    near = True
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads or min(len(os.sched_getaffinity(0)), _MOST)
@@ -31,7 +27,6 @@ class Here:
         common: Common,
         pieces: Iterable[Piece],
     ) -> Iterator[Result]:
-        """The results of all pieces, in order."""
         worker = hire(common)
         if self._threads == 1:
             yield from map(worker, pieces)
@@ -43,14 +38,3 @@ class Here:
             )
         finally:
             pool.shutdown(cancel_futures=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What workers are to those who have work, and the order that all kinds of them keep."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 Common = TypeVar("Common")
 Piece = TypeVar("Piece")
@@ -12,15 +13,16 @@ Result = TypeVar("Result")
 Ticket = TypeVar("Ticket")
 
 
-class Workers(Protocol):
+class Workers(ABC):
     """Those who do pieces of work. They are let go at the end of a `with`.
 
     Attributes:
         near: Whether they see the temporary files of this machine.
     """
 
-    near: bool
+    near = True
 
+    @abstractmethod
     def map(
         self,
         hire: Callable[[Common], Callable[[Piece], Result]],
@@ -37,16 +39,20 @@ class Workers(Protocol):
         Raises:
             ChildProcessError: Workers end again and again before they are done.
         """
-        ...
 
-    def __enter__(self) -> Self: ...
+    def close(self) -> None:  # noqa: B027  there may be nothing to let go
+        """Let them go, whatever they do."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 def in_order(

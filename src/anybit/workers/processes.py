@@ -15,10 +15,9 @@ from functools import lru_cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from anybit.workers.interface import Common, Piece, Result, in_order
+from anybit.workers.interface import Common, Piece, Result, Workers, in_order
 
 # So often in a row processes may end before anything else comes of them.
 _LIVES = 3
@@ -30,7 +29,7 @@ class _Errand:
     future: "Future[Any]"
 
 
-class Processes:
+class Processes(Workers):
     """Processes that are started for this, and end with it, however it ends.
 
     They are spawned: what a program does when it is run, and not only imported, must stand behind
@@ -39,8 +38,6 @@ class Processes:
     Args:
         count: How many.
     """
-
-    near = True
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -55,7 +52,6 @@ class Processes:
         common: Common,
         pieces: Iterable[Piece],
     ) -> Iterator[Result]:
-        """The results of all pieces, in order."""
         self._jobs += 1
         job = self._folder / f"{self._jobs}"
         with job.open("wb") as file:
@@ -116,15 +112,7 @@ class Processes:
         self._pool.shutdown(cancel_futures=True)
         self._reader.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
