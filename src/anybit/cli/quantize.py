@@ -71,6 +71,14 @@ def quantize(
         str | None,
         typer.Option(metavar="power-of-two", help="What all scales are; without it, any floats."),
     ] = None,
+    integer_only: Annotated[
+        bool,
+        typer.Option(
+            "--integer-only",
+            help="Quantize also what lies between layers, so that anybit compile computes all of "
+            "it with integers.",
+        ),
+    ] = False,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -125,6 +133,7 @@ def quantize(
             layers=_by_name(layer or ()),
             keep=keep or (),
             scales=scales,
+            integer_only=integer_only,
             budget=budget,
             sensitivity=sensitivity,
             effort=effort,

@@ -196,6 +196,22 @@ class Planner:
         self.add(p.Reshape, (coded,), target, **reshape_fields(coded.place, place))
         return target
 
+    def spread(self, coded: Coded, place: Place) -> Coded:
+        """The same codes in a larger place, repeated along the axes of which they have one."""
+        if coded.place == place:
+            return coded
+        target = Coded(coded.value, place, coded.codes, coded.stage)
+        sizes = ("height", "width", "channels")
+        pairs = [(getattr(coded.place, size), getattr(place, size)) for size in sizes]
+        if any(one not in (1, many) for one, many in pairs):
+            raise Uncovered("its two inputs differ in their sizes")
+        rows, columns, channels = (
+            np.arange(many, dtype=np.int32) * (one == many) for one, many in pairs
+        )
+        where = {"rows": rows, "columns": columns, "channels": channels}
+        self.add(p.Gather, (coded,), target, **where, first_channel=0, fill=0)
+        return target
+
     def add(self, kind: type[Any], reads: tuple[Coded, ...], writes: Coded, **fields: Any) -> None:
         self._planned.append(Planned(kind, reads, writes, fields))
 

@@ -193,9 +193,11 @@ class Walk:
             return replace(first, value=y, nodes=nodes, same=same, quantized=None)
         if self._values.rows(values[0]) != self._values.rows(values[1]):
             raise Uncovered("its two inputs differ in their rows")
+        place = place_of(self._values.sizes(y), first.place.axis)
         pair = [self._values.codes(value, first.place.axis) for value in values]
-        if pair[0].place != pair[1].place or pair[0].place.rank != rank:
+        if not place.rank == pair[0].place.rank == pair[1].place.rank:
             raise Uncovered("its two inputs differ in their sizes")
+        pair = [self._values.spread(each, place) for each in pair]
         if pair[0].codes.levels * pair[1].codes.levels > _MOST_PAIRS:
             raise Uncovered("its two inputs have too many codes")
         if pair[0].stage != pair[1].stage:

@@ -170,6 +170,12 @@ class Values:
         self._coded[key] = found
         return found
 
+    def spread(self, coded: Coded, place: Place) -> Coded:
+        """Codes that are repeated along the axes of which they have one."""
+        found = self.planner.spread(coded, place)
+        self.take()
+        return found
+
     def take(self) -> None:
         """Keep the instructions that have been planned."""
         self.planned += self.planner.taken()

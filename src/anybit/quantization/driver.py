@@ -28,18 +28,21 @@ from anybit.onnx.passes import (
 from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
+from anybit.quantization.between import with_between
 from anybit.quantization.budget import mixed, noises_of
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
 from anybit.quantization.macs import multiplications
 from anybit.quantization.placement import Layer, placement_of
-from anybit.quantization.plan import FLOAT, plan
+from anybit.quantization.plan import FLOAT, Plan, plan
 from anybit.quantization.recording import Recorder
 from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, row
 from anybit.quantization.samples import Data, Samples
+from anybit.words.budgets import Budget
 from anybit.words.budgets import budget as parsed
+from anybit.words.grammar import Integers
 from anybit.words.meant import unknown
 from anybit.workers import chosen
 
@@ -61,6 +64,7 @@ def quantize(
     layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
     scales: str | None = None,
+    integer_only: bool = False,
     budget: str | None = None,
     sensitivity: bool = False,
     effort: str = "default",
@@ -98,6 +102,10 @@ def quantize(
         keep: Names or patterns of nodes that keep their floats, whatever else is said.
         scales: "power-of-two" for all of them, be they said so by words or not: sums are exact on
             every machine then, as long as they fit.
+        integer_only: Whether what lies between the first and the last layer gets quantizers, too,
+            as far as `anybit.compile` needs them to compute all of it with integers: what adds,
+            puts together, averages, or rises and falls. What is moved before it is read gets them
+            where it comes from, and what is put together has one grid.
         budget: A mix of widths, instead of one for all: "4MB" for the constants, "50%bops" of the
             operations on bits that the words above stand for, or "30dB" on the outputs. Integers
             that are not named in `layers` get the widths that harm the outputs least: weights 2 to
@@ -132,7 +140,12 @@ def quantize(
     model, remarks = _prepared(source, where)
     named = [keep] if isinstance(keep, str) else keep
     said = (weights, activations or FLOAT), layers or {}, named, scales is not None
-    wanted = plan(model, placement_of(model), *said)
+    placement = placement_of(model)
+    if integer_only:
+        placement = with_between(placement, model)
+    wanted = plan(model, placement, *said)
+    if integer_only:
+        _check_integers(wanted, limit)
     if not any(layer.weights for layer in wanted.layers):
         reasons = "; ".join(f"{name}: {reason}" for name, reason in list(wanted.left.items())[:4])
         raise ModelError(
@@ -196,6 +209,22 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
     apply(model, source, Normalize(), InferShapes(), AskTypes(), InferShapes())
     return model, (_WIDENED,) * widened
+
+
+def _check_integers(wanted: Plan, limit: Budget | None) -> None:
+    """ModelError for what cannot be integers of at most 8 bits from the first layer to the last."""
+    of_all = wanted.activations.values()
+    others = [each for each in of_all if not isinstance(each.kind, Integers) or each.bits > 8]
+    if others or not of_all:
+        words = others[0].words if others else FLOAT
+        raise ModelError(
+            f"integer_only: activations are integers then, not {words}, of at most 8 bits"
+        )
+    if limit is not None and limit.bytes is None:
+        raise ModelError(
+            f"budget: {limit.words!r} may take more than 8 bits, which integer_only excludes; "
+            'say a size ("4MB")'
+        )
 
 
 def _check_weights(layers: Sequence[Layer]) -> None:

@@ -44,7 +44,11 @@ def written(
     for source, choice in choices.items():
         readers = [(layers[layer], index) for layer, index in source.readers]
         corrections = {layers[layer]: each for layer, each in choice.corrections.items()}
-        place = replace(source, value=values[source.value], readers=readers)
+        anchors = tuple(
+            (values[value], tuple((nodes[node], index) for node, index in uses))
+            for value, uses in source.anchors
+        )
+        place = replace(source, value=values[source.value], readers=readers, anchors=anchors)
         moved[place] = replace(choice, corrections=corrections)
     Writer(copy).write({layers[layer]: each for layer, each in weights.items()}, moved)
     return copy
@@ -63,6 +67,7 @@ class Writer:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._editor = Editor(model)
+        self._positions = {node: place for place, node in enumerate(model.graph)}
         self._weights: dict[tuple[ir.Value, bytes], ir.Value] = {}
 
     def write(
@@ -71,11 +76,13 @@ class Writer:
         """Quantize tensors as chosen, and put weights, in the order of the layer's, in place."""
         read: dict[Layer, Choice] = {}
         for source, choice in choices.items():
-            result = self._activation(source, choice)
-            for layer, index in source.readers:
-                layer.node.replace_input_with(index, result)
-                if layer.weights:
-                    read[layer] = choice
+            if source.anchors:
+                self._anchored(source, choice)
+            else:
+                result = self._activation(source, choice)
+                for layer, index in source.readers:
+                    layer.node.replace_input_with(index, result)
+            read |= {layer: choice for layer, _ in source.readers if layer.weights}
         for layer in dict.fromkeys([*weights, *read]):
             self._constants(layer, weights.get(layer, ()), read.get(layer))
 
@@ -99,6 +106,16 @@ class Writer:
         if choice.grid is None:
             return result
         return self._quantizer(layer.node, result, choice.grid, name)
+
+    def _anchored(self, source: Source, choice: Choice) -> None:
+        """Quantize the tensors from which a source is moved, on one grid."""
+        assert choice.grid is not None, "it is to be integers"
+        assert not isinstance(choice.grid, DynamicGrid), "it is to be integers"
+        for value, uses in source.anchors:
+            first = min((node for node, _ in uses), key=self._positions.__getitem__)
+            result = self._quantizer(first, value, choice.grid, str(value.name))
+            for node, index in uses:
+                node.replace_input_with(index, result)
 
     def _constants(self, layer: Layer, rounded: Sequence[Rounded], x: Choice | None) -> None:
         """Quantize the weights of a layer, if they are rounded, and its bias."""

@@ -93,10 +93,13 @@ class Source:
     Attributes:
         value: The tensor.
         readers: The layers, and which of their inputs it is.
+        anchors: The tensors that are quantized in its place, and which inputs of which nodes are
+            replaced; () if it is quantized itself, for its readers.
     """
 
     value: ir.Value
     readers: list[tuple[Layer, int]] = field(default_factory=list)
+    anchors: tuple[tuple[ir.Value, tuple[tuple[ir.Node, int], ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,10 +109,12 @@ class Placement:
     Attributes:
         layers: The nodes, in order.
         left: What keeps its floats although it holds weights or multiplies, and why.
+        inside: The nodes from the first layer to the last, if all of them are to be integer.
     """
 
     layers: tuple[Layer, ...]
     left: dict[str, str]
+    inside: frozenset[ir.Node] = frozenset()
 
 
 def placement_of(model: ir.Model) -> Placement:

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import label_of
-from anybit.quantization.placement import Layer, Placement, Source, sources_of
+from anybit.quantization.between import grouped
+from anybit.quantization.placement import Layer, Placement, Source
 from anybit.quantization.schemes import Scheme, scheme
 from anybit.text import listed, shown
 from anybit.words.block_formats import BlockFormat
@@ -78,9 +79,10 @@ def plan(
         found = {layer: (_rounded(pair[0]), _rounded(pair[1])) for layer, pair in found.items()}
     weights = {layer: pair[0] for layer, pair in found.items() if layer.weights and pair[0]}
     wishes = {layer: pair[1] for layer, pair in found.items() if pair[1]}
-    activations, remarks = _agreed(sources_of(wishes), wishes)
+    sources, divided = grouped(placement, wishes)
+    activations, remarks = _agreed(sources, wishes)
     quantized = tuple(layer for layer in layers if layer in weights or layer in wishes)
-    left = dict(placement.left)
+    left = placement.left | divided
     for layer in layers:
         if layer not in quantized:
             kept = found[layer] == (None, None)

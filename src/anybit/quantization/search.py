@@ -215,6 +215,8 @@ class Trial:
 def smoothable(source: Source) -> int | None:
     """The axis of the channels of a tensor whose readers all allow for smoothing; else None."""
     axes = set()
+    if source.anchors:
+        return None  # others read it, too
     for layer, index in source.readers:
         (weight,) = layer.weights if len(layer.weights) == 1 else (None,)
         if weight is None or weight.inputs is None or index == weight.index:
