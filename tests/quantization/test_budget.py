@@ -28,11 +28,21 @@ from anybit.words.budgets import budget
         ("20 DB", ("noise", 1e-2)),
         ("50%bops", ("bops", 0.5)),
         ("12.5 % BOPs", ("bops", 0.125)),
+        ("2ms", ("seconds", 2e-3)),
+        ("1.5 S", ("seconds", 1.5)),
+        ("80us", ("seconds", 8e-5)),
     ],
 )
 def test_words(words: str, expected: tuple[str, float]) -> None:
     found = vars(budget(words)) | {"words": None}
-    wanted = {"words": None, "bytes": None, "noise": None, "bops": None, expected[0]: expected[1]}
+    wanted = {
+        "words": None,
+        "bytes": None,
+        "noise": None,
+        "bops": None,
+        "seconds": None,
+        expected[0]: expected[1],
+    }
     assert found == pytest.approx(wanted)
 
 
@@ -52,7 +62,8 @@ def test_words(words: str, expected: tuple[str, float]) -> None:
         ("50%", "shares are of the work"),
         ("50% MB", "shares are of the work"),
         ("50bops", "say a size"),
-        ("2ms", "time is no budget"),
+        ("2ns", "say a size"),
+        ("0ms", "nothing is left"),
         ("9" * 400 + "MB", "say a size"),
         ("\x00MB", "say a size"),
         ("٣dB", "say a size"),

@@ -82,9 +82,9 @@ def quantize(
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="4MB|30dB|50%bops",
-            help="A mix of widths: so much for constants, so good outputs, or that share of the "
-            "operations on bits.",
+            metavar="4MB|30dB|50%bops|2ms",
+            help="A mix of widths: so much for constants, so good outputs, that share of the "
+            "operations on bits, or such a time of a run, compiled, on this machine.",
         ),
     ] = None,
     sensitivity: Annotated[

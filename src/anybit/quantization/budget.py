@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
 from anybit.quantization.items import Sample
-from anybit.quantization.knapsack import Option, Picks, cheapest, front, quietest
+from anybit.quantization.knapsack import Option, Picks, front, quietest
+from anybit.quantization.latency import STORED, Clock, latency
 from anybit.quantization.mixing import (
     BASE,
     TOO_MUCH,
@@ -31,6 +32,7 @@ from anybit.quantization.result import Mix
 from anybit.quantization.samples import Samples
 from anybit.quantization.sensitivity import Probe
 from anybit.quantization.shards import is_held, is_taken
+from anybit.quantization.trials import Trials, in_time, or_even, quiet_enough
 from anybit.words.budgets import Budget
 
 _SAMPLES, _ITEMS, _TOGETHER = 40, 2, 5
@@ -55,11 +57,13 @@ class Mixed:
         attempt: The model.
         noises: What its tensors do to the outputs.
         front: The best mixes, and those of one width, by bytes and operations.
+        remarks: How long a run takes, if that was asked for.
     """
 
     attempt: Attempt
     noises: Noises
     front: tuple[Mix, ...]
+    remarks: tuple[str, ...] = ()
 
 
 def mixed(
@@ -86,7 +90,8 @@ def mixed(
         ModelError: There is none; the message says what was reached.
     """
     weights, activations = varied(wanted)
-    by_bytes = budget.bytes is not None or not activations
+    in_seconds, clock = budget.seconds is not None, Clock(next(iter(samples)))
+    by_bytes = budget.bytes is not None or not (activations or in_seconds)
     costs = Costs(macs, by_bytes, narrow_first=budget.noise is not None)
     tensors = () if costs.by_bytes else tuple(activations)
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
@@ -95,6 +100,9 @@ def mixed(
     probe = Probe(attempts.model, tuple(base.weights), choices, _probed(samples), attempts.where)
     enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
     noises = measured(probe, base, enough, lambda share: progress(_CHOSEN + _MEASURED * share))
+    if in_seconds:
+        narrow = {bits: changed(base, tuple((each, bits) for each in weights)) for bits in STORED}
+        costs = replace(costs, latency=latency(attempts.model, narrow, choices, clock))
     options = parts(base, noises, costs)
     evenly = [costs.option(base, picks, noises) for picks in _uniform(weights, tensors)]
 
@@ -102,15 +110,20 @@ def mixed(
         plan = changed(base, option.picks)
         if budget.bytes is not None:
             return size(plan) <= budget.bytes
+        if budget.seconds is not None and costs.latency is not None:
+            expected = costs.latency.rest + option.cost
+            return expected <= budget.seconds and try_it.seconds(option) <= budget.seconds
         return costs.bops(plan) <= (budget.bops or 0) * costs.bops(wanted)
 
-    try_it = _Trials(base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share))
+    try_it = Trials(base, attempts, clock, lambda share: progress(_TRIED + (1 - _TRIED) * share))
     if budget.noise is not None:
-        option = _rounds(budget, options, try_it)
+        option = quiet_enough(budget, options, try_it)
+    elif costs.latency is not None:
+        option = in_time(budget, options, costs.latency.rest, try_it)
     else:
         option = _affordable(budget, wanted, base, options, costs, size)
     possible = [each for each in evenly if each.noise < math.inf]
-    option = _or_even(budget, option, possible, keeps, try_it)
+    option = or_even(budget, option, possible, keeps, try_it)
     attempt = try_it(option)
     if budget.bytes is not None and size(attempt.plan) > budget.bytes:
         raise ModelError(
@@ -123,7 +136,8 @@ def mixed(
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
     known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
     ordered = sorted(known.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr))
-    return Mixed(attempt, noises, tuple(ordered))
+    remarks = (clock.remark(try_it.seconds(option)),) * in_seconds
+    return Mixed(attempt, noises, tuple(ordered), remarks)
 
 
 def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
@@ -140,69 +154,6 @@ def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
         for layer, scheme in wanted.weights.items()
     }
     return Noises(weights, activations)
-
-
-class _Trials:
-    """The mixes that were tried: each once."""
-
-    def __init__(self, base: Plan, attempts: Attempts, progress: Progress) -> None:
-        self._base, self._attempts, self._progress = base, attempts, progress
-        self._tried: dict[Picks, Attempt] = {}
-
-    def __call__(self, option: Option) -> Attempt:
-        if option.picks not in self._tried:
-            wanted = changed(self._base, option.picks)
-            self._tried[option.picks] = self._attempts.attempt(wanted, self._advance)
-        return self._tried[option.picks]
-
-    def _advance(self, share: float) -> None:
-        done = len(self._tried)
-        self._progress((done + share) / (done + 1 if done >= _ROUNDS else _ROUNDS))
-
-    def noise(self, option: Option) -> float:
-        """Noise over signal of the worst output, on samples that are held back."""
-        verdict = self(option).verdict
-        assert verdict is not None, "there are data"
-        assert verdict.sqnr is not None, "asked before"
-        return float(10 ** (-verdict.sqnr / 10))
-
-    def factor(self, option: Option) -> float:
-        """How much more noise there is than was predicted."""
-        return max(self.noise(option), _LEAST) / max(option.noise, _LEAST)
-
-
-def _rounds(budget: Budget, options: Sequence[Sequence[Option]], try_it: _Trials) -> Option:
-    """The cheapest mix that was tried and has no more noise than that.
-
-    Between one that has and one that has not, the next is looked for in the middle.
-    """
-    assert budget.noise is not None, "asked before"
-    aim, best, worst = _AIM * budget.noise, None, math.inf
-    tried: list[float] = []
-    for _ in range(_ROUNDS):
-        option = cheapest(options, aim) or front(options)[-1]
-        noise = try_it.noise(option)
-        tried.append(noise)
-        if noise > budget.noise:
-            worst = min(worst, option.noise)
-        elif best is None or option.cost < best.cost:
-            best = option
-        if budget.noise * _NEAR <= noise <= budget.noise:
-            break
-        aim = _AIM * budget.noise / try_it.factor(option)
-        if best is not None and worst < math.inf:
-            aim = math.sqrt(best.noise * worst)
-    if best is None:
-        quietest_of_all = front(options)[-1]
-        tried.append(try_it.noise(quietest_of_all))
-        best = quietest_of_all if tried[-1] <= budget.noise else None
-    if best is None:
-        reached = -10 * math.log10(max(min(tried), _LEAST))
-        raise ModelError(
-            f"budget {budget.words}: not reached; the best of {len(tried)} that were tried gives "
-            f"{reached:.1f} dB"
-        )
-    return best
 
 
 def _affordable(
@@ -227,28 +178,6 @@ def _affordable(
     if found is None:
         raise ModelError(f"budget {budget.words}: the least possible is {reached}")
     return found
-
-
-def _or_even(
-    budget: Budget,
-    option: Option,
-    evenly: Sequence[Option],
-    keeps: Callable[[Option], bool],
-    try_it: _Trials,
-) -> Option:
-    """The mix, or one width for all layers if that turns out to be better.
-
-    What few bits are expected to lose is what rounding to nearest would, and too much at times.
-    """
-    if budget.noise is None:
-        widest = max(filter(keeps, evenly), key=lambda each: each.cost, default=option)
-        return min(option, widest, key=try_it.noise)
-    cheaper = sorted(evenly, key=lambda each: -each.cost)
-    for each in [each for each in cheaper if each.cost < option.cost][:_ROUNDS]:
-        if try_it.noise(each) > budget.noise:
-            break
-        option = each
-    return option
 
 
 def _probed(samples: Samples) -> list[Sample]:

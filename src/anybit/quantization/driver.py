@@ -107,7 +107,8 @@ def quantize(
             puts together, averages, or rises and falls. What is moved before it is read gets them
             where it comes from, and what is put together has one grid.
         budget: A mix of widths, instead of one for all: "4MB" for the constants, "50%bops" of the
-            operations on bits that the words above stand for, or "30dB" on the outputs. Integers
+            operations on bits that the words above stand for, "2ms" for a run of one sample,
+            compiled, on this machine, or "30dB" on the outputs. Integers
             that are not named in `layers` get the widths that harm the outputs least: weights 2 to
             8 bits or 16, activations 8 or 16, these as said where bytes are counted.
         sensitivity: Whether to measure what each layer alone does to the outputs, before biases
@@ -181,7 +182,10 @@ def quantize(
         found.model,
         tuple(row(layer, found, macs, noises) for layer in found.plan.layers),
         found.plan.left,
-        remarks + (samples.remarks if samples else ()) + found.plan.remarks,
+        remarks
+        + (samples.remarks if samples else ())
+        + found.plan.remarks
+        + (mix.remarks if mix else ()),
         mix.front if mix else (),
         found.verdict,
         size.whole,

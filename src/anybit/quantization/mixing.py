@@ -15,6 +15,7 @@ from itertools import product
 
 from anybit.errors import ModelError
 from anybit.quantization.knapsack import Option, Picks, front
+from anybit.quantization.latency import Latency
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.schemes import Scheme
@@ -177,11 +178,13 @@ class Costs:
             the widths of both factors.
         narrow_first: Whether operations on more than 8 bits, which no kernel for integers does, are
             avoided before anything else is.
+        latency: Where seconds count instead, those of all layers.
     """
 
     macs: Mapping[Layer, int]
     by_bytes: bool
     narrow_first: bool
+    latency: Latency | None = None
 
     def bops(self, wanted: Plan) -> float:
         """Operations on bits of a whole plan."""
@@ -203,6 +206,8 @@ class Costs:
             sizes = sum(array.size for _, array in layer.constants)
             return sizes * (weights.stored_bits if weights else FLOAT_BITS) / 8
         widths = self._widths(layer, weights, others)
+        if self.latency is not None:
+            return self.latency.of(layer, max(widths) if max(widths) > BASE else widths[0])
         outweighed = self.narrow_first and max(widths) > BASE
         return self.macs[layer] * (_OUTWEIGHED if outweighed else math.prod(widths))
 

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixes of widths, run to see what they do, and corrected by what was seen."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from anybit.errors import ModelError
+from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.knapsack import Option, Picks, cheapest, front, quietest
+from anybit.quantization.latency import Clock
+from anybit.quantization.mixing import changed
+from anybit.quantization.plan import Plan
+from anybit.text import duration
+from anybit.words.budgets import Budget
+
+_ROUNDS = 3
+# What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
+_AIM, _NEAR = 10**-0.02, 10**-0.05
+_AIM_SECONDS, _NEAR_SECONDS = 0.97, 0.93
+_LEAST = 1e-30
+
+
+class Trials:
+    """The mixes that were tried: each once.
+
+    Args:
+        base: What they differ from in widths.
+        attempts: What quantizes the model.
+        clock: What times mixes.
+        progress: Called with the share that is done.
+    """
+
+    def __init__(self, base: Plan, attempts: Attempts, clock: Clock, progress: Progress) -> None:
+        self._base, self._attempts = base, attempts
+        self._clock, self._progress = clock, progress
+        self._tried: dict[Picks, Attempt] = {}
+        self._seconds: dict[Picks, float] = {}
+
+    def __call__(self, option: Option) -> Attempt:
+        if option.picks not in self._tried:
+            wanted = changed(self._base, option.picks)
+            self._tried[option.picks] = self._attempts.attempt(wanted, self._advance)
+        return self._tried[option.picks]
+
+    def _advance(self, share: float) -> None:
+        done = len(self._tried)
+        self._progress((done + share) / (done + 1 if done >= _ROUNDS else _ROUNDS))
+
+    def noise(self, option: Option) -> float:
+        """Noise over signal of the worst output, on samples that are held back."""
+        verdict = self(option).verdict
+        assert verdict is not None, "there are data"
+        assert verdict.sqnr is not None, "asked before"
+        return float(10 ** (-verdict.sqnr / 10))
+
+    def seconds(self, option: Option) -> float:
+        """What a run of the compiled model takes."""
+        if option.picks not in self._seconds:
+            compiled, _ = self._clock.compiled(self(option).model)
+            self._seconds[option.picks] = self._clock.seconds(compiled)
+        return self._seconds[option.picks]
+
+    def factor(self, option: Option) -> float:
+        """How much more noise there is than was predicted."""
+        return max(self.noise(option), _LEAST) / max(option.noise, _LEAST)
+
+
+def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Trials) -> Option:
+    """The cheapest mix that was tried and has no more noise than that.
+
+    Between one that has and one that has not, the next is looked for in the middle.
+    """
+    assert budget.noise is not None, "asked before"
+    aim, best, worst = _AIM * budget.noise, None, math.inf
+    tried: list[float] = []
+    for _ in range(_ROUNDS):
+        option = cheapest(options, aim) or front(options)[-1]
+        noise = try_it.noise(option)
+        tried.append(noise)
+        if noise > budget.noise:
+            worst = min(worst, option.noise)
+        elif best is None or option.cost < best.cost:
+            best = option
+        if budget.noise * _NEAR <= noise <= budget.noise:
+            break
+        aim = _AIM * budget.noise / try_it.factor(option)
+        if best is not None and worst < math.inf:
+            aim = math.sqrt(best.noise * worst)
+    if best is None:
+        quietest_of_all = front(options)[-1]
+        tried.append(try_it.noise(quietest_of_all))
+        best = quietest_of_all if tried[-1] <= budget.noise else None
+    if best is None:
+        reached = -10 * math.log10(max(min(tried), _LEAST))
+        raise ModelError(
+            f"budget {budget.words}: not reached; the best of {len(tried)} that were tried gives "
+            f"{reached:.1f} dB"
+        )
+    return best
+
+
+def or_even(
+    budget: Budget,
+    option: Option,
+    evenly: Sequence[Option],
+    keeps: Callable[[Option], bool],
+    try_it: Trials,
+) -> Option:
+    """The mix, or one width for all layers if that turns out to be better.
+
+    What few bits are expected to lose is what rounding to nearest would, and too much at times.
+    """
+    if budget.noise is None:
+        dearest_first = sorted(evenly, key=lambda each: -each.cost)
+        return min(option, next(filter(keeps, dearest_first), option), key=try_it.noise)
+    cheaper = sorted(evenly, key=lambda each: -each.cost)
+    for each in [each for each in cheaper if each.cost < option.cost][:_ROUNDS]:
+        if try_it.noise(each) > budget.noise:
+            break
+        option = each
+    return option
+
+
+def in_time(
+    budget: Budget, options: Sequence[Sequence[Option]], rest: float, try_it: Trials
+) -> Option:
+    """The quietest mix that was tried and takes no longer than that; costs are seconds.
+
+    What is not chosen takes the rest. Times of layers do not quite add up, so that what is aimed at
+    is corrected by what the whole takes.
+    """
+    assert budget.seconds is not None, "asked before"
+    aim, best = _AIM_SECONDS * budget.seconds, None
+    tried: list[float] = []
+    for _ in range(_ROUNDS):
+        option = quietest(options, aim - rest) or front(options)[0]
+        tried.append(try_it.seconds(option))
+        if tried[-1] <= budget.seconds and (best is None or option.noise < best.noise):
+            best = option
+        if _NEAR_SECONDS * budget.seconds <= tried[-1] <= budget.seconds:
+            break
+        aim *= _AIM_SECONDS * budget.seconds / tried[-1]
+    if best is None:
+        raise ModelError(
+            f"budget {budget.words}: not reached; the fastest of {len(tried)} that were tried "
+            f"takes {duration(min(tried))} on this machine"
+        )
+    return best
