@@ -2,12 +2,13 @@
 """A float model quantized by a plan, and by another one: what they have in common is found once."""
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from anybit.quantization.calibration import Evidence, gather
+from anybit.quantization.calibration import Evidence, gather, surveyed
+from anybit.quantization.common import Common, Shared, linked
 from anybit.quantization.copies import on_copies
 from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
@@ -18,6 +19,7 @@ from anybit.quantization.products import product_of
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
+from anybit.quantization.together import Moments, Together
 from anybit.quantization.verdict import Verdict
 from anybit.quantization.weights import Rounded, nearest
 from anybit.workers import Workers
@@ -82,49 +84,108 @@ class Attempts:
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""
-        keys = {source: _key(source, plan) for source in _looked_at(plan)}
+        keys = _keys(plan)
         wanted = [source for source, key in keys.items() if key not in self._found]
         if wanted and self._samples is not None:
-            self._find(plan, wanted, progress)
+            for source, choice in self._find(plan, wanted, progress).items():
+                self._found[keys[source]] = choice
         return {source: self._found[key] for source, key in keys.items() if key in self._found}
 
-    def _find(self, plan: Plan, wanted: Sequence[Source], progress: Progress) -> None:
+    def _find(
+        self, plan: Plan, wanted: Sequence[Source], progress: Progress
+    ) -> dict[Source, Choice]:
         assert self._samples is not None, "asked before"
-        evidence = gather(
+        seen = surveyed(
             self.model,
             wanted,
             self._samples,
             self.where,
             self._workers,
             self._cache,
-            self._effort.kept,
             lambda share: progress(_GATHERED * share),
         )
-        pieces = ((each, plan.activations.get(each.source)) for each in evidence)
+        given = self.model, wanted, self._samples, self.where, seen
+        together = Together(self.model, plan.weights)
+        tried = wanted if self._effort.kept else ()
+        again = [source for source in tried if together.concerns(source)]
+
+        def advance(done: int) -> None:
+            progress(_GATHERED + (1 - _GATHERED) * done / (len(wanted) + len(again)))
+
+        choices, revised = {}, {}
+        pieces = (
+            (each, plan.activations.get(each.source))
+            for each in gather(*given, set(wanted), self._effort.kept)
+        )
         found = on_copies(self._workers, self.model, chooser, plan.weights, pieces)
-        for done, (source, choice) in enumerate(zip(wanted, found, strict=True), 1):
-            self._found[_key(source, plan)] = choice
-            progress(_GATHERED + (1 - _GATHERED) * done / len(wanted))
+        for source, (choice, moments) in zip(wanted, found, strict=True):
+            choices[source] = choice
+            together.add(source, choice, moments)
+            advance(len(choices))
+        shared = plan.weights, together.rounded()
+        those = ((each, choices[each.source]) for each in gather(*given, again, self._effort.kept))
+        found_again = on_copies(self._workers, self.model, reviser, shared, those)
+        for source, choice in zip(again, found_again, strict=True):
+            revised[source] = choice
+            advance(len(choices) + len(revised))
+        return together.better(choices, revised)
 
 
 def chooser(
     model: ir.Model, weights: Mapping[Layer, Scheme]
-) -> Callable[[tuple[Evidence, Scheme | None]], Choice]:
+) -> Callable[[tuple[Evidence, Scheme | None]], tuple[Choice, Moments]]:
     """Who chooses what becomes of a tensor, by what is known of it."""
+    common = Common(weights)
 
-    def chosen(piece: tuple[Evidence, Scheme | None]) -> Choice:
+    def chosen(piece: tuple[Evidence, Scheme | None]) -> tuple[Choice, Moments]:
         each, scheme = piece
-        trial = Trial(model, each.source, weights)
+        trial = Trial(model, each.source, weights, common)
         samples = each.to_choose, each.to_decide, each.to_round
-        return replace(trial.choice(scheme, each.statistics, *samples), tried=trial.candidates)
+        choice = trial.choice(scheme, each.statistics, *samples)
+        return replace(choice, tried=trial.candidates), trial.moments(choice, each.to_round)
 
     return chosen
 
 
-def _key(source: Source, plan: Plan) -> Hashable:
-    """All that the choice for a tensor depends on."""
-    weights = tuple(plan.weights.get(layer) for layer, _ in source.readers)
-    return source.value, tuple(source.readers), plan.activations.get(source), weights
+def reviser(
+    model: ir.Model, shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, Rounded]]
+) -> Callable[[tuple[Evidence, Choice]], Choice]:
+    """Who tries weights that several layers have in common."""
+    weights, rounded = shared
+    common = Common(weights)
+
+    def revised(piece: tuple[Evidence, Choice]) -> Choice:
+        each, choice = piece
+        trial = Trial(model, each.source, weights, common)
+        given = {
+            layer: (rounded[layer], *choice.weights[layer][1:])
+            for layer, _ in each.source.readers
+            if layer in rounded
+        }
+        return trial.revised(choice, given, each.to_choose, each.to_decide)
+
+    return revised
+
+
+def _keys(plan: Plan) -> dict[Source, Hashable]:
+    """All that the choice for each tensor depends on; for those whose readers round a constant
+    together that is what it is for all of them."""
+    rounded = Common(plan.weights).rounded
+
+    def shared(source: Source) -> Iterator[Shared]:
+        return (rounded[layer] for layer, _ in source.readers if layer in rounded)
+
+    found: dict[Source, Hashable] = {}
+    for group in linked(_looked_at(plan), shared):
+        of_all = tuple(
+            (
+                plan.activations.get(source),
+                *(plan.weights.get(layer) for layer, _ in source.readers),
+            )
+            for source in group
+        )
+        found |= {source: (source.value, tuple(source.readers), of_all) for source in group}
+    return found
 
 
 def _looked_at(plan: Plan) -> tuple[Source, ...]:

@@ -3,7 +3,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -51,25 +51,20 @@ class Evidence:
     to_round: Sequence[dict[str, Array]]
 
 
-def gather(
+def surveyed(
     model: ir.Model,
     sources: Sequence[Source],
     samples: Samples,
     where: str,
     workers: Workers,
     cache: str | os.PathLike[str] | None,
-    times: int,
     progress: Callable[[float], None],
-) -> Iterator[Evidence]:
-    """The evidence for each tensor, in their order.
-
-    Samples are kept so many times as often; with 0 times there are statistics alone.
+) -> Findings:
+    """What all samples say of some tensors, in their order.
 
     Raises:
         ModelError: The model cannot be run, or a tensor holds NaN or infinity.
     """
-    if not sources:
-        return
     folder = None if cache is None else Path(cache)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,9 +75,26 @@ def gather(
     for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
         seen.merge(found, shard.first)
         progress((shard.first + len(shard)) / len(samples))
+    return seen
+
+
+def gather(
+    model: ir.Model,
+    sources: Sequence[Source],
+    samples: Samples,
+    where: str,
+    seen: Findings,
+    wanted: Container[Source],
+    times: int,
+) -> Iterator[Evidence]:
+    """The evidence for each tensor that is wanted, in their order, by what was seen of all.
+
+    Samples are kept so many times as often; with 0 times there are statistics alone.
+    """
     if not times:
         for source, statistics in zip(sources, seen.statistics, strict=True):
-            yield Evidence(source, statistics, (), (), ())
+            if source in wanted:
+                yield Evidence(source, statistics, (), (), ())
         return
     common = _common(samples, seen.size, times)
     divided = _divided(common)
@@ -92,13 +104,13 @@ def gather(
     more = others[: max(times * min(_TO_ROUND, _MEMORY // seen.size) - len(common), 0)]
     parts = *divided, tuple(more)
     together = max(1, _MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
-    for start in range(0, len(sources), together):
-        group = slice(start, start + together)
-        runs = [(*chooser, *decider) for chooser, decider in own[group]]
-        kept, alone = _kept(model, sources[group], samples, parts, runs, where)
-        for source, statistics, numbers, far in zip(
-            sources[group], seen.statistics[group], own[group], alone, strict=True
-        ):
+    known = zip(sources, seen.statistics, own, strict=True)
+    left = [each for each in known if each[0] in wanted]
+    for start in range(0, len(left), together):
+        group = left[start : start + together]
+        runs = [(*chooser, *decider) for _, _, (chooser, decider) in group]
+        kept, alone = _kept(model, [source for source, *_ in group], samples, parts, runs, where)
+        for (source, statistics, numbers), far in zip(group, alone, strict=True):
             parts_read = [_only(source, each) for each in kept]
             to_choose, to_decide = (
                 [*each, *(far[number] for number in ours)]

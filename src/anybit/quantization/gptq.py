@@ -43,6 +43,7 @@ _MOST_TERMS = 2048
 _ROWS_PER_TERM, _ROWS = 16, 4096
 
 Nearest = Callable[[Array, Array], Array]
+Moments = Callable[[slice], Array]
 
 
 @dataclass(frozen=True)
@@ -119,31 +120,51 @@ def refined(
         smoothing: As for the piece.
         samples: What to learn from.
     """
-    product = product_of(piece.layer)
-    if product is None or piece.scheme is None:
+    if product_of(piece.layer) is None or piece.scheme is None:
         return ()
+    return refined_by(piece, smoothing, moments_of(piece, grid, smoothing, samples))
+
+
+def moments_of(
+    piece: Piece,
+    grid: Grid | DynamicGrid | None,
+    smoothing: Array | None,
+    samples: Sequence[Sample],
+) -> Moments:
+    """X^T X of what a layer reads, for some of the terms of its product."""
+    product = product_of(piece.layer)
+    assert product is not None, "asked before"
+    read = [piece.read(grid, smoothing, sample) for sample in samples]
+    return partial(_moments, product, read, piece.layer.constants[0][1].shape)
+
+
+def refined_by(piece: Piece, smoothing: Array | None, moments: Moments) -> tuple[Rounded, ...]:
+    """The weights of a layer with a product on their grids, by the moments of what is read."""
+    product = product_of(piece.layer)
+    assert product is not None, "asked before"
+    assert piece.scheme is not None, "asked before"
     array = piece.smoothed(smoothing)[0]
     matrix = product.matrix(array)
-    parts = _parts(matrix.shape[2])
-    read = [piece.read(grid, smoothing, sample) for sample in samples]
+    parts = parts_of(matrix.shape[2])
     costs, factors = [], None
     for part in parts:
         factors = None  # no more than one part's are kept, which are large
-        factors = factors_of(_moments(product, read, array.shape, part))
+        factors = factors_of(moments(part))
         costs.append(_costs(factors))
     all_costs = np.broadcast_to(np.concatenate(costs, axis=2), matrix.shape)
     best = nearest(array, product.weight, piece.scheme, product.array(all_costs, array.shape))
     on_grid = _rounding(product, best)
     found: list[Array] = []
     for part in reversed(parts):
-        factors = factors or factors_of(_moments(product, read, array.shape, part))
+        factors = factors or factors_of(moments(part))
         found.insert(0, gptq(matrix[..., part], factors, partial(on_grid, part.start)))
         factors = None
     stored = product.array(np.concatenate(found, axis=2), array.shape).astype(np.float32)
     return (Rounded(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
 
 
-def _parts(terms: int) -> list[slice]:
+def parts_of(terms: int) -> list[slice]:
+    """The terms of long sums, as many together as are handled at once."""
     count = -(-terms // _MOST_TERMS)
     return [slice(*each) for each in pairwise(terms * at // count for at in range(count + 1))]
 

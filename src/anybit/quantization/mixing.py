@@ -20,6 +20,7 @@ from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.sensitivity import Probe
+from anybit.quantization.weights import stored_bytes
 from anybit.words.grammar import Integers
 from anybit.workers import Here
 
@@ -203,8 +204,7 @@ class Costs:
     def of(self, layer: Layer, weights: Scheme | None, others: Sequence[int]) -> float:
         """That of a layer whose other factors have so many bits."""
         if self.by_bytes:
-            sizes = sum(array.size for _, array in layer.constants)
-            return sizes * (weights.stored_bits if weights else FLOAT_BITS) / 8
+            return sum(stored_bytes(array, each, weights) for each, array in layer.constants)
         widths = self._widths(layer, weights, others)
         if self.latency is not None:
             return self.latency.of(layer, max(widths) if max(widths) > BASE else widths[0])

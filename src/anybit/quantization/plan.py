@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import label_of
 from anybit.quantization.between import grouped
+from anybit.quantization.common import constants_of, linked
 from anybit.quantization.placement import Layer, Placement, Source
 from anybit.quantization.schemes import Scheme, scheme
 from anybit.text import listed, shown
@@ -79,15 +80,16 @@ def plan(
         found = {layer: (_rounded(pair[0]), _rounded(pair[1])) for layer, pair in found.items()}
     weights = {layer: pair[0] for layer, pair in found.items() if layer.weights and pair[0]}
     wishes = {layer: pair[1] for layer, pair in found.items() if pair[1]}
+    weights, remarks = _in_common(weights)
     sources, divided = grouped(placement, wishes)
-    activations, remarks = _agreed(sources, wishes)
+    activations, others = _agreed(sources, wishes)
     quantized = tuple(layer for layer in layers if layer in weights or layer in wishes)
     left = placement.left | divided
     for layer in layers:
         if layer not in quantized:
             kept = found[layer] == (None, None)
             left[layer.name] = "it was to be kept" if kept else "it multiplies activations alone"
-    return Plan(quantized, weights, activations, frozenset(named), left, tuple(remarks))
+    return Plan(quantized, weights, activations, frozenset(named), left, (*remarks, *others))
 
 
 def _pair(weights: str, activations: str, where: str) -> Pair:
@@ -144,18 +146,34 @@ def _matching(
         raise ModelError(str(error)) from None
 
 
+def _in_common(weights: Mapping[Layer, Scheme]) -> tuple[dict[Layer, Scheme], list[str]]:
+    """One scheme per constant that layers multiply: the widest that one of them asks for."""
+    found, remarks = dict(weights), []
+    for layers in linked(weights, constants_of):
+        scheme, remark = _widest(
+            str(constants_of(layers[0])[0].name), {layer: weights[layer] for layer in layers}
+        )
+        found.update(dict.fromkeys(layers, scheme))
+        remarks += remark
+    return found, remarks
+
+
 def _agreed(
     sources: Iterable[Source], wishes: Mapping[Layer, Scheme]
 ) -> tuple[dict[Source, Scheme], list[str]]:
-    """One scheme per tensor: the widest that a reader asks for, the first of equal ones."""
+    """One scheme per tensor: the widest that a reader asks for."""
     found, remarks = {}, []
     for source in sources:
-        asked = {layer.name: wishes[layer] for layer, _ in source.readers}
-        found[source] = max(asked.values(), key=lambda each: each.bits)
-        if len({each.words for each in asked.values()}) > 1:
-            several = listed(f"{shown(name)} asks for {each.words}" for name, each in asked.items())
-            remarks.append(
-                f"{shown(str(source.value.name))} gets {found[source].words}, the widest for what "
-                f"reads it: {several}"
-            )
+        asked = {layer: wishes[layer] for layer, _ in source.readers}
+        found[source], remark = _widest(str(source.value.name), asked)
+        remarks += remark
     return found, remarks
+
+
+def _widest(name: str, asked: Mapping[Layer, Scheme]) -> tuple[Scheme, list[str]]:
+    """The widest of several schemes, the first of equal ones, and what there is to say of it."""
+    found = max(asked.values(), key=lambda each: each.bits)
+    if len({each.words for each in asked.values()}) == 1:
+        return found, []
+    several = listed(f"{shown(layer.name)} asks for {of.words}" for layer, of in asked.items())
+    return found, [f"{shown(name)} gets {found.words}, the widest for what reads it: {several}"]

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.quantization.attempts import Attempt
+from anybit.quantization.common import bytes_of
 from anybit.quantization.mixing import FLOAT_BITS, Noises
 from anybit.quantization.placement import Layer
 from anybit.quantization.plan import Plan
 from anybit.quantization.result import QuantizedLayer
+from anybit.quantization.weights import stored_bytes
 
 _LEAST = 1e-30
 
@@ -22,26 +23,22 @@ class Sizes:
 
     def __init__(self, model: ir.Model) -> None:
         self.whole = sum(tensor.nbytes for tensor in tensors_in(model))
-        self._readers: dict[ir.Value, list[tuple[str, int]]] = {}
+        self._readers: dict[ir.Value, set[tuple[ir.Node, int]]] = {}
         for node in nodes_in(model.graph):
             for index, value in enumerate(node.inputs):
                 if value is not None and value.is_initializer():
-                    self._readers.setdefault(value, []).append((label_of(node), index))
+                    self._readers.setdefault(value, set()).add((node, index))
 
     def __call__(self, plan: Plan) -> int:
-        """Bytes. A constant that several nodes read has the widest of their types."""
-        bits = {
-            (layer.name, weight.index): scheme.stored_bits
-            for layer, scheme in plan.weights.items()
-            for weight in layer.weights
-        }
-        saved = sum(
-            value.const_value.size
-            * (FLOAT_BITS - max(bits.get(reader, FLOAT_BITS) for reader in readers))
+        """Bytes. A constant that is read in several ways is stored once for each of them, and in
+        floats, too, if a node reads these."""
+        placed = {(layer.node, each.index) for layer in plan.weights for each in layer.weights}
+        gone = sum(
+            value.const_value.nbytes
             for value, readers in self._readers.items()
-            if value.const_value
+            if value.const_value and readers <= placed and not value.is_graph_output()
         )
-        return self.whole - int(saved // 8)
+        return self.whole - gone + bytes_of(plan.weights)
 
 
 def row(
@@ -63,7 +60,7 @@ def row(
         activation_bits=max((each.bits for each in schemes), default=FLOAT_BITS),
         shape=sizes[0] if sizes else (),
         parameters=parameters,
-        bytes=math.ceil(parameters * (FLOAT_BITS if scheme is None else scheme.stored_bits) / 8),
+        bytes=sum(stored_bytes(array, weight, scheme) for weight, array in layer.constants),
         macs=macs.get(layer),
         sqnr=_decibels(max(errors)) if errors else None,
         output_sqnr=None if noises is None else _decibels(noises.of(layer, found.plan)),

@@ -56,11 +56,10 @@ class Scheme:
         return self.kind.bits
 
     @property
-    def stored_bits(self) -> float:
-        """What an element takes, with its part of the scale of a block."""
-        scale = _BYTE_SCALE if isinstance(self.kind, BlockFormat) else _FLOAT_SCALE
+    def scale_bits(self) -> int:
+        """What the scale of a block takes, with its zero-point."""
         zeropt = self.bits if self.asymmetric else 0
-        return self.bits + ((scale + zeropt) / self.block if self.block else 0)
+        return _BYTE_SCALE if isinstance(self.kind, BlockFormat) else _FLOAT_SCALE + zeropt
 
     def grid(self, lowest: Array, highest: Array) -> Grid:
         """The grid for a range, or for one range per channel; 0 is one of its values.

@@ -20,8 +20,9 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
+from anybit.quantization.common import Common
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
-from anybit.quantization.gptq import is_fine, refined
+from anybit.quantization.gptq import is_fine, moments_of, refined
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.ranges import WIDE, cut_off, least, spare, whole, within
@@ -92,13 +93,19 @@ class Trial:
         model: The float model.
         source: The tensor.
         weights: The schemes of the weights of layers; those of others stay as they are.
+        common: What is known of constants that several layers read: here they are rounded to
+            nearest.
     """
 
-    def __init__(self, model: ir.Model, source: Source, weights: Mapping[Layer, Scheme]) -> None:
+    def __init__(
+        self, model: ir.Model, source: Source, weights: Mapping[Layer, Scheme], common: Common
+    ) -> None:
         self._pieces = [
             Piece(model, layer, index, weights.get(layer)) for layer, index in source.readers
         ]
         self._source, self._name = source, str(source.value.name)
+        self._common = common
+        self._smooth = not any(layer in common.apart for layer, _ in source.readers)
         self._told: dict[int, Candidate] = {}
 
     @property
@@ -153,12 +160,37 @@ class Trial:
             if not piece.scheme:
                 continue
             weights[piece.layer] = piece.nearest(choice.smoothing)
-            if is_fine(piece.scheme):
+            if is_fine(piece.scheme) or piece.layer in self._common.rounded:
                 continue
             found = refined(piece, choice.grid, choice.smoothing, many)
             error = piece.error(choice.grid, choice.smoothing, second, found)
             if error < errors[piece.layer]:
                 weights[piece.layer], errors[piece.layer] = found, error
+        return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
+
+    def moments(self, choice: Choice, many: Sequence[Sample]) -> dict[Layer, list[Array]]:
+        """Those of what each layer reads whose weights are common, part by part."""
+        found: dict[Layer, list[Array]] = {}
+        for piece in self._pieces if many else ():
+            if shared := self._common.rounded.get(piece.layer):
+                of = moments_of(piece, choice.grid, choice.smoothing, many)
+                found[piece.layer] = [of(part) for part in shared.parts]
+        return found
+
+    def revised(
+        self,
+        choice: Choice,
+        weights: Mapping[Layer, Sequence[Rounded]],
+        first: Sequence[Sample],
+        second: Sequence[Sample],
+    ) -> Choice:
+        """A choice with other weights, and with the errors and biases that belong to them."""
+        errors = dict(choice.errors)
+        for piece in self._pieces:
+            if piece.layer in weights:
+                given = weights[piece.layer]
+                errors[piece.layer] = piece.error(choice.grid, choice.smoothing, second, given)
+        weights = {**choice.weights, **weights}
         return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
 
     def _corrected(
@@ -182,7 +214,8 @@ class Trial:
                 yield Choice(_grid(scheme, *within(fraction, low, high)), smoothing)
 
     def _smoothings(self, statistics: Statistics) -> Iterator[Array]:
-        if statistics.channels is None or any(piece.weight is None for piece in self._pieces):
+        unable = not self._smooth or any(piece.weight is None for piece in self._pieces)
+        if statistics.channels is None or unable:
             return
         reach = np.abs(statistics.channels).max(axis=0)
         weights = np.max([piece.reach for piece in self._pieces], axis=0)

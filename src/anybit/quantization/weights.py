@@ -5,6 +5,7 @@ A range that is cut off rounds what is inside it finer. Which is better is found
 of the largest magnitude, for every channel by itself.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,6 +54,17 @@ class Rounded:
         if self.blocks.count == 1:
             return self.array, _mapped(self.blocks.first_of_all, self.grid)
         return self.blocks.split(self.array), _mapped(self.blocks.gathered, self.grid)
+
+
+def stored_bytes(array: Array, weight: Weight, scheme: Scheme | None) -> int:
+    """What a weight takes: its codes, and the scales of its blocks."""
+    if scheme is None:
+        return array.nbytes
+    bits = array.size * scheme.bits
+    if scheme.block:
+        blocks = blocks_of(array.shape, weight, scheme.block)
+        bits += math.prod(blocks.cut) // blocks.size * scheme.scale_bits
+    return math.ceil(bits / 8)
 
 
 def nearest(

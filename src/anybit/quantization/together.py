@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rounding of a constant for all layers that multiply it, by what all of them read.
+
+Second moments add, and so do errors: GPTQ works with the sum of the moments, and what it finds is
+kept if the sum of the errors of all readers is lower than with rounding to nearest.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import Array
+from anybit.quantization.common import Common, Shared
+from anybit.quantization.gptq import refined_by
+from anybit.quantization.pieces import Piece
+from anybit.quantization.placement import Layer, Source
+from anybit.quantization.schemes import Scheme
+from anybit.quantization.search import Choice
+from anybit.quantization.weights import Rounded
+
+Moments = Mapping[Layer, list[Array]]
+
+
+class Together:
+    """Rounds what the readers of several tensors have in common.
+
+    Args:
+        model: The float model.
+        weights: The schemes of the weights of all layers.
+    """
+
+    def __init__(self, model: ir.Model, weights: Mapping[Layer, Scheme]) -> None:
+        self.common = Common(weights)
+        self._model, self._weights = model, weights
+        self._sums: dict[Shared, list[Array]] = {}
+        self._read: dict[Shared, tuple[Layer, int, Choice]] = {}
+
+    def concerns(self, source: Source) -> bool:
+        """Whether layers that read a tensor have a constant in common."""
+        return any(layer in self.common.rounded for layer, _ in source.readers)
+
+    def add(self, source: Source, choice: Choice, moments: Moments) -> None:
+        """What became of a tensor, and the moments of what such layers read then."""
+        for layer, index in source.readers:
+            if layer not in moments:
+                continue
+            shared = self.common.rounded[layer]
+            self._read[shared] = layer, index, choice
+            if shared not in self._sums:
+                self._sums[shared] = moments[layer]
+                continue
+            for total, part in zip(self._sums[shared], moments[layer], strict=True):
+                total += part
+
+    def rounded(self) -> dict[Layer, Rounded]:
+        """The first weight of each layer that has it in common. The moments are used up."""
+        found = {}
+        while self._sums:
+            shared, sums = self._sums.popitem()
+            layer, index, choice = self._read[shared]
+            piece = Piece(self._model, layer, index, self._weights[layer])
+            by_start = {part.start: each for part, each in zip(shared.parts, sums, strict=True)}
+            of_all, *_ = refined_by(piece, choice.smoothing, partial(_part, by_start))
+            found.update(dict.fromkeys(shared.layers, of_all))
+        return found
+
+    def better(
+        self, choices: Mapping[Source, Choice], revised: Mapping[Source, Choice]
+    ) -> dict[Source, Choice]:
+        """The choices, with what is revised of them for a constant where that has less error."""
+        if not revised:
+            return dict(choices)
+        before, after = _errors(choices), _errors(revised)
+        kept = {
+            layer
+            for layer, shared in self.common.rounded.items()
+            if sum(after[each] for each in shared.layers)
+            < sum(before[each] for each in shared.layers)
+        }
+        return {
+            source: _mixed(choice, revised[source], kept) if source in revised else choice
+            for source, choice in choices.items()
+        }
+
+
+def _part(by_start: Mapping[int, Array], part: slice) -> Array:
+    return by_start[part.start]
+
+
+def _errors(choices: Mapping[Source, Choice]) -> dict[Layer, float]:
+    return {layer: each for choice in choices.values() for layer, each in choice.errors.items()}
+
+
+def _mixed(choice: Choice, revised: Choice, kept: set[Layer]) -> Choice:
+    """What is revised for some layers, and the rest."""
+    corrections = {
+        layer: each for layer, each in choice.corrections.items() if layer not in kept
+    } | {layer: each for layer, each in revised.corrections.items() if layer in kept}
+    return replace(
+        choice,
+        errors={
+            layer: (revised if layer in kept else choice).errors[layer] for layer in choice.errors
+        },
+        weights={
+            layer: (revised if layer in kept else choice).weights[layer] for layer in choice.weights
+        },
+        corrections=corrections,
+    )

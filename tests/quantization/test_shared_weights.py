@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants that several layers multiply: one scheme, one rounding, one copy in the file."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from passes import random
+from shared_models import blocks, convolutions, tied
+
+import anybit
+
+Array = np.ndarray
+
+DATA = {
+    "blocks": (blocks, lambda: random(96, 24, seed=7)),
+    "tied": (tied, lambda: np.random.default_rng(3).integers(0, 32, 96)),
+    "convolutions": (convolutions, lambda: random(48, 6, 8, 8, seed=7)),
+}
+# How many constants of each network are quantized; those that are read in two ways count twice.
+COPIES = {"blocks": 3, "tied": 2, "convolutions": 2}
+
+
+def quantizers(model: ir.Model) -> list[ir.Node]:
+    """Those of weights."""
+    found = [node for node in model.graph if node.op_type in ("Quant", "IntQuant", "FloatQuant")]
+    return [node for node in found if node.inputs[0].is_initializer() and node.inputs[0].shape]
+
+
+def of_matrices(model: ir.Model) -> list[ir.Node]:
+    return [node for node in quantizers(model) if len(node.inputs[0].shape) > 1]
+
+
+@pytest.mark.parametrize("words", ["int8", "int4", "ternary", "int3 per-tensor", "mxfp4"])
+@pytest.mark.parametrize("name", DATA)
+def test_each_constant_is_in_the_file_once(name: str, words: str) -> None:
+    make, data = DATA[name]
+    found = anybit.quantize(make(), data(), weights=words)
+    nodes = of_matrices(found.model)
+    assert len(nodes) == COPIES[name]
+    stored = {node.inputs[0] for node in nodes}
+    assert len(stored) <= COPIES[name]
+    assert found.verdict is not None
+    assert found.verdict.sqnr > {"int8": 20, "int4": 8, "mxfp4": 8}.get(words, 0)
+
+
+def test_the_widest_words_win() -> None:
+    make, data = DATA["blocks"]
+    found = anybit.quantize(make(), data(), weights="int4", layers={"up1": "int6", "head": "int3"})
+    widths = {each.name: each.weight_bits for each in found.layers}
+    assert widths == {
+        **{f"up{at}": 6 for at in range(3)},
+        **{f"down{at}": 4 for at in range(3)},
+        "head": 3,
+    }
+    (remark,) = [each for each in found.remarks if each.startswith("w gets int6")]
+    assert "up0 asks for int4, up1 asks for int6" in remark
+    assert len(of_matrices(found.model)) == COPIES["blocks"]
+
+
+def test_a_layer_that_is_kept_reads_the_floats() -> None:
+    make, data = DATA["blocks"]
+    found = anybit.quantize(make(), data(), weights="int8", keep="up1")
+    (node,) = [each for each in found.model.graph if each.name == "up1"]
+    assert node.inputs[1].name == "w"
+    assert len(of_matrices(found.model)) == COPIES["blocks"]
+    whole = anybit.quantize(make(), data(), weights="int8")
+    assert found.bytes_after == whole.bytes_after + 24 * 40 * 4
+
+
+def in_file(found: anybit.Quantized, before: onnx.ModelProto) -> int:
+    """What codes, the scales of blocks, and what stays float take in QuantizeLinear's form."""
+    graph = anybit.convert(found, to="qdq").model.graph
+    named = {each.name for each in before.graph.initializer}
+    stored = {each for each in graph.initializers if each.removesuffix("_corrected") in named}
+    for node in graph:
+        if node.op_type == "DequantizeLinear" and node.inputs[0].is_initializer():
+            stored.add(node.inputs[0].name)
+            if "block_size" in node.attributes:
+                stored.add(node.inputs[1].name)
+    return sum(graph.initializers[name].const_value.nbytes for name in stored)
+
+
+@pytest.mark.parametrize("words", ["int4", "int8", "int8 per-tensor", "int2 per-block 3"])
+@pytest.mark.parametrize("name", DATA)
+def test_sizes_are_those_of_the_file(name: str, words: str) -> None:
+    make, data = DATA[name]
+    found = anybit.quantize(make(), data(), weights=words)
+    assert found.bytes_after == in_file(found, make())
