@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights in blocks: what is said, written, run and refused."""
 
+import math
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -121,11 +123,19 @@ def test_bytes_count_scales() -> None:
     proto.graph.input[0].type.tensor_type.shape.CopyFrom(
         onnx.helper.make_tensor_type_proto(1, ["rows", 96]).tensor_type.shape
     )
-    sizes = {"mxfp4": 4.25, "nvfp4": 4.5, "int4 per-block 32": 5, "uint4 per-block 16": 6.25}
-    for words, bits in sizes.items():
+    sizes = {
+        "mxfp4": (4, 32, 8),
+        "nvfp4": (4, 16, 8),
+        "int4 per-block 32": (4, 32, 32),
+        "uint4 per-block 16": (4, 16, 36),
+    }
+    for words, (bits, block, scale) in sizes.items():
         found = anybit.quantize(proto, weights=words, activations=None)
-        saved = (96 * 7 + 33 * 7) * (32 - bits) / 8
-        assert found.bytes_before - found.bytes_after == int(saved)
+        saved = sum(
+            rows * 7 * 4 - math.ceil((rows * 7 * bits + math.ceil(rows / block) * 7 * scale) / 8)
+            for rows in (96, 33)
+        )
+        assert found.bytes_before - found.bytes_after == saved
 
 
 @pytest.mark.parametrize(
