@@ -132,8 +132,9 @@ def test_bytes_count_scales() -> None:
     for words, (bits, block, scale) in sizes.items():
         found = anybit.quantize(proto, weights=words, activations=None)
         saved = sum(
-            rows * 7 * 4 - math.ceil((rows * 7 * bits + math.ceil(rows / block) * 7 * scale) / 8)
-            for rows in (96, 33)
+            summed * channels * 4
+            - math.ceil((summed * channels * bits + -(-summed // block) * channels * scale) / 8)
+            for summed, channels in ((96, 7), (7, 33))
         )
         assert found.bytes_before - found.bytes_after == saved
 
