@@ -19,6 +19,13 @@ from anybit.torch.nn._describe import describe
 from anybit.torch.nn._embedding import QuantEmbedding
 from anybit.torch.nn._fold_batchnorm import fold_batchnorm
 from anybit.torch.nn._freezing import freeze_scales, unfreeze_scales
+from anybit.torch.nn._functions import (
+    QuantAdd,
+    QuantConcat,
+    QuantizedFunction,
+    QuantMatMul,
+    QuantScaledDotProductAttention,
+)
 from anybit.torch.nn._layers import (
     QuantConv1d,
     QuantConv2d,
@@ -50,6 +57,8 @@ __all__ = [
     "BipolarQuantizer",
     "FloatQuantizer",
     "IntQuantizer",
+    "QuantAdd",
+    "QuantConcat",
     "QuantConv1d",
     "QuantConv2d",
     "QuantConvTranspose2d",
@@ -57,8 +66,11 @@ __all__ = [
     "QuantGRU",
     "QuantLSTM",
     "QuantLinear",
+    "QuantMatMul",
     "QuantMultiheadAttention",
     "QuantRNN",
+    "QuantScaledDotProductAttention",
+    "QuantizedFunction",
     "QuantizedLayer",
     "QuantizedRecurrent",
     "Quantizer",

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from anybit.torch.nn._functions import added, attended, factor
 from anybit.torch.nn._layers import QuantizedLayer, QuantLinear, fit, quantized
 from anybit.torch.nn._quantizer import Quantizer
-from anybit.torch.nn._quantizers import IntQuantizer
-from anybit.torch.nn._statistics import Reach
 from anybit.torch.nn._stored_scales import FixedScale
 
 _FACTORS = ("query_quantizer", "key_quantizer", "value_quantizer", "probability_quantizer")
@@ -62,10 +61,10 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
         weights = self._weights()
         self._attach_copies(weight_quantizer, weights.items())
         for name in ("input_quantizer", *_FACTORS):
-            factor = _factor(input_quantizer, name)
-            if factor is not None:
-                fit(factor, self, next(iter(weights.values())))
-            setattr(self, name, factor)
+            each = factor(input_quantizer, name)
+            if each is not None:
+                fit(each, self, next(iter(weights.values())))
+            setattr(self, name, each)
         given = (weight_quantizer, None, input_quantizer)
         self.out_proj.__class__ = QuantLinear
         self.out_proj.attach(*(copy.deepcopy(each) for each in given), output_quantizer)
@@ -108,15 +107,11 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
         batched = query.dim() == 3
         mask = _mask(attn_mask, key_padding_mask, query.dtype, self.num_heads)
         q, k, v = self._projected(*self._rounded(query, key, value))
-        scores = (q @ k.transpose(-2, -1)) * self.head_dim**-0.5
-        scores = scores if mask is None else scores + mask
-        probabilities = torch.softmax(scores, dim=-1)
-        if mask is not None:
-            nothing = torch.isneginf(scores).all(dim=-1, keepdim=True)
-            probabilities = probabilities.masked_fill(nothing, 0.0)
-        probabilities = quantized(self.probability_quantizer, probabilities)[0]
-        probabilities = functional.dropout(probabilities, self.dropout, self.training)
-        output = self.out_proj((probabilities @ v).transpose(1, 2).flatten(2))
+        dropout = (self.dropout, self.training)
+        heads, probabilities = attended(
+            q, k, v, mask, self.head_dim**-0.5, self.probability_quantizer, dropout
+        )
+        output = self.out_proj(heads.transpose(1, 2).flatten(2))
         weights = probabilities.mean(dim=1) if average_attn_weights else probabilities
         if not batched:
             output, weights = output[0], weights[0]
@@ -164,18 +159,6 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
         return found
 
 
-def _factor(quantizer: Quantizer | None, name: str) -> Quantizer | None:
-    """A copy of the input's quantizer for another factor; or itself."""
-    if quantizer is None or name == "input_quantizer":
-        return quantizer
-    found = copy.deepcopy(quantizer)
-    found.scale.owner = quantizer.scale.owner.replace("input_quantizer", name)
-    if name == "probability_quantizer" and isinstance(found, IntQuantizer) and not found.zeropt:
-        found.signed = found.narrow = False
-        found.scale.reach = Reach(2.0**found.bits - 1)
-    return found
-
-
 def _mask(
     attention: torch.Tensor | None,
     padding: torch.Tensor | None,
@@ -185,15 +168,9 @@ def _mask(
     """What is added to the scores, in a shape that broadcasts to them."""
     found = None
     if attention is not None:
-        found = _added(attention, dtype)
+        found = added(attention, dtype)
         found = found.unflatten(0, (-1, heads)) if found.dim() == 3 else found
     if padding is not None:
-        padding = _added(padding, dtype).reshape(-1, 1, 1, padding.shape[-1])
+        padding = added(padding, dtype).reshape(-1, 1, 1, padding.shape[-1])
         found = padding if found is None else found + padding
     return found
-
-
-def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if mask.dtype != torch.bool:
-        return mask.to(dtype)
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anybit.torch.nn._floats import in_float, percentage, share_in_float
+from anybit.torch.nn._functions import QuantizedFunction
 from anybit.torch.nn._layers import QUANTIZERS, QuantizedLayer
 from anybit.torch.nn._words import words
 
@@ -24,7 +25,7 @@ def describe(model: torch.nn.Module) -> str:
         table.add_column(heading, no_wrap=True)
     floats = {each.module for each in in_float(model)}
     for name, module in model.named_modules():
-        if isinstance(module, QuantizedLayer) or module in floats:
+        if isinstance(module, QuantizedLayer | QuantizedFunction) or module in floats:
             found = (getattr(module, keyword, None) for keyword in QUANTIZERS)
             cells = ("-" if each is None else words(each) for each in found)
             table.add_row(name or "(model)", type(module).__name__, *cells)

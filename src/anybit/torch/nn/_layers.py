@@ -203,7 +203,7 @@ def quantized(
     return quantizer(x, scale), scale
 
 
-def fit(quantizer: Quantizer, layer: torch.nn.Module, weight: torch.Tensor) -> None:
+def fit(quantizer: torch.nn.Module, layer: torch.nn.Module, weight: torch.Tensor) -> None:
     """Bring a quantizer to the device, the precision and the mode of its layer."""
     wide = torch.float64 if weight.dtype == torch.float64 else None
     quantizer.to(weight.device, wide).train(layer.training)

@@ -19,10 +19,16 @@ from anybit.torch.nn._layers import (
     QuantizedLayer,
     QuantLinear,
 )
+from anybit.torch.nn._model_functions import (
+    ModelFunctions,
+    check_function,
+    model_functions,
+    words_by_kind,
+)
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._recurrent import QuantGRU, QuantLSTM, QuantRNN
-from anybit.torch.nn._specification import plan
-from anybit.torch.nn._words import quantizer
+from anybit.torch.nn._specification import Roles, plan
+from anybit.torch.nn._words import quantizer as make_quantizer
 
 LAYERS: dict[type[torch.nn.Module], type[QuantizedLayer]] = {
     torch.nn.Linear: QuantLinear,
@@ -60,6 +66,13 @@ def quantize_model(
     they are. Subclasses of these types are left alone, for they may compute something else.
     `TransformerEncoderLayer` loses its fast path of eval mode, which never calls its layers.
 
+    With "functions" in the specification the sums, concatenations and products of activations that
+    a `forward` computes by itself become modules `QuantAdd`, `QuantConcat`, `QuantMatMul` and
+    `QuantScaledDotProductAttention` of the module that computes them, called `add`, `add_1` and so
+    on. Its `forward` is traced for that, for both modes and for optional arguments given and left
+    out; what else its Python decides by, such as an attribute, it has decided then. Sums with
+    parameters, numbers, or masks before softmax stay in float.
+
     Args:
         model: The model in float. It may be one layer.
         spec: A mapping with these keys, all optional. Quantizers are described by words, as in
@@ -70,13 +83,18 @@ def quantize_model(
             * "first/last": words for weight and activation of the first and the last layer, in
               the order in which the model registers them, or a mapping of the four keys above. A
               model's input may be negative: words like "int8" are right for both.
+            * "functions": words for what functions of activations read, or a mapping from the kinds
+              "add", "concat", "matmul" and "attention" to words. One scale is found for all that a
+              sum or a concatenation reads, and one for each factor of a product.
             * "layers": a mapping from names or patterns (`blocks.*.proj`) to mappings of the four
-              keys. Later entries win over earlier ones, all win over "first/last".
-            * "skip": a list of names or patterns of layers that stay as they are, whatever else
-              matches them; and of other modules or parameters, of which then nothing is said.
+              keys. Later entries win over earlier ones, all win over "first/last". Functions have
+              names, too, and of the keys "activation" and "output".
+            * "skip": a list of names or patterns of layers and functions that stay as they are,
+              whatever else matches them; and of other modules or parameters, of which then nothing
+              is said.
         inplace: Whether the model itself is changed. Otherwise a copy is.
-        strict: Whether weights that cannot have quantizers, and are not skipped, are an error.
-            Otherwise they are a warning.
+        strict: Whether weights that cannot have quantizers, and a `forward` with functions that
+            cannot be traced, are an error if they are not skipped. Otherwise they are a warning.
 
     Returns:
         The model with quantizers. Learned and "ema" scales of activations start with the first
@@ -88,7 +106,8 @@ def quantize_model(
             be a warning. The model is unchanged then.
 
     Warns:
-        UserWarning: Other modules have weights, which stay in float: names, and their share.
+        UserWarning: Other modules have weights, which stay in float: names, and their share; and
+            modules whose functions stay in float, with the reason.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> spec = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
@@ -97,25 +116,28 @@ def quantize_model(
     torch.Size([4, 2])
     """
     layers = _layers(model)
-    if not layers:
+    calls = model_functions(model) if "functions" in _mapping(spec) else ModelFunctions()
+    functions = calls.named()
+    if not (layers or functions):
         kinds = ", ".join(kind.__name__ for kind in LAYERS)
         done = any(isinstance(module, QuantizedLayer) for module in model.modules())
         also = " that is not quantized already" if done else ""
         raise ValueError(f"the model has no layer of the types {kinds}{also}: nothing to quantize")
-    quantizable = {part for layer, _ in layers for part in layer.modules()}
-    others = [each for each in in_float(model) if each.module not in quantizable]
-    names_of_others = [each.names for each in others]
-    plans, left = plan(_mapping(spec), [names for _, names in layers], names_of_others)
+    plans = _planned(model, spec, layers, calls, strict)
     quantizers = [
         _quantizers(layer, names[0], roles)
-        for (layer, names), roles in zip(layers, plans, strict=True)
+        for (layer, names), roles in zip(layers, plans, strict=False)
     ]
-    if not any(quantizers):
+    of_functions = {
+        name: _of_function(name, roles)
+        for name, roles in zip(functions, plans[len(layers) :], strict=True)
+    }
+    if not (any(quantizers) or any(of_functions.values())):
         raise ValueError(f"the specification quantizes nothing: {dict(spec)!r}")
     for (layer, names), each in zip(layers, quantizers, strict=True):
         _check(layer, names[0], each)
-    if left:
-        _say(model, [others[index] for index in left], strict)
+    for name, function in functions.items():
+        check_function(function, name, of_functions[name])
     if not inplace:
         model = copy.deepcopy(model)
         layers = _layers(model)
@@ -126,22 +148,53 @@ def quantize_model(
             for keyword, attached in each.items():
                 attached.scale.owner = f"the {keyword} of layer {names[0]!r}"
             layer.attach(**each)
+    calls.attach(model, of_functions)
     _call_all_layers(model)
     return model
 
 
-def _say(model: torch.nn.Module, left: list[FloatWeights], strict: bool) -> None:
-    """Say which weights stay in float, and by what share."""
-    total = sum(weight.numel() for weight in model.parameters() if weight.ndim >= 2)
-    weights = {weight for each in left for weight in each.parameters.values()}
-    share = sum(weight.numel() for weight in weights) / total
-    text = (
-        f"{percentage(share)} of the weights stay in float: "
-        f'{listed([str(each) for each in left])}; "skip" says that this is meant'
+def _planned(
+    model: torch.nn.Module,
+    spec: Mapping[str, Any],
+    layers: list[tuple[torch.nn.Module, list[str]]],
+    calls: ModelFunctions,
+    strict: bool,
+) -> list[Roles | None]:
+    """The words for layers and functions, after it was said what stays in float."""
+    quantizable = {part for layer, _ in layers for part in layer.modules()}
+    others = [each for each in in_float(model) if each.module not in quantizable]
+    wanted = words_by_kind(spec.get("functions", {}))
+    plans, left = plan(
+        spec,
+        [names for _, names in layers],
+        {name: wanted.get(each.kind, "none") for name, each in calls.named().items()},
+        [*(each.names for each in others), *([name] for name in calls.untraced)],
     )
+    weights = [others[index] for index in left if index < len(others)]
+    untraced = list(calls.untraced.values())
+    _say(model, weights, [untraced[i - len(others)] for i in left if i >= len(others)], strict)
+    return plans
+
+
+def _say(
+    model: torch.nn.Module, left: list[FloatWeights], untraced: list[str], strict: bool
+) -> None:
+    """Say which weights stay in float, and by what share, and whose functions."""
+    said = []
+    if left:
+        total = sum(weight.numel() for weight in model.parameters() if weight.ndim >= 2)
+        weights = {weight for each in left for weight in each.parameters.values()}
+        share = sum(weight.numel() for weight in weights) / total
+        names = listed([str(each) for each in left])
+        said.append(f"{percentage(share)} of the weights stay in float: {names}")
+    if untraced:
+        said.append(f"functions stay in float where forward cannot be traced: {listed(untraced)}")
+    if not said:
+        return
+    text = f'{"; ".join(said)}; "skip" says that this is meant'
     if strict:
         raise ValueError(text)
-    warnings.warn(text, stacklevel=3)
+    warnings.warn(text, stacklevel=4)
 
 
 def _call_all_layers(model: torch.nn.Module) -> None:
@@ -176,9 +229,23 @@ def _quantizers(
         if keyword not in LAYERS[type(layer)].quantizers:
             continue
         try:
-            found[keyword] = quantizer(words)
+            found[keyword] = make_quantizer(words)
         except ValueError as error:
             raise ValueError(f"layer {name!r}, {role}: {error}") from None
+    return found
+
+
+def _of_function(name: str, roles: Mapping[str, str] | None) -> dict[str, Quantizer]:
+    """The quantizers by keyword of the function."""
+    found = {}
+    for role in ("activation", "output"):
+        words = (roles or {}).get(role, "none")
+        if words != "none":
+            try:
+                found[_KEYWORDS[role]] = made = make_quantizer(words)
+            except ValueError as error:
+                raise ValueError(f"function {name!r}, {role}: {error}") from None
+            made.scale.owner = f"the {_KEYWORDS[role]} of function {name!r}"
     return found
 
 

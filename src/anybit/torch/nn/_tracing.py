@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forward passes of users' modules as graphs, for all cases in which they are called.
+
+A forward pass is traced by torch.fx, with all that the module calls as one call each, in training
+and eval mode and for every optional argument given and left out.
+"""
+
+import inspect
+import itertools
+import operator
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node, Proxy
+from torch.nn import Module
+
+from anybit.torch.nn._function_calls import comes_from_softmax, function_calls, normalize_arguments
+
+# Up to so many optional arguments are traced in all combinations; of more, one by one.
+_ALL = 3
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+Case = tuple[bool, ...]
+"""The mode, and for each optional argument whether it is left out, or what flag it is."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of activations.
+
+    Attributes:
+        kind: A key of `KINDS`.
+        unsigned: Whether the first factor comes from softmax, and is never negative.
+    """
+
+    kind: str
+    unsigned: bool
+
+
+@dataclass
+class Traced:
+    """A forward pass.
+
+    Attributes:
+        switches: The optional arguments that Python's branches may depend on.
+        graphs: What is computed, by case; calls of functions know their names.
+        failed: Cases that cannot be traced, with the reasons.
+        functions: By name in the module.
+    """
+
+    switches: tuple[str, ...]
+    graphs: dict[Case, Graph] = field(default_factory=dict)
+    failed: dict[Case, str] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: Any) -> "Traced":
+        return self
+
+
+def traced(module: Module) -> Traced | str:
+    """The forward pass of a module, or why it cannot be traced."""
+    parameters = _parameters(module)
+    switches = tuple(name for name, each in parameters.items() if _is_switch(each))
+    found = Traced(switches)
+    names: dict[Any, str] = {}
+    for case in _cases([parameters[name].default for name in switches]):
+        concrete = {
+            name: None if parameters[name].default is None else value
+            for name, value in zip(switches, case[1:], strict=True)
+            if value or parameters[name].default is not None
+        }
+        try:
+            graph, sites = _graph(module, case[0], concrete)
+        except Exception as error:  # forward is the user's code: for proxies it raises anything
+            found.failed[case] = (str(error).strip() or type(error).__name__).splitlines()[0]
+            continue
+        found.graphs[case] = graph
+        for node, kind in function_calls(graph, module):
+            site = (kind, sites[node])
+            if site not in names:
+                names[site] = _free_name(kind, module, found)
+                found.functions[names[site]] = Function(kind, comes_from_softmax(node, module))
+            node.meta["function"] = names[site]
+            normalize_arguments(node, kind)
+    return found if found.graphs else next(iter(found.failed.values()))
+
+
+class _Tracer(torch.fx.Tracer):
+    """Everything that is called is one call; every call knows where it comes from."""
+
+    proxy_buffer_attributes = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: dict[Node, Any] = {}
+        self._times: Counter[Any] = Counter()
+        self._state = _state()
+
+    def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
+        return True
+
+    def create_proxy(self, *arguments: Any, **named: Any) -> Proxy:
+        if _state() != self._state:
+            raise NotImplementedError("it changes the mode of gradients or of autocast")
+        found: Proxy = super().create_proxy(*arguments, **named)
+        site = tuple(_frames())
+        self.sites[found.node] = (site, self._times[site])
+        self._times[site] += 1
+        return found
+
+
+def _frames() -> Iterator[tuple[str, int, int]]:
+    """Where the user's forward pass is now."""
+    frame = sys._getframe(2)
+    while frame.f_code is not _graph.__code__:
+        code = frame.f_code
+        if not code.co_filename.startswith(_TORCH):
+            yield code.co_filename, code.co_firstlineno, frame.f_lasti
+        assert frame.f_back is not None
+        frame = frame.f_back
+
+
+def _state() -> tuple[bool, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_inference_mode_enabled(),
+    )
+
+
+def _graph(module: Module, training: bool, concrete: dict[str, Any]) -> tuple[Graph, Any]:
+    """The graph of a forward pass with these arguments, and where its calls come from."""
+    modes = [(part, part.training) for part in module.modules()]
+    stores = ("__dict__", "_buffers", "_parameters", "_modules")
+    before = [dict(getattr(module, store)) for store in stores]
+    for part, _ in modes:
+        part.training = training
+    try:
+        with torch.random.fork_rng():
+            tracer = _Tracer()
+            graph = tracer.trace(module, concrete_args=concrete)
+    finally:
+        for part, mode in modes:
+            part.training = mode
+        changed = _restored(module, dict(zip(stores, before, strict=True)))
+    if changed:
+        raise NotImplementedError(f"it sets {changed}, or makes a tensor of no input")
+    _drop_assertions(graph)
+    return graph, tracer.sites
+
+
+def _drop_assertions(graph: Graph) -> None:
+    """Drop what says which arguments were traced: that is asked before, in one place."""
+    for node in reversed(list(graph.nodes)):
+        if node.target in (torch.fx._symbolic_trace._assert_is_none, torch._assert):
+            read = node.all_input_nodes
+            if not node.users:
+                graph.erase_node(node)
+            for each in read:
+                if each.target is operator.eq and not each.users:
+                    graph.erase_node(each)
+
+
+def _restored(module: Module, before: dict[str, dict[str, Any]]) -> str:
+    """The names of attributes that were set, after they were set back."""
+    changed = []
+    for store, old in before.items():
+        now = getattr(module, store)
+        for name in {**now, **old}:
+            if name in now and name in old and now[name] is old[name]:
+                continue
+            changed.append(name)
+            now.pop(name, None)
+            if name in old:
+                now[name] = old[name]
+    return ", ".join(changed)
+
+
+def _parameters(module: Module) -> Mapping[str, inspect.Parameter]:
+    return arguments_of(type(module).forward)
+
+
+def arguments_of(forward: Any) -> dict[str, inspect.Parameter]:
+    parameters = list(inspect.signature(forward).parameters.items())
+    return dict(parameters[1:])
+
+
+def _is_switch(parameter: inspect.Parameter) -> bool:
+    return parameter.default is None or isinstance(parameter.default, bool)
+
+
+def _cases(defaults: list[Any]) -> Iterator[Case]:
+    """All cases to trace, usual ones first."""
+    usual = tuple(True if each is None else each for each in defaults)
+    if len(usual) <= _ALL:
+        every = itertools.product(*((each, not each) for each in usual))
+        combinations = list(every)
+    else:
+        flipped = (
+            tuple(each != (place == other) for other, each in enumerate(usual))
+            for place in range(len(usual))
+        )
+        combinations = [usual, *flipped]
+    for each, training in itertools.product(combinations, (False, True)):
+        yield training, *each
+
+
+def _free_name(kind: str, module: Module, found: Traced) -> str:
+    names = itertools.chain([kind], (f"{kind}_{number}" for number in itertools.count(1)))
+    return next(each for each in names if not hasattr(module, each) and each not in found.functions)
