@@ -26,9 +26,11 @@ def runs(monkeypatch: pytest.MonkeyPatch, effort: str) -> tuple[int, int]:
     counts = [0, 0]
 
     def counting(index: int, run: Run) -> Run:
-        def counted(session: object, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        def counted(
+            session: object, feeds: Mapping[str, np.ndarray], *names: object
+        ) -> dict[str, np.ndarray]:
             counts[index] += sum(each.size for each in feeds.values()) if index else 1
-            return run(session, feeds)
+            return run(session, feeds, *names)
 
         return counted
 

@@ -21,7 +21,7 @@ import anybit
 from anybit import ModelError
 from anybit.array_files import StoredArray, write_members
 from anybit.inputs import Tensor
-from anybit.quantization import attempts, calibration, judging
+from anybit.quantization import attempts, calibration, judging, sensitivity
 from anybit.quantization import samples as samples_module
 from anybit.quantization.calibration import gather, surveyed
 from anybit.quantization.findings import Findings
@@ -72,9 +72,15 @@ def test_two_processes_give_the_same_though_one_is_killed_in_every_step(
     monkeypatch.setenv(doomed.FOLDER, str(tmp_path))
     monkeypatch.setattr(calibration, "surveyor", doomed.surveyor)
     monkeypatch.setattr(attempts, "chooser", doomed.chooser)
+    monkeypatch.setattr(sensitivity, "prober", doomed.prober)
     monkeypatch.setattr(judging, "comparer", doomed.comparer)
     assert made(workers=2, **options) == wanted
-    assert {each.name for each in tmp_path.iterdir()} == {"surveyor", "chooser", "comparer"}
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "surveyor",
+        "chooser",
+        "prober",
+        "comparer",
+    }
 
 
 @pytest.mark.parametrize("rows", [4, 20, 60, 300])

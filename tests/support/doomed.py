@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from anybit.quantization import attempts, judging, survey
+from anybit.quantization import attempts, judging, sensitivity, survey
 
 FOLDER = "DOOMED"
 """The variable with the folder where they leave marks."""
@@ -21,6 +21,11 @@ def surveyor(*job: Any) -> Callable[[Any], Any]:
 def chooser(*job: Any) -> Callable[[Any], Any]:
     """Chooses what becomes of tensors."""
     return _doomed("chooser", attempts.chooser(*job))
+
+
+def prober(*job: Any) -> Callable[[Any], Any]:
+    """Answers questions about noise."""
+    return _doomed("prober", sensitivity.prober(*job))
 
 
 def comparer(*job: Any) -> Callable[[Any], Any]:

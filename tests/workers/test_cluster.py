@@ -21,7 +21,7 @@ from places import ROOT
 
 import anybit
 from anybit import ModelError
-from anybit.quantization import attempts, calibration, judging
+from anybit.quantization import attempts, calibration, judging, sensitivity
 from anybit.workers.cluster import Cluster
 
 pytestmark = [
@@ -98,6 +98,7 @@ def test_the_same_though_a_worker_is_killed_in_every_step(
     wanted = made(data, workers=1)
     monkeypatch.setattr(calibration, "surveyor", doomed.surveyor)
     monkeypatch.setattr(attempts, "chooser", doomed.chooser)
+    monkeypatch.setattr(sensitivity, "prober", doomed.prober)
     monkeypatch.setattr(judging, "comparer", doomed.comparer)
     assert made(iter(data), cluster=address) == wanted
-    assert {each.name for each in marks.iterdir()} == {"surveyor", "chooser", "comparer"}
+    assert {each.name for each in marks.iterdir()} == {"surveyor", "chooser", "prober", "comparer"}

@@ -7,7 +7,7 @@ is written.
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -151,16 +151,20 @@ def plain_session(
 
 
 def run_session(
-    session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]
+    session: onnxruntime.InferenceSession,
+    feeds: Mapping[str, Array],
+    wanted: Collection[str] | None = None,
 ) -> dict[str, Array]:
-    """All outputs that are tensors of numbers, by name. Feeds of other names are passed over.
+    """All outputs that are tensors of numbers, or those of them that are wanted, by name. Feeds of
+    other names are passed over.
 
     Unlike the runtime's own `run` it takes and gives bfloat16, float8 and types below 8 bits.
     """
     taken = {each.name for each in session.get_inputs()}
     values = {name: ort_value(array) for name, array in feeds.items() if name in taken}
-    names = [each.name for each in session.get_outputs()]
-    results = session.run_with_ort_values(names, values)
+    names = [each.name for each in session.get_outputs() if wanted is None or each.name in wanted]
+    # No names are all names to the runtime.
+    results = session.run_with_ort_values(names, values) if names else []
     return {
         name: _array(value)
         for name, value in zip(names, results, strict=True)

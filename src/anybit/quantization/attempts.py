@@ -54,7 +54,7 @@ class Attempts:
         model: The float model, which is not changed.
         where: Its name, for messages.
         samples: The data; None for weights alone.
-        workers: Who reads the data.
+        workers: Who reads the data, chooses and judges.
         cache: A folder for what is found in them; None for none.
         effort: How much is tried.
     """
@@ -68,9 +68,8 @@ class Attempts:
         cache: str | os.PathLike[str] | None,
         effort: Effort,
     ) -> None:
-        self.model, self.where = model, where
-        self._samples, self._workers = samples, workers
-        self._cache, self._effort = cache, effort
+        self.model, self.where, self.workers = model, where, workers
+        self._samples, self._cache, self._effort = samples, cache, effort
         self._found: dict[Hashable, Choice] = {}
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
@@ -79,7 +78,7 @@ class Attempts:
         model = written(self.model, _weights(plan.weights, choices), choices)
         verdict = None
         if self._samples is not None:
-            verdict = judged(self.model, model, self._samples, self.where, self._workers)
+            verdict = judged(self.model, model, self._samples, self.where, self.workers)
         return Attempt(plan, choices, model, verdict)
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
@@ -100,7 +99,7 @@ class Attempts:
             wanted,
             self._samples,
             self.where,
-            self._workers,
+            self.workers,
             self._cache,
             lambda share: progress(_GATHERED * share),
         )
@@ -117,14 +116,14 @@ class Attempts:
             (each, plan.activations.get(each.source))
             for each in gather(*given, set(wanted), self._effort.kept)
         )
-        found = on_copies(self._workers, self.model, chooser, plan.weights, pieces)
+        found = on_copies(self.workers, self.model, chooser, plan.weights, pieces)
         for source, (choice, moments) in zip(wanted, found, strict=True):
             choices[source] = choice
             together.add(source, choice, moments)
             advance(len(choices))
         shared = plan.weights, together.rounded()
         those = ((each, choices[each.source]) for each in gather(*given, again, self._effort.kept))
-        found_again = on_copies(self._workers, self.model, reviser, shared, those)
+        found_again = on_copies(self.workers, self.model, reviser, shared, those)
         for source, choice in zip(again, found_again, strict=True):
             revised[source] = choice
             advance(len(choices) + len(revised))

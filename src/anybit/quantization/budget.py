@@ -30,7 +30,8 @@ from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.result import Mix
 from anybit.quantization.samples import Samples
-from anybit.quantization.sensitivity import Probe
+from anybit.quantization.search import Choice
+from anybit.quantization.sensitivity import Probed
 from anybit.quantization.shards import is_held, is_taken
 from anybit.quantization.trials import Trials, in_time, or_even, quiet_enough
 from anybit.words.budgets import Budget
@@ -97,9 +98,15 @@ def mixed(
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
     found = attempts.choices(base, lambda share: progress(_CHOSEN * share))
     choices = {source: found[source] for source in base.activations}
-    probe = Probe(attempts.model, tuple(base.weights), choices, _probed(samples), attempts.where)
     enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
-    noises = measured(probe, base, enough, lambda share: progress(_CHOSEN + _MEASURED * share))
+    noises = _measured(
+        attempts,
+        base,
+        choices,
+        samples,
+        enough,
+        lambda share: progress(_CHOSEN + _MEASURED * share),
+    )
     if in_seconds:
         narrow = {bits: changed(base, tuple((each, bits) for each in weights)) for bits in STORED}
         costs = replace(costs, latency=latency(attempts.model, narrow, choices, clock))
@@ -142,18 +149,20 @@ def mixed(
 
 def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
     """What each layer of a model does to its outputs at its own widths, all else being float."""
-    wanted = found.plan
-    choices = {each: found.choices[each] for each in wanted.activations}
-    probe = Probe(attempts.model, tuple(wanted.weights), choices, _probed(samples), attempts.where)
-    activations = {
-        source: {wanted.activations[source].bits: noise}
-        for source, noise in probe.of_activations().items()
-    }
-    weights = {
-        layer: {scheme.bits: probe.of_weights(layer, scheme)[0]}
-        for layer, scheme in wanted.weights.items()
-    }
-    return Noises(weights, activations)
+    choices = {each: found.choices[each] for each in found.plan.activations}
+    return _measured(attempts, found.plan, choices, samples, None, lambda share: None)
+
+
+def _measured(
+    attempts: Attempts,
+    wanted: Plan,
+    choices: Mapping[Source, Choice],
+    samples: Samples,
+    enough: float | None,
+    progress: Progress,
+) -> Noises:
+    probed = Probed(tuple(wanted.weights), choices, _probed(samples), attempts.where)
+    return measured(attempts.workers, attempts.model, probed, wanted, enough, progress)
 
 
 def _affordable(

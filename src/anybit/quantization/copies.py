@@ -9,18 +9,22 @@ import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
 from anybit.onnx.files.message import restored, serialize
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.walk import nodes_in
 from anybit.workers import Workers
 
 Common = TypeVar("Common")
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 Content = TypeVar("Content")
+
+# A node, one of its outputs, or a value that no node computes.
+_Reference: TypeAlias = tuple[int, int | None] | str | None
 
 Hire = Callable[[ir.Model, Common], Callable[[Piece], Result]]
 
@@ -53,12 +57,13 @@ class _Known:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.nodes = tuple(model.graph)
+        self.nodes = tuple(nodes_in(model.graph))
         self.places = {node: place for place, node in enumerate(self.nodes)}
-        graph = model.graph
-        made = (value for node in self.nodes for value in node.outputs)
-        everything = (*graph.inputs, *graph.initializers.values(), *made)
-        self.values = {value.name: value for value in everything}
+
+    def given(self, name: str) -> ir.Value:
+        """A value that no node computes."""
+        constant = self.model.graph.initializers.get(name)
+        return constant or next(each for each in self.model.graph.inputs if each.name == name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, serialize(self.model)
@@ -97,10 +102,13 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._known = known
 
-    def persistent_id(self, each: object) -> tuple[str, Any] | None:
+    def persistent_id(self, each: object) -> _Reference | None:
         if isinstance(each, ir.Node):
-            return "node", self._known.places[each]
-        return ("value", each.name) if isinstance(each, ir.Value) else None
+            return self._known.places[each], None
+        if not isinstance(each, ir.Value):
+            return None
+        maker = each.producer()
+        return each.name if maker is None else (self._known.places[maker], each.index())
 
 
 class _Unpickler(pickle.Unpickler):
@@ -108,9 +116,12 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._known = known
 
-    def persistent_load(self, reference: tuple[str, Any]) -> ir.Node | ir.Value:
-        kind, which = reference
-        return self._known.nodes[which] if kind == "node" else self._known.values[which]
+    def persistent_load(self, reference: _Reference) -> ir.Node | ir.Value:
+        if not isinstance(reference, tuple):
+            return self._known.given(str(reference))
+        place, output = reference
+        node = self._known.nodes[place]
+        return node if output is None else node.outputs[output]
 
 
 def _hired(

@@ -9,9 +9,12 @@ in front of a curve that is flat there, say nothing of other data: they get no f
 """
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
+
+import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.quantization.knapsack import Option, Picks, front
@@ -19,10 +22,10 @@ from anybit.quantization.latency import Latency
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.sensitivity import Probe
+from anybit.quantization.sensitivity import Probe, Probed, answers
 from anybit.quantization.weights import stored_bytes
 from anybit.words.grammar import Integers
-from anybit.workers import Here
+from anybit.workers import Workers
 
 FLOAT_BITS = 32
 BASE = 8
@@ -113,36 +116,41 @@ def changed(wanted: Plan, picks: Picks) -> Plan:
 
 
 def measured(
-    probe: Probe, wanted: Plan, enough: float, progress: Callable[[float], None]
+    workers: Workers,
+    model: ir.Model,
+    probed: Probed,
+    wanted: Plan,
+    enough: float | None,
+    progress: Callable[[float], None],
 ) -> Noises:
     """The noise of each layer and tensor at the widths that it may have.
 
-    Widths at which weights alone are expected to make as much as is `enough` are not measured.
+    Widths at which weights alone are expected to make as much as is `enough` are not measured; if
+    that is None, none but the plan's.
     """
-    free, free_activations = varied(wanted)
+    free, free_activations = ({}, {}) if enough is None else varied(wanted)
+    questions = [
+        partial(
+            _of_layer_alone, layer=layer, scheme=scheme, enough=enough if layer in free else None
+        )
+        for layer, scheme in wanted.weights.items()
+    ]
+    of_sources, of_layers = answers(workers, model, probed, questions, progress)
     activations = {}
-    for source, noise in probe.of_activations().items():
+    for source, noise in of_sources.items():
         base = wanted.activations[source].bits
         widths = {*_ACTIVATIONS, base} if source in free_activations else {base}
         activations[source] = {bits: noise * 4.0 ** (base - bits) for bits in widths}
-    progress(0.3)
+    return Noises(dict(zip(wanted.weights, of_layers, strict=True)), activations)
 
-    def of_weights(free: Container[Layer]) -> Callable[[Layer], dict[int, float]]:
-        def found(layer: Layer) -> dict[int, float]:
-            scheme = wanted.weights[layer]
-            if layer in free:
-                return _of_widths(probe, layer, scheme, enough)
-            return {scheme.bits: probe.of_weights(layer, scheme)[0]}
 
-        return found
-
-    weights = {}
-    for layer, noises in zip(
-        wanted.weights, Here().map(of_weights, free, wanted.weights), strict=True
-    ):
-        weights[layer] = noises
-        progress(0.3 + 0.7 * len(weights) / len(wanted.weights))
-    return Noises(weights, activations)
+def _of_layer_alone(
+    probe: Probe, layer: Layer, scheme: Scheme, enough: float | None
+) -> dict[int, float]:
+    """The noise of the weights of a layer, by width."""
+    if enough is None:
+        return {scheme.bits: probe.of_weights(layer, scheme)[0]}
+    return _of_widths(probe, layer, scheme, enough)
 
 
 def _of_widths(probe: Probe, layer: Layer, scheme: Scheme, enough: float) -> dict[int, float]:

@@ -44,18 +44,19 @@ class Recorder:
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"{where} cannot be loaded: {reason(error)}") from error
 
-    def run(self, sample: Sample) -> dict[str, Array]:
-        """The tensors for one sample, by name. Constants and texts are not among them.
+    def run(self, sample: Sample, names: Sequence[str] | None = None) -> dict[str, Array]:
+        """The tensors for one sample, by name: all, or some of them. Constants and texts are not
+        among them.
 
         Raises:
             ModelError: What the runtime reports.
         """
         try:
-            found = run_session(self._session, sample)
+            found = run_session(self._session, sample, names)
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"{self._where} cannot be run: {reason(error)}") from error
         known = sample | found
-        return {name: known[name] for name in self._names if name in known}
+        return {name: known[name] for name in names or self._names if name in known}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,11 @@ One session of the float model serves all trials: its weights are inputs, and so
 each tensor that layers multiply, which is 0 for all but the one that is tried.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -14,15 +18,38 @@ from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.runtime import exact_session_options, make_session, run_session
+from anybit.quantization.copies import on_copies
 from anybit.quantization.items import Sample
 from anybit.quantization.pieces import along_channels, smoothed_weight
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.recording import Recorder
 from anybit.quantization.schemes import Scheme, quantized
 from anybit.quantization.search import Choice
-from anybit.quantization.verdict import Judge, compared
+from anybit.quantization.verdict import Comparison, Judge, compared
 from anybit.quantization.weights import nearest
-from anybit.workers import Here
+from anybit.workers import Workers
+
+Answer = TypeVar("Answer")
+
+# Tensors that are recorded with one run.
+_TOGETHER = 8
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a Probe is made of, beside the model.
+
+    Attributes:
+        layers: The layers whose weights are rounded.
+        choices: The tensors that layers multiply, and what becomes of them.
+        samples: What it is run on.
+        where: The model's name, for messages.
+    """
+
+    layers: tuple[Layer, ...]
+    choices: Mapping[Source, Choice]
+    samples: Sequence[Sample]
+    where: str
 
 
 class Probe:
@@ -30,33 +57,22 @@ class Probe:
 
     Noise is that over the signal of the worst output, as powers.
 
-    Args:
-        model: The model.
-        layers: The layers whose weights are rounded.
-        choices: The tensors that layers multiply, and what becomes of them.
-        samples: What it is run on.
-        where: Its name, for messages.
-
     Raises:
         ModelError: No output is a float.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        layers: Sequence[Layer],
-        choices: Mapping[Source, Choice],
-        samples: Sequence[Sample],
-        where: str,
-    ) -> None:
+    def __init__(self, model: ir.Model, probed: Probed) -> None:
+        choices, samples = probed.choices, probed.samples
+        values = [source.value for source in choices]
+        self._sources = tuple(choices)
         self._choices = choices
         self._samples = samples
-        self._values = Recorder(model, [source.value for source in choices], where, alone=True)
+        self._values = Recorder(model, values, probed.where, alone=True)
         copy = model.clone()
         nodes = dict(zip(model.graph, copy.graph, strict=True))
         self._feeds: dict[str, Array] = {}
         self._added = {source: self._disturb(copy, source, nodes) for source in choices}
-        for layer in layers:
+        for layer in probed.layers:
             for weight, array in layer.constants:
                 name = _name(layer, weight.index)
                 if name not in self._feeds:
@@ -94,24 +110,18 @@ class Probe:
             error += float(np.square(values - array, dtype=np.float64).sum())
         return rounded, error
 
-    def of_activations(self) -> dict[Source, float]:
-        """The noise that each of the tensors which layers multiply is the reason for."""
-        judges = {source: Judge() for source in self._choices}
-        for sample, floats in zip(self._samples, self._floats, strict=True):
-            found = Here().map(self._rounding, sample, self._choices)
-            for judge, outputs in zip(judges.values(), found, strict=True):
-                judge.add(compared(floats, outputs))
-        return {source: _noise(judge) for source, judge in judges.items()}
-
-    def _rounding(self, sample: Sample) -> Callable[[Source], dict[str, Array]]:
-        values = self._values.run(sample)
-
-        def outputs(source: Source) -> dict[str, Array]:
-            x = values[str(source.value.name)]
+    def of_activations(self, sample: int, sources: range) -> list[Comparison]:
+        """What rounding each of some tensors that layers multiply does to the outputs for a
+        sample, all by their numbers."""
+        feeds, floats = self._samples[sample], self._floats[sample]
+        these = self._sources[sources.start : sources.stop]
+        values = self._values.run(feeds, [str(each.value.name) for each in these])
+        found = []
+        for source in these:
+            x = values.pop(str(source.value.name))
             added = _rounded(x, self._choices[source], source.readers[0][0]) - x
-            return self._run(sample, {self._added[source]: added})
-
-        return outputs
+            found.append(compared(floats, self._run(feeds, {self._added[source]: added})))
+        return found
 
     def _disturb(self, copy: ir.Model, source: Source, nodes: Mapping[ir.Node, ir.Node]) -> str:
         """Let a tensor's readers read its sum with an input, which is returned."""
@@ -139,6 +149,43 @@ class Probe:
 
     def _run(self, sample: Sample, changed: Mapping[str, Array]) -> dict[str, Array]:
         return run_session(self._session, sample | self._feeds | dict(changed))
+
+
+Question: TypeAlias = Callable[[Probe], Answer]
+
+
+def prober(model: ir.Model, probed: Probed) -> Callable[[Question[Any]], Any]:
+    """Who answers questions about noise."""
+    probe = Probe(model, probed)
+    return lambda question: question(probe)
+
+
+def answers(
+    workers: Workers,
+    model: ir.Model,
+    probed: Probed,
+    questions: Sequence[Question[Answer]],
+    progress: Callable[[float], None],
+) -> tuple[dict[Source, float], list[Answer]]:
+    """The noise that each of the tensors which layers multiply is the reason for; what is asked."""
+    judges = {source: Judge() for source in probed.choices}
+    parts = [range(len(judges))[at : at + _TOGETHER] for at in range(0, len(judges), _TOGETHER)]
+    pieces = list(product(range(len(probed.samples)), parts))
+    first = (partial(Probe.of_activations, sample=at, sources=part) for at, part in pieces)
+    asked: Iterator[Question[Any]] = chain(first, questions)
+    found = on_copies(workers, model, prober, probed, asked)
+    count = len(pieces) + len(questions)
+    for done, (_, part) in enumerate(pieces, 1):
+        for judge, each in zip(
+            [*judges.values()][part.start : part.stop], next(found), strict=True
+        ):
+            judge.add(each)
+        progress(done / count)
+    told = []
+    for each in found:
+        told.append(each)
+        progress((len(pieces) + len(told)) / count)
+    return {source: _noise(judge) for source, judge in judges.items()}, told
 
 
 def _rounded(x: Array, choice: Choice, layer: Layer) -> Array:
