@@ -130,9 +130,7 @@ def measured(
     """
     free, free_activations = ({}, {}) if enough is None else varied(wanted)
     questions = [
-        partial(
-            _of_layer_alone, layer=layer, scheme=scheme, enough=enough if layer in free else None
-        )
+        partial(_of_widths, layer=layer, scheme=scheme, enough=enough if layer in free else None)
         for layer, scheme in wanted.weights.items()
     ]
     of_sources, of_layers = answers(workers, model, probed, questions, progress)
@@ -144,17 +142,12 @@ def measured(
     return Noises(dict(zip(wanted.weights, of_layers, strict=True)), activations)
 
 
-def _of_layer_alone(
+def _of_widths(
     probe: Probe, layer: Layer, scheme: Scheme, enough: float | None
 ) -> dict[int, float]:
-    """The noise of the weights of a layer, by width."""
+    """The noise of the weights of a layer by their width; of its own alone if `enough` is None."""
     if enough is None:
         return {scheme.bits: probe.of_weights(layer, scheme)[0]}
-    return _of_widths(probe, layer, scheme, enough)
-
-
-def _of_widths(probe: Probe, layer: Layer, scheme: Scheme, enough: float) -> dict[int, float]:
-    """The noise of the weights of a layer by their width."""
     errors: dict[int, float] = {}
     factors: list[float] = []
     for bits in _MEASURED:
