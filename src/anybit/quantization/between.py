@@ -20,6 +20,7 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of, is_identity
 from anybit.onnx.graph.names import label_of
+from anybit.quantization.branches import reachable
 from anybit.quantization.placement import Layer, Placement, Source, sources_of
 
 _SINGLE = (Effect.ELEMENTWISE, Effect.RECTIFY)
@@ -32,7 +33,7 @@ def with_between(placement: Placement, model: ir.Model) -> Placement:
     """A placement with all that has to read codes between the first and the last layer."""
     inside = _inside(model, {layer.node for layer in placement.layers if layer.weights})
     found = _Walk(model, inside, {layer.node for layer in placement.layers})
-    positions = {node: place for place, node in enumerate(model.graph)}
+    positions = {node: place for place, node in enumerate(reachable(model.graph))}
     layers = sorted([*placement.layers, *found.layers], key=lambda each: positions[each.node])
     left = {label_of(node): reason for node, reason in found.left.items()}
     return Placement(tuple(layers), placement.left | left, frozenset(inside.difference(found.left)))

@@ -116,7 +116,13 @@ def gather(
                 [*each, *(far[number] for number in ours)]
                 for each, ours in zip(parts_read[:2], numbers, strict=True)
             )
-            yield Evidence(source, statistics, to_choose, to_decide, [*to_choose, *parts_read[2]])
+            ran = [_that_ran(each) for each in (to_choose, to_decide, parts_read[2])]
+            yield Evidence(source, statistics, ran[0], ran[1], [*ran[0], *ran[2]])
+
+
+def _that_ran(samples: Sequence[Sample]) -> list[Sample]:
+    """Those for which the layers ran: what stands in a branch need not."""
+    return [sample for sample in samples if all(array.size for array in sample.values())]
 
 
 def _only(source: Source, samples: Sequence[Sample]) -> list[Sample]:

@@ -29,6 +29,7 @@ from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.between import with_between
+from anybit.quantization.branches import separate
 from anybit.quantization.budget import mixed, noises_of
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
@@ -38,7 +39,7 @@ from anybit.quantization.placement import Layer, placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
 from anybit.quantization.recording import Recorder
 from anybit.quantization.result import Quantized
-from anybit.quantization.rows import Sizes, row
+from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
 from anybit.words.budgets import Budget
 from anybit.words.budgets import budget as parsed
@@ -185,6 +186,7 @@ def quantize(
         remarks
         + (samples.remarks if samples else ())
         + found.plan.remarks
+        + idle(found)
         + (mix.remarks if mix else ()),
         mix.front if mix else (),
         found.verdict,
@@ -211,6 +213,7 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
     with errors_named_after(source):
         widened = WidenFloat16()(model).modified
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
+    separate(model)
     apply(model, source, Normalize(), InferShapes(), AskTypes(), InferShapes())
     return model, (_WIDENED,) * widened
 

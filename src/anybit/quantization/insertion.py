@@ -12,8 +12,10 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.walk import nodes_in
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.quantization.blocks import Blocks
+from anybit.quantization.branches import anchor, holders_in
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.nodes import Nodes
 from anybit.quantization.pieces import along_channels
@@ -34,7 +36,7 @@ def written(
 ) -> ir.Model:
     """A copy of a model with quantizers: tensors as chosen, weights in the order of the layer's."""
     copy = model.clone()
-    nodes = dict(zip(model.graph, copy.graph, strict=True))
+    nodes = dict(zip(nodes_in(model.graph), nodes_in(copy.graph), strict=True))
     values = {value: at for old, new in nodes.items() for value, at in _pairs(old, new)}
     layers = {
         layer: replace(layer, node=nodes[layer.node])
@@ -67,7 +69,8 @@ class Writer:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._editor = Editor(model)
-        self._positions = {node: place for place, node in enumerate(model.graph)}
+        self._positions = {node: place for place, node in enumerate(nodes_in(model.graph))}
+        self._holders = holders_in(model)
         self._weights: dict[tuple[ir.Value, bytes], ir.Value] = {}
 
     def write(
@@ -88,13 +91,13 @@ class Writer:
 
     def _activation(self, source: Source, choice: Choice) -> ir.Value:
         layer, value = source.readers[0][0], source.value
-        name = str(value.name)
+        name, before = str(value.name), anchor(value, layer.node, self._holders)
         result = value
         if choice.smoothing is not None:
             factor = along_channels(1 / choice.smoothing, layer)
             constant = self._editor.constant(f"{name}_smoothing", ir.tensor(factor))
             result = self._editor.insert(
-                layer.node,
+                before,
                 "Mul",
                 [value, constant],
                 f"{name}_smoothed",
@@ -102,17 +105,19 @@ class Writer:
                 dtype=ir.DataType.FLOAT,
             )
         if isinstance(choice.grid, DynamicGrid):
-            return self._nodes(layer.node, name).in_blocks(result, choice.grid)
+            return self._nodes(before, name).in_blocks(result, choice.grid)
         if choice.grid is None:
             return result
-        return self._quantizer(layer.node, result, choice.grid, name)
+        return self._quantizer(before, result, choice.grid, name)
 
     def _anchored(self, source: Source, choice: Choice) -> None:
         """Quantize the tensors from which a source is moved, on one grid."""
-        assert choice.grid is not None, "it is to be integers"
+        if choice.grid is None:  # no sample runs it
+            return
         assert not isinstance(choice.grid, DynamicGrid), "it is to be integers"
         for value, uses in source.anchors:
-            first = min((node for node, _ in uses), key=self._positions.__getitem__)
+            readers = (anchor(value, node, self._holders) for node, _ in uses)
+            first = min(readers, key=self._positions.__getitem__)
             result = self._quantizer(first, value, choice.grid, str(value.name))
             for node, index in uses:
                 node.replace_input_with(index, result)
@@ -124,7 +129,8 @@ class Writer:
             assert old is not None
             key = old, _digest(each)
             if key not in self._weights:
-                self._weights[key] = self._constant(layer.node, old, each)
+                before = anchor(old, layer.node, self._holders)
+                self._weights[key] = self._constant(before, old, each)
             layer.node.replace_input_with(weight.index, self._weights[key])
             drop_if_unread(old)
         if layer.bias is not None and x is not None:

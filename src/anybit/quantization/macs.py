@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.editor import Editor
+from anybit.quantization.branches import expose
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Layer
 from anybit.quantization.recording import Recorder
@@ -20,9 +21,9 @@ def multiplications(
     wanted = [value for layer in layers for value in (*layer.computed, *layer.node.outputs)]
     names = {str(value.name) for value in wanted if value.name}
     copy = model.clone()
+    expose(copy, names - {str(value.name) for value in _values(copy)})
     editor = Editor(copy)
-    made = {str(value.name): value for node in copy.graph for value in node.outputs}
-    made |= {str(value.name): value for value in copy.graph.inputs}
+    made = {str(value.name): value for value in _values(copy)}
     shapes = {name: ir.Node("", "Shape", [made[name]]) for name in made if name in names}
     for name, node in shapes.items():
         node.outputs[0].name = editor.unique(f"{name}_shape")
@@ -32,6 +33,10 @@ def multiplications(
         name: tuple(found[str(node.outputs[0].name)].tolist()) for name, node in shapes.items()
     }
     return {layer: _of(layer, known) for layer in layers}
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
 
 
 def _of(layer: Layer, shapes: dict[str, tuple[int, ...]]) -> int:

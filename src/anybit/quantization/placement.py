@@ -15,6 +15,7 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import inner_graphs, nodes_in
+from anybit.quantization.branches import is_if, reachable
 
 # X, and the weights for it and for the state, whose rows are those of gates.
 _RECURRENT = ("GRU", "LSTM", "RNN")
@@ -120,14 +121,14 @@ class Placement:
 def placement_of(model: ir.Model) -> Placement:
     """Where the quantizers of a model go. Its shapes are known and its constants are folded."""
     layers, left = [], {}
-    for node in model.graph:
+    for node in reachable(model.graph):
         layer = _layer(node)
         if layer is not None:
             layers.append(layer)
         elif reason := _reason(node):
             left[label_of(node)] = reason
-        for each in _inside(node):
-            left[label_of(each)] = f"it stands inside {label_of(node)!r}, which may not run"
+        for each in () if is_if(node) else _inside(node):
+            left[label_of(each)] = f"it stands inside {label_of(node)!r}, which runs it again"
     return Placement(tuple(layers), left)
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.walk import nodes_in
 from anybit.quantization.between import grouped
 from anybit.quantization.common import constants_of, linked
 from anybit.quantization.placement import Layer, Placement, Source
@@ -130,7 +131,7 @@ def _name(found: dict[Layer, Pair], layers: Sequence[Layer], pattern: str, words
 def _kept(model: ir.Model, layers: Sequence[Layer], keep: Sequence[str]) -> set[int]:
     """The layers that a pattern matches. It may match other nodes, which keep floats anyhow."""
     own = {layer.node for layer in layers}
-    others = [[label_of(node)] for node in model.graph if node not in own]
+    others = [[label_of(node)] for node in nodes_in(model.graph) if node not in own]
     found: set[int] = set()
     for pattern in keep:
         found |= _matching(pattern, layers, "keep", others)

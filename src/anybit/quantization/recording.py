@@ -12,6 +12,7 @@ from anybit.errors import ModelError
 from anybit.onnx.files.message import restored, serialize
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.runtime import exact_session_options, make_session, reason, run_session
+from anybit.quantization.branches import expose
 from anybit.quantization.items import Sample
 
 
@@ -103,6 +104,7 @@ def recording(model: ir.Model, values: Sequence[ir.Value], where: str) -> Record
 def _cut(model: ir.Model, names: Sequence[str]) -> ir.Model:
     """A copy with those tensors for outputs that it computes."""
     copy = model.clone()
+    expose(copy, set(names) - _made(copy).keys())
     made = _made(copy)
     wanted = [made[name] for name in dict.fromkeys(names) if name in made]
     copy.graph.outputs[:] = wanted or list(copy.graph.outputs)

@@ -14,6 +14,7 @@ from anybit.quantization.placement import Layer
 from anybit.quantization.plan import Plan
 from anybit.quantization.result import QuantizedLayer
 from anybit.quantization.weights import stored_bytes
+from anybit.text import listed, shown
 
 _LEAST = 1e-30
 
@@ -46,7 +47,11 @@ def row(
 ) -> QuantizedLayer:
     """What became of a layer."""
     read = {source: each for source, each in found.choices.items() if layer in dict(source.readers)}
-    schemes = [found.plan.activations[each] for each in read if each in found.plan.activations]
+    schemes = [
+        found.plan.activations[source]
+        for source, choice in read.items()
+        if source in found.plan.activations and choice.grid is not None
+    ]
     errors = [each.errors[layer] for each in read.values() if layer in each.errors]
     scheme = found.plan.weights.get(layer)
     sizes = [array.shape for _, array in layer.constants]
@@ -66,6 +71,23 @@ def row(
         output_sqnr=None if noises is None else _decibels(noises.of(layer, found.plan)),
         smoothed=any(choice.smoothing is not None for choice in read.values()),
         tried=tuple(each for choice in read.values() for each in choice.tried),
+    )
+
+
+def idle(found: Attempt) -> tuple[str, ...]:
+    """What is to be said of layers in branches that no sample took."""
+    names = {
+        layer.name: None
+        for source in found.plan.activations
+        if found.choices[source].grid is None
+        for layer, _ in source.readers
+    }
+    if not names:
+        return ()
+    did = "layers read" if len(names) > 1 else "layer reads"
+    return (
+        f"{len(names)} {did} floats, since no sample runs a branch: {listed(map(shown, names))}. "
+        "Give data that do.",
     )
 
 

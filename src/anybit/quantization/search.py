@@ -145,6 +145,8 @@ class Trial:
             return Choice(None)
         if isinstance(scheme.kind, BlockFormat):
             return Choice(dynamic_grid(self._source, scheme.kind))
+        if not statistics.count:
+            return Choice(None)
         return Choice(_grid(scheme, *whole(scheme.bits, statistics)))
 
     def _finished(

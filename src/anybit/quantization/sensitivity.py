@@ -17,7 +17,9 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import exact_session_options, make_session, run_session
+from anybit.quantization.branches import anchor, holders_in
 from anybit.quantization.copies import on_copies
 from anybit.quantization.items import Sample
 from anybit.quantization.pieces import along_channels, smoothed_weight
@@ -69,8 +71,9 @@ class Probe:
         self._samples = samples
         self._values = Recorder(model, values, probed.where, alone=True)
         copy = model.clone()
-        nodes = dict(zip(model.graph, copy.graph, strict=True))
+        nodes = dict(zip(nodes_in(model.graph), nodes_in(copy.graph), strict=True))
         self._feeds: dict[str, Array] = {}
+        self._holders = holders_in(copy)
         self._added = {source: self._disturb(copy, source, nodes) for source in choices}
         for layer in probed.layers:
             for weight, array in layer.constants:
@@ -136,7 +139,7 @@ class Probe:
         value = nodes[layer.node].inputs[place]
         assert value is not None, "asked before"
         result = editor.insert(
-            nodes[layer.node],
+            anchor(value, nodes[layer.node], self._holders),
             "Add",
             [value, added],
             f"{source.value.name}_disturbed",
@@ -189,7 +192,8 @@ def answers(
 
 
 def _rounded(x: Array, choice: Choice, layer: Layer) -> Array:
-    assert choice.grid is not None, "those that stay are not looked at"
+    if choice.grid is None:  # what no sample ran
+        return x
     if choice.smoothing is None:
         return quantized(x, choice.grid)
     smaller = quantized(x * along_channels(1 / choice.smoothing, layer), choice.grid)
