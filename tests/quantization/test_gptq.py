@@ -16,7 +16,8 @@ from small_models import model, node
 import anybit
 from anybit.quantization import gptq as module
 from anybit.quantization import products
-from anybit.quantization.gptq import factors_of, gptq, refined
+from anybit.quantization.factors import cholesky, factors_of
+from anybit.quantization.gptq import gptq, refined
 from anybit.quantization.pieces import Piece
 from anybit.quantization.placement import placement_of
 from anybit.quantization.products import product_of
@@ -75,6 +76,29 @@ def test_terms_without_correlation_are_rounded_to_nearest() -> None:
     sizes[1] = 0
     factors = factors_of(sizes[:, None] * np.eye(100))
     np.testing.assert_array_equal(gptq(w, factors, lambda v, _: np.rint(v)), np.rint(w))
+
+
+@pytest.mark.parametrize("terms", [1, 31, 33, 200])
+def test_factors_by_pieces_are_those_of_numpy(terms: int) -> None:
+    x = correlated(400, terms).astype(np.float64)
+    moments = np.stack([x.T @ x + np.eye(terms), np.diag(np.arange(1.0, terms + 1))])
+    found = moments.copy()
+    cholesky(found)
+    np.testing.assert_allclose(found, np.linalg.cholesky(moments), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("terms", [2, 32, 70])
+def test_weights_are_rounded_one_after_the_other(terms: int) -> None:
+    """The formula, term by term."""
+    x, w = correlated(300, terms), random(5, terms, seed=5) * 3
+    factors = factors_of((x.T.astype(np.float64) @ x)[None])
+    order, triangle = factors.order[0], factors.triangle[0]
+    wanted = np.zeros((5, terms))
+    for i in reversed(range(terms)):
+        off = (w - wanted)[:, order[i + 1 :]]
+        wanted[:, order[i]] = np.rint(w[:, order[i]] + off @ triangle[i, i + 1 :])
+    found = gptq(w[None], factors, lambda v, _: np.rint(v))[0]
+    np.testing.assert_array_equal(found, wanted)
 
 
 CONVOLUTIONS = [

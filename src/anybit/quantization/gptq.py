@@ -14,67 +14,36 @@ the first, each is made as small as the grid allows, given the ones behind it:
 Frantar et al. (2022, https://arxiv.org/abs/2210.17323) compute the same from the inverse of H, from
 the first term to the last. That it is the same, and Babai's nearest plane, was shown by Chen et al.
 (2025, https://arxiv.org/abs/2507.18553). Terms with large x come last here, and so are rounded
-first, and H is damped: a hundredth of the mean of its diagonal is added to it.
+first, and H is damped.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
+from anybit.quantization.factors import TOGETHER, Factors, add_product, factors_of
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.products import Product, product_of
-from anybit.quantization.ranges import WIDE
 from anybit.quantization.schemes import Scheme, operator_for
 from anybit.quantization.weights import Rounded, nearest
-from anybit.words.grammar import Integers
 
-_DAMPING = 0.01
-# Terms that are handled with one product of matrices.
-_TOGETHER = 64
+# Weights of more bits are rounded to nearest.
+_MOST_BITS = 8
 # Sums of more terms are handled in parts, as if these had nothing to do with one another.
 _MOST_TERMS = 2048
 # Rows that are looked at: so many per term, and so many in any case.
 _ROWS_PER_TERM, _ROWS = 16, 4096
+# Rows that are multiplied at a time.
+_ROWS_TOGETHER = 2048
 
 Nearest = Callable[[Array, Array], Array]
 Moments = Callable[[slice], Array]
-
-
-@dataclass(frozen=True)
-class Factors:
-    """The second moments of what is multiplied, taken apart; for several groups.
-
-    Attributes:
-        order: The numbers of the terms in the order of the factors, as [groups, terms].
-        triangle: t, unit upper triangular, as [groups, terms, terms].
-        diagonal: d^2, as [groups, terms].
-    """
-
-    order: Array
-    triangle: Array
-    diagonal: Array
-
-
-def factors_of(moments: Array) -> Factors:
-    """The factors of X^T X, as [groups, terms, terms] in float64; zeros are allowed."""
-    sizes = np.diagonal(moments, axis1=1, axis2=2).copy()
-    order = np.argsort(sizes, axis=1, kind="stable")
-    groups = np.arange(len(moments))[:, None, None]
-    turned = moments[groups, order[:, :, None], order[:, None]]
-    del moments  # as large as what follows
-    damping = _DAMPING * sizes.mean(axis=1, keepdims=True)
-    # Where there is nothing but zeros any rounding is as good as nearest.
-    np.einsum("gii->gi", turned)[...] += np.where(damping > 0, damping, 1.0)
-    upper = np.linalg.cholesky(turned).swapaxes(1, 2)
-    diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
-    upper /= diagonal[..., None]
-    return Factors(order, upper, np.square(diagonal))
 
 
 def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
@@ -87,23 +56,25 @@ def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
             are the second argument.
     """
     order, triangle = factors.order, factors.triangle
-    w = np.take_along_axis(weights.astype(np.float64), order[:, None], axis=2)
-    q, off = np.zeros_like(w), np.zeros_like(w)
-    for end in range(w.shape[2], 0, -_TOGETHER):
-        start = max(0, end - _TOGETHER)
-        aim = w[..., start:end] + off[..., end:] @ triangle[:, start:end, end:].swapaxes(1, 2)
-        for i in range(end - 1, start - 1, -1):
-            behind = off[..., i + 1 : end] @ triangle[:, i, i + 1 : end, None]
-            q[..., i] = nearest(aim[..., i - start] + behind[..., 0], order[:, i])
-            off[..., i] = w[..., i] - q[..., i]
+    w = np.take_along_axis(weights.swapaxes(1, 2).astype(np.float64), order[..., None], axis=1)
+    q, aim = np.zeros_like(w), w.copy()
+    for end in range(w.shape[1], 0, -TOGETHER):
+        start = max(0, end - TOGETHER)
+        near, corner = aim[:, start:end], triangle[:, start:end, start:end]
+        off = np.zeros_like(near)
+        for i in range(end - start - 1, -1, -1):
+            q[:, start + i] = nearest(near[:, i], order[:, start + i])
+            off[:, i] = w[:, start + i] - q[:, start + i]
+            near[:, :i] += corner[:, :i, i, None] * off[:, i, None]
+        add_product(aim[:, :start], triangle[:, :start, start:end], off)
     found = np.empty_like(q)
-    np.put_along_axis(found, order[:, None], q, axis=2)
-    return found
+    np.put_along_axis(found, order[..., None], q, axis=1)
+    return found.swapaxes(1, 2)
 
 
 def is_fine(scheme: Scheme) -> bool:
-    """Whether rounding to nearest will do: integers of 8 bits and more, and what is wider."""
-    return scheme.bits >= (8 if isinstance(scheme.kind, Integers) else WIDE)
+    """Whether rounding to nearest will do."""
+    return scheme.bits > _MOST_BITS
 
 
 def refined(
@@ -120,9 +91,41 @@ def refined(
         smoothing: As for the piece.
         samples: What to learn from.
     """
-    if product_of(piece.layer) is None or piece.scheme is None:
-        return ()
-    return refined_by(piece, smoothing, moments_of(piece, grid, smoothing, samples))
+    return Refiner(grid, smoothing, samples).refined(piece)
+
+
+class Refiner:
+    """Rounds the weights of layers that read the same tensor, quantized in the same way.
+
+    Args:
+        grid: The tensor's; None if it stays as it is.
+        smoothing: As for pieces.
+        samples: What to learn from.
+    """
+
+    def __init__(
+        self, grid: Grid | DynamicGrid | None, smoothing: Array | None, samples: Sequence[Sample]
+    ) -> None:
+        self._grid, self._smoothing, self._samples = grid, smoothing, samples
+        self._last: tuple[Hashable, Factors] | None = None
+
+    def refined(self, piece: Piece) -> tuple[Rounded, ...]:
+        """The weights of a layer on their grids; none if there is no such way."""
+        product = product_of(piece.layer)
+        if product is None or piece.scheme is None:
+            return ()
+        reads = product.reads(piece.layer.constants[0][1].shape)
+        moments = moments_of(piece, self._grid, self._smoothing, self._samples)
+
+        def factors(part: slice) -> Factors:
+            """The last ones are kept for other layers, and no more of them, for they are large."""
+            key = reads, part.start
+            if self._last is None or self._last[0] != key:
+                self._last = None
+                self._last = key, factors_of(moments(part))
+            return self._last[1]
+
+        return refined_by(piece, self._smoothing, factors)
 
 
 def moments_of(
@@ -134,32 +137,40 @@ def moments_of(
     """X^T X of what a layer reads, for some of the terms of its product."""
     product = product_of(piece.layer)
     assert product is not None, "asked before"
-    read = [piece.read(grid, smoothing, sample) for sample in samples]
-    return partial(_moments, product, read, piece.layer.constants[0][1].shape)
+    shape = piece.layer.constants[0][1].shape
+
+    def moments(part: slice) -> Array:
+        terms = part.stop - part.start
+        most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(samples))
+        found = np.zeros((product.groups, terms, terms))
+        read = (piece.read(grid, smoothing, sample) for sample in samples)
+        for rows in _together(few[..., part] for x in read for few in product.rows(x, shape, most)):
+            found += rows.swapaxes(1, 2) @ rows
+        return found
+
+    return moments
 
 
-def refined_by(piece: Piece, smoothing: Array | None, moments: Moments) -> tuple[Rounded, ...]:
-    """The weights of a layer with a product on their grids, by the moments of what is read."""
+def refined_by(
+    piece: Piece, smoothing: Array | None, factors: Callable[[slice], Factors]
+) -> tuple[Rounded, ...]:
+    """The weights of a layer with a product on their grids, by the factors for some terms."""
     product = product_of(piece.layer)
     assert product is not None, "asked before"
     assert piece.scheme is not None, "asked before"
     array = piece.smoothed(smoothing)[0]
     matrix = product.matrix(array)
     parts = parts_of(matrix.shape[2])
-    costs, factors = [], None
-    for part in parts:
-        factors = None  # no more than one part's are kept, which are large
-        factors = factors_of(moments(part))
-        costs.append(_costs(factors))
-    all_costs = np.broadcast_to(np.concatenate(costs, axis=2), matrix.shape)
-    best = nearest(array, product.weight, piece.scheme, product.array(all_costs, array.shape))
+    costs = np.concatenate([_costs(factors(part)) for part in parts], axis=2)
+    all_costs = product.array(np.broadcast_to(costs, matrix.shape), array.shape)
+    best = nearest(array, product.weight, piece.scheme, all_costs)
     on_grid = _rounding(product, best)
-    found: list[Array] = []
-    for part in reversed(parts):
-        factors = factors or factors_of(moments(part))
-        found.insert(0, gptq(matrix[..., part], factors, partial(on_grid, part.start)))
-        factors = None
-    stored = product.array(np.concatenate(found, axis=2), array.shape).astype(np.float32)
+    # Backwards: the factors of the last part are still known.
+    found = [
+        gptq(matrix[..., part], factors(part), partial(on_grid, part.start))
+        for part in reversed(parts)
+    ]
+    stored = product.array(np.concatenate(found[::-1], axis=2), array.shape).astype(np.float32)
     return (Rounded(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
 
 
@@ -169,16 +180,16 @@ def parts_of(terms: int) -> list[slice]:
     return [slice(*each) for each in pairwise(terms * at // count for at in range(count + 1))]
 
 
-def _moments(product: Product, read: Sequence[Array], shape: tuple[int, ...], part: slice) -> Array:
-    """X^T X, for some of the terms, in float64."""
-    terms = part.stop - part.start
-    most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(read))
-    found = np.zeros((product.groups, terms, terms))
-    for x in read:
-        for few in product.rows(x, shape, most):
-            rows = few[..., part].astype(np.float64)
-            found += rows.swapaxes(1, 2) @ rows
-    return found
+def _together(rows: Iterable[Array]) -> Iterator[Array]:
+    """The same rows in float64, more of them at a time."""
+    waiting: list[Array] = []
+    for few in rows:
+        waiting.append(few)
+        if sum(each.shape[1] for each in waiting) >= _ROWS_TOGETHER:
+            yield np.concatenate(waiting, axis=1, dtype=np.float64)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting, axis=1, dtype=np.float64)
 
 
 def _costs(factors: Factors) -> Array:
@@ -193,18 +204,20 @@ def _rounding(product: Product, rounded: Rounded) -> Callable[[int, Array, Array
     """Rounds columns of the weight's matrix to its grid, from some term on."""
     found = operator_for(rounded.grid)
     shape = rounded.array.shape
-    parameters = {
-        name: each if each.size == 1 else product.matrix(np.broadcast_to(each, shape))
-        for name, each in found.call.parameters.items()
-    }
+    same: dict[str, Any] = dict(found.call.attributes)
+    others = {}
+    for name, each in found.call.parameters.items():
+        of_all = each if each.size == 1 else product.matrix(np.broadcast_to(each, shape))
+        if each.size == 1:
+            same[name] = each
+        elif (of_all == of_all[..., :1]).all():
+            same[name] = of_all[..., 0].copy()
+        else:
+            others[name] = of_all
     groups = np.arange(product.groups)
 
     def on_grid(start: int, x: Array, terms: Array) -> Array:
-        of_terms = {
-            name: each if each.size == 1 else each[groups, :, start + terms]
-            for name, each in parameters.items()
-        }
-        x = x.astype(np.float32)
-        return np.asarray(found.operator.function(x, **of_terms, **found.call.attributes))
+        of_terms = {name: each[groups, :, start + terms] for name, each in others.items()}
+        return np.asarray(found.operator.function(x.astype(np.float32), **of_terms, **same))
 
     return on_grid

@@ -2,7 +2,7 @@
 """Layers as matrix products: rows of what they read, times columns of their weight, in groups."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,14 @@ class Product:
         found = matrix.reshape(turned)
         return found if self.windows else np.moveaxis(found, -1, self.weight.inputs or 0)
 
+    def reads(self, shape: tuple[int, ...]) -> Hashable:
+        """What is the same for two products only if they have the same rows for the same x.
+
+        Args:
+            shape: That of the weight.
+        """
+        return (self.layer, shape) if self.windows else self._axis
+
     def rows(self, x: Array, shape: tuple[int, ...], most: int) -> Iterator[Array]:
         """What is multiplied with the columns, as [groups, rows, summed], some rows at a time.
 
@@ -59,10 +67,14 @@ class Product:
         if self.windows:
             yield from _windows(self.layer.node, x, shape[2:], self.groups, most)
             return
-        axis = -2 if self.layer.x_axis is None else self.layer.x_axis
-        found = np.moveaxis(x, axis, -1).reshape(1, -1, x.shape[axis])
+        found = np.moveaxis(x, self._axis, -1).reshape(1, -1, x.shape[self._axis])
         for chosen in _spread(found.shape[1], most):
             yield found[:, chosen]
+
+    @property
+    def _axis(self) -> int:
+        """That of x along which is summed, if there are no windows."""
+        return -2 if self.layer.x_axis is None else self.layer.x_axis
 
     def _turned(self, array: Array) -> Array:
         return array if self.windows else np.moveaxis(array, self.weight.inputs or 0, -1)

@@ -22,7 +22,7 @@ from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
 from anybit.quantization.common import Common
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
-from anybit.quantization.gptq import is_fine, moments_of, refined
+from anybit.quantization.gptq import Refiner, is_fine, moments_of
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.ranges import WIDE, cut_off, least, spare, whole, within
@@ -38,6 +38,8 @@ _OUTLIERS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
 # Channels that were nearly dead are not blown up without end.
 _FARTHEST = 24
 _MOST_TOLD = 7
+# A share of the samples shows which share of the candidates is worth the others: one of so many.
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -134,11 +136,25 @@ class Trial:
             return self._finished(self._tried(widest, second), first, second, many)
         candidates = [widest, *self._candidates(scheme, statistics)]
         chosen = least(
-            candidates,
+            self._promising(candidates, first),
             lambda each: self._tried(each, first),
             lambda each: self._tried(each, second),
         )
         return self._finished(chosen, first, second, many)
+
+    def _promising(self, candidates: list[Choice], samples: Sequence[Sample]) -> list[Choice]:
+        """The first candidate, and those of the others with little error on few of the samples.
+
+        One round of successive halving (Jamieson and Talwalkar, 2016,
+        https://arxiv.org/abs/1502.07943): what is bad everywhere need not be tried everywhere.
+        """
+        few = [*samples[: len(samples) // _FEW], samples[-1]]
+        if len(samples) < _FEW:
+            return candidates
+        errors = [self._tried(each, few).error for each in candidates]
+        most = sorted(errors[1:])[: max(len(errors) // _FEW, 1)]
+        others = zip(candidates[1:], errors[1:], strict=True)
+        return [candidates[0], *(each for each, error in others if error <= max(most))]
 
     def _widest(self, scheme: Scheme | None, statistics: Statistics) -> Choice:
         if scheme is None:
@@ -158,13 +174,14 @@ class Trial:
     ) -> Choice:
         """The choice with the weights and biases that belong to it."""
         weights, errors = {}, dict(choice.errors)
+        refiner = Refiner(choice.grid, choice.smoothing, many)
         for piece in self._pieces:
             if not piece.scheme:
                 continue
             weights[piece.layer] = piece.nearest(choice.smoothing)
             if is_fine(piece.scheme) or piece.layer in self._common.rounded:
                 continue
-            found = refined(piece, choice.grid, choice.smoothing, many)
+            found = refiner.refined(piece)
             error = piece.error(choice.grid, choice.smoothing, second, found)
             if error < errors[piece.layer]:
                 weights[piece.layer], errors[piece.layer] = found, error

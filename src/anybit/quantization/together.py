@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array
 from anybit.quantization.common import Common, Shared
+from anybit.quantization.factors import Factors, factors_of
 from anybit.quantization.gptq import refined_by
 from anybit.quantization.pieces import Piece
 from anybit.quantization.placement import Layer, Source
@@ -62,7 +63,7 @@ class Together:
             layer, index, choice = self._read[shared]
             piece = Piece(self._model, layer, index, self._weights[layer])
             by_start = {part.start: each for part, each in zip(shared.parts, sums, strict=True)}
-            of_all, *_ = refined_by(piece, choice.smoothing, partial(_part, by_start))
+            of_all, *_ = refined_by(piece, choice.smoothing, partial(_factors, by_start))
             found.update(dict.fromkeys(shared.layers, of_all))
         return found
 
@@ -85,8 +86,8 @@ class Together:
         }
 
 
-def _part(by_start: Mapping[int, Array], part: slice) -> Array:
-    return by_start[part.start]
+def _factors(by_start: Mapping[int, Array], part: slice) -> Factors:
+    return factors_of(by_start[part.start])
 
 
 def _errors(choices: Mapping[Source, Choice]) -> dict[Layer, float]:
