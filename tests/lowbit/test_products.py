@@ -145,6 +145,18 @@ def tail_of(random: Random, kind: str, sums: np.ndarray, channels: int, levels: 
         step = (high - low + 1) / levels
         first = random.choice(sums, channels)[:, None] * directions[:, None]
         rows = np.ceil(first + step * (np.arange(levels - 1) - levels / 2))
+    elif kind == "thresholds near lines":
+        # Some one off, some flat at their ends, and some channels on two lines.
+        step = random.choice([0.5, 1, 2.5, (high - low + 1) / levels], channels)[:, None]
+        i = np.arange(levels - 1) - random.integers(0, levels, channels)[:, None]
+        bent = random.integers(5, size=channels)[:, None] == 0
+        rows = np.ceil(step * np.where(bent & (i < 0), 3 * i, i))
+        rows += random.choice(sums, channels)[:, None] * directions[:, None]
+        rows += random.integers(-1, 2, rows.shape) * (random.random(rows.shape) < 0.1)
+        ends = np.sort(random.integers(-levels, 2 * levels, (2, channels)), axis=0)[..., None]
+        at = np.arange(levels - 1)
+        rows = np.where(at < ends[0], -(2**31) if random.random() < 0.5 else rows.min() - 3, rows)
+        rows = np.where(at >= ends[1], 2**31 - 1, rows)
     else:
         rows = random.choice(sums, (channels, levels - 1)) * directions[:, None]
         rows += random.integers(0, 2, rows.shape)
@@ -189,7 +201,10 @@ def test_windows(name: str, levels: list[str]) -> None:
             check(program, inputs_for(random, program, 1), levels)
 
 
-TAILS = "thresholds", "even thresholds", "thresholds on ties", "affine", "affine on ties"
+TAILS = (
+    *("thresholds", "even thresholds", "thresholds on ties", "thresholds near lines"),
+    *("affine", "affine on ties"),
+)
 
 
 @pytest.mark.parametrize("kind", TAILS)

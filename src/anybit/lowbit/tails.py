@@ -27,6 +27,9 @@ _MOST_EVALUATIONS = 2**24
 
 _MOST_ENTRIES = 2**22
 
+_FEW_ENTRIES = 2**12
+"""A table of a channel that is no longer than this is cheaper than many thresholds."""
+
 _MOST_TESTED = 2**24
 """So many accumulators are looked at for risks, the nearest to a step first."""
 
@@ -128,8 +131,7 @@ def _of_stairs(
         affine = affine_of(stairs, far, reach, levels, shift, guess)
         if affine is not None:
             return affine
-        entries = reach.longest * reach.lowest.size
-        if levels > _SEVERAL_LEVELS and entries <= _MOST_ENTRIES:
+        if levels > _SEVERAL_LEVELS and reach.longest <= _FEW_ENTRIES:
             points = reach.lowest + np.arange(reach.longest)[:, None]
             table = inside(np.minimum(points, reach.highest))
             return p.Table(reach.lowest.astype(np.int32), table.T.astype(np.uint8).ravel())

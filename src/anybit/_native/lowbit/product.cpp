@@ -254,6 +254,7 @@ std::unique_ptr<State> made(const ProductTask& task, const Storage& source, cons
   fold(*at, weights, form, product.tail, task.most_bytes);
   at->tail = tail_state(product.tail, task.target.channels, task.target.levels);
   settle(*at, form.largest);
+  draw_lines(at->tail, task.target.channels, task.target.levels);
   at->multiplications =
       static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
   return at;

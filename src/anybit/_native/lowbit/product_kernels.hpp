@@ -88,6 +88,10 @@ struct TailBlock {
   const std::int32_t* thresholds;  // [panel][threshold][16], or [channel][256] where there are many
   const float* gains;              // or scales of Arithmetic
   const float* offsets;
+  // Of lines: an index is right if the product is less than `limits` off it, and the sum is in
+  // [low, high). Below the bottom and above the top all are one.
+  const float *limits, *bottoms, *tops;
+  const std::int32_t *lows, *highs;
   std::int32_t shift;
   const std::int64_t* first;  // per channel: where its table begins, less its first accumulator
   const std::uint8_t* entries;
@@ -97,7 +101,19 @@ struct TailBlock {
   std::ptrdiff_t float_channel;
 };
 
-enum class TailKind : std::uint8_t { thresholds, many_thresholds, affine, table, arithmetic };
+enum class TailKind : std::uint8_t {
+  thresholds,
+  many_thresholds,
+  lines,  // many thresholds, and a product beside which few of them are looked at
+  affine,
+  table,
+  arithmetic,
+};
+inline constexpr int tail_count = 6;
+
+constexpr bool has_many_thresholds(TailKind kind) {
+  return kind == TailKind::many_thresholds || kind == TailKind::lines;
+}
 
 // Up to so many levels, thresholds are compared one by one.
 inline constexpr int few_levels = 17;
@@ -118,7 +134,7 @@ struct ProductKernels {
   bool (*dot_is_exact)(int largest_index, int largest_weight) = nullptr;
   // A scheme that this level has none for is null.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
-  std::array<void (*)(const TailBlock&), 5> tails{};
+  std::array<void (*)(const TailBlock&), tail_count> tails{};
   // For `signs12`, of each pixel: less the number of activations in its window that are not 0, the
   // gaps behind the last channel included.
   void (*less_signs)(const SumBlock&, std::int32_t* addends) = nullptr;

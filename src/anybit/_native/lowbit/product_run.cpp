@@ -192,10 +192,13 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
           static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
       then.first_channel = channel;
       then.scales = at.scales.data() + channel;
-      const std::int64_t each = at.tail.kind == TailKind::many_thresholds ? 256 : then.levels - 1;
+      const std::int64_t each = has_many_thresholds(at.tail.kind) ? 256 : then.levels - 1;
       then.thresholds = at.tail.thresholds.from(channel * each);
       then.gains = at.tail.gains.from(channel);
       then.offsets = at.tail.offsets.from(channel);
+      then.limits = at.tail.limits.from(channel);
+      then.bottoms = at.tail.bottoms.from(channel), then.tops = at.tail.tops.from(channel);
+      then.lows = at.tail.lows.from(channel), then.highs = at.tail.highs.from(channel);
       then.first = at.tail.first.from(channel);
       const std::int64_t place = at.to.coding == Coding::bytes    ? channel
                                  : at.to.coding == Coding::planes ? channel / 4

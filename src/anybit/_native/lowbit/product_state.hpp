@@ -23,12 +23,17 @@ struct TailState {
   TailKind kind = TailKind::thresholds;
   Aligned<std::int32_t> thresholds;
   Aligned<float> gains, offsets;
+  Aligned<float> limits, bottoms, tops;  // of lines, as in TailBlock
+  Aligned<std::int32_t> lows, highs;
   std::int32_t shift = 0;
   Aligned<std::int64_t> first;
   std::vector<std::uint8_t> entries;
   std::vector<Aligned<float>> operands;
   std::vector<TailStep> steps;
 };
+
+// Lets many thresholds be lines where they lie near to some, without changing a result.
+void draw_lines(TailState& tail, std::int64_t channels, std::int64_t levels);
 
 TailState tail_state(const Tail& tail, std::int64_t channels, std::int64_t levels);
 

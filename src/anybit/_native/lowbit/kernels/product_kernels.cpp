@@ -66,7 +66,7 @@ constexpr ProductKernels all = [] {
 #endif
   set(Scheme::depthwise, depthwise);
   kernels.less_signs = less_signs;
-  kernels.tails = {thresholds, many_thresholds, affine, table, arithmetic};
+  kernels.tails = {thresholds, many_thresholds, lines, affine, table, arithmetic};
   return kernels;
 }();
 

@@ -122,19 +122,22 @@ void thresholds(const TailBlock& at) {
 }
 
 // Without branches: each step halves what is left of 256 thresholds.
-template <Settling settling>
-void search_thresholds(const TailBlock& block) {
-  const TailBlock at = block;
+[[gnu::always_inline]] inline Lanes searched(const TailBlock& at, const Lanes& sum, int lane) {
   const Lanes most = Lanes{} + (at.levels - 1);
   Lanes own;
   for (int i = 0; i < lane_count; ++i) own[i] = i * 256;
+  const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane} * 256;
+  Lanes count = {};
+  for (int half = 128; half > 0; half /= 2)
+    count += (sum >= gathered(thresholds, own + count + (half - 1))) & half;
+  return count < most ? count : most;
+}
+
+template <Settling settling>
+void search_thresholds(const TailBlock& block) {
+  const TailBlock at = block;
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
-    const Lanes sum = accumulators<settling>(at, pixel, lane);
-    const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane} * 256;
-    Lanes count = {};
-    for (int half = 128; half > 0; half /= 2)
-      count += (sum >= gathered(thresholds, own + count + (half - 1))) & half;
-    return count < most ? count : most;
+    return searched(at, accumulators<settling>(at, pixel, lane), lane);
   });
 }
 
@@ -163,6 +166,32 @@ void some_affine(const TailBlock& block) {
     y = y < top ? y : top;
     return nearest(y) + at.shift;
   });
+}
+
+// Where one of the sums is near to a threshold, all are looked up.
+template <Settling settling>
+void some_lines(const TailBlock& block) {
+  const TailBlock at = block;
+  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    const Lanes sum = accumulators<settling>(at, pixel, lane);
+    Reals y = __builtin_convertvector(sum, Reals) * read<Reals>(at.gains + lane);
+    y = y + read<Reals>(at.offsets + lane);
+    const auto bottom = read<Reals>(at.bottoms + lane), top = read<Reals>(at.tops + lane);
+    y = y > bottom ? y : bottom;
+    y = y < top ? y : top;
+    const Lanes index = nearest(y);
+    const Reals off = y - __builtin_convertvector(index, Reals);
+    const auto limit = read<Reals>(at.limits + lane);
+    const Lanes doubtful = (off >= limit) | (-off >= limit) | (sum < read<Lanes>(at.lows + lane)) |
+                           (sum >= read<Lanes>(at.highs + lane));
+    if (reached(Lanes{} - 1, doubtful) == 0) return index;
+    return searched(at, sum, lane);
+  });
+}
+
+void lines(const TailBlock& at) {
+  if (at.settling == Settling::raw) some_lines<Settling::raw>(at);
+  else some_lines<Settling::general>(at);
 }
 
 void affine(const TailBlock& at) {
