@@ -33,6 +33,9 @@ _FEW_ENTRIES = 2**12
 _MOST_TESTED = 2**24
 """So many accumulators are looked at for risks, the nearest to a step first."""
 
+_MOST_RISKS = 2**14
+"""So many of them are listed: what is beyond that takes minutes and gigabytes."""
+
 _FEW_LEVELS = 4
 _SEVERAL_LEVELS = 16
 _WIDE = 2**22
@@ -179,26 +182,28 @@ def _risks_of_stairs(
     asked = np.concatenate([real, np.ones_like(ends, bool)])
     affordable = max(1, _MOST_TESTED // starts.size)
     found: set[tuple[int, int]] = set()
-    for distance in range(min(radius, affordable)):
+    far = min(radius, affordable)
+    distance = 0
+    while distance < far and len(found) < _MOST_RISKS:
         for side in (starts + distance, starts - 1 - distance):
             points = np.clip(side, ends[0], ends[1]) * inside.directions
             moved = _moves(points, function, index, of) & asked
             found.update(
                 (int(channel), int(points[row, channel])) for row, channel in np.argwhere(moved)
             )
-    return steps, tuple(sorted(found)), bool(found) and radius > affordable
+        distance += 1
+    return steps, tuple(sorted(found)), bool(found) and radius > distance
 
 
 def _risks_of_table(
     points: Array, table: Array, function: Function, index: Index, of: Sum
-) -> tuple[int, tuple[tuple[int, int], ...]]:
+) -> tuple[int, tuple[tuple[int, int], ...], bool]:
     steps = int((np.diff(table, axis=0) != 0).sum())
     if not np.any(of.slack > 0):
-        return steps, ()
+        return steps, (), False
     moved = np.argwhere(_moves(points, function, index, of))
-    return steps, tuple(
-        sorted({(int(channel), int(points[row, channel])) for row, channel in moved})
-    )
+    listed = {(int(channel), int(points[row, channel])) for row, channel in moved[:_MOST_RISKS]}
+    return steps, tuple(sorted(listed)), len(moved) > _MOST_RISKS
 
 
 def _moves(points: Array, function: Function, index: Index, of: Sum) -> Array:
