@@ -223,7 +223,7 @@ class Writer:
             return
         finer = np.maximum(0, np.ceil(np.log2(step / (most * _COARSEST))))
         scale = (step * np.exp2(-finer)).astype(np.float32)
-        if np.any(most / scale > _BIAS_CODES[-1] / 2):
+        if np.any(most > scale.astype(np.float64) * (_BIAS_CODES[-1] / 2)):
             return
         zero = np.zeros((), np.float32)
         grid = IntegerGrid(scale if scale.size > 1 else scale.reshape(()), zero, _BIAS_CODES)
