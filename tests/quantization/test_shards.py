@@ -254,7 +254,7 @@ def same(a: Findings | None, b: Findings) -> bool:
 
 
 def read(path: Path, samples: int = 5) -> Findings | None:
-    return Findings.read(path, ["a", "b", "c"], [-1, None, None], samples)
+    return Findings.read(path, ["a", "b", "c"], [-1, None, None], [4, None, None], samples)
 
 
 def test_files_hold_all_that_was_found(tmp_path: Path) -> None:
@@ -272,6 +272,13 @@ def test_files_hold_all_that_was_found(tmp_path: Path) -> None:
             if mine.channels is not None:
                 np.testing.assert_array_equal(mine.channels, theirs.channels)
     assert [each.name for each in tmp_path.iterdir()] == ["f.npz"]
+
+
+def test_files_have_the_rights_of_others(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    findings().save(tmp_path / "f.npz")
+    modes = {each.stat().st_mode for each in tmp_path.iterdir()}
+    assert len(modes) == 1
 
 
 def edited(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
@@ -299,6 +306,11 @@ def pickled(path: Path) -> None:
     np.savez(path, **(dict(np.load(path)) | {"bins": np.array([{}], dtype=object)}))
 
 
+def narrower(path: Path) -> None:
+    edited("widths", first_is(3))(path)
+    edited("channels", lambda array: array[:6])(path)
+
+
 def replaced(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -315,6 +327,7 @@ def replaced(path: Path) -> None:
         replaced,
         compressed,
         pickled,
+        narrower,
         edited("bins", lambda array: array + np.uint16(40000)),
         edited("bins", lambda array: array[1:]),
         edited("bins", lambda array: array.astype(np.int64)),

@@ -16,7 +16,7 @@ from anybit.quantization.items import Sample
 from anybit.quantization.placement import Source
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
-from anybit.quantization.search import smoothable
+from anybit.quantization.search import channels_of, smoothable
 from anybit.quantization.shards import is_held, scattered
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.survey import Survey, surveyor
@@ -70,7 +70,9 @@ def surveyed(
         folder.mkdir(parents=True, exist_ok=True)
     names = [str(source.value.name) for source in sources]
     axes = tuple(smoothable(each) for each in sources)
-    survey = Survey(recording(model, [source.value for source in sources], where), axes, folder)
+    widths = tuple(None if smoothable(each) is None else channels_of(each) for each in sources)
+    tensors = recording(model, [source.value for source in sources], where)
+    survey = Survey(tensors, axes, widths, folder)
     seen = Findings.none(names, axes)
     for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
         seen.merge(found, shard.first)

@@ -102,28 +102,30 @@ class Findings:
             "numbers": [[-number for _, number in pair] for pair in pairs],
             "size": [self.size],
         }
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-            try:
-                write_members(
-                    file, {name: np.asarray(arrays[name], _LISTED[name]) for name in _LISTED}
-                )
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
+            written = Path(folder) / path.name
+            write_members(
+                written, {name: np.asarray(arrays[name], _LISTED[name]) for name in _LISTED}
+            )
+            os.replace(written, path)
 
     @classmethod
     def read(
-        cls, path: Path, names: Sequence[str], axes: Sequence[int | None], samples: int
+        cls,
+        path: Path,
+        names: Sequence[str],
+        axes: Sequence[int | None],
+        widths: Sequence[int | None],
+        samples: int,
     ) -> "Findings | None":
-        """What a file holds of so many samples and such tensors; None if it is not there, or
-        damaged, or something else."""
+        """What a file holds of so many samples and such tensors, with so many channels each; None
+        if it is not there, or damaged, or something else."""
         try:
             arrays = _arrays(path)
         except (ModelError, OSError):
             return None
         found = cls.none(names, axes)
-        if arrays is None or not _is_sound(arrays, axes, samples):
+        if arrays is None or not _is_sound(arrays, widths, samples):
             return None
         ends = np.cumsum(arrays["used"])
         wide = np.cumsum(2 * np.maximum(arrays["widths"], 0))
@@ -157,9 +159,9 @@ def _arrays(path: Path) -> dict[str, Array] | None:
     return {name: array[:] for name, array in stored.items()}
 
 
-def _is_sound(arrays: Mapping[str, Array], axes: Sequence[int | None], samples: int) -> bool:
+def _is_sound(arrays: Mapping[str, Array], asked: Sequence[int | None], samples: int) -> bool:
     """Whether arrays are what `save` writes of such tensors and so many samples."""
-    pairs, each = (len(axes), 2), (len(axes),)
+    pairs, each = (len(asked), 2), (len(asked),)
     shapes: dict[str, tuple[int, ...]] = {"used": each, "widths": each, "size": (1,)}
     shapes |= dict.fromkeys(("ranges", "reaches", "numbers"), pairs)
     if any(arrays[name].shape != shape for name, shape in shapes.items()):
@@ -167,7 +169,7 @@ def _is_sound(arrays: Mapping[str, Array], axes: Sequence[int | None], samples: 
     used, widths, counts = arrays["used"], arrays["widths"], arrays["counts"]
     low, high = arrays["ranges"].T
     ends = arrays["channels"]
-    asked = np.array([axis is not None for axis in axes], bool)
+    known = np.array([-1 if width is None else width for width in asked], np.int64)
     return bool(
         (used >= 0).all()
         and (used <= BINS).all()
@@ -175,11 +177,9 @@ def _is_sound(arrays: Mapping[str, Array], axes: Sequence[int | None], samples: 
         and (arrays["bins"] < BINS).all()
         and (counts > 0).all()
         and (counts < _MANY).all()
-        and (widths >= -1).all()
-        and (widths <= ends.size).all()
+        and ((widths == -1) | (widths == known)).all()
         and ends.shape == (2 * np.maximum(widths, 0).sum(),)
         and np.isfinite(ends).all()
-        and (asked | (widths == -1)).all()
         and np.where(
             used > 0, np.isfinite(low) & (low <= high) & np.isfinite(high), high < low
         ).all()

@@ -277,6 +277,14 @@ def smoothable(source: Source) -> int | None:
     return axes.pop() if len(axes) == 1 else None
 
 
+def channels_of(source: Source) -> int:
+    """How many channels a tensor has that can be smoothed."""
+    layer, _ = source.readers[0]
+    (weight, array), *_ = layer.constants
+    assert weight.inputs is not None, "asked before"
+    return int(array.shape[weight.inputs]) // weight.repeated
+
+
 def _smoothed_range(
     scheme: Scheme, statistics: Statistics, smoothing: Array
 ) -> tuple[float, float]:

@@ -23,11 +23,13 @@ class Survey:
     Attributes:
         recording: The tensors.
         axes: Those of their channels, from the end; None where nobody asks for them.
+        widths: How many channels there are, where somebody asks.
         cache: The folder of what was found before; None for none.
     """
 
     recording: Recording
     axes: tuple[int | None, ...]
+    widths: tuple[int | None, ...]
     cache: Path | None = None
 
 
@@ -45,7 +47,7 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
         path = None if survey.cache is None else survey.cache / f"{_digest(survey, shard)}.npz"
         names = survey.recording.names
         if path is not None:
-            known = Findings.read(path, names, survey.axes, len(shard))
+            known = Findings.read(path, names, survey.axes, survey.widths, len(shard))
             if known is not None:
                 return shard, known
         made = Findings.none(names, survey.axes)
