@@ -87,3 +87,43 @@ def test_sizes_are_those_of_the_file(name: str, words: str) -> None:
     make, data = DATA[name]
     found = anybit.quantize(make(), data(), weights=words)
     assert found.bytes_after == in_file(found, make())
+
+
+def in_bits(found: anybit.Quantized, before: onnx.ModelProto) -> int:
+    """What all constants take, each once, those behind quantizers in as many bits as these say."""
+    graph = found.model.graph
+    named = {each.name for each in before.graph.initializer}
+    stored = [each for each in graph.initializers if each.removesuffix("_corrected") in named]
+    sizes = {name: graph.initializers[name].const_value.nbytes for name in stored}
+    quantized = of_matrices(found.model)
+    for node in quantized:
+        bits, value = int(node.inputs[3].const_value.numpy()), node.inputs[0]
+        if not value.uses()[1:] or all(each.node in quantized for each in value.uses()):
+            sizes.pop(value.name, None)
+        sizes[node.name] = -(-value.const_value.size * bits // 8)
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_byte_budgets_hold_in_the_file(name: str) -> None:
+    make, data = DATA[name]
+    narrow, wide = (
+        anybit.quantize(make(), weights=each, activations=None).bytes_after
+        for each in ("int4", "int8")
+    )
+    found = anybit.quantize(make(), data(), budget=f"{(narrow + wide) // 2}B")
+    assert in_bits(found, make()) == found.bytes_after <= (narrow + wide) // 2
+    assert len(of_matrices(found.model)) == COPIES[name]
+    assert max(each.weight_bits for each in found.layers) > 4
+
+
+def test_decibels_are_reached_with_one_width_per_constant() -> None:
+    make, data = DATA["blocks"]
+    found = anybit.quantize(make(), data(), budget="30dB")
+    assert found.verdict is not None
+    assert found.verdict.sqnr >= 30
+    widths = {each.name: each.weight_bits for each in found.layers}
+    assert len({widths[f"up{at}"] for at in range(3)}) == 1
+    assert len({widths[f"down{at}"] for at in range(3)}) == 1
+    (chosen,) = [each for each in found.front if each.chosen]
+    assert chosen.bytes == found.bytes_after

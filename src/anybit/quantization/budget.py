@@ -19,13 +19,12 @@ from anybit.quantization.mixing import (
     BASE,
     TOO_MUCH,
     WIDTHS,
-    Costs,
     Noises,
     changed,
     measured,
-    parts,
     varied,
 )
+from anybit.quantization.options import Costs, parts
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.result import Mix

@@ -5,7 +5,7 @@ One session of the float model serves all trials: its weights are inputs, and so
 each tensor that layers multiply, which is 0 for all but the one that is tried.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -16,14 +16,14 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import exact_session_options, make_session, run_session
 from anybit.quantization.branches import anchor, holders_in
 from anybit.quantization.copies import on_copies
 from anybit.quantization.items import Sample
 from anybit.quantization.pieces import along_channels, smoothed_weight
-from anybit.quantization.placement import Layer, Source
+from anybit.quantization.placement import Layer, Source, Weight
 from anybit.quantization.recording import Recorder
 from anybit.quantization.schemes import Scheme, quantized
 from anybit.quantization.search import Choice
@@ -75,42 +75,53 @@ class Probe:
         self._feeds: dict[str, Array] = {}
         self._holders = holders_in(copy)
         self._added = {source: self._disturb(copy, source, nodes) for source in choices}
+        self._weights: dict[Hashable, ir.Value] = {}
         for layer in probed.layers:
             for weight, array in layer.constants:
-                name = _name(layer, weight.index)
-                if name not in self._feeds:
-                    copy.graph.inputs.append(copy.graph.initializers.pop(name))
-                    self._feeds[name] = array
+                name = self._give(copy, nodes[layer.node], layer, weight)
+                self._feeds.setdefault(name, array)
         # Sums that several threads divide depend on how many there are.
         options = exact_session_options()
         options.intra_op_num_threads = 1
         self._session = make_session(copy, options)
         self._floats = [self._run(sample, {}) for sample in samples]
 
-    def of_weights(self, layer: Layer, scheme: Scheme) -> tuple[float, float]:
-        """The noise that the weights of a layer are the reason for, and their own squared error."""
-        rounded, error = self._rounded(layer, scheme)
+    def of_weights(self, layers: Sequence[Layer], scheme: Scheme) -> tuple[float, float]:
+        """The noise that the weights which some layers share are the reason for, and their own
+        squared error."""
+        rounded, error = self._rounded(layers, scheme)
         judge = Judge()
         for sample, floats in zip(self._samples, self._floats, strict=True):
             judge.add(compared(floats, self._run(sample, rounded)))
         return _noise(judge), error
 
-    def error(self, layer: Layer, scheme: Scheme) -> float:
-        """The squared error of the weights of a layer."""
-        return self._rounded(layer, scheme)[1]
+    def error(self, layers: Sequence[Layer], scheme: Scheme) -> float:
+        """The squared error of the weights which some layers share."""
+        return self._rounded(layers, scheme)[1]
 
-    def _rounded(self, layer: Layer, scheme: Scheme) -> tuple[dict[str, Array], float]:
-        read = [choice for source, choice in self._choices.items() if layer in dict(source.readers)]
-        smoothing = read[0].smoothing if read else None
-        rounded, error = {}, 0.0
-        for weight, array in layer.constants:
-            if smoothing is None:
-                values = nearest(array, weight, scheme).values
-            else:
-                values = nearest(smoothed_weight(array, weight, smoothing), weight, scheme).values
-                values = smoothed_weight(values, weight, 1 / smoothing)
-            rounded[_name(layer, weight.index)] = values
-            error += float(np.square(values - array, dtype=np.float64).sum())
+    def _rounded(self, layers: Sequence[Layer], scheme: Scheme) -> tuple[dict[str, Array], float]:
+        smoothings = {
+            layer: choice.smoothing
+            for source, choice in self._choices.items()
+            for layer, _ in source.readers
+        }
+        rounded: dict[str, Array] = {}
+        error = 0.0
+        for layer in layers:
+            smoothing = smoothings.get(layer)
+            for weight, array in layer.constants:
+                name = str(self._weights[_read(layer, weight)].name)
+                if name in rounded:
+                    continue
+                if smoothing is None:
+                    values = nearest(array, weight, scheme).values
+                else:
+                    values = nearest(
+                        smoothed_weight(array, weight, smoothing), weight, scheme
+                    ).values
+                    values = smoothed_weight(values, weight, 1 / smoothing)
+                rounded[name] = values
+                error += float(np.square(values - array, dtype=np.float64).sum())
         return rounded, error
 
     def of_activations(self, sample: int, sources: range) -> list[Comparison]:
@@ -125,6 +136,22 @@ class Probe:
             added = _rounded(x, self._choices[source], source.readers[0][0]) - x
             found.append(compared(floats, self._run(feeds, {self._added[source]: added})))
         return found
+
+    def _give(self, copy: ir.Model, node: ir.Node, layer: Layer, weight: Weight) -> str:
+        """Let a node, the copy of a layer's, read an input in the place of a weight."""
+        old = node.inputs[weight.index]
+        assert old is not None, "a weight is there"
+        key = _read(layer, weight)
+        if key not in self._weights:
+            given = ir.Value(name=Editor(copy).unique(f"{old.name}_given"))
+            given.type, given.shape = old.type, old.shape
+            copy.graph.inputs.append(given)
+            self._weights[key] = given
+        given = self._weights[key]
+        node.replace_input_with(weight.index, given)
+        if not is_read(old) and not old.is_graph_output():
+            copy.graph.initializers.pop(str(old.name), None)
+        return str(given.name)
 
     def _disturb(self, copy: ir.Model, source: Source, nodes: Mapping[ir.Node, ir.Node]) -> str:
         """Let a tensor's readers read its sum with an input, which is returned."""
@@ -207,7 +234,6 @@ def _noise(judge: Judge) -> float:
     return float(10 ** (-sqnr / 10))
 
 
-def _name(layer: Layer, index: int) -> str:
-    value = layer.node.inputs[index]
-    assert value is not None, "a weight is there"
-    return str(value.name)
+def _read(layer: Layer, weight: Weight) -> Hashable:
+    """The same for a constant that is read in one way."""
+    return layer.node.inputs[weight.index], weight.channels, weight.inputs, weight.repeated

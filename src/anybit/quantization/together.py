@@ -77,7 +77,8 @@ class Together:
         kept = {
             layer
             for layer, shared in self.common.rounded.items()
-            if sum(after[each] for each in shared.layers)
+            if layer in after
+            and sum(after[each] for each in shared.layers)
             < sum(before[each] for each in shared.layers)
         }
         return {

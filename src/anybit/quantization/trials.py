@@ -72,11 +72,11 @@ def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Tr
     """
     assert budget.noise is not None, "asked before"
     aim, best, worst = _AIM * budget.noise, None, math.inf
-    tried: list[float] = []
+    tried: dict[Picks, float] = {}
     for _ in range(_ROUNDS):
         option = cheapest(options, aim) or front(options)[-1]
         noise = try_it.noise(option)
-        tried.append(noise)
+        tried[option.picks] = noise
         if noise > budget.noise:
             worst = min(worst, option.noise)
         elif best is None or option.cost < best.cost:
@@ -88,10 +88,10 @@ def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Tr
             aim = math.sqrt(best.noise * worst)
     if best is None:
         quietest_of_all = front(options)[-1]
-        tried.append(try_it.noise(quietest_of_all))
-        best = quietest_of_all if tried[-1] <= budget.noise else None
+        tried[quietest_of_all.picks] = noise = try_it.noise(quietest_of_all)
+        best = quietest_of_all if noise <= budget.noise else None
     if best is None:
-        reached = -10 * math.log10(max(min(tried), _LEAST))
+        reached = -10 * math.log10(max(min(tried.values()), _LEAST))
         raise ModelError(
             f"budget {budget.words}: not reached; the best of {len(tried)} that were tried gives "
             f"{reached:.1f} dB"
@@ -131,18 +131,18 @@ def in_time(
     """
     assert budget.seconds is not None, "asked before"
     aim, best = _AIM_SECONDS * budget.seconds, None
-    tried: list[float] = []
+    tried: dict[Picks, float] = {}
     for _ in range(_ROUNDS):
         option = quietest(options, aim - rest) or front(options)[0]
-        tried.append(try_it.seconds(option))
-        if tried[-1] <= budget.seconds and (best is None or option.noise < best.noise):
+        tried[option.picks] = taken = try_it.seconds(option)
+        if taken <= budget.seconds and (best is None or option.noise < best.noise):
             best = option
-        if _NEAR_SECONDS * budget.seconds <= tried[-1] <= budget.seconds:
+        if _NEAR_SECONDS * budget.seconds <= taken <= budget.seconds:
             break
-        aim *= _AIM_SECONDS * budget.seconds / tried[-1]
+        aim *= _AIM_SECONDS * budget.seconds / taken
     if best is None:
         raise ModelError(
             f"budget {budget.words}: not reached; the fastest of {len(tried)} that were tried "
-            f"takes {duration(min(tried))} on this machine"
+            f"takes {duration(min(tried.values()))} on this machine"
         )
     return best
