@@ -240,6 +240,71 @@ def test_words_by_kind_and_by_name() -> None:
             quantize_model(Kinds(), SPEC | {"functions": given})
 
 
+TRANSFORMERS: dict[str, Any] = {
+    "encoder": lambda first: torch.nn.TransformerEncoderLayer(
+        8, 2, 16, dropout=0.0, batch_first=True, norm_first=first
+    ),
+    "decoder": lambda first: torch.nn.TransformerDecoderLayer(
+        8, 2, 16, dropout=0.0, batch_first=True, norm_first=first
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+@pytest.mark.parametrize("first", [False, True])
+def test_sums_of_transformers(kind: str, first: bool) -> None:
+    torch.manual_seed(0)
+    floats = TRANSFORMERS[kind](first).eval()
+    inputs = (random(3, 5, 8),) if kind == "encoder" else (random(3, 5, 8), random(3, 4, 8, seed=2))
+    spec = {"functions": "int16", "weight": "int16", "activation": "int16"}
+    model = calibrate(quantize_model(floats, spec, strict=True), [(inputs, None)])
+    assert len(functions(model)) == len(inputs) + 1
+    name = "src" if kind == "encoder" else "tgt"
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    for given in (
+        {},
+        {f"{name}_mask": causal},
+        {f"{name}_key_padding_mask": padding},
+        {f"{name}_mask": causal, f"{name}_key_padding_mask": padding},
+    ):
+        assert sqnr(floats(*inputs, **given), model.eval()(*inputs, **given)) > 60
+    assert torch.equal(copy.deepcopy(model)(*inputs), model(*inputs))
+    part = quantize_model(floats, spec | {"skip": ["attention_add"]})
+    assert len(functions(part)) == len(inputs)
+    assert part.train()(*inputs).shape == inputs[0].shape
+
+
+def test_stacks_of_transformers() -> None:
+    floats = torch.nn.TransformerEncoder(TRANSFORMERS["encoder"](False), 2).eval()
+    model = quantize_model(floats, {"functions": "int8 absmax"})
+    x = random(3, 5, 8)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    seen: list[Any] = []
+    model.layers[1].feedforward_add.register_forward_hook(lambda *given: seen.append(given))
+    wanted = floats(x, src_key_padding_mask=padding)[~padding]
+    assert sqnr(wanted, model(x, src_key_padding_mask=padding)[~padding]) > 20
+    assert len(seen) == 1
+
+
+class Embedded(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = torch.nn.Embedding(9, 4)
+        self.positions = torch.nn.Embedding(5, 4)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+
+
+def test_tokens_and_positions() -> None:
+    model = quantize_model(Embedded(), SPEC, strict=True)
+    assert functions(model) == {"add": "QuantAdd"}
+    assert model(torch.randint(9, (2, 5))).shape == (2, 5, 4)
+
+
 class Branching(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

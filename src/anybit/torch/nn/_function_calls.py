@@ -58,7 +58,7 @@ def function_calls(graph: Graph, root: torch.nn.Module) -> Iterator[tuple[Node, 
         read = node.all_input_nodes
         if _is_number(node, numbers):
             numbers.add(node)
-        elif node.op == "placeholder" or any(each in active for each in read):
+        elif node.op in ("placeholder", "call_module") or any(each in active for each in read):
             active.add(node)
         kind = None if node.op.startswith("call_module") else _TARGETS.get(node.target)
         if kind is None or not _are_activations(node, kind, active):

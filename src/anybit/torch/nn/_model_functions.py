@@ -15,6 +15,7 @@ from anybit.torch.nn._layers import fit
 from anybit.torch.nn._quantizer import Quantizer
 from anybit.torch.nn._rewriting import Rewritten, rewrite
 from anybit.torch.nn._tracing import Function, Traced, traced
+from anybit.torch.nn._transformer import TRANSFORMERS
 from anybit.torch.nn._words import quantizer
 from anybit.words.meant import unknown
 
@@ -54,7 +55,11 @@ class ModelFunctions:
                 for each, function in found.functions.items()
                 if quantizers.get(joined(name, each))
             }
-            if made:
+            if made and type(module) in TRANSFORMERS:
+                for each, added in made.items():
+                    module.add_module(each, added)
+                module.__class__ = TRANSFORMERS[type(module)]
+            elif made:
                 rewrite(module, found, made)
 
 
@@ -62,6 +67,10 @@ def model_functions(model: torch.nn.Module) -> ModelFunctions:
     """The functions that the forward passes of users' modules call."""
     found = ModelFunctions()
     for name, module in model.named_modules():
+        if type(module) in TRANSFORMERS:
+            sums = dict.fromkeys(TRANSFORMERS[type(module)].sums, Function("add", unsigned=False))
+            found.traced[name] = Traced((), functions=sums)
+            continue
         if not _is_of_a_user(module) or not _mentions_functions(module):
             continue
         if isinstance(module, torch.fx.GraphModule):

@@ -12,6 +12,7 @@ from anybit.text import listed
 from anybit.torch.nn._attention import QuantMultiheadAttention
 from anybit.torch.nn._embedding import QuantEmbedding
 from anybit.torch.nn._floats import FloatWeights, in_float, percentage
+from anybit.torch.nn._functions import QuantizedFunction
 from anybit.torch.nn._layers import (
     QuantConv1d,
     QuantConv2d,
@@ -188,7 +189,10 @@ def _say(
         names = listed([str(each) for each in left])
         said.append(f"{percentage(share)} of the weights stay in float: {names}")
     if untraced:
-        said.append(f"functions stay in float where forward cannot be traced: {listed(untraced)}")
+        said.append(
+            f"functions stay in float where forward cannot be traced: {listed(untraced)}; call "
+            "modules such as anybit.torch.nn.QuantAdd there"
+        )
     if not said:
         return
     text = f'{"; ".join(said)}; "skip" says that this is meant'
@@ -200,7 +204,8 @@ def _say(
 def _call_all_layers(model: torch.nn.Module) -> None:
     """Keep encoders from their way, in eval mode, to read weights and never call the layers."""
     for module in model.modules():
-        if not any(isinstance(part, QuantizedLayer) for part in module.modules()):
+        parts = module.modules()
+        if not any(isinstance(part, QuantizedLayer | QuantizedFunction) for part in parts):
             continue
         if isinstance(module, torch.nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
