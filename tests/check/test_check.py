@@ -112,6 +112,15 @@ def test_errors(proto: onnx.ModelProto, code: str, words: str) -> None:
     assert all(each.remedy and each.problem for each in found)
 
 
+@pytest.mark.parametrize(
+    ("largest", "remarked"), [(2**23, False), (2**24 + 2, True), (np.nan, True)]
+)
+def test_wide_codes_are_those_of_a_constant(largest: float, remarked: bool) -> None:
+    constants = {"b": np.array([1, largest], np.float32) / 2, "s": 0.5, "z": 0, "w": 32}
+    nodes = [node("IntQuant", "b s z w", "q"), node("Add", "x q", domain="")]
+    assert ("wide-codes" in codes(check(model(nodes, constants)))) == remarked
+
+
 @pytest.mark.parametrize(("proto", "code", "words"), REMARKS.values(), ids=REMARKS.keys())
 def test_warnings(proto: onnx.ModelProto, code: str, words: str) -> None:
     found = check(proto)

@@ -67,6 +67,7 @@ def _remarks(call: Call) -> Iterator[Remark]:
             "wide-codes",
             f"bitwidth {widths.max():g}: float32 rounds the highest code up to a power of two",
             "clip again where codes become integers, or use at most 24 bits",
+            beyond=2**24,
         )
     bitwidth = single(widths)
     if bitwidth is not None and bitwidth <= 32 and "zeropt" in call.parameters:

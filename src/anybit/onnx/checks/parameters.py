@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops import Input
 from anybit.ops.domain import Role
@@ -104,5 +104,16 @@ def _remarks(quantizer: OwnQuantizer) -> Iterator[Finding]:
     if quantizer.operator.remarks is None:
         return
     for remark in quantizer.operator.remarks(quantizer.call):
+        if remark.beyond is not None and _has_codes_up_to(quantizer, remark.beyond):
+            continue
         finding = error if remark.error else warning
         yield finding(quantizer.node, remark.code, remark.problem, remark.remedy)
+
+
+def _has_codes_up_to(quantizer: OwnQuantizer, most: int) -> bool:
+    """Whether a constant is quantized, and no integer that it becomes is larger than that."""
+    x, grid = quantizer.x, quantizer.grid
+    if x is None or x.const_value is None or grid is None:
+        return False
+    codes = np.abs(grid.positions(array_of(x).astype(np.float64)))
+    return bool((codes + np.abs(grid.zeropt).max() <= most).all())
