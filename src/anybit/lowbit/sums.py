@@ -50,6 +50,9 @@ def source_axis(product: ProductAnalysis, rank: int) -> int:
         raise Uncovered("it sums over another axis than that of the channels")
     if node.op_type == "MatMul" and product.codes.ndim != 2:
         raise Uncovered("its weights are a batch of matrices")
+    lowest, highest = product.codes.min(initial=0), product.codes.max(initial=0)
+    if lowest not in _WEIGHTS or highest not in _WEIGHTS:
+        raise Uncovered(f"its weights go from {lowest:g} to {highest:g}, beyond 8 bits")
     return axis
 
 
@@ -87,8 +90,6 @@ def _window_of_weights(
     assert layout is not None, "asked before"
     assert product.codes is not None, "asked before"
     codes = product.codes.astype(np.int64)
-    if codes.min() not in _WEIGHTS or codes.max() not in _WEIGHTS:
-        raise Uncovered(f"its weights go from {codes.min()} to {codes.max()}, beyond 8 bits")
     kernel = codes.shape[2:] if node.op_type == "Conv" else ()
     window = window_of(node, kernel, source.place, y) if kernel else SINGLE
     groups = layout.groups if kernel else 1

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from anybit.reporting.facts import Finding, Report, ReportedLayer, Tensor
+from anybit.reporting.wording import FEW_SAMPLES
 from anybit.text import counted, listed, percent, shown
 
 _MOST = 12
@@ -14,7 +15,6 @@ _SEVERAL, _FELT = 3, 0.002
 # A grid reaches farther than what was seen by so much.
 _UNUSED = 4.0
 _NOISY = 0.3
-_FEW_SAMPLES = 16
 
 
 def with_findings(report: Report) -> Report:
@@ -38,7 +38,7 @@ def _of_verdict(report: Report) -> Iterator[Finding]:
             "Give the layers with the most noise more bits (--layer, --budget), or keep their "
             "floats (--keep).",
         )
-    if verdict.seen or verdict.samples < _FEW_SAMPLES:
+    if verdict.seen or verdict.samples < FEW_SAMPLES:
         number = "No sample was" if verdict.seen else f"Only {counted(verdict.samples, 'sample')}"
         yield Finding(
             f"{number} held back to judge by.", "Give hundreds of samples; they need no labels."

@@ -19,10 +19,10 @@ svg.front .chosen{fill:var(--bad)}svg.front text.chosen{font-weight:600}
 """
 _WIDE, _HIGH, _LEFT, _TOP, _BASE = 640, 320, 84, 16, 46
 _MOST_POINTS = 300
-_LETTER, _LINE = 7.2, 15.0
+_LETTER, _LINE, _DOT = 7.2, 14.0, 6.0
 _Place: TypeAlias = tuple[float, float]
-# Where a name starts and ends, and its line.
-_Label: TypeAlias = tuple[float, float, float]
+# Left, top, right and bottom.
+_Box: TypeAlias = tuple[float, float, float, float]
 
 
 def front(points: Sequence[Mix]) -> str:
@@ -60,10 +60,13 @@ def _plot(placed: Sequence[tuple[Mix, int]], label: str, words: Callable[[int], 
     line = "L".join(f"{x:.0f} {y:.0f}" for (x, y), _ in mixes[:: 1 + len(mixes) // _MOST_POINTS])
     parts = [*_axes(left, right, (low, high), words, label)]
     parts.append(f'<path class="line" d="M{line}"/>' if line else "")
-    taken: list[_Label] = []
-    for each, value in sorted(placed, key=lambda pair: not pair[0].chosen):
-        if each.name or each.chosen:
-            parts += _marked(each, at(each.sqnr, value), f"{words(value)}", taken)
+    marked = [pair for pair in placed if pair[0].name or pair[0].chosen]
+    places = [at(each.sqnr, value) for each, value in marked]
+    taken = [(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y in places]
+    for (each, value), place in sorted(
+        zip(marked, places, strict=True), key=lambda pair: not pair[0][0].chosen
+    ):
+        parts += _marked(each, place, f"{words(value)}", taken)
     start = f'<svg class="front" viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-label="{label}">'
     return scrolled(f"{start}{''.join(parts)}</svg>", label)
 
@@ -82,19 +85,40 @@ def _axes(
     yield f'<text x="{_LEFT}" y="{_HIGH - 6}">up: {label}</text>'
 
 
-def _marked(point: Mix, place: _Place, cost: str, taken: list[_Label]) -> Iterator[str]:
-    """A point and its name, below those that are there already."""
+def _marked(point: Mix, place: _Place, cost: str, taken: list[_Box]) -> Iterator[str]:
+    """A point, and its name where there is room for it."""
     x, y = place
     kind = "chosen" if point.chosen else "same"
+    text = name_of(point.name) or "chosen"
     said = f"{name_of(point.name) or 'mix'}: {point.sqnr:.1f} dB, {cost}"
     yield (
         f'<circle class="{kind}" cx="{x:.0f}" cy="{y:.0f}" r="5"><title>{escape(said)}</title>'
         "</circle>"
     )
-    text = name_of(point.name) or "chosen"
     text = text if len(text) <= 24 else f"{text[:21]}..."
-    end = x + _LETTER * len(text)
-    while any(abs(y - low) < _LINE and x < last and first < end for first, last, low in taken):
-        y += _LINE
-    taken.append((x, end, y))
-    yield f'<text class="{kind}-name" x="{x + 9:.0f}" y="{y + 4:.0f}">{escape(text)}</text>'
+    wide = _LETTER * len(text)
+    for left, middle in _around(x, y, wide):
+        box = left, middle - _LINE / 2, left + wide, middle + _LINE / 2
+        inside = box[0] > _LEFT and box[2] < _WIDE and box[1] > 0 and box[3] < _HIGH - _BASE
+        if inside and not any(_overlap(box, other) for other in taken):
+            taken.append(box)
+            yield (
+                f'<text class="{kind}-name" x="{left:.0f}" y="{middle + 4:.0f}">{escape(text)}'
+                "</text>"
+            )
+            return
+
+
+def _around(x: float, y: float, wide: float) -> Iterator[_Place]:
+    """Where a name may stand beside a point: its left end and its middle; the best first.
+
+    Lines rise to the right, so that there is more room to the right and below, and to the left and
+    above.
+    """
+    for off in (0.0, 1.0, 2.0, 3.0):
+        yield x + 9, y + off * _LINE
+        yield x - 9 - wide, y - off * _LINE
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

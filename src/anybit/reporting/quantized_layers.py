@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of a quantized model, and the quantizers of what they multiply."""
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,10 @@ from anybit.errors import ModelError
 from anybit.layers.behind import quantizers_behind
 from anybit.layers.facts import connected, layers_of
 from anybit.layers.layer import Layer
+from anybit.lowbit.sums import source_axis
+from anybit.lowbit.uncovered import Uncovered
+from anybit.lowbit.wanted import wanted_codes, why_none
+from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.analysis import analyze as follow
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.products import ProductAnalysis
@@ -80,8 +85,12 @@ def quantized_layers(model: ir.Model) -> list[QuantizedLayer]:
     analysis = follow(model, {})
     layers = layers_of(model, analysis, quantizers_behind(analysis.products))
     traces = Traces()
+    codes = wanted_codes(model, analysis)
     found = {
-        each.node: QuantizedLayer(layer, _factors(each.node, each, traces))
+        each.node: QuantizedLayer(
+            _as_compiled(layer, each, codes, analysis),
+            _factors(each.node, each, traces),
+        )
         for each, layer in zip(analysis.products, layers, strict=True)
     }
     nodes = list(model.graph.all_nodes())
@@ -91,6 +100,26 @@ def quantized_layers(model: ir.Model) -> list[QuantizedLayer]:
     ordered = [found[node] for node in nodes if node in found]
     joined = connected(nodes, [_with_bits(each) for each in ordered])
     return [replace(each, layer=layer) for each, layer in zip(ordered, joined, strict=True)]
+
+
+def _as_compiled(
+    layer: Layer, product: ProductAnalysis, codes: Container[ir.Value], analysis: Analysis
+) -> Layer:
+    """The layer, without a class where it is plain that `compile` leaves it in floats."""
+    if layer.guarantee is None or product.layout is None:
+        return layer
+    x = given(product.node, product.layout.x)
+    if x is None or x.shape is None:
+        return layer
+    try:
+        source_axis(product, len(x.shape))
+    except Uncovered as uncovered:
+        return replace(layer, guarantee=None, reason=str(uncovered))
+    if x not in codes:
+        return replace(layer, guarantee=None, reason=why_none(x, analysis))
+    if layer.macs is None:
+        return replace(layer, guarantee=None, reason="its sizes are free; compile fixed ones")
+    return layer
 
 
 def _recurrent(node: ir.Node, traces: Traces) -> QuantizedLayer:

@@ -11,6 +11,8 @@ from anybit.text import amount, counted, duration, percent, shown
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _FLOAT_BITS = 32
 _LONGEST_NAME = 60
+FEW_SAMPLES = 16
+"""Fewer samples than this say little of a model."""
 
 Row = dict[str, str]
 
@@ -47,7 +49,8 @@ def of_verdict(verdict: Verdict) -> str:
         said.append("the same" if verdict.sqnr == math.inf else f"{verdict.sqnr:.1f} dB")
     if verdict.agreement is not None:
         said.append(f"the largest is the same for {100 * verdict.agreement:.1f} % of rows")
-    number = f"{counted(verdict.samples, 'sample')} held back"
+    few = ", which are few: give hundreds" if verdict.samples < FEW_SAMPLES else ""
+    number = f"{counted(verdict.samples, 'sample')} held back{few}"
     said.append(f"on {'the one sample that there is' if verdict.seen else number}")
     end = "" if verdict.passed else ": this is not the model that it was"
     return f"Outputs: {', '.join(said)}{end}"
