@@ -93,14 +93,19 @@ def make_session(
     model: ir.Model,
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Provider] | None = None,
+    *,
+    threads: int = 0,
 ) -> onnxruntime.InferenceSession:
     """A session for a model as it is; nothing is folded, and the model is not changed.
+
+    Its arrays are those of the model, which are not copied unless options are given.
 
     Args:
         model: The model.
         options: The exact ones by default. The operators are registered in options of your own,
             and entries that keep results exact are added unless they have a value.
         providers: Execution providers; the CPU's by default.
+        threads: How many take part in a run, unless options say it; 0 for one per core.
 
     Raises:
         ModelError: The model is more than one message can hold.
@@ -109,6 +114,7 @@ def make_session(
     own = options is not None
     if options is None:
         options = exact_session_options()
+        options.intra_op_num_threads = threads
         options.enable_mem_reuse = len(model.graph) <= _MOST_NODES_TO_PLAN
     register(options)
     for key, value in _EXACT.items():
@@ -181,13 +187,11 @@ def evaluate(fragment: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]
     Raises:
         Exception: Whatever ONNX Runtime raises for the piece; see `reason`.
     """
-    options = exact_session_options()
-    options.intra_op_num_threads = 1
     for value in fragment.graph.inputs:
         array = feeds[str(value.name)]
         value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
         value.shape = ir.Shape(array.shape)
-    return run_session(make_session(fragment, options), feeds)
+    return run_session(make_session(fragment, threads=1), feeds)
 
 
 def reason(error: Exception) -> str:

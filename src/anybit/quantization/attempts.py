@@ -141,7 +141,10 @@ def chooser(
         trial = Trial(model, each.source, weights, common)
         samples = each.to_choose, each.to_decide, each.to_round
         choice = trial.choice(scheme, each.statistics, *samples)
-        return replace(choice, tried=trial.candidates), trial.moments(choice, each.to_round)
+        moments = trial.moments(choice, each.to_round)
+        # Without what their quantizers give, which is as large as they are.
+        given = {layer: [*map(replace, rounded)] for layer, rounded in choice.weights.items()}
+        return replace(choice, tried=trial.candidates, weights=given), moments
 
     return chosen
 

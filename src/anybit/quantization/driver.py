@@ -164,8 +164,7 @@ def quantize(
     samples, macs = None, {}
     if data is not None:
         samples = Samples(data, declared_inputs(model.graph, where))
-        floats = Recorder(model, model.graph.outputs, where)
-        samples.take_whole_unless(independent(floats.run))
+        samples.take_whole_unless(independent(Recorder(model, model.graph.outputs, where).run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
     with chosen(workers, cluster) as hands:

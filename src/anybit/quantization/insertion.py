@@ -20,7 +20,7 @@ from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.nodes import Nodes
 from anybit.quantization.pieces import along_channels
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.schemes import operator_for
+from anybit.quantization.schemes import operator_for, quantized
 from anybit.quantization.search import Choice
 from anybit.quantization.weights import Rounded
 
@@ -140,7 +140,7 @@ class Writer:
 
     def _constant(self, node: ir.Node, old: ir.Value, rounded: Rounded) -> ir.Value:
         name, (array, grid) = str(old.name), rounded.cut
-        if not np.isfinite(rounded.values).all():
+        if not np.isfinite(quantized(rounded.array, rounded.grid)).all():
             raise ModelError(
                 f"{name!r} has numbers so near to the end of float32 that they become infinite; "
                 f"keep {label_of(node)!r} in floats"

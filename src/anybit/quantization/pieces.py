@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.cut import cut
-from anybit.onnx.runtime import exact_session_options, make_session, run_session
+from anybit.onnx.runtime import make_session, run_session
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.placement import Layer, Weight
@@ -133,9 +133,7 @@ class Piece:
                 array = feeds[str(value.name)]
                 value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
                 value.shape = ir.Shape([None] * array.ndim)
-            options = exact_session_options()
-            options.intra_op_num_threads = 1  # layers are tried side by side
-            self._session = make_session(self._fragment, options)
+            self._session = make_session(self._fragment, threads=1)  # layers are tried side by side
         (result,) = run_session(self._session, feeds).values()
         return result
 

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.files.message import restored, serialize
-from anybit.onnx.graph.constants import Array
-from anybit.onnx.runtime import exact_session_options, make_session, reason, run_session
+from anybit.onnx.graph.constants import Array, is_constant
+from anybit.onnx.graph.walk import inner_graphs
+from anybit.onnx.runtime import make_session, reason, run_session
 from anybit.quantization.branches import expose
 from anybit.quantization.items import Sample
 
@@ -35,11 +36,8 @@ class Recorder:
     ) -> None:
         self._where = where
         self._names = [str(value.name) for value in values]
-        options = exact_session_options() if alone else None
-        if options is not None:
-            options.intra_op_num_threads = 1
         try:
-            self._session = make_session(_cut(model, self._names), options)
+            self._session = make_session(_cut(model, self._names), threads=int(alone))
         except ModelError:
             raise
         except Exception as error:  # the runtime's exceptions have no common base
@@ -108,7 +106,28 @@ def _cut(model: ir.Model, names: Sequence[str]) -> ir.Model:
     made = _made(copy)
     wanted = [made[name] for name in dict.fromkeys(names) if name in made]
     copy.graph.outputs[:] = wanted or list(copy.graph.outputs)
+    _put_first(copy.graph)
     return copy
+
+
+def _put_first(graph: ir.Graph) -> None:
+    """Let what is computed of constants alone stand before the rest.
+
+    Of what a node reads the runtime computes that first which stands last: quantized weights would
+    all be there before the first of them is used.
+    """
+    known: set[ir.Value] = set()
+    first = []
+    for node in graph:
+        read = [value for value in node.inputs if value is not None]
+        if inner_graphs(node):  # which read what is around them
+            continue
+        if all(value in known or is_constant(value) for value in read):
+            first.append(node)
+            known.update(node.outputs)
+    if 0 < len(first) < len(graph):
+        graph.remove(first)
+        graph.insert_before(graph[0], first)
 
 
 def _made(model: ir.Model) -> dict[str, ir.Value]:

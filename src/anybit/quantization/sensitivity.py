@@ -18,7 +18,7 @@ from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.graph.walk import nodes_in
-from anybit.onnx.runtime import exact_session_options, make_session, run_session
+from anybit.onnx.runtime import make_session, run_session
 from anybit.quantization.branches import anchor, holders_in
 from anybit.quantization.copies import on_copies
 from anybit.quantization.items import Sample
@@ -81,9 +81,7 @@ class Probe:
                 name = self._give(copy, nodes[layer.node], layer, weight)
                 self._feeds.setdefault(name, array)
         # Sums that several threads divide depend on how many there are.
-        options = exact_session_options()
-        options.intra_op_num_threads = 1
-        self._session = make_session(copy, options)
+        self._session = make_session(copy, threads=1)
         self._floats = [self._run(sample, {}) for sample in samples]
 
     def of_weights(self, layers: Sequence[Layer], scheme: Scheme) -> tuple[float, float]:

@@ -30,6 +30,8 @@ one."""
 
 # Protobuf's own limit for one message.
 _LARGEST_PROTO = 2**31 - 1
+# Of a larger message tensors are taken out, and those that are not small become arrays.
+_LARGE_MESSAGE, _LARGE_TENSOR = 2**24, 2**16
 
 
 @quiet()
@@ -67,6 +69,8 @@ def read(source: Source) -> ir.Model:
     check_shapes(proto, where)
     check_tensors(proto, folder, where)
     model = _deserialized(proto, where)
+    if proto is not source and proto.ByteSize() > _LARGE_MESSAGE:
+        _take_out(model)
     if folder is not None:
         # An empty base_dir would switch off the containment checks of onnx_ir.
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
@@ -126,6 +130,34 @@ def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
         if "ai.onnx" in graph.opset_imports:
             graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
     return model
+
+
+def _take_out(model: ir.Model) -> None:
+    """Let no tensor lie in the message, which stays whole in memory as long as one does, and is
+    copied from whenever one is looked at."""
+    for graph in _graphs(model):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.TensorProtoTensor):
+                value.const_value = _taken_out(value.const_value)
+        for node in graph:
+            for name, held in list(node.attributes.items()):
+                if isinstance(held, ir.Attr) and isinstance(held.value, ir.TensorProtoTensor):
+                    node.attributes[name] = ir.AttrTensor(name, _taken_out(held.value))
+
+
+def _taken_out(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
+    dtype = tensor.dtype
+    if len(tensor.raw.raw_data) < _LARGE_TENSOR or dtype.numpy().isbuiltin != 1:
+        copy = onnx.TensorProto()
+        copy.CopyFrom(tensor.raw)
+        return ir.TensorProtoTensor(copy)
+    return ir.Tensor(
+        tensor.numpy(),
+        dtype=dtype,
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
 
 
 def _graphs(model: ir.Model) -> list[ir.Graph]:
