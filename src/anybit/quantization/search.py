@@ -131,7 +131,8 @@ class Trial:
         """
         widest = self._widest(scheme, statistics)
         if not second:
-            return widest
+            common = (piece for piece in self._pieces if piece.layer in self._common.rounded)
+            return replace(widest, weights={piece.layer: piece.nearest(None) for piece in common})
         if scheme is None or isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
             return self._finished(self._tried(widest, second), first, second, many)
         candidates = [widest, *self._candidates(scheme, statistics)]

@@ -78,8 +78,9 @@ class Together:
             layer
             for layer, shared in self.common.rounded.items()
             if layer in after
-            and sum(after[each] for each in shared.layers)
-            < sum(before[each] for each in shared.layers)
+            # Nothing is known of those that read nothing for these data.
+            and sum(after.get(each, 0.0) for each in shared.layers)
+            < sum(before.get(each, 0.0) for each in shared.layers)
         }
         return {
             source: _mixed(choice, revised[source], kept) if source in revised else choice
