@@ -173,7 +173,7 @@ def test_a_sum_that_is_kept_reads_floats() -> None:
         ({"activations": "fp8_e4m3"}, "activations are integers then, not fp8_e4m3"),
         ({"activations": "mxfp8"}, "activations are integers then, not mxfp8"),
         ({"activations": "uint16"}, "uint16"),
-        ({"budget": "30dB"}, "more than 8 bits"),
+        ({"budget": "4MB"}, "more than 8 bits"),
     ],
 )
 def test_what_is_not_integer(options: dict[str, str | None], words: str) -> None:
@@ -189,3 +189,17 @@ def test_swish_of_a_gate() -> None:
     (swish,) = [reader for reader, _ in sigmoid.outputs[0].uses()]
     assert swish.inputs[0] is sigmoid.inputs[0]
     assert made[sigmoid.inputs[0]].op_type == "IntQuant"
+
+
+@pytest.mark.parametrize("name", ["mobile", "dense"])
+def test_what_each_layer_does_to_the_outputs(name: str) -> None:
+    """Of what is put together, or moved and read by others, too; whoever measures it."""
+    found = [
+        anybit.quantize(
+            NETWORKS[name](), _data(6), integer_only=True, sensitivity=True, workers=workers
+        )
+        for workers in (None, 2)
+    ]
+    of_outputs = [[each.output_sqnr for each in every.layers] for every in found]
+    assert of_outputs[0] == of_outputs[1]
+    assert all(each is not None and each > 15 for each in of_outputs[0])

@@ -226,10 +226,9 @@ def _check_integers(wanted: Plan, limit: Budget | None) -> None:
         raise ModelError(
             f"integer_only: activations are integers then, not {words}, of at most 8 bits"
         )
-    if limit is not None and limit.bytes is None:
+    if limit is not None:
         raise ModelError(
-            f"budget: {limit.words!r} may take more than 8 bits, which integer_only excludes; "
-            'say a size ("4MB")'
+            f"budget: {limit.words!r} may take more than 8 bits, which integer_only excludes"
         )
 
 

@@ -102,6 +102,15 @@ class Source:
     readers: list[tuple[Layer, int]] = field(default_factory=list)
     anchors: tuple[tuple[ir.Value, tuple[tuple[ir.Node, int], ...]], ...] = ()
 
+    @property
+    def uses(self) -> tuple[tuple[ir.Node, int], ...]:
+        """What reads the tensor itself, and would read it quantized."""
+        if not self.anchors:
+            return tuple((layer.node, index) for layer, index in self.readers)
+        return dict(self.anchors).get(self.value) or tuple(
+            (node, index) for node, index in self.value.uses()
+        )
+
 
 @dataclass(frozen=True)
 class Placement:

@@ -160,19 +160,21 @@ class Probe:
         )
         copy.graph.inputs.append(added)
         self._feeds[str(added.name)] = np.zeros((), np.float32)
-        (layer, place), *_ = source.readers
-        value = nodes[layer.node].inputs[place]
+        uses = [(nodes[node], place) for node, place in source.uses]
+        value = uses[0][0].inputs[uses[0][1]]
         assert value is not None, "asked before"
+        positions = {node: place for place, node in enumerate(nodes.values())}
+        readers = (anchor(value, node, self._holders) for node, _ in uses)
         result = editor.insert(
-            anchor(value, nodes[layer.node], self._holders),
+            min(readers, key=positions.__getitem__),
             "Add",
             [value, added],
             f"{source.value.name}_disturbed",
             like=value,
             dtype=ir.DataType.FLOAT,
         )
-        for layer, place in source.readers:
-            nodes[layer.node].replace_input_with(place, result)
+        for node, place in uses:
+            node.replace_input_with(place, result)
         return str(added.name)
 
     def _run(self, sample: Sample, changed: Mapping[str, Array]) -> dict[str, Array]:
