@@ -151,3 +151,20 @@ def test_what_makes_no_sense(options: dict[str, object], message: str) -> None:
 def test_words_for_weights_that_are_not_there() -> None:
     with pytest.raises(ModelError, match="'scores' has no weights; say \"float/int4\""):
         anybit.quantize(attention(), data_for("attention", 4), layers={"scores": "int4"})
+
+
+def test_layers_are_told_in_the_words_that_were_said() -> None:
+    layers = {
+        "up": "ternary",
+        "head": "int4 per-block 2",
+        "pointwise": "int3 per-tensor/uint4 per-tensor",
+        "depthwise": "int6 per-channel narrow",
+    }
+    found = anybit.quantize(convolutions(), data_for("convolutions", 8), layers=layers)
+    assert {each.name: (each.weights, each.activations) for each in found.layers} == {
+        "first": ("int8", "uint8"),
+        "depthwise": ("int6 narrow", "uint8"),
+        "pointwise": ("int3 per-tensor", "uint4"),
+        "up": ("ternary", "uint8"),
+        "head": ("int4 per-block 2", "uint8"),
+    }

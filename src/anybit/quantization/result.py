@@ -18,17 +18,19 @@ class QuantizedLayer:
 
     Attributes:
         name, operator: The node's.
-        weights, activations: The kinds of its quantizers; "" where there is none.
+        weights, activations: The kinds of its quantizers, and what else was asked of them; "" where
+            there is none.
         weight_bits, activation_bits: Their widths; 32 where there is none, the widest of several,
             and 0 of weights that it has none of.
         shape: The shape of its weight, of the first of several; () without one.
         parameters: How many elements its weights have.
-        bytes: What its weights take in as many bits as they have.
+        bytes: What its weights take in as many bits as they have; several layers may share them.
         macs: Multiplications for the first sample; None without data.
         sqnr: Signal over noise of its output alone, all else being float, in dB; None where
             nothing was tried with data.
-        output_sqnr: The same of the worst output of the model, this layer alone being quantized;
-            None where that was not measured.
+        output_sqnr: The same of the worst output of the model, this layer alone being quantized,
+            with its part of the noise of weights that others read, too; None where that was not
+            measured.
         smoothed: Whether channels of its activations are scaled against its weights.
         tried: The ranges that what it reads might have had: the whole one, and the best.
     """

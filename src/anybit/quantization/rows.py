@@ -59,8 +59,8 @@ def row(
     return QuantizedLayer(
         name=layer.name,
         operator=layer.node.op_type,
-        weights="" if scheme is None else str(scheme.kind),
-        activations=", ".join(dict.fromkeys(str(each.kind) for each in schemes)),
+        weights="" if scheme is None else scheme.said(usual="per-channel"),
+        activations=", ".join(dict.fromkeys(each.said(usual="per-tensor") for each in schemes)),
         weight_bits=scheme.bits if scheme else FLOAT_BITS if layer.weights else 0,
         activation_bits=max((each.bits for each in schemes), default=FLOAT_BITS),
         shape=sizes[0] if sizes else (),

@@ -22,6 +22,8 @@ _WORDS = {
     **{str(rule): {"rule": rule} for rule in ScaleRule},
 }
 _MOST_BITS = 16
+# A name for integers that says more than their width.
+_TERNARY = "ternary"
 # What scales take of the bits of a block.
 _FLOAT_SCALE, _BYTE_SCALE = 32, 8
 
@@ -54,6 +56,12 @@ class Scheme:
     def bits(self) -> int:
         """The width of a code."""
         return self.kind.bits
+
+    def said(self, usual: str) -> str:
+        """What was asked for, in few words: the kind, and behind it all but what is usual."""
+        first, *others = self.words.split()
+        kind = first if first == _TERNARY else str(self.kind)
+        return " ".join([kind, *(each for each in others if each != usual)])
 
     @property
     def scale_bits(self) -> int:
