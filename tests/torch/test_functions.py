@@ -13,6 +13,7 @@ import anybit
 torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from anybit.torch import calibrate, export, fold_batchnorm, nn, quantize_model  # noqa: E402
 
@@ -326,11 +327,31 @@ class WithoutGradients(Branching):
             return x + self.line(x)
 
 
+class Dropping(Branching):
+    """A residual that is left out at random."""
+
+    def forward(self, x: Any) -> Any:
+        return x if torch.rand(()) < 0.5 else x + self.line(x)
+
+
+class Checkpointing(Branching):
+    def forward(self, x: Any) -> Any:
+        return x + checkpoint(self.line, x, use_reentrant=False)
+
+
+class Masking(Branching):
+    def forward(self, x: Any) -> Any:
+        return (x + self.line(x)) * torch.ones(4)
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
+        (Dropping, "it draws random numbers"),
+        (Checkpointing, "it uses activation checkpointing"),
+        (Masking, "it makes a tensor that depends on no input: make it a buffer"),
         (Branching, "symbolically traced variables cannot be used"),
-        (Remembering, "it sets last, or makes a tensor of no input"),
+        (Remembering, "it sets last"),
         (WithoutGradients, "it changes the mode of gradients"),
     ],
 )
@@ -378,6 +399,12 @@ def test_attention_is_that_of_pytorch(masked: str | None) -> None:
     assert torch.allclose(wanted, found, atol=1e-6)
     quantized = nn.QuantScaledDotProductAttention(nn.quantizer("int8 absmax"))
     assert sqnr(wanted, quantized(q, k, v, **options)) > 25
+
+
+def test_scales_of_each_call_are_exported() -> None:
+    spec = {"functions": "int8 absmax power-of-two", "activation": "int8 absmax power-of-two"}
+    model = quantize_model(fold_batchnorm(Block(2, 3)), spec | {"weight": "int8 power-of-two"})
+    assert export(model, random(4, 2, 5, 5)).steps == 0
 
 
 def test_modules_by_hand() -> None:

@@ -205,7 +205,7 @@ def _is_float(x: Any) -> bool:
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The elements of all tensors, of which one scale is taken; rows of a batch stay rows."""
-    rows = {each.shape[0] if each.ndim > 1 else None for each in tensors}
-    if len(rows) == 1 and None not in rows:
+    first = tensors[0].shape
+    if all(each.ndim > 1 and each.shape[0] == first[0] for each in tensors):
         return torch.cat([each.flatten(1) for each in tensors], 1)
     return torch.cat([each.flatten() for each in tensors])[None]

@@ -9,13 +9,16 @@ import inspect
 import itertools
 import operator
 import os
+import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.fx import Graph, Node, Proxy
 from torch.nn import Module
 
@@ -109,6 +112,8 @@ class _Tracer(torch.fx.Tracer):
             raise NotImplementedError("it changes the mode of gradients or of autocast")
         found: Proxy = super().create_proxy(*arguments, **named)
         site = tuple(_frames())
+        if any(file == torch.utils.checkpoint.__file__ for file, _, _ in site):
+            raise NotImplementedError("it uses activation checkpointing, which a graph has not")
         self.sites[found.node] = (site, self._times[site])
         self._times[site] += 1
         return found
@@ -119,7 +124,8 @@ def _frames() -> Iterator[tuple[str, int, int]]:
     frame = sys._getframe(2)
     while frame.f_code is not _graph.__code__:
         code = frame.f_code
-        if not code.co_filename.startswith(_TORCH):
+        checkpoint = code.co_filename == torch.utils.checkpoint.__file__
+        if checkpoint or not code.co_filename.startswith(_TORCH):
             yield code.co_filename, code.co_firstlineno, frame.f_lasti
         assert frame.f_back is not None
         frame = frame.f_back
@@ -141,15 +147,17 @@ def _graph(module: Module, training: bool, concrete: dict[str, Any]) -> tuple[Gr
     for part, _ in modes:
         part.training = training
     try:
-        with torch.random.fork_rng():
+        with _nothing_drawn():
             tracer = _Tracer()
             graph = tracer.trace(module, concrete_args=concrete)
     finally:
         for part, mode in modes:
             part.training = mode
         changed = _restored(module, dict(zip(stores, before, strict=True)))
+    if "_tensor_constant0" in changed:
+        raise NotImplementedError("it makes a tensor that depends on no input: make it a buffer")
     if changed:
-        raise NotImplementedError(f"it sets {changed}, or makes a tensor of no input")
+        raise NotImplementedError(f"it sets {', '.join(changed)}")
     _drop_assertions(graph)
     return graph, tracer.sites
 
@@ -166,7 +174,21 @@ def _drop_assertions(graph: Graph) -> None:
                     graph.erase_node(each)
 
 
-def _restored(module: Module, before: dict[str, dict[str, Any]]) -> str:
+@contextmanager
+def _nothing_drawn() -> Iterator[None]:
+    """NotImplementedError for random numbers, by which a graph would be that of one draw."""
+    python, states = random.getstate(), torch.get_rng_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+            drawn = not torch.equal(torch.get_rng_state(), states)
+        if drawn or random.getstate() != python:
+            raise NotImplementedError("it draws random numbers for no tensor")
+    finally:
+        random.setstate(python)
+
+
+def _restored(module: Module, before: dict[str, dict[str, Any]]) -> list[str]:
     """The names of attributes that were set, after they were set back."""
     changed = []
     for store, old in before.items():
@@ -178,7 +200,7 @@ def _restored(module: Module, before: dict[str, dict[str, Any]]) -> str:
             now.pop(name, None)
             if name in old:
                 now[name] = old[name]
-    return ", ".join(changed)
+    return changed
 
 
 def _parameters(module: Module) -> Mapping[str, inspect.Parameter]:
