@@ -106,6 +106,16 @@ def test_another_form_in_one_step(files: Shell) -> None:
     assert Path("c.onnx").read_bytes() == Path("q.onnx").read_bytes()
 
 
+def test_what_is_more_than_a_quantize_linear_is_said(files: Shell) -> None:
+    np.save("shifted.npy", np.load("data.npz")["x"] + 1)
+    arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "shifted.npy", "--to", "qdq"]
+    _, out, _ = files(*arguments)
+    assert "quantizers became standard operators, which give the same values" in out
+    assert "--activations int8 has no zero-points" in out
+    _, out, _ = files(*arguments, "--activations", "int8")
+    assert "standard operators" not in out
+
+
 def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
     onnx.save(attention(), "net.onnx")
     np.save("data.npy", np.concatenate([each["x"] for each in data_for("attention")]))

@@ -196,6 +196,8 @@ def _show(
     console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)
+        if words := _spelled_out(converted):
+            console.print(Text(words), soft_wrap=True)
     for each in told:
         console.print(Text(each.words))
     if found.verdict is None:
@@ -203,6 +205,19 @@ def _show(
     else:
         style = "bold green" if found.verdict.passed else "bold red"
         console.print(Text(of_verdict(found.verdict), style=style))
+
+
+def _spelled_out(converted: Conversion) -> str:
+    """How many quantizers became more than a QuantizeLinear, and what to do; "" for none."""
+    steps = [each for each in converted.steps if each.action == "standard operators"]
+    if converted.form.value not in ("qdq", "qcdq") or not steps:
+        return ""
+    by_zero = any(each.reason.startswith("zero-point") for each in steps)
+    remedy = "; --activations int8 has no zero-points" if by_zero else ""
+    return (
+        f"note: {len(steps)} of {counted(len(converted.steps), 'quantizer')} became standard "
+        f"operators, which give the same values, not QuantizeLinear: {steps[0].reason}{remedy}"
+    )
 
 
 def _of_outputs(layer: QuantizedLayer) -> dict[str, str]:
