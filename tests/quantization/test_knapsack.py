@@ -6,7 +6,10 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
+from anybit import ModelError
 from anybit.quantization.knapsack import Option, cheapest, front, hull, quietest
+from anybit.quantization.trials import quiet_enough
+from anybit.words.budgets import budget
 
 
 def random_parts(seed: int) -> list[list[Option]]:
@@ -84,3 +87,19 @@ def test_most_limits_are_met_as_well_as_can_be() -> None:
 def test_hulls_have_no_point_that_others_beat() -> None:
     options = [Option(*each) for each in ((1, 10), (2, 10), (2, 9), (3, 2), (4, 3), (5, 1))]
     assert [(each.cost, each.noise) for each in hull(options)] == [(1, 10), (3, 2), (5, 1)]
+
+
+class _Noisy:
+    """Mixes that all have the same noise."""
+
+    def noise(self, option: Option) -> float:
+        return 0.5
+
+    def factor(self, option: Option) -> float:
+        return 0.5 / option.noise
+
+
+def test_a_mix_that_is_tried_again_is_counted_once() -> None:
+    parts = [[Option(1.0, 0.1, (("a", 8),)), Option(2.0, 0.05, (("a", 16),))]]
+    with pytest.raises(ModelError, match=r"the best of 1 that were tried gives 3\.0 dB"):
+        quiet_enough(budget("40dB"), parts, _Noisy())  # type: ignore[arg-type]
