@@ -47,7 +47,7 @@ def test_fusion_of_torch_fx_and_of_its_own_quantization_are_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch uses what it deprecates
         optimization = importlib.import_module("torch.fx.experimental.optimization")
-    with pytest.raises(TypeError, match=r"x must be a torch\.Tensor, got Proxy"):
+    with pytest.raises(TypeError, match=r"fx cannot trace int_quant: .*fold_batchnorm"):
         optimization.fuse(model)
     with pytest.raises(AssertionError, match=r"did not find fuser method .*QuantConv2d"):
         torch.ao.quantization.fuse_modules(model, [["0", "1"]])

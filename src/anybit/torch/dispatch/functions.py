@@ -132,6 +132,11 @@ def _copied(
 
 
 def _check_tensor(value: Any, name: str, operator: Operator) -> None:
+    if isinstance(value, torch.fx.Proxy):
+        raise TypeError(
+            f"torch.fx cannot trace {operator.name}: use torch.export, and "
+            "anybit.torch.fold_batchnorm to fuse batch normalization"
+        )
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{name} must be a torch.Tensor, got {type(value).__name__}; "
