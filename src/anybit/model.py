@@ -23,7 +23,7 @@ from anybit.inputs import (
 from anybit.onnx import Source, read
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.operators.known import check_known
-from anybit.onnx.runtime import reason
+from anybit.onnx.runtime import exact_session_options, reason
 
 
 class Engine(Protocol):
@@ -62,13 +62,22 @@ def load(source: Source) -> "Model":
 
 
 class RuntimeEngine:
-    """A session of ONNX Runtime, with the model's own names and types of inputs and outputs."""
+    """A session of ONNX Runtime, with the model's own names and types of inputs and outputs.
 
-    def __init__(self, model: ir.Model, where: str) -> None:
+    Args:
+        model: The model.
+        where: What to call it in messages.
+        threads: How many take part in a run; 0 for one per core.
+    """
+
+    def __init__(self, model: ir.Model, where: str, threads: int = 0) -> None:
         check_known(model, where)
         self.inputs = declared_inputs(model.graph, where)
+        options = exact_session_options() if threads else None
+        if options is not None:
+            options.intra_op_num_threads = threads
         try:
-            self.session = onnxruntime.session(model)
+            self.session = onnxruntime.session(model, session_options=options)
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from error
         except Exception as error:  # the runtime's exceptions have no common base

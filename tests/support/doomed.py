@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from anybit.evaluation import contest
 from anybit.quantization import attempts, judging, sensitivity, survey
 
 FOLDER = "DOOMED"
@@ -31,6 +32,11 @@ def prober(*job: Any) -> Callable[[Any], Any]:
 def comparer(*job: Any) -> Callable[[Any], Any]:
     """Compares models."""
     return _doomed("comparer", judging.comparer(*job))
+
+
+def scorer(*job: Any) -> Callable[[Any], Any]:
+    """Evaluates models."""
+    return _doomed("scorer", contest.scorer(*job))
 
 
 def _doomed(name: str, worker: Callable[[Any], Any]) -> Callable[[Any], Any]:

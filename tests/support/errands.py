@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from anybit import ModelError
 from anybit.workers import Processes
@@ -37,6 +38,11 @@ def ending(common: None) -> Callable[[int], int]:
 def refusing(common: str) -> Callable[[int], int]:
     """Cannot be hired."""
     raise ModelError(common)
+
+
+def refusing_metric(outputs: dict[str, Any], labels: Any) -> float:
+    """A metric that raises."""
+    raise ValueError(f"{len(labels)} labels")
 
 
 def sleeper(folder: Path) -> Callable[[int], int]:

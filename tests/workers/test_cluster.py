@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import doomed
 import errands
@@ -21,6 +22,7 @@ from places import ROOT
 
 import anybit
 from anybit import ModelError
+from anybit.evaluation import driver as evaluation
 from anybit.quantization import attempts, calibration, judging, sensitivity
 from anybit.workers.cluster import Cluster
 
@@ -101,4 +103,18 @@ def test_the_same_though_a_worker_is_killed_in_every_step(
     monkeypatch.setattr(sensitivity, "prober", doomed.prober)
     monkeypatch.setattr(judging, "comparer", doomed.comparer)
     assert made(iter(data), cluster=address) == wanted
-    assert {each.name for each in marks.iterdir()} == {"surveyor", "chooser", "prober", "comparer"}
+    assert {each.name for each in marks.iterdir()} >= {"surveyor", "chooser", "prober", "comparer"}
+
+
+def test_the_same_figures_though_a_worker_is_killed(
+    cluster: Cluster, address: str, marks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def figures(**options: Any) -> object:
+        models = convolutions(), convolutions()
+        found = anybit.evaluate(*models, data=data_for("convolutions", 50), **options).to_json()
+        return [each | {"seconds": 0} for each in found["models"]], found["rows"]
+
+    wanted = figures(workers=1)
+    monkeypatch.setattr(evaluation, "scorer", doomed.scorer)
+    assert figures(cluster=address) == wanted
+    assert (marks / "scorer").exists()

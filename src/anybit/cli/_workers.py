@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of commands that read data: who does it."""
+"""Options of commands that read data: who does the work."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -9,14 +9,14 @@ import typer
 Workers: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=1, help="So many processes read the data; without it, threads of this one. Same result."
+        min=1, help="So many processes do the work; without it, threads of this one. Same result."
     ),
 ]
 Cluster: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="A Ray cluster reads the data: auto, ray://HOST:PORT, or local to start one.",
+        help="A Ray cluster does the work: auto, ray://HOST:PORT, or local to start one.",
     ),
 ]
 Cache: TypeAlias = Annotated[

@@ -13,6 +13,7 @@ from anybit.cli._console import percentage, stdout
 from anybit.cli._engines import Engine, RunBy
 from anybit.cli._files import readable
 from anybit.cli._report import Json, deliver
+from anybit.cli._workers import Cluster, Workers
 from anybit.evaluation import Evaluated, Evaluation
 from anybit.evaluation import evaluate as evaluate_models
 from anybit.text import counted, duration
@@ -48,6 +49,8 @@ def evaluate(
         ),
     ] = None,
     engine: Engine = RunBy.ONNXRUNTIME,
+    workers: Workers = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Measure models on data: the metric, how near each is to the first, time and size.
@@ -59,7 +62,14 @@ def evaluate(
         sys.path.append("")  # modules in the current folder, behind all others
     with percentage("Evaluating") as advance:
         found = evaluate_models(
-            *models, data=data, labels=labels, metric=metric, engine=engine, progress=advance
+            *models,
+            data=data,
+            labels=labels,
+            metric=metric,
+            engine=engine,
+            workers=workers,
+            cluster=cluster,
+            progress=advance,
         )
     deliver(found.to_json(), as_json, None)
     if not as_json:

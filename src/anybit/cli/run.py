@@ -22,7 +22,7 @@ from anybit.cli._console import percentage, stdout, working
 from anybit.cli._engines import Engine, RunBy
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
 from anybit.errors import ModelError
-from anybit.evaluation.driver import ENGINES
+from anybit.evaluation.contest import ENGINES
 from anybit.inputs import Array
 from anybit.made_up_inputs import (
     made_up_note,

@@ -3,31 +3,25 @@
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from anybit.compilation import compile as compile_model
 from anybit.errors import ModelError
+from anybit.evaluation.contest import Contest, Scored, Share, scorer
 from anybit.evaluation.labels import Apart, LabelSource, named_in_data
 from anybit.evaluation.metrics import Function, Metric, metric_of
 from anybit.evaluation.result import Evaluated, Evaluation
-from anybit.inputs import Array, Tensor
-from anybit.model import Model, load
+from anybit.inputs import Tensor
 from anybit.onnx import Source
 from anybit.quantization.independence import independent
-from anybit.quantization.items import Sample
 from anybit.quantization.samples import Data, Samples
-from anybit.quantization.verdict import Judge, compared
+from anybit.quantization.shards import Shard
+from anybit.quantization.verdict import Judge
 from anybit.text import listed
-
-ENGINES: dict[str, Callable[[Source], Model]] = {
-    "onnxruntime": load,
-    "compiled": compile_model,
-}
-"""What computes: ONNX Runtime with our operators, or what `compile` makes of the model."""
+from anybit.workers import chosen
 
 
 def evaluate(
@@ -36,6 +30,8 @@ def evaluate(
     labels: LabelSource | None = None,
     metric: str | Function | None = None,
     engine: str = "onnxruntime",
+    workers: int | None = None,
+    cluster: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Evaluation:
     """Measure models on data: how good they are, how near to the first one, how fast.
@@ -56,74 +52,69 @@ def evaluate(
             the mean of all of them counts. Without labels "mse", "sqnr" and "agreement" compare
             models. By default it is "top1", if there are labels.
         engine: "onnxruntime", or "compiled" for what `anybit.compile` makes of the models.
+        workers: So many processes do it, each on one core; figures are the same for any number of
+            them. Without it this one does, one sample after the other, on all cores.
+        cluster: The address of a Ray cluster that does it instead, as for `quantize`.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
+        ChildProcessError: Workers ended again and again before they were done.
         ModelError: A model that cannot be run; models that take different inputs; data and labels
             that do not fit; a metric that is not known or fails.
     """
     wanted = metric_of(metric, labels is not None)
     _check(models, wanted)
-    runners = [_Runner(_name(each, at), _loaded(each, engine)) for at, each in enumerate(models, 1)]
-    inputs, name = _inputs(runners), named_in_data(labels)
+    names = [_name(each, at) for at, each in enumerate(models, 1)]
+    alone = workers is not None or cluster is not None
+    contest = Contest(models, names, engine, metric, labels is not None, alone)
+    inputs, name = _inputs(contest), named_in_data(labels)
     if any(each.name == name for each in inputs):
         raise ModelError(f"labels are called {name!r}, and so is an input: name another array")
     samples = Samples(data, inputs, name)
-    samples.take_whole_unless(independent(runners[0].model.run))
-    rows = 0
-    for done, (sample, right) in enumerate(_labelled(samples, labels), 1):
-        count = samples.rows_in(sample)
-        rows += count
-        reference = None
-        for runner in runners:
-            outputs = runner.run(sample, count)
-            if reference is None:
-                reference = outputs
-            else:
-                named = _named_like(reference, outputs, runner.name)
-                runner.judge.add(compared(reference, named))
-            if isinstance(wanted, Metric):
-                runner.add(wanted(outputs, right))
-        if progress is not None:
-            progress(done / len(samples))
-    found = [each.evaluated(wanted, source) for each, source in zip(runners, models, strict=True)]
+    samples.take_whole_unless(independent(contest.models[0].run))
+    scores = [_Score() for _ in models]
+    done = rows = 0
+    with chosen(workers if alone else 1, cluster) as hands:
+        for found in hands.map(scorer, contest, _pieces(samples, labels, hands.near)):
+            for count, sample in found:
+                rows += count
+                for score, each in zip(scores, sample, strict=True):
+                    score.add(each)
+            done += len(found)
+            if progress is not None:
+                progress(done / len(samples))
+    result = [
+        each.evaluated(title, wanted, source)
+        for each, title, source in zip(scores, names, models, strict=True)
+    ]
     said = wanted.name if isinstance(wanted, Metric) else wanted
-    return Evaluation(tuple(found), said, len(samples), rows)
+    return Evaluation(tuple(result), said, len(samples), rows)
 
 
 @dataclass
-class _Runner:
-    """A model, and what is added up of it."""
+class _Score:
+    """What is added up of a model."""
 
-    name: str
-    model: Model
-    judge: Judge = field(default_factory=Judge)
+    _judge: Judge = field(default_factory=Judge)
     _times: list[float] = field(default_factory=list)
     _worth: float = 0.0
     _values: int = 0
 
-    def run(self, sample: Sample, rows: int) -> dict[str, Array]:
-        start = time.perf_counter()
-        try:
-            outputs = self.model.run(sample)
-        except ModelError as error:
-            raise ModelError(f"{self.name}: {error}") from error
-        self._times.append((time.perf_counter() - start) / rows)
-        return outputs
+    def add(self, sample: Scored) -> None:
+        self._times.append(sample.seconds)
+        self._worth += sample.worth
+        self._values += sample.values
+        if sample.compared is not None:
+            self._judge.add(sample.compared)
 
-    def add(self, values: Array) -> None:
-        self._worth += float(values.sum())
-        self._values += values.size
-
-    def evaluated(self, wanted: Metric | str | None, source: Source) -> Evaluated:
-        verdict = self.judge.verdict(seen=False)
-        mean = self._worth / self._values if self._values else None
+    def evaluated(self, name: str, wanted: Metric | str | None, source: Source) -> Evaluated:
+        verdict = self._judge.verdict(seen=False)
         found = Evaluated(
-            name=self.name,
-            metric=mean,
+            name=name,
+            metric=self._worth / self._values if self._values else None,
             sqnr=verdict.sqnr,
             agreement=verdict.agreement,
-            mse=self.judge.mse,
+            mse=self._judge.mse,
             seconds=median(self._times),
             bytes=_size(source),
         )
@@ -142,12 +133,6 @@ def _name(source: Source, index: int) -> str:
     return str(source) if isinstance(source, str | os.PathLike) else f"model {index}"
 
 
-def _loaded(source: Source, engine: str) -> Model:
-    if engine not in ENGINES:
-        raise ModelError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
-    return ENGINES[engine](source)
-
-
 def _size(source: Source) -> int | None:
     if not isinstance(source, str | os.PathLike):
         return None
@@ -156,33 +141,43 @@ def _size(source: Source) -> int | None:
     return path.stat().st_size + (beside.stat().st_size if beside.exists() else 0)
 
 
-def _labelled(
-    samples: Samples, labels: LabelSource | None
-) -> Iterator[tuple[Sample, Array | None]]:
+def _pieces(
+    samples: Samples, labels: LabelSource | None, near: bool
+) -> Iterator[tuple[Shard, list[Share]]]:
+    """The shards, with the rows and labels of their samples."""
+    shares = _shares(samples, labels)
+    for shard in samples.shards(near):
+        yield shard, list(islice(shares, len(shard)))
+    next(shares, None)  # there may be labels left
+
+
+def _shares(samples: Samples, labels: LabelSource | None) -> Iterator[Share]:
+    """The rows and labels of each sample."""
     if labels is None or named_in_data(labels) is not None:
-        yield from samples.labelled()
+        yield from samples.shares()
         return
     apart = Apart(labels, len(samples))
-    for sample in samples:
-        yield sample, apart.next(samples.rows_in(sample))
+    for rows, _ in samples.shares():
+        yield rows, apart.next(rows)
     apart.check_used()
 
 
-def _inputs(runners: Sequence[_Runner]) -> tuple[Tensor, ...]:
+def _inputs(contest: Contest) -> tuple[Tensor, ...]:
     """What all of them take: with the sizes that any of them fixes.
 
     Raises:
         ModelError: Other names, or sizes that are not the same.
     """
-    first, *others = runners
-    found = {each.name: each for each in first.model.inputs}
-    for other in others:
-        given = {each.name: each for each in other.model.inputs}
-        both = [_both(found[name], given[name]) for name in found if name in given]
+    first, *others = contest.models
+    name, *names = contest.names
+    found = {each.name: each for each in first.inputs}
+    for other, title in zip(others, names, strict=True):
+        given = {each.name: each for each in other.inputs}
+        both = [_both(found[each], given[each]) for each in found if each in given]
         if given.keys() != found.keys() or None in both:
             raise ModelError(
-                f"{first.name} takes {listed(map(str, first.model.inputs))}, and {other.name} "
-                f"{listed(map(str, other.model.inputs))}: models are compared on the same inputs"
+                f"{name} takes {listed(map(str, first.inputs))}, and {title} "
+                f"{listed(map(str, other.inputs))}: models are compared on the same inputs"
             )
         found = {each.name: each for each in both if each is not None}
     return tuple(found.values())
@@ -203,16 +198,3 @@ def _both(a: Tensor, b: Tensor) -> Tensor | None:
         else:
             return None
     return replace(a, shape=tuple(sizes))
-
-
-def _named_like(
-    reference: dict[str, Array], outputs: dict[str, Array], name: str
-) -> dict[str, Array]:
-    if outputs.keys() >= reference.keys():
-        return outputs
-    if len(outputs) == len(reference):
-        return dict(zip(reference, outputs.values(), strict=True))
-    raise ModelError(
-        f"{name} gives {listed(outputs)}, the first model {listed(reference)}: outputs are "
-        "compared by name"
-    )

@@ -90,10 +90,14 @@ class Samples:
         return self._reader.apart
 
     def __iter__(self) -> Iterator[Sample]:
-        return (sample for sample, _ in self.labelled())
+        for _, arrays, where in self._opened():
+            count = self._reader.count(arrays)
+            for row in (None,) if count is None else range(count):
+                yield self._reader.read(self._reader.part(arrays, row), where)
 
-    def labelled(self) -> Iterator[tuple[Sample, Array | None]]:
-        """The samples, each with its share of the labels, or None where these have no name.
+    def shares(self) -> Iterator[tuple[int, Array | None]]:
+        """For each sample how many rows it has, 1 where inputs differ in that or have none, and its
+        labels, or None where these have no name. Inputs are not read.
 
         Raises:
             ModelError: Labels that are missing, or that cannot be dealt out among the samples.
@@ -102,11 +106,11 @@ class Samples:
             count = self._reader.count(arrays)
             labels = None if self._reader.labels is None else arrays[self._reader.labels]
             for row in (None,) if count is None else range(count):
-                sample = self._reader.read(self._reader.part(arrays, row), where)
-                yield (
-                    sample,
-                    None if labels is None else share(labels, row or 0, count or 1, where),
-                )
+                parts = self._reader.part(arrays, row)
+                sizes = {(*parts[name].shape, 1)[0] for name in self._reader.steps}
+                rows = sizes.pop() if len(sizes) == 1 else 1
+                given = None if labels is None else share(labels, row or 0, count or 1, where)
+                yield rows, given
 
     def __len__(self) -> int:
         """How many there are."""
@@ -114,11 +118,6 @@ class Samples:
             counts = (self._reader.count(arrays) for _, arrays, _ in self._opened())
             self._count = sum(1 if count is None else count for count in counts)
         return self._count
-
-    def rows_in(self, sample: Sample) -> int:
-        """How many rows a sample has: 1 where inputs differ in that, or have none."""
-        sizes = {len(sample[name]) if sample[name].ndim else 1 for name in self._reader.steps}
-        return sizes.pop() if len(sizes) == 1 else 1
 
     def shards(self, near: bool = True) -> Iterator[Shard]:
         """All of them, in order. How many a shard has depends on how many there are, and on
@@ -226,6 +225,8 @@ class Samples:
         found = {}
         for name, array in arrays.items():
             step = self._reader.steps.get(name) if rows is not None else None
+            if name == self._reader.labels and array.shape:
+                step = 0  # they are dealt out by `shares`
             part = (
                 slice(None)
                 if rows is None or step is None

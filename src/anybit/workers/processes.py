@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from anybit.errors import ModelError
 from anybit.workers.interface import Common, Piece, Result, Workers, in_order
 
 # So often in a row processes may end before anything else comes of them.
@@ -55,7 +56,13 @@ class Processes(Workers):
         self._jobs += 1
         job = self._folder / f"{self._jobs}"
         with job.open("wb") as file:
-            pickle.dump((hire, common), file, pickle.HIGHEST_PROTOCOL)
+            try:
+                pickle.dump((hire, common), file, pickle.HIGHEST_PROTOCOL)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ModelError(
+                    f"this cannot be sent to processes: {error}; what they call must stand in a "
+                    "module"
+                ) from error
         submitted: list[_Errand] = []
 
         def submit(piece: Piece) -> _Errand:
