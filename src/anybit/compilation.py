@@ -2,7 +2,7 @@
 """Models whose quantized layers run on integers: `compile` one, and call `run`, or save it."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +14,14 @@ from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import expose, plan, rewritten
 from anybit.lowbit.emission import Region
 from anybit.lowbit.report import Report
+from anybit.made_up_inputs import with_sizes
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.ranges import Ranges, carriers_of
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after, followable
 
 
@@ -76,6 +78,7 @@ def compile(
     *,
     guarantee: str = Guarantee.BOUNDED,
     input_ranges: Ranges | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Compiled:
     """Let the quantized layers of a model run on integers: exactly, and several times as fast.
@@ -95,20 +98,42 @@ def compile(
         input_ranges: What inputs hold, by name, or the only one, where no quantizer says: "uint8",
             "uint8/255", "int8*0.5"; as for `anybit.analyze`. Other values are taken for the
             nearest of these.
+        shapes: Of inputs, by name, whose sizes the file leaves free: layers of unknown sizes stay
+            float. The result is for these, but for the number of rows.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ModelError: The model cannot be run, or there is no such class.
+        ModelError: The model cannot be run, there is no such class, or a shape does not fit.
     """
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _guarantee(guarantee)
-    model = followable(source)
+    model = followable(sized(source, shapes or {}))
     found = plan(model, weakest, _known(model, input_ranges), progress)
     whole = _engine(model, found.regions, where)
     report = Report(found.layers, tuple(region.program for region in found.regions))
     regions = rewritten(found.model, found.regions)
     engine = RuntimeEngine(found.model, where) if whole is None else whole
     return Compiled(engine, found.model, report, regions)
+
+
+def sized(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
+    """A model with these shapes for some of its inputs.
+
+    Raises:
+        ModelError: It has no such input, or one of another shape.
+    """
+    if not shapes:
+        return source
+    model = read_copy(source)
+    with errors_named_after(source):
+        with_sizes(declared_inputs(model.graph, "the model"), shapes)
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, sizes in shapes.items():
+        inputs[name].shape = ir.Shape(sizes)
+    for node in nodes_in(model.graph):
+        for value in node.outputs:
+            value.shape = None  # it was that for any shape
+    return model
 
 
 def exposed(source: Source) -> ir.Model:

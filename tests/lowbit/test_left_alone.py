@@ -5,9 +5,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from passes import random
+from small_models import model, node
 from written_models import FOUR, QUANTIZED, made, rows, weights
 
 import anybit
+from anybit import ModelError
 from anybit.lowbit import program as p
 from anybit.lowbit import selections
 
@@ -182,6 +185,42 @@ def test_what_the_runtime_does_not_evaluate_stays_float():
         {**QUANTIZED, "w": weights(6, 4, 1, 1), "slopes": np.ones((5, 1, 1), np.float32)},
         (4, 3, 3),
     )
-    for model in (anybit.load(proto), anybit.compile(proto)):
+    for each in (anybit.load(proto), anybit.compile(proto)):
         with pytest.raises(anybit.ModelError, match=r"cannot be run: .* PRelu node"):
-            model.run(rows(proto))
+            each.run(rows(proto))
+
+
+def test_sizes_that_a_file_leaves_free() -> None:
+    """Layers without them stay float and are said not to be counted; given ones count."""
+    constants = {
+        "scale": 0.5,
+        "zero": 0,
+        "bits": 4,
+        "w": random(4, 3, 3, 3, seed=1),
+        "v": random(2, 4, 1, 1, seed=2),
+    }
+    quantize = "scale zero bits"
+    nodes = [
+        node("Quant", f"x {quantize}", "xq", name="of_x"),
+        node("Quant", f"w {quantize}", "wq", name="of_w"),
+        node("Conv", "xq wq", "a", domain="", name="first"),
+        node("Quant", f"a {quantize}", "aq", name="of_a"),
+        node("Quant", f"v {quantize}", "vq", name="of_v"),
+        node("Conv", "aq vq", domain="", name="second"),
+    ]
+    proto = model(nodes, constants, inputs={"x": ["rows", 3, "height", "width"]})
+    free = anybit.compile(proto)
+    assert free.report.coverage == (
+        "0 of 2 layers, 0 % of MACs (not counting 2 layers of unknown sizes)"
+    )
+    given = anybit.compile(proto, shapes={"x": (1, 3, 7, 9)})
+    assert given.report.coverage == "2 of 2 layers, 100 % of MACs"
+    x = random(2, 3, 7, 9, seed=3)
+    np.testing.assert_array_equal(given.run(x)["y"], anybit.load(proto).run(x)["y"])
+    for shapes, words in [
+        ({"x": (1, 4, 7, 9)}, "does not fit"),
+        ({"x": (1, 3, 7)}, "does not fit"),
+        ({"z": (1, 3, 7, 9)}, "z is not an input"),
+    ]:
+        with pytest.raises(ModelError, match=words):
+            anybit.compile(proto, shapes=shapes)

@@ -4,13 +4,13 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from onnxruntime import SessionOptions  # type: ignore[import-untyped]
 
 from anybit.compilation import Compiled
 from anybit.made_up_inputs import random_inputs
 from anybit.model import load
+from anybit.onnx import Source
 from anybit.onnxruntime import session
 from anybit.text import duration
 
@@ -20,12 +20,12 @@ _BURST = 1e-3
 _FEWEST_ROUNDS = 3
 
 
-def speed(path: Path, compiled: Compiled) -> str:
+def speed(source: Source, compiled: Compiled) -> str:
     """Both on the same random row by turns, and a session that optimizes; the fastest count."""
-    plain = load(path)
+    plain = load(source)
     feeds = random_inputs(plain.inputs)
     given = next(iter(feeds.values())) if len(feeds) == 1 else feeds
-    optimized = session(path, session_options=SessionOptions())
+    optimized = session(source, session_options=SessionOptions())
     calls: list[Callable[[], object]] = [
         partial(compiled.run, given),
         partial(plain.run, given),

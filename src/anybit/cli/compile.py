@@ -13,11 +13,11 @@ from rich.text import Text
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, file_size
-from anybit.cli._inputs import Ranges
+from anybit.cli._inputs import Ranges, sizes_given
 from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
 from anybit.cli._timing import speed
 from anybit.cli._verify import verification_inputs, verify
-from anybit.compilation import Compiled
+from anybit.compilation import Compiled, sized
 from anybit.compilation import compile as compile_model
 from anybit.layers import Guarantee
 from anybit.layers.wording import NUMBERS, reasons
@@ -41,6 +41,15 @@ def compile(
         typer.Option(help="The weakest class of layers that are compiled; others stay float."),
     ] = Guarantee.BOUNDED,
     ranges: Ranges = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="NAME=N,N,...",
+            help="The shape of an input whose sizes the file leaves free, as x=1,3,320,320; may be "
+            "repeated.",
+        ),
+    ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,14 +79,20 @@ def compile(
     check_other(output, model, "beside which the result is measured and verified")
     check_reports(reports or ())
     feeds = verification_inputs(model, inputs) if inputs else None
+    sizes = sizes_given(shapes)
     with percentage(f"Compiling {escape(model.name)}") as advance:
         compiled = compile_model(
-            model, guarantee=guarantee, input_ranges=named(ranges or ()), progress=advance
+            model,
+            guarantee=guarantee,
+            input_ranges=named(ranges or ()),
+            shapes=sizes,
+            progress=advance,
         )
     compiled.save(output)
     if time:
-        report = timed(compiled.report, model)
-        compiled.report = replace(report, whole=speed(model, compiled))
+        floats = sized(model, sizes)
+        report = timed(compiled.report, floats)
+        compiled.report = replace(report, whole=speed(floats, compiled))
     record = json.dumps(plain(compiled.report.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(reports or (), record, lambda: page(compiled.report, model.name))
     if as_json:

@@ -51,7 +51,9 @@ class Report:
         some, all_of_it = len(self.compiled), len(self.products)
         if not all_of_it:
             return "no layers that multiply"
-        return f"{some} of {counted(all_of_it, 'layer')}, {percent(self.share)} of MACs"
+        unknown = sum(layer.macs is None for layer in self.products)
+        rest = f" (not counting {counted(unknown, 'layer')} of unknown sizes)" if unknown else ""
+        return f"{some} of {counted(all_of_it, 'layer')}, {percent(self.share)} of MACs{rest}"
 
     @property
     def guarantees(self) -> dict[Guarantee, int]:
