@@ -7,6 +7,8 @@ from passes import random
 from small_models import model, node
 
 import anybit
+from anybit.quantization import search
+from anybit.quantization.pieces import Piece
 from anybit.quantization.ranges import within
 
 
@@ -41,3 +43,31 @@ def test_an_outlier_is_brought_back_and_nothing_else_is_scaled() -> None:
     (factor,) = [each for each in found.model.graph if each.op_type == "Mul"]
     values = factor.inputs[1].const_value.numpy().ravel()
     assert np.flatnonzero(values != 1).tolist() == [5]
+
+
+def test_few_samples_show_which_candidates_are_tried_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One quarter of them, which has the best one in it; and less work."""
+    proto = model(
+        [node("MatMul", "x w", domain="", name="head")],
+        {"w": random(64, 32, seed=1)},
+        inputs={"x": ["rows", "words", 64]},
+        opsets={"": 17},
+    )
+    data = [random(1, 3 + at, 64, seed=at) for at in range(40)]
+    error, seen = Piece.error, []
+
+    def counted(piece: Piece, grid: object, smoothing: object, samples: list, *others: object):
+        seen.append(len(samples))
+        return error(piece, grid, smoothing, samples, *others)
+
+    monkeypatch.setattr(Piece, "error", counted)
+    found = []
+    for few in (4, 1000):
+        monkeypatch.setattr(search, "_FEW", few)
+        (layer,) = anybit.quantize(proto, data).layers
+        found.append((sum(seen), layer.sqnr))
+        seen.clear()
+    assert found[0][0] < 0.75 * found[1][0]
+    assert found[0][1] == pytest.approx(found[1][1], abs=0.5)
