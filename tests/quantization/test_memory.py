@@ -67,3 +67,35 @@ def test_a_model_is_not_copied_again_and_again(tmp_path: Path) -> None:
         f"anybit.quantize({str(tmp_path / 'model.onnx')!r}, {str(tmp_path / 'rows.npy')!r})"
     )
     assert taken < 2 * nbytes + 600 * 10**6
+
+
+@pytest.mark.slow
+def test_large_images_are_not_all_held(tmp_path: Path) -> None:
+    """Each of them takes 12 MB, and what the first layer makes of it 8 MB."""
+    rng = np.random.default_rng(3)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for at in range(28):
+        np.save(folder / f"{at}.npy", rng.standard_normal((1, 3, 1024, 1024)).astype(np.float32))
+    weights = {"w": (8, 3, 3, 3), "v": (16, 8, 3, 3)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first", strides=[2, 2]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "v"], ["c"], "second", strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["c"], ["y"]),
+    ]
+    float32 = TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", float32, ["n", 3, 1024, 1024])],
+        [helper.make_tensor_value_info("y", float32, ["n", 16, 1, 1])],
+        [
+            numpy_helper.from_array((0.1 * rng.standard_normal(shape)).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    assert _peak(f"anybit.quantize({str(path)!r}, {str(folder)!r})") < 10**9

@@ -64,9 +64,7 @@ class Findings:
         """
         self.size = max(self.size, sum(array.nbytes for array in arrays.values()))
         for place, statistics in enumerate(self.statistics):
-            array = arrays[statistics.name]
-            statistics.add(array)
-            reach = float(np.abs(array).max(initial=0))
+            reach = statistics.add(arrays[statistics.name])
             self.farthest[place] = _two([*self.farthest[place], (reach, -number)])
 
     def merge(self, other: "Findings", first: int) -> None:

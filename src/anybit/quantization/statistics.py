@@ -17,6 +17,8 @@ from anybit.onnx.graph.constants import Array
 _FRACTION_BITS = 6
 _SHIFT = 23 - _FRACTION_BITS
 BINS = 1 << (32 - _SHIFT)
+# Values that are counted at a time: their bins take twice as many bytes.
+_TOGETHER = 2**20
 
 
 @dataclass
@@ -48,14 +50,14 @@ class Statistics:
         vars(self).update(state, counts=np.zeros(BINS, np.int64))
         self.counts[bins] = counts
 
-    def add(self, array: Array) -> None:
-        """Count the values of an array.
+    def add(self, array: Array) -> float:
+        """Count the values of an array, and give their largest magnitude.
 
         Raises:
             ModelError: NaN or infinity, which no range holds.
         """
         if not array.size:
-            return
+            return 0.0
         flat = np.ascontiguousarray(array, np.float32).ravel()
         low, high = float(flat.min()), float(flat.max())
         if not (np.isfinite(low) and np.isfinite(high)):
@@ -64,11 +66,14 @@ class Statistics:
                 "(--keep), or leave those data out"
             )
         self.lowest, self.highest = min(self.lowest, low), max(self.highest, high)
-        self.counts += np.bincount(flat.view(np.uint32) >> _SHIFT, minlength=BINS)
+        for start in range(0, flat.size, _TOGETHER):
+            bits = flat[start : start + _TOGETHER].view(np.uint32)
+            self.counts += np.bincount(bits >> _SHIFT, minlength=BINS)
         if self.axis is not None:
             axis = self.axis + array.ndim if self.axis < 0 else self.axis
             others = tuple(each for each in range(array.ndim) if each != axis)
             self._widen(np.stack([array.min(axis=others), array.max(axis=others)]))
+        return max(abs(low), abs(high))
 
     def merge(self, other: "Statistics") -> None:
         """Count what another has counted."""

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of large tensors by which their quantizers are chosen."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from float_models import NETWORKS, data_for
+
+import anybit
+from anybit.quantization import calibration, crops
+from anybit.quantization.crops import Crop
+
+
+def test_a_strip_has_so_many_bytes_and_the_largest_magnitude() -> None:
+    x = np.random.default_rng(1).standard_normal((1, 2, 100, 5)).astype(np.float32)
+    x[0, 1, 71, 3] = -9
+    crop = Crop(2, 3, 10 * 2 * 5 * 4)
+    around = crop(x, 1, 0, around_largest=True)
+    assert around.shape == (1, 2, 10, 5)
+    assert around.min() == -9
+    starts = {crop(x, 1, number, around_largest=False)[0, 0, 0, 0] for number in range(20)}
+    assert len(starts) > 10
+
+
+def test_what_is_small_stays_and_layers_get_what_they_need() -> None:
+    x = np.ones((1, 2, 100, 5), np.float32)
+    assert Crop(2, 3, x.nbytes)(x, 1, 0, around_largest=True) is x
+    assert Crop(2, 3, 1)(x, 1, 0, around_largest=True).shape == (1, 2, 3, 5)
+    two = np.concatenate([x, x])
+    assert Crop(2, 3, x.nbytes)(two, 2, 0, around_largest=False) is two
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_quantizers_that_are_chosen_by_parts_are_good(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, data = NETWORKS[name](), data_for(name, 40)
+    whole = anybit.quantize(network, data)
+    monkeypatch.setattr(crops, "LARGEST", 256)
+    monkeypatch.setattr(calibration, "_MEMORY", 2**14)
+    parts = anybit.quantize(network, data)
+    again = anybit.quantize(network, data, workers=1)
+    assert parts.verdict is not None
+    assert parts.verdict.sqnr is not None
+    assert whole.verdict is not None
+    assert whole.verdict.sqnr is not None
+    assert parts.verdict.sqnr > whole.verdict.sqnr - 3
+    first, second = (ir.to_proto(each.model).SerializeToString() for each in (parts, again))
+    assert first == second
