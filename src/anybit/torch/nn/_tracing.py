@@ -5,6 +5,7 @@ A forward pass is traced by torch.fx, with all that the module calls as one call
 and eval mode and for every optional argument given and left out.
 """
 
+import builtins
 import inspect
 import itertools
 import operator
@@ -147,7 +148,7 @@ def _graph(module: Module, training: bool, concrete: dict[str, Any]) -> tuple[Gr
     for part, _ in modes:
         part.training = training
     try:
-        with _nothing_drawn():
+        with _nothing_drawn(), _types_not_asked():
             tracer = _Tracer()
             graph = tracer.trace(module, concrete_args=concrete)
     finally:
@@ -172,6 +173,25 @@ def _drop_assertions(graph: Graph) -> None:
             for each in read:
                 if each.target is operator.eq and not each.users:
                     graph.erase_node(each)
+
+
+@contextmanager
+def _types_not_asked() -> Iterator[None]:
+    """NotImplementedError where a forward pass asks for an argument's type: that of a proxy."""
+
+    def asked(value: Any, kinds: Any) -> bool:
+        code = sys._getframe(1).f_code
+        inside = code.co_filename.startswith(_TORCH) and code.co_name != "is_tensor"
+        if type(value) is Proxy and not inside:
+            raise NotImplementedError("it asks for the type of an argument")
+        return known(value, kinds)
+
+    known = isinstance
+    builtins.isinstance = asked
+    try:
+        yield
+    finally:
+        builtins.isinstance = known
 
 
 @contextmanager
