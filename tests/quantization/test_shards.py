@@ -24,6 +24,7 @@ from anybit.inputs import Tensor
 from anybit.quantization import attempts, calibration, judging, sensitivity
 from anybit.quantization import samples as samples_module
 from anybit.quantization.calibration import gather, surveyed
+from anybit.quantization.effort import effort
 from anybit.quantization.findings import Findings
 from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.recording import Recorder
@@ -95,7 +96,7 @@ def test_nothing_is_learned_from_samples_that_decide(
     network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
     source = sources_of(placement_of(network).layers)[0]
     seen = surveyed(network, [source], samples, "m", Here(), None, lambda share: None)
-    (found,) = gather(network, [source], samples, "m", seen, [source], 1)
+    (found,) = gather(network, [source], samples, "m", seen, [source], effort("default"))
     to_choose, to_decide, to_round = (
         {row.tobytes() for each in part for row in each["x"]}
         for part in (found.to_choose, found.to_decide, found.to_round)

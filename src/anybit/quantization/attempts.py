@@ -74,8 +74,15 @@ class Attempts:
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
         """The model quantized by a plan, and judged."""
-        choices = self.choices(plan, progress)
-        model = written(self.model, _weights(plan.weights, choices), choices)
+        return self.judged(plan, self.choices(plan, progress))
+
+    def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
+        """The model with what was chosen."""
+        return written(self.model, _weights(plan.weights, choices), choices)
+
+    def judged(self, plan: Plan, choices: Mapping[Source, Choice]) -> Attempt:
+        """It, and what became of its outputs."""
+        model = self.written(plan, choices)
         verdict = None
         if self._samples is not None:
             verdict = judged(self.model, model, self._samples, self.where, self.workers)
@@ -114,7 +121,7 @@ class Attempts:
         choices, revised = {}, {}
         pieces = (
             (each, plan.activations.get(each.source))
-            for each in gather(*given, set(wanted), self._effort.kept)
+            for each in gather(*given, set(wanted), self._effort)
         )
         found = on_copies(self.workers, self.model, chooser, plan.weights, pieces)
         for source, (choice, moments) in zip(wanted, found, strict=True):
@@ -122,7 +129,7 @@ class Attempts:
             together.add(source, choice, moments)
             advance(len(choices))
         shared = plan.weights, together.rounded()
-        those = ((each, choices[each.source]) for each in gather(*given, again, self._effort.kept))
+        those = ((each, choices[each.source]) for each in gather(*given, again, self._effort))
         found_again = on_copies(self.workers, self.model, reviser, shared, those)
         for source, choice in zip(again, found_again, strict=True):
             revised[source] = choice

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from anybit.inputs import Array
 from anybit.quantization.crops import Crop, crop_of
+from anybit.quantization.effort import Effort
 from anybit.quantization.findings import Findings
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Source
@@ -28,6 +29,8 @@ _TO_CHOOSE, _TO_DECIDE = 12, 6
 _MOST_TIMES, _SMALL = 8, 2**20
 # So many samples at most say how to round weights.
 _TO_ROUND = 128
+# One of so many is set apart where weights are learned, and so many at most.
+_APART, _MOST_APART = 6, 64
 # What the layers of one group read, for the samples that are kept.
 _MEMORY = 2**28
 
@@ -88,23 +91,28 @@ def gather(
     where: str,
     seen: Findings,
     wanted: Container[Source],
-    times: int,
+    effort: Effort,
 ) -> Iterator[Evidence]:
     """The evidence for each tensor that is wanted, in their order, by what was seen of all.
 
-    Samples are kept so many times as often; with 0 times there are statistics alone.
+    With no samples kept there are statistics alone.
     """
-    if not times:
+    if not effort.kept:
         for source, statistics in zip(sources, seen.statistics, strict=True):
             if source in wanted:
                 yield Evidence(source, statistics, (), (), ())
         return
-    common = _common(samples, seen.size, times)
+    order = _in_order(samples)
+    if effort.learned:
+        order, _ = divided_for_learning(samples)
+    common = order[: _count(seen.size, effort.kept)]
     divided = _divided(common)
-    own = [_own([-index for _, index in pair], *divided) for pair in seen.farthest]
+    allowed = frozenset(order)
+    farthest = [[-index for _, index in pair if -index in allowed] for pair in seen.farthest]
+    own = [_own(each, *divided) for each in farthest]
     deciding = {number for _, decider in own for number in decider}
-    others = [number for number in _in_order(samples)[len(common) :] if number not in deciding]
-    more = others[: max(times * min(_TO_ROUND, _MEMORY // seen.size) - len(common), 0)]
+    others = [number for number in order[len(common) :] if number not in deciding]
+    more = others[: max(effort.kept * min(_TO_ROUND, _MEMORY // seen.size) - len(common), 0)]
     parts = *divided, tuple(more)
     together = max(1, _MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
     known = zip(sources, seen.statistics, own, strict=True)
@@ -150,17 +158,24 @@ def _own(
     )
 
 
-def _common(samples: Samples, size: int, times: int) -> list[int]:
-    """The numbers of a few samples of that many bytes, or of so many times as many."""
+def _count(size: int, times: int) -> int:
+    """Of how few samples of that many bytes all is kept, or of so many times as many."""
     fewest = times * (_TO_CHOOSE + _TO_DECIDE)
-    most = fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)
-    return _in_order(samples)[:most]
+    return fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)
 
 
 def _in_order(samples: Samples) -> list[int]:
     """The numbers of the samples by a hash, whoever asks and in whatever order."""
     numbers = [index for index in range(len(samples)) if not is_held(index)]
     return sorted(numbers, key=scattered)
+
+
+def divided_for_learning(samples: Samples) -> tuple[list[int], list[int]]:
+    """The numbers of those that are not held back: to learn from, and to decide about what was
+    learned. These are for nothing else."""
+    order = _in_order(samples)
+    apart = min(len(order) // _APART, _MOST_APART)
+    return order[: len(order) - apart], order[len(order) - apart :]
 
 
 def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 
 import numpy as np
 import onnx_ir as ir
@@ -52,8 +53,12 @@ _WIDENED = (
     "What was float16 is computed and counted in float32 here, and compared with that; inputs and "
     "outputs keep their type."
 )
-# The share of the time until the verdict.
-_CHOSEN = 0.9
+_NOT_LEARNED = (
+    'Rounding was not learned, which needs PyTorch: pip install "anybit[torch]", or take --effort '
+    "default."
+)
+# The share of the time until the verdict, and of that until weights are learned.
+_CHOSEN, _BEFORE = 0.9, 0.5
 
 
 def quantize(
@@ -115,7 +120,8 @@ def quantize(
         sensitivity: Whether to measure what each layer alone does to the outputs, before biases
             make up for it: as many runs as there are layers. A budget does it anyway.
         effort: "fast" runs the model once for each sample: ranges are whole, and weights rounded to
-            nearest. "best" keeps four times as many samples to choose by.
+            nearest. "best" keeps four times as many samples to choose by, and learns how weights
+            of few bits are rounded, if PyTorch is installed: that takes minutes.
         workers: So many processes read the data; without it, threads of this one. Nothing else
             depends on who does it.
         cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
@@ -167,17 +173,31 @@ def quantize(
         samples.take_whole_unless(independent(Recorder(model, model.graph.outputs, where).run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
+    learns = much.learned and samples is not None and find_spec("torch") is not None
+    choosing = _BEFORE if learns else 1.0
+
+    def chosen_so_far(share: float) -> None:
+        advance(choosing * share)
+
     with chosen(workers, cluster) as hands:
         attempts = Attempts(model, where, samples, hands, cache, much)
         if limit is None or samples is None:
-            found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
+            found = attempts.attempt(wanted, lambda share: chosen_so_far(_CHOSEN * share))
             verdict = found.verdict
             if sensitivity and samples is not None and verdict and verdict.sqnr is not None:
                 noises = noises_of(found, attempts, samples)
         else:
-            mix = mixed(limit, wanted, attempts, samples, macs, size, advance)
+            mix = mixed(limit, wanted, attempts, samples, macs, size, chosen_so_far)
             found, noises = mix.attempt, mix.noises
+        if learns and samples is not None:
+            from anybit.quantization.learned.driver import with_learned_weights
+
+            found = with_learned_weights(
+                found, attempts, samples, lambda share: advance(_BEFORE + (1 - _BEFORE) * share)
+            )
     advance(1.0)
+    if much.learned and samples is not None and not learns:
+        remarks += (_NOT_LEARNED,)
     return Quantized(
         found.model,
         tuple(row(layer, found, macs, noises) for layer in found.plan.layers),
