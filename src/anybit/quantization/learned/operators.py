@@ -253,18 +253,16 @@ def _pow(node: ir.Node, inputs: Inputs) -> Any:
     return x * x if exponent.numel() == 1 and float(exponent) == 2 else torch.pow(x, exponent)
 
 
+_NAMED_ALIKE = "Abs Add Div Erf Exp MatMul Mul Neg Reciprocal Relu Sigmoid Sqrt Sub Tanh Where"
+
 _OPERATORS: dict[str, Operator] = {
-    "Abs": _plain(torch.abs),
-    "Add": _plain(torch.add),
+    **{name: _plain(getattr(torch, name.lower())) for name in _NAMED_ALIKE.split()},
     "AveragePool": _average_pool,
     "Clip": _clip,
     "Concat": lambda node, inputs: torch.cat(list(inputs), attribute_of(node, "axis", 0)),
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "Div": _plain(torch.div),
     "Elu": lambda node, inputs: functional.elu(inputs[0], attribute_of(node, "alpha", 1.0)),
-    "Erf": _plain(torch.erf),
-    "Exp": _plain(torch.exp),
     "Expand": lambda node, inputs: inputs[0] * torch.ones(inputs[1].tolist()),
     "Flatten": _flatten,
     "Gather": _gather,
@@ -279,33 +277,23 @@ _OPERATORS: dict[str, Operator] = {
     "LeakyRelu": lambda node, inputs: functional.leaky_relu(
         inputs[0], attribute_of(node, "alpha", 0.01)
     ),
-    "MatMul": _plain(torch.matmul),
     "Max": _folded(torch.maximum),
     "MaxPool": _max_pool,
     "Min": _folded(torch.minimum),
     "Mish": _plain(functional.mish),
-    "Mul": _plain(torch.mul),
-    "Neg": _plain(torch.neg),
     "Pow": _pow,
     "PRelu": _plain(lambda x, slope: torch.where(x < 0, x * slope, x)),
-    "Reciprocal": _plain(torch.reciprocal),
     "ReduceL2": _reduced(lambda x, axes, keepdim: torch.linalg.vector_norm(x, 2, axes, keepdim)),
     "ReduceMax": _reduced(torch.amax),
     "ReduceMean": _reduced(torch.mean),
     "ReduceMin": _reduced(torch.amin),
     "ReduceSum": _reduced(torch.sum),
-    "Relu": _plain(torch.relu),
     "Reshape": _reshape,
-    "Sigmoid": _plain(torch.sigmoid),
     "Slice": _slice,
     "Softmax": _softmax,
     "Softplus": _plain(functional.softplus),
     "Split": _split,
-    "Sqrt": _plain(torch.sqrt),
     "Squeeze": _squeeze,
-    "Sub": _plain(torch.sub),
-    "Tanh": _plain(torch.tanh),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
-    "Where": _plain(torch.where),
 }
