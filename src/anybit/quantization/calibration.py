@@ -102,14 +102,11 @@ def gather(
             if source in wanted:
                 yield Evidence(source, statistics, (), (), ())
         return
-    order = _in_order(samples)
-    if effort.learned:
-        order, _ = divided_for_learning(samples)
+    order = divided_for_learning(samples)[0] if effort.learned else _in_order(samples)
     common = order[: _count(seen.size, effort.kept)]
     divided = _divided(common)
     allowed = frozenset(order)
-    farthest = [[-index for _, index in pair if -index in allowed] for pair in seen.farthest]
-    own = [_own(each, *divided) for each in farthest]
+    own = [_own([-i for _, i in pair if -i in allowed], *divided) for pair in seen.farthest]
     deciding = {number for _, decider in own for number in decider}
     others = [number for number in order[len(common) :] if number not in deciding]
     more = others[: max(effort.kept * min(_TO_ROUND, _MEMORY // seen.size) - len(common), 0)]
