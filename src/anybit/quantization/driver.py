@@ -122,8 +122,8 @@ def quantize(
         effort: "fast" runs the model once for each sample: ranges are whole, and weights rounded to
             nearest. "best" keeps four times as many samples to choose by, and learns how weights
             of few bits are rounded, if PyTorch is installed: that takes minutes.
-        workers: So many processes read the data; without it, threads of this one. Nothing else
-            depends on who does it.
+        workers: So many processes read the data, choose and judge; without it, threads of this one.
+            Nothing else depends on who does it.
         cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
             "local" for one of this machine, which ends with the work. Its machines need this
             package, and see data that are given as paths.
