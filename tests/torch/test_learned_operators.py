@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
-from passes import random
-from small_models import model, node
 
-import anybit
-from anybit.quantization.learned import operators
+torch = pytest.importorskip("torch")
+
+from passes import random  # noqa: E402
+from small_models import model, node  # noqa: E402
+
+import anybit  # noqa: E402
+from anybit.quantization.learned import operators  # noqa: E402
 
 X = random(2, 6, 5, 4, seed=1)
 POSITIVE = np.abs(X) + np.float32(0.1)

@@ -9,20 +9,22 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import torch
-from float_models import NETWORKS, attention, convolutions, data_for
-from passes import random
-from small_models import model, node
 
-import anybit
-from anybit.quantization import driver as quantizing
-from anybit.quantization.driver import _prepared
-from anybit.quantization.learned import driver
-from anybit.quantization.learned.rounding import Neighbours, learned, neighbours_of
-from anybit.quantization.learned.stretches import stretches_of
-from anybit.quantization.placement import Weight, placement_of
-from anybit.quantization.schemes import quantized, scheme
-from anybit.quantization.weights import nearest
+torch = pytest.importorskip("torch")
+
+from float_models import NETWORKS, attention, convolutions, data_for  # noqa: E402
+from passes import random  # noqa: E402
+from small_models import model, node  # noqa: E402
+
+import anybit  # noqa: E402
+from anybit.quantization import driver as quantizing  # noqa: E402
+from anybit.quantization.driver import _prepared  # noqa: E402
+from anybit.quantization.learned import driver  # noqa: E402
+from anybit.quantization.learned.rounding import Neighbours, learned, neighbours_of  # noqa: E402
+from anybit.quantization.learned.stretches import stretches_of  # noqa: E402
+from anybit.quantization.placement import Weight, placement_of  # noqa: E402
+from anybit.quantization.schemes import quantized, scheme  # noqa: E402
+from anybit.quantization.weights import nearest  # noqa: E402
 
 WORDS = ("int4", "int2", "uint3", "ternary", "fp4_e2m1", "e3m2", "e2m3", "int3 per-block 4")
 
