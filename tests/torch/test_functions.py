@@ -435,3 +435,262 @@ def test_modules_by_hand() -> None:
         nn.QuantAdd("int8")
     with pytest.raises(ValueError, match="one scale per tensor, not per channel"):
         nn.QuantConcat(nn.quantizer("int8 per-channel"))
+
+
+class Form(torch.nn.Module):
+    """A forward pass in one line, and layers for it."""
+
+    def __init__(self, form: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.form = form
+        self.l = torch.nn.Linear(8, 8)
+        self.relu = torch.nn.ReLU(inplace=True)
+        self.softmax = torch.nn.LogSoftmax(-1)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        # The product makes it a forward pass that has functions.
+        return self.form(self, x @ x.transpose(-2, -1), y)
+
+
+def of_form(form: Any) -> tuple[Any, Any]:
+    """A forward pass in float, and with functions of 16 bits."""
+    floats = Form(form).eval()
+    return floats, quantize_model(floats, {"functions": "int16 absmax"}, strict=True)
+
+
+SUMS_OF_SCORES = {
+    "view": lambda _, s, m: (s.view(1, 2, 8, 8) + m[None]).view(2, 8, 8).softmax(-1),
+    "permute": lambda _, s, m: torch.softmax((s + m).permute(0, 2, 1), 1),
+    "squeeze": lambda _, s, m: (s + m).unsqueeze(1).contiguous().squeeze(1).softmax(-1),
+    "flatten": lambda _, s, m: (s + m).flatten(1).unflatten(1, (8, 8)).softmax(-1),
+    "filled": lambda _, s, m: (s + m).masked_fill(s > 9, -9.0).softmax(-1),
+    "sub": lambda _, s, m: ((s + m) - (s + m).amax(-1, keepdim=True)).softmax(-1),
+    "baddbmm": lambda _, s, m: torch.baddbmm(m + m.transpose(1, 2) * 0, s, s).softmax(-1),
+    "function": lambda _, s, m: functional.log_softmax(s + m, -1).exp(),
+    "module": lambda model, s, m: model.softmax(s + m).exp(),
+    "by hand": lambda _, s, m: (s + m).exp() / (s + m).exp().sum(-1, keepdim=True),
+    "keyword": lambda _, s, m: functional.scaled_dot_product_attention(
+        s, s, s, attn_mask=m + s * 0
+    ),
+    "argument": lambda _, s, m: functional.scaled_dot_product_attention(s, s, s, m + s * 0),
+    "attention": lambda model, s, m: model.attention(s, s, s, attn_mask=(m + s * 0)[0])[0],
+    "padding": lambda model, s, m: model.attention(s, s, s, key_padding_mask=(m + s * 0)[:, 3])[0],
+    "concat": lambda _, s, m: torch.cat([s, m + s], -1).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("form", SUMS_OF_SCORES)
+def test_masks_have_no_scale(form: str) -> None:
+    floats, model = of_form(SUMS_OF_SCORES[form])
+    x, mask = random(2, 8, 8), torch.full((2, 8, 8), torch.finfo(torch.float32).min).triu(1)
+    wanted = floats(x, mask)
+    if form in ("view", "permute"):
+        assert not wanted.isnan().any()
+    assert not {"QuantAdd", "QuantConcat"} & set(functions(model).values())
+    assert sqnr(wanted.nan_to_num(), model(x, mask).nan_to_num()) > 40
+
+
+class MaskSoftmax(torch.nn.Module):
+    """A module of the user's around softmax, or what gets a mask."""
+
+    def forward(self, scores: Any, attn_mask: Any = None) -> Any:
+        return torch.softmax(scores if attn_mask is None else attn_mask, -1)
+
+
+def test_masks_of_users_modules_have_no_scale() -> None:
+    for form in (
+        lambda model, s, m: model.relu(s + m),
+        lambda model, s, m: model.relu(s, m + s),
+    ):
+        floats = Form(form)
+        floats.relu = MaskSoftmax()
+        assert "add" not in functions(quantize_model(floats, {"functions": "int8"}))
+
+    class Masked(torch.nn.Module):
+        def forward(self, scores: Any, mask: Any) -> Any:
+            return scores @ scores + (1.0 - mask[:, None]) * -1e9
+
+    assert list(functions(quantize_model(Masked(), {"functions": "int8"}))) == ["matmul"]
+
+
+def test_sums_before_other_scores_have_a_scale() -> None:
+    def form(model: Any, s: Any, x: Any) -> Any:
+        x = x + model.l(x)
+        rows, length, width = x.shape
+        scores = (x @ x.transpose(-2, -1)).reshape(rows, length, length).softmax(-1)
+        return model.l(scores.view(rows, length, width) + x).softmax(-1)
+
+    assert list(functions(of_form(form)[1])) == ["matmul", "add", "matmul_1", "add_1"]
+
+
+def read_again(model: Any, s: Any, x: Any) -> Any:
+    y = model.l(x)
+    r = y
+    y += s
+    return y + r
+
+
+def of_a_view(model: Any, s: Any, x: Any) -> Any:
+    y = model.l(x)
+    z = y.reshape(2, 64)
+    z += s.reshape(2, 64)
+    return y
+
+
+def viewed_before(model: Any, s: Any, x: Any) -> Any:
+    y = model.l(x)
+    z = y[0]
+    y += s
+    return z
+
+
+def of_an_alias(model: Any, s: Any, x: Any) -> Any:
+    y = model.l(x)
+    z = model.relu(y)
+    z += s
+    return y
+
+
+def transposed(model: Any, s: Any, x: Any) -> Any:
+    y = model.l(x)
+    z = y.mT
+    z += s
+    return y
+
+
+def other_operators(model: Any, s: Any, x: Any) -> Any:
+    y = model.l(x)
+    z = y[0]
+    y -= s
+    y *= 2
+    y /= 3
+    return z
+
+
+def added_by_method(model: Any, s: Any, x: Any) -> Any:
+    y = model.l(x)
+    z = y[0]
+    y.add_(s)
+    return z
+
+
+def of_sizes(model: Any, s: Any, x: Any) -> Any:
+    rows = length = x.shape[1]
+    length += 1
+    return model.l(x) * rows + length
+
+
+def of_an_argument(model: Any, s: Any, x: Any) -> Any:
+    x += model.l(x)
+    return x
+
+
+IN_PLACE = (
+    *(read_again, of_a_view, viewed_before, of_an_alias, transposed, other_operators),
+    *(added_by_method, of_sizes, of_an_argument),
+)
+
+
+@pytest.mark.parametrize("form", IN_PLACE)
+def test_what_changes_in_place_is_changed(form: Any) -> None:
+    floats, model = of_form(form)
+    x, y = random(2, 8, 8), random(2, 8, 8, seed=2)
+    given = y.clone()
+    wanted = floats(x, given)
+    for each in (model, pickle.loads(pickle.dumps(model))):
+        again = y.clone()
+        assert sqnr(wanted, each(x, again)) > 60
+        assert torch.equal(again.isclose(y), given.isclose(y))
+    assert "add" not in functions(model) or form is read_again
+
+
+def test_what_is_made_anew_may_be_added_to() -> None:
+    def form(model: Any, s: Any, x: Any) -> Any:
+        y = model.relu(model.l(x))
+        y += x
+        z = s * 2
+        return y + z.add_(x)
+
+    floats, model = of_form(form)
+    assert list(functions(model)) == ["matmul", "add", "add_1", "add_2"]
+    part = quantize_model(floats, {"functions": "int16 absmax", "skip": ["add", "add_1"]})
+    x, y = random(2, 8, 8), random(2, 8, 8, seed=2)
+    for each in (model, part):
+        assert sqnr(floats(x, y), each(x, y)) > 60
+
+
+def test_attributes_of_tensors_are_not_set() -> None:
+    def form(model: Any, s: Any, x: Any) -> Any:
+        y = model.l(x)
+        y.data += s
+        return y
+
+    with pytest.raises(ValueError, match="it sets data of a tensor"):
+        of_form(form)
+
+
+@pytest.mark.parametrize(
+    ("between", "unsigned"),
+    [
+        (lambda p, x: p, True),
+        (lambda p, x: functional.dropout(p, 0.0).float().transpose(1, 2)[:, :4] * 0.5, True),
+        (lambda p, x: p / 2, True),
+        (lambda p, x: p * x, False),
+        (lambda p, x: p * -1.0, False),
+        (lambda p, x: p - 0.5, False),
+        (lambda p, x: torch.where(x > 0, p, x), False),
+        (lambda p, x: p.masked_fill(x > 0, -1.0), False),
+        (lambda p, x: p.clamp(-1, 1), False),
+        (lambda p, x: p.neg_() if p.mul_(-1) is None else p, False),
+        (lambda p, x: p if p.view(-1).neg_() is not None else x, False),
+        (lambda p, x: p.log_softmax(-1), False),
+    ],
+)
+def test_only_what_softmax_gives_is_unsigned(between: Any, unsigned: bool) -> None:
+    model = of_form(lambda _, s, x: between(s.softmax(-1), x) @ x)[1]
+    assert model.matmul_1.input_quantizer.signed is not unsigned
+    assert model.matmul_1.other_quantizer.signed
+
+
+class Inheriting(Branching):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)
+
+
+class Residual(Branching):
+    def forward(self, x: Any) -> Any:
+        return x + self.line(x)
+
+
+class Summing(Branching):
+    def forward(self, x: Any) -> Any:
+        return sum([x, self.line(x), x])
+
+
+class Indirect(Residual):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)
+
+
+def test_functions_of_base_classes_and_of_sum() -> None:
+    assert list(functions(quantize_model(Indirect(), SPEC, strict=True))) == ["add"]
+    assert list(functions(quantize_model(Summing(), SPEC, strict=True))) == ["add", "add_1"]
+    with pytest.raises(ValueError, match="stay in float where forward cannot be traced"):
+        quantize_model(Inheriting(), SPEC, strict=True)
+
+
+def test_functions_alone_are_left() -> None:
+    model = quantize_model(Residual(), SPEC | {"skip": ["line"]})
+    assert list(functions(model)) == ["add"]
+    assert type(model.line) is torch.nn.Linear
+    with pytest.raises(ValueError, match="every layer is skipped"):
+        quantize_model(Residual(), SPEC | {"skip": ["*"]})
+
+
+def test_products_by_other_names_may_stay_in_float() -> None:
+    floats = Form(lambda _, s, x: torch.bmm(s, mat2=x))
+    model = quantize_model(floats, {"functions": "int8", "skip": ["matmul_1"]})
+    assert list(functions(model)) == ["matmul"]
+    assert model(random(2, 8, 8), random(2, 8, 8)).shape == (2, 8, 8)

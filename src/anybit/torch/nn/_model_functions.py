@@ -153,13 +153,21 @@ def _mentions_functions(module: torch.nn.Module) -> bool:
             continue
         seen.add(code)
         for each in dis.get_instructions(code):
-            if each.argrepr in _OPERATIONS or each.argval in _NAMES:
+            builtin = each.opname == "LOAD_GLOBAL" and each.argval == "sum"
+            if builtin or each.argrepr in _OPERATIONS or each.argval in _NAMES:
                 return True
         waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
         known = getattr(function, "__globals__", {})
         for name in code.co_names:
-            called = getattr(type(module), name, None) or known.get(name)
-            if isinstance(called, FunctionType) and not called.__module__.startswith("torch."):
-                waiting.append(called)
+            # What a class overrides is called, too, by super().
+            called = [known.get(name), *(vars(each).get(name) for each in type(module).__mro__)]
+            waiting += [each for each in map(_plain, called) if each]
         waiting.append(getattr(function, "__wrapped__", None))
     return False
+
+
+def _plain(called: Any) -> FunctionType | None:
+    """The function that a user has written, if it is one."""
+    called = getattr(called, "__func__", called)
+    own = isinstance(called, FunctionType) and not called.__module__.startswith("torch.")
+    return called if own else None

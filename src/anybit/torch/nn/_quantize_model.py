@@ -72,7 +72,8 @@ def quantize_model(
     `QuantScaledDotProductAttention` of the module that computes them, called `add`, `add_1` and so
     on. Its `forward` is traced for that, for both modes and for optional arguments given and left
     out; what else its Python decides by, such as an attribute, it has decided then. Sums with
-    parameters, numbers, or masks before softmax stay in float.
+    parameters or numbers, what may be scores or a mask, and most of what is added in place stay
+    in float.
 
     Args:
         model: The model in float. It may be one layer.

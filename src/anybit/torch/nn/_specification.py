@@ -35,7 +35,7 @@ def plan(
     every = [*quantizable, *others]
     skipped = {index for pattern in skip for index in matching(pattern, every, "skip")}
     kept = [index for index in range(len(layers)) if index not in skipped]
-    if layers and not kept:
+    if layers and skipped.issuperset(range(len(quantizable))):
         raise ValueError("every layer is skipped: nothing would be quantized")
     everywhere = _roles({role: spec[role] for role in ROLES if role in spec}, "the specification")
     found = {index: dict(everywhere) for index in kept}

@@ -23,7 +23,9 @@ import torch.utils.checkpoint
 from torch.fx import Graph, Node, Proxy
 from torch.nn import Module
 
-from anybit.torch.nn._function_calls import comes_from_softmax, function_calls, normalize_arguments
+from anybit.torch.nn._function_calls import function_calls, normalize_arguments
+from anybit.torch.nn._in_place import InPlaceProxy
+from anybit.torch.nn._scores import comes_from_softmax
 
 # Up to so many optional arguments are traced in all combinations; of more, one by one.
 _ALL = 3
@@ -108,6 +110,9 @@ class _Tracer(torch.fx.Tracer):
     def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
         return True
 
+    def proxy(self, node: Node) -> Proxy:
+        return InPlaceProxy(node, self)
+
     def create_proxy(self, *arguments: Any, **named: Any) -> Proxy:
         if _state() != self._state:
             raise NotImplementedError("it changes the mode of gradients or of autocast")
@@ -182,7 +187,7 @@ def _types_not_asked() -> Iterator[None]:
     def asked(value: Any, kinds: Any) -> bool:
         code = sys._getframe(1).f_code
         inside = code.co_filename.startswith(_TORCH) and code.co_name != "is_tensor"
-        if type(value) is Proxy and not inside:
+        if type(value) is InPlaceProxy and not inside:
             raise NotImplementedError("it asks for the type of an argument")
         return known(value, kinds)
 
