@@ -99,7 +99,7 @@ def compile(
             "uint8/255", "int8*0.5"; as for `anybit.analyze`. Other values are taken for the
             nearest of these.
         shapes: Of inputs, by name, whose sizes the file leaves free: layers of unknown sizes stay
-            float. The result is for these, but for the number of rows.
+            float. The result is for these; if they say one row, and the file any number, for any.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
@@ -117,19 +117,24 @@ def compile(
 
 
 def sized(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
-    """A model with these shapes for some of its inputs.
+    """A model with these shapes for some of its inputs. One row leaves their number free.
 
     Raises:
         ModelError: It has no such input, or one of another shape.
     """
     if not shapes:
         return source
+    for name, sizes in shapes.items():
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ModelError(f"input {name!r}: sizes must be integers from 1 on, got {sizes}")
     model = read_copy(source)
     with errors_named_after(source):
         with_sizes(declared_inputs(model.graph, "the model"), shapes)
     inputs = {value.name: value for value in model.graph.inputs}
     for name, sizes in shapes.items():
-        inputs[name].shape = ir.Shape(sizes)
+        rows = list(inputs[name].shape or ())[:1]
+        is_free = bool(rows) and not isinstance(rows[0], int)
+        inputs[name].shape = ir.Shape((*rows, *sizes[1:]) if is_free and sizes[0] == 1 else sizes)
     for node in nodes_in(model.graph):
         for value in node.outputs:
             value.shape = None  # it was that for any shape

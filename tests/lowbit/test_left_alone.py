@@ -217,8 +217,17 @@ def test_sizes_that_a_file_leaves_free() -> None:
     assert given.report.coverage == "2 of 2 layers, 100 % of MACs"
     x = random(2, 3, 7, 9, seed=3)
     np.testing.assert_array_equal(given.run(x)["y"], anybit.load(proto).run(x)["y"])
+    assert list(given.model.graph.inputs[0].shape)[1:] == [3, 7, 9]
+    assert not isinstance(given.model.graph.inputs[0].shape[0], int), "any number of rows"
+    two_rows = anybit.compile(proto, shapes={"x": (2, 3, 7, 9)})
+    assert list(two_rows.model.graph.inputs[0].shape) == [2, 3, 7, 9]
+    small = anybit.compile(proto, shapes={"x": (1, 3, 1, 1)}).report.layers
+    assert "the sizes before it are too small" in " ".join(each.reason for each in small)
     for shapes, words in [
         ({"x": (1, 4, 7, 9)}, "does not fit"),
+        ({"x": (1, 3, 0, 9)}, "integers from 1 on"),
+        ({"x": (1, 3, "height", 9)}, "integers from 1 on"),
+        ({"x": (1, 3, 7.0, 9)}, "integers from 1 on"),
         ({"x": (1, 3, 7)}, "does not fit"),
         ({"z": (1, 3, 7, 9)}, "z is not an input"),
     ]:

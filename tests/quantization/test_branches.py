@@ -146,3 +146,27 @@ def test_layers_in_loops_are_named() -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
     found = anybit.quantize(proto, random(32, 8))
     assert found.left == {"again": "it stands inside 'loop', which runs it again"}
+
+
+def lopsided(name: str, seed: int) -> onnx.GraphProto:
+    """Two layers, with channels of very different sizes between them."""
+    found = branch(name, seed, helper.make_node("MatMul", ["made", f"v_{name}"], ["joined"]))
+    first = random(8, 6, seed=seed) * np.array([300, 1, 1, 40, 1, 1], np.float32)
+    found.initializer[0].CopyFrom(onnx.numpy_helper.from_array(first, "w"))
+    return found
+
+
+@pytest.mark.parametrize("words", [{}, {"sensitivity": True}, {"budget": "20dB"}])
+def test_what_few_samples_run_is_quantized(words: dict[str, Any]) -> None:
+    proto = by_rate(lopsided("then", 1), lopsided("else", 2))
+    for name, seed in (("then", 7), ("else", 8)):
+        weight = onnx.numpy_helper.from_array(random(6, 6, seed=seed), f"v_{name}")
+        proto.graph.initializer.append(weight)
+    for rare in range(12) if not words else (5,):
+        data = [
+            {"x": random(1, 8, seed=at), "rate": np.array(16 if at == rare else 8, np.int64)}
+            for at in range(12)
+        ]
+        found = anybit.quantize(proto, data, **words)
+        assert found.verdict is not None
+        assert found.verdict.sqnr > 15

@@ -217,3 +217,17 @@ def test_what_a_budget_cannot_work_with() -> None:
     proto.graph.output[0].type.tensor_type.elem_type = 7
     with pytest.raises(ModelError, match="no output is a float"):
         anybit.quantize(proto, random(16, 4), budget="30dB")
+
+
+@pytest.mark.parametrize("activations", ["uint8", None])
+def test_shares_of_operations_are_kept(activations: str | None) -> None:
+    proto, data = NETWORKS["convolutions"](), data_for("convolutions", 8)
+    whole = anybit.quantize(proto, data, activations=activations, budget="100%bops")
+    half = anybit.quantize(proto, data, activations=activations, budget="50%bops")
+
+    def operations(found: anybit.Quantized) -> float:
+        return sum(each.macs * each.weight_bits * each.activation_bits for each in found.layers)
+
+    of_int8 = 8 * (8 if activations else 32) * sum(each.macs for each in whole.layers)
+    assert 0.9 * of_int8 < operations(whole) <= of_int8
+    assert 0.4 * of_int8 < operations(half) <= 0.5 * of_int8

@@ -5,6 +5,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from float_models import NETWORKS, data_for
+from passes import random
+from small_models import model, node
 
 import anybit
 from anybit.quantization import calibration, crops
@@ -47,3 +49,22 @@ def test_quantizers_that_are_chosen_by_parts_are_good(
     assert parts.verdict.sqnr > whole.verdict.sqnr - 3
     first, second = (ir.to_proto(each.model).SerializeToString() for each in (parts, again))
     assert first == second
+
+
+def test_a_tensor_that_cannot_be_cut_for_all_its_readers_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of them multiplies it with itself, in integers, and another one in floats."""
+    monkeypatch.setattr(crops, "LARGEST", 2**10)
+    nodes = [
+        node("Transpose", "x", "turned", domain="", perm=[0, 2, 1]),
+        node("MatMul", "turned x", "gram", domain="", name="gram"),
+        node("MatMul", "x w", "a", domain="", name="layer"),
+        node("MatMul", "a gram", "y", domain="", name="last"),
+    ]
+    constants = {"w": random(8, 8, seed=1)}
+    proto = model(nodes, constants, inputs={"x": ["rows", 200, 8]}, opsets={"": 17})
+    data = [{"x": random(1, 200, 8, seed=each)} for each in range(4)]
+    found = anybit.quantize(proto, data, layers={"layer": "int4/float"})
+    assert found.verdict is not None
+    assert found.verdict.sqnr > 10

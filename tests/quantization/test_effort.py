@@ -124,3 +124,20 @@ def test_weights_alone_need_no_effort() -> None:
 def test_a_wrong_word_says_what_may_be_meant() -> None:
     with pytest.raises(ModelError, match='unknown effort "bets"; did you mean "best"'):
         anybit.quantize(attention(), effort="bets")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"sensitivity": True}, "was not measured"), ({"effort": "best"}, "There were no data")],
+)
+def test_what_needs_data_is_said_without(options: dict[str, Any], words: str) -> None:
+    found = anybit.quantize(attention(), activations=None, **options)
+    assert any(words in each for each in found.remarks)
+
+
+def test_a_cache_is_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("kept")
+    with pytest.raises(ModelError, match="not a folder"):
+        anybit.quantize(attention(), data_for("attention", 4), cache=path)
+    assert path.read_text() == "kept"

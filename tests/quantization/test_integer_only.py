@@ -169,9 +169,14 @@ def test_a_sum_that_is_kept_reads_floats() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"activations": None}, "activations are integers then, not float"),
-        ({"activations": "fp8_e4m3"}, "activations are integers then, not fp8_e4m3"),
-        ({"activations": "mxfp8"}, "activations are integers then, not mxfp8"),
+        ({"activations": None}, "activations are integers .*, not float"),
+        ({"activations": "fp8_e4m3"}, "activations are integers .*, not fp8_e4m3"),
+        ({"activations": "mxfp8"}, "activations are integers .*, not mxfp8"),
+        ({"weights": "float"}, "weights are integers .*, not float"),
+        ({"weights": "int16"}, "weights are integers .*, not int16"),
+        ({"weights": "e4m3"}, "weights are integers .*, not e4m3"),
+        ({"weights": "mxfp4"}, "weights are integers .*, not mxfp4"),
+        ({"weights": "int4 per-block 2"}, "weights are integers .*, not int4 per-block 2"),
         ({"activations": "uint16"}, "uint16"),
         ({"budget": "4MB"}, "more than 8 bits"),
     ],

@@ -105,6 +105,8 @@ def sizes_given(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
         texts = sizes.split(",")
         if not separator or not all(each.isdecimal() for each in texts):
             raise ModelError(f"--shape must be NAME=N,N,... such as x=1,3,320,320, got {option!r}")
+        if name in found:
+            raise ModelError(f"--shape: {name!r} is said twice")
         found[name] = tuple(_size(each, name) for each in texts)
     return found
 

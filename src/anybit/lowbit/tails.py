@@ -134,7 +134,8 @@ def _of_stairs(
         affine = affine_of(stairs, far, reach, levels, shift, guess)
         if affine is not None:
             return affine
-        if levels > _SEVERAL_LEVELS and reach.longest <= _FEW_ENTRIES:
+        entries = reach.longest * len(reach.lowest)
+        if levels > _SEVERAL_LEVELS and reach.longest <= _FEW_ENTRIES and entries <= _MOST_ENTRIES:
             points = reach.lowest + np.arange(reach.longest)[:, None]
             table = inside(np.minimum(points, reach.highest))
             return p.Table(reach.lowest.astype(np.int32), table.T.astype(np.uint8).ravel())

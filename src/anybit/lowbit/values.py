@@ -77,7 +77,9 @@ class Values:
         found = tuple(size for size in sizes[1:] if size is not None)
         if math.prod(found) > _MOST_ELEMENTS:
             raise Uncovered("its rows have too many elements")
-        if min(found) < 1 or len(found) > 3:
+        if min(found) < 1:
+            raise Uncovered("it has no elements: the sizes before it are too small")
+        if len(found) > 3:
             raise Uncovered("it has more axes than rows, height, width and channels")
         return found
 

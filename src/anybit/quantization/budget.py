@@ -37,8 +37,6 @@ from anybit.words.budgets import Budget
 
 _SAMPLES, _ITEMS, _TOGETHER = 40, 2, 5
 _ROUNDS = 3
-# What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
-_AIM, _NEAR = 10**-0.02, 10**-0.05
 # No layer gets more than that of the noise that is allowed.
 _SHARE = 0.25
 _MOST_POINTS = 100
@@ -91,7 +89,9 @@ def mixed(
     """
     weights, activations = varied(wanted)
     in_seconds, clock = budget.seconds is not None, Clock(next(iter(samples)))
-    by_bytes = budget.bytes is not None or not (activations or in_seconds)
+    # With activations as floats operations fall with the bytes of weights.
+    in_decibels = budget.noise is not None
+    by_bytes = budget.bytes is not None or (in_decibels and not activations)
     costs = Costs(macs, by_bytes, narrow_first=budget.noise is not None)
     tensors = () if costs.by_bytes else tuple(activations)
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from anybit.inputs import Array
-from anybit.quantization.crops import Crop, crop_of
+from anybit.quantization.crops import Crop, crops_of
 from anybit.quantization.effort import Effort
 from anybit.quantization.findings import Findings
 from anybit.quantization.items import Sample
@@ -196,7 +196,7 @@ def _kept(
     names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
     everything = dict.fromkeys(value for values in read for value in values)
     tensors = recording(model, list(everything), where)
-    crops = {str(source.value.name): crop_of(source) for source in sources}
+    crops = crops_of(sources)
     runs = _Runs(samples, parts, farthest, size)
     # One at a time, if one takes that much.
     hands = Here(1 if runs.are_large else None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
@@ -54,9 +55,16 @@ class Crop:
         return np.take(x, np.arange(start, start + kept), axis)
 
 
-def crop_of(source: Source) -> Crop | None:
-    """How a tensor is made smaller so that its readers work on what is left; None if it is not."""
-    crops = [_crop(layer) for layer, _ in source.readers]
+def crops_of(sources: Sequence[Source]) -> dict[str, Crop | None]:
+    """How tensors are made smaller, by name, so that all that read them work on what is left."""
+    readers: dict[ir.Value, list[tuple[Layer, int]]] = {}
+    for source in sources:
+        readers.setdefault(source.value, []).extend(source.readers)
+    return {str(value.name): _crop_for(each) for value, each in readers.items()}
+
+
+def _crop_for(readers: Sequence[tuple[Layer, int]]) -> Crop | None:
+    crops = [_crop(layer) for layer, _ in readers]
     known = [each for each in crops if each is not None]
     if len(known) < len(crops) or len({each.axis for each in known}) != 1:
         return None

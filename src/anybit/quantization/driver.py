@@ -4,6 +4,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -42,9 +43,10 @@ from anybit.quantization.recording import Recorder
 from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
+from anybit.quantization.schemes import Scheme
 from anybit.words.budgets import Budget
 from anybit.words.budgets import budget as parsed
-from anybit.words.grammar import Integers
+from anybit.words.grammar import Integers, Signs
 from anybit.words.meant import unknown
 from anybit.workers import chosen
 
@@ -56,6 +58,10 @@ _WIDENED = (
 _NOT_LEARNED = (
     'Rounding was not learned, which needs PyTorch: pip install "anybit[torch]", or take --effort '
     "default."
+)
+_NO_DATA = "There were no data: nothing was learned from them, and weights are rounded to nearest."
+_NOT_MEASURED = (
+    "What each layer does to the outputs was not measured, which needs data and a float output."
 )
 # The share of the time until the verdict, and of that until weights are learned.
 _CHOSEN, _BEFORE = 0.9, 0.5
@@ -143,6 +149,8 @@ def quantize(
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
     limit = None if budget is None else parsed(budget)
     much = effort_of(effort)
+    if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
+        raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
     if limit is not None and data is None:
         raise ModelError("a budget needs data to find what layers do to the outputs; give some")
     model, remarks = _prepared(source, where)
@@ -196,8 +204,10 @@ def quantize(
                 found, attempts, samples, lambda share: advance(_BEFORE + (1 - _BEFORE) * share)
             )
     advance(1.0)
-    if much.learned and samples is not None and not learns:
-        remarks += (_NOT_LEARNED,)
+    if sensitivity and noises is None:
+        remarks += (_NOT_MEASURED,)
+    if much.learned and not learns:
+        remarks += (_NO_DATA if samples is None else _NOT_LEARNED,)
     return Quantized(
         found.model,
         tuple(row(layer, found, macs, noises) for layer in found.plan.layers),
@@ -239,17 +249,22 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
 
 def _check_integers(wanted: Plan, limit: Budget | None) -> None:
     """ModelError for what cannot be integers of at most 8 bits from the first layer to the last."""
-    of_all = wanted.activations.values()
-    others = [each for each in of_all if not isinstance(each.kind, Integers) or each.bits > 8]
-    if others or not of_all:
-        words = others[0].words if others else FLOAT
-        raise ModelError(
-            f"integer_only: activations are integers then, not {words}, of at most 8 bits"
-        )
+    for what, of_all in (("activations", wanted.activations), ("weights", wanted.weights)):
+        wrong = [each.words for each in of_all.values() if not _is_computed(each)]
+        if wrong or not of_all:
+            raise ModelError(
+                f"integer_only: {what} are integers of at most 8 bits then, with no blocks, not "
+                f"{wrong[0] if wrong else FLOAT}"
+            )
     if limit is not None:
         raise ModelError(
             f"budget: {limit.words!r} may take more than 8 bits, which integer_only excludes"
         )
+
+
+def _is_computed(scheme: Scheme) -> bool:
+    """Whether integer networks have such values."""
+    return isinstance(scheme.kind, Integers | Signs) and scheme.bits <= 8 and not scheme.block
 
 
 def _check_weights(layers: Sequence[Layer]) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from anybit.compilation import Compiled, compile
+from anybit.compilation import Compiled, compile, sized
 from anybit.lowbit.timing import timed
-from anybit.onnx.passes import InferShapes
+from anybit.onnx import Source as ModelSource
 from anybit.quantization.insertion import written
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Layer, Source
@@ -62,14 +62,10 @@ class Clock:
         shapes = (f"{name} of {sizes(array.shape)}" for name, array in self._sample.items())
         return f"Compiled for {', '.join(shapes)}, it takes {duration(seconds)} on this machine."
 
-    def compiled(self, model: ir.Model) -> tuple[Compiled, ir.Model]:
+    def compiled(self, model: ir.Model) -> tuple[Compiled, ModelSource]:
         """A model that is compiled for the sample, and the one that it is made of."""
-        model = model.clone()
-        for value in model.graph.inputs:
-            if value.name in self._sample:
-                value.shape = ir.Shape(self._sample[value.name].shape)
-        InferShapes()(model)
-        return compile(model), model
+        source = sized(model, {name: array.shape for name, array in self._sample.items()})
+        return compile(source), source
 
     def seconds(self, compiled: Compiled) -> float:
         """The fastest of several runs."""

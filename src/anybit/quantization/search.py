@@ -133,6 +133,8 @@ class Trial:
         if not second:
             common = (piece for piece in self._pieces if piece.layer in self._common.rounded)
             return replace(widest, weights={piece.layer: piece.nearest(None) for piece in common})
+        # A branch may have run for none of those to choose by.
+        first, many = first or second, many or second
         if scheme is None or isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
             return self._finished(self._tried(widest, second), first, second, many)
         candidates = [widest, *self._candidates(scheme, statistics)]

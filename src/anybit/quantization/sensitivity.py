@@ -219,7 +219,7 @@ def answers(
 
 
 def _rounded(x: Array, choice: Choice, layer: Layer) -> Array:
-    if choice.grid is None:  # what no sample ran
+    if choice.grid is None or not x.size:  # what no sample ran, or not this one
         return x
     if choice.smoothing is None:
         return quantized(x, choice.grid)

@@ -21,7 +21,7 @@ struct Line {
   std::int64_t first = 0, last = 0;
 };
 
-// Line and limit are so large that nothing more can be gained.
+// Thresholds farther from a line than this, in steps, leave too little that needs no search.
 constexpr double most_off = 0.25;
 
 float height(const Line& line, double sum) {
