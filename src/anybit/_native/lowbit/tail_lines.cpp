@@ -3,7 +3,6 @@
 // where that comes close to a threshold.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <optional>
 
