@@ -609,16 +609,30 @@ def test_what_changes_in_place_is_changed(form: Any) -> None:
 def test_what_is_made_anew_may_be_added_to() -> None:
     def form(model: Any, s: Any, x: Any) -> Any:
         y = model.relu(model.l(x))
+        y += model.l(y) * x.shape[0]
         y += x
         z = s * 2
         return y + z.add_(x)
 
     floats, model = of_form(form)
-    assert list(functions(model)) == ["matmul", "add", "add_1", "add_2"]
+    assert list(functions(model)) == ["matmul", "add", "add_1", "add_2", "add_3"]
     part = quantize_model(floats, {"functions": "int16 absmax", "skip": ["add", "add_1"]})
     x, y = random(2, 8, 8), random(2, 8, 8, seed=2)
     for each in (model, part):
         assert sqnr(floats(x, y), each(x, y)) > 60
+
+
+def test_arguments_may_be_called_like_functions() -> None:
+    class Named(torch.nn.Module):
+        def forward(self, softmax: Any, add: Any) -> Any:
+            y = softmax @ add
+            add += torch.mul(y, y, out=softmax)
+            softmax += add
+            return y
+
+    model = quantize_model(Named(), {"functions": "int8"})
+    assert list(functions(model)) == ["matmul"]
+    assert model.matmul.input_quantizer.signed
 
 
 def test_attributes_of_tensors_are_not_set() -> None:

@@ -13,8 +13,6 @@ from torch.fx import Node, Proxy
 from torch.fx.proxy import Attribute
 from torch.nn import functional
 
-from anybit.torch.nn._scores import what
-
 # Those that tensors have.
 _OPERATORS = (
     *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"),
@@ -78,23 +76,30 @@ for _name in _OPERATORS:
 def changes_what_is_seen(node: Node, root: torch.nn.Module, numbers: set[Node]) -> bool:
     """Whether it matters that a call adds in place; where in doubt it does.
 
-    It does not where the target was just made, and nothing else reads it.
+    It does not where the target was just made, and nothing reads it later, by a view either.
     """
-    target = node.args[node.target is augmented]
-    while isinstance(target, Node) and len(set(target.users) - numbers) == 1:
-        passes = what(target, root) in _PASSING
-        if target.op == "call_module":
-            fresh, passes = _made(root.get_submodule(str(target.target)))
-        else:
-            fresh = target.op != "placeholder" and what(target, root) in _FRESH
+    user, target = node, node.args[node.target is augmented]
+    while isinstance(target, Node):
+        others = set(target.users) - numbers - {user}
+        if not all(each < node and _is_made(each, root)[0] for each in others):
+            return True
+        fresh, passes = _is_made(target, root)
         if fresh or not passes or not target.args:
             return not fresh
-        target = target.args[0]
+        user, target = target, target.args[0]
     return True
 
 
+def _is_made(node: Node, root: torch.nn.Module) -> tuple[bool, bool]:
+    """Whether a call makes what it gives, and whether that may be its first argument instead."""
+    if node.op == "call_module":
+        return _made(root.get_submodule(str(node.target)))
+    called = node.op in ("call_function", "call_method") and "out" not in node.kwargs
+    return called and node.target in _FRESH, called and node.target in _PASSING
+
+
 def _made(module: torch.nn.Module) -> tuple[bool, bool]:
-    """Whether a module makes what it gives, and whether it may be what it reads instead."""
+    """The same of a module."""
     if type(module) is torch.nn.Sequential:
         for each in reversed(module):
             fresh, passes = _made(each)

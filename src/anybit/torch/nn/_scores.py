@@ -60,7 +60,7 @@ def comes_from_softmax(node: Node, root: torch.nn.Module) -> bool:
     """Whether the first argument of a call is what softmax gives, and never negative."""
     first = next(iter(node.args or node.kwargs.values()), None)
     while isinstance(first, Node) and not _is_changed(first):
-        if what(first, root) in _SOFTMAX:
+        if _what(first, root) in _SOFTMAX:
             return True
         if not (_name(first, root) in _KEEPING or _is_scaled(first)) or not first.args:
             return False
@@ -68,15 +68,15 @@ def comes_from_softmax(node: Node, root: torch.nn.Module) -> bool:
     return False
 
 
-def what(node: Node, root: torch.nn.Module) -> Any:
+def _what(node: Node, root: torch.nn.Module) -> Any:
     """What a call calls: a function, the name of a method, or the type of a module."""
     if node.op == "call_module":
         return type(root.get_submodule(str(node.target)))
-    return node.target
+    return node.target if node.op in ("call_function", "call_method") else None
 
 
 def _name(node: Node, root: torch.nn.Module) -> str:
-    found = what(node, root)
+    found = _what(node, root)
     return str(getattr(found, "__name__", found))
 
 
