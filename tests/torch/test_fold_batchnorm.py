@@ -2,6 +2,7 @@
 """Batch normalization goes into the layer before it, before and after there are quantizers."""
 
 import importlib
+import pickle
 import warnings
 from typing import Any
 
@@ -175,6 +176,77 @@ def test_what_else_reads_the_layer_is_left_alone() -> None:
     ):
         with pytest.warns(UserWarning, match=rf"stays in norm \({why}\)$"):
             assert norms(fold_batchnorm(Reading(how))) == ["norm"]
+
+
+class Between(torch.nn.Module):
+    """Something between the layer and the normalization that is seen in some calls only."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.layer = torch.nn.Linear(3, 3)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.seen: list[Any] = []
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        if self.how == "type" and isinstance(y, torch.Tensor):
+            y = torch.relu(y)
+        if self.how == "mode" and not self.training:
+            y = torch.relu(y)
+        if self.how == "training" and self.training:
+            y = torch.relu(y)
+        if self.how == "set":
+            self.last = y
+        if self.how == "list":
+            self.seen.append(y)
+        return self.norm(y)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("type", "forward of Between cannot be traced: it asks for the type of an argument"),
+        ("mode", "it reads what relu gives, not a layer"),
+        ("training", "in one of the modes, it reads what relu gives, not a layer"),
+        ("set", "forward of Between cannot be traced: it sets last"),
+        ("list", "forward of Between cannot be traced: it sets seen"),
+    ],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_what_is_between_in_some_calls_is_not_folded(how: str, why: str, training: bool) -> None:
+    model = lively(Between(how)).train(training)
+    with pytest.warns(UserWarning, match=rf"stays in norm \((in one of the modes, )?{why}\)$"):
+        fold_batchnorm(model, inplace=True)
+    assert norms(model) == ["norm"]
+    assert model.training is training
+    assert not hasattr(model, "last")
+    assert model.seen == []
+
+
+@pytest.mark.parametrize("name", ["0.0", "1", "0"])
+def test_hooks_are_left_alone(name: str) -> None:
+    inner = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    model = lively(torch.nn.Sequential(inner, torch.nn.BatchNorm1d(3)))
+    model.get_submodule(name).register_forward_hook(lambda module, given, output: output * 2)
+    wanted = model(x := random(4, 3))
+    with pytest.warns(UserWarning, match=rf"stays in 1 .*{name}'? has hooks, which may"):
+        folded = fold_batchnorm(model)
+    assert snr(wanted, folded(x)) > 100
+
+
+def test_linear_layers_give_their_channels_on_the_last_axis() -> None:
+    model = lively(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)))
+    folded = fold_batchnorm(model, strict=True)
+    assert isinstance(folded[1], torch.nn.Identity)
+    assert snr(model(random(4, 3)), folded(random(4, 3))) > 100
+    traced = torch.fx.symbolic_trace(folded)
+    for each in (folded, pickle.loads(pickle.dumps(folded)), traced):
+        with pytest.raises(ValueError, match="for inputs of 2 dimensions, got 3"):
+            each(random(4, 3, 3))
+    images = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm2d(3))
+    with pytest.warns(UserWarning, match="layer '0' gives its channels on the last axis"):
+        assert norms(fold_batchnorm(images)) == ["1"]
 
 
 class Unlike(torch.nn.Module):

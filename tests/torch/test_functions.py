@@ -4,9 +4,11 @@
 import copy
 import functools
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import anybit
@@ -352,6 +354,53 @@ class Asking(Branching):
         return x + self.line(x)
 
 
+class AskingExactly(Branching):
+    def forward(self, x: Any) -> Any:
+        x = x if type(x) is torch.Tensor else x * 2
+        return x + self.line(x)
+
+
+class AskingForTheClass(Branching):
+    def forward(self, x: Any) -> Any:
+        return x + self.line(x) if issubclass(x.__class__, torch.Tensor) else x
+
+
+class AskingForAttributes(Branching):
+    def forward(self, x: Any) -> Any:
+        return x * 2 if hasattr(x, "foo") else x + self.line(x)
+
+
+class AskingWithADefault(Branching):
+    def forward(self, x: Any) -> Any:
+        return x + self.line(x) if getattr(x, "mask", None) is None else x
+
+
+class DrawingFromNumPy(Branching):
+    def forward(self, x: Any) -> Any:
+        return (x + self.line(x)) * float(np.random.rand())  # noqa: NPY002
+
+
+class Collecting(Branching):
+    """Keeps what it saw where no attribute is set anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+        self.by_name: dict[str, Any] = {"last": [None]}
+
+    def forward(self, x: Any) -> Any:
+        self.seen.append(x + self.line(x))
+        self.by_name["last"][0] = x
+        return self.seen[-1]
+
+
+class Telling(Branching):
+    """Asks what itself is."""
+
+    def forward(self, x: Any) -> Any:
+        return x + self.line(x) if type(self).__name__ == "Telling" and self.__class__ else x
+
+
 class Masking(Branching):
     def forward(self, x: Any) -> Any:
         return (x + self.line(x)) * torch.ones(4)
@@ -363,6 +412,12 @@ class Masking(Branching):
         (Dropping, "it draws random numbers"),
         (Checkpointing, "it uses activation checkpointing"),
         (Asking, "it asks for the type of an argument"),
+        (AskingExactly, "it asks for the type of an argument"),
+        (AskingForTheClass, "it asks for the type of an argument"),
+        (AskingForAttributes, "it asks which attributes an argument has"),
+        (AskingWithADefault, "it asks which attributes an argument has"),
+        (DrawingFromNumPy, "it draws random numbers"),
+        (Collecting, "it sets by_name, seen"),
         (Masking, "it makes a tensor that depends on no input: make it a buffer"),
         (Branching, "symbolically traced variables cannot be used"),
         (Remembering, "it sets last"),
@@ -379,7 +434,14 @@ def test_what_cannot_be_traced_is_said(kind: Any, why: str) -> None:
     assert caught[0].filename == __file__
     assert type(found[0]) is kind
     assert not hasattr(model[0], "last")
+    assert vars(model[0]).get("seen", []) == []
+    assert vars(model[0]).get("by_name", {"last": [None]}) == {"last": [None]}
     quantize_model(model, SPEC | {"skip": ["0"]}, strict=True)
+
+
+def test_what_a_module_asks_of_itself_is_traced() -> None:
+    assert functions(quantize_model(Telling(), SPEC, strict=True)) == {"add": "QuantAdd"}
+    assert sys.getprofile() is None
 
 
 def test_calls_that_were_not_traced_are_refused() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from anybit.torch.nn._guards import guarded
+
 _NORMALIZE = ("batch_norm", "native_batch_norm", "_native_batch_norm_legit")
 
 
@@ -30,26 +32,53 @@ class Calls:
 class _Tracer(torch.fx.Tracer):
     """Enters containers and modules of users; ours, PyTorch's and all normalization are calls."""
 
+    proxy_buffer_attributes = True
+
+    def call_module(self, m: Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        name = self.path_of_module(m)
+        if has_hooks(m) and not self.is_leaf_module(m, name):
+            raise NotImplementedError(f"{name} has hooks, which may do anything")
+        return super().call_module(m, forward, args, kwargs)
+
     def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
         ours = type(m).__module__.startswith("anybit.")
         ours = ours or isinstance(m, torch.nn.modules.batchnorm._BatchNorm)
         return ours or bool(super().is_leaf_module(m, module_qualified_name))
 
 
+def has_hooks(module: Module) -> bool:
+    """Whether something else runs before or behind forward."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def called(model: Module, name: str = "") -> Calls:
-    """What the forward pass calls.
+    """What the forward pass calls, in training and in eval mode alike.
 
     Where it cannot be traced, for it branches on values, the parts of the model are traced by
     themselves.
     """
-    tracer = _Tracer()
-    try:
-        with torch.random.fork_rng():
-            nodes = list(tracer.trace(model).nodes)
-    except Exception as error:  # forward is the user's code: what it raises for proxies is anything
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        where = name or type(model).__name__
-        return _part_by_part(model, name, f"forward of {where} cannot be traced: {said}")
+    modes = []
+    for training in (False, True):
+        tracer = _Tracer()
+        try:
+            with guarded(model, training):
+                modes.append(list(tracer.trace(model).nodes))
+        except Exception as error:  # forward is the user's code: for proxies it raises anything
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            where = name or type(model).__name__
+            return _part_by_part(model, name, f"forward of {where} cannot be traced: {said}")
+    found, other = (_of_graph(model, name, nodes) for nodes in modes)
+    for after in set(found.before) | set(other.before):
+        if found.before.get(after) is not other.before.get(after):
+            why = found.why.get(after) or other.why.get(after, "it reads another layer")
+            found.before.pop(after, None)
+            found.why[after] = f"in one of the modes, {why}"
+    found.functional += other.functional
+    return found
+
+
+def _of_graph(model: Module, name: str, nodes: list[torch.fx.Node]) -> Calls:
+    """What one graph of the forward pass calls."""
     names = dict(model.named_modules(remove_duplicate=False))
     found = Calls()
     calls = {node: names[node.target] for node in nodes if node.op == "call_module"}

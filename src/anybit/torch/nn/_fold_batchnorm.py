@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from anybit.text import listed
-from anybit.torch.nn._calls import Calls, called
+from anybit.torch.nn._calls import Calls, called, has_hooks
 from anybit.torch.nn._layers import QuantizedLayer
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -30,7 +30,10 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = Fa
     Which module reads what is found by tracing forward, and where that fails part by part, as of
     `torch.nn.Sequential`. Normalization is left alone where something else reads the layer's
     output too, or the layer is called twice, or there are no running statistics, and where forward
-    calls `torch.nn.functional.batch_norm` by itself. What is left is said, with the reasons.
+    calls `torch.nn.functional.batch_norm` by itself; where that is so in training or in eval mode
+    only, too; and where layers have hooks. What is left is said, with the reasons. Behind a linear
+    layer, whose channels are on the last axis, the `Identity` refuses inputs of 3 dimensions, of
+    which the second one had been normalized.
 
     Args:
         model: Any model. A layer and the normalization behind it may be anywhere in it.
@@ -73,12 +76,34 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = Fa
         warnings.warn(text, stacklevel=2)
     for layer, norm in pairs:
         _fold(layer, norm)
-    folded = {norm for _, norm in pairs}
+    folded = {
+        norm: FoldedRows if isinstance(layer, nn.Linear) else nn.Identity for layer, norm in pairs
+    }
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if child in folded:
-                setattr(parent, name, nn.Identity().train(child.training))
+                setattr(parent, name, folded[child]().train(child.training))
     return model
+
+
+class FoldedRows(nn.Identity):
+    """Where normalization behind a linear layer was, which is right for rows of channels alone.
+
+    With three dimensions it normalized the second one, and the layer has its channels on the last.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return _checked_rows(input)
+
+
+@torch.fx.wrap
+def _checked_rows(x: torch.Tensor) -> torch.Tensor:
+    if x.ndim != 2:
+        raise ValueError(
+            f"batch normalization was folded into a linear layer for inputs of 2 dimensions, got "
+            f"{x.ndim}: it had normalized another axis; do not fold this model"
+        )
+    return x
 
 
 def _obstacle(norm: Any, calls: Calls, names: dict[nn.Module, str]) -> str:
@@ -96,6 +121,11 @@ def _obstacle(norm: Any, calls: Calls, names: dict[nn.Module, str]) -> str:
     # Reparametrized weights are computed before each call, and are no parameters.
     if "weight" not in layer._parameters:
         return f"the weight of layer {name!r} is computed in each call"
+    for each in (layer, norm):
+        if has_hooks(each):
+            return f"{names[each]!r} has hooks, which may read or change what folding changes"
+    if isinstance(layer, nn.Linear) and not isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm):
+        return f"layer {name!r} gives its channels on the last axis, not on the second"
     if _outputs(layer) != norm.num_features:
         return f"layer {name!r} gives {_outputs(layer)} channels, not {norm.num_features}"
     return ""

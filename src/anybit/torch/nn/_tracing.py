@@ -5,16 +5,13 @@ A forward pass is traced by torch.fx, with all that the module calls as one call
 and eval mode and for every optional argument given and left out.
 """
 
-import builtins
 import inspect
 import itertools
 import operator
 import os
-import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +21,7 @@ from torch.fx import Graph, Node, Proxy
 from torch.nn import Module
 
 from anybit.torch.nn._function_calls import function_calls, normalize_arguments
+from anybit.torch.nn._guards import guarded
 from anybit.torch.nn._in_place import InPlaceProxy
 from anybit.torch.nn._scores import comes_from_softmax
 
@@ -147,23 +145,11 @@ def _state() -> tuple[bool, ...]:
 
 def _graph(module: Module, training: bool, concrete: dict[str, Any]) -> tuple[Graph, Any]:
     """The graph of a forward pass with these arguments, and where its calls come from."""
-    modes = [(part, part.training) for part in module.modules()]
-    stores = ("__dict__", "_buffers", "_parameters", "_modules")
-    before = [dict(getattr(module, store)) for store in stores]
-    for part, _ in modes:
-        part.training = training
-    try:
-        with _nothing_drawn(), _types_not_asked():
-            tracer = _Tracer()
-            graph = tracer.trace(module, concrete_args=concrete)
-    finally:
-        for part, mode in modes:
-            part.training = mode
-        changed = _restored(module, dict(zip(stores, before, strict=True)))
-    if "_tensor_constant0" in changed:
+    with guarded(module, training):
+        tracer = _Tracer()
+        graph = tracer.trace(module, concrete_args=concrete)
+    if any(str(node.target).startswith("_tensor_constant") for node in graph.nodes):
         raise NotImplementedError("it makes a tensor that depends on no input: make it a buffer")
-    if changed:
-        raise NotImplementedError(f"it sets {', '.join(changed)}")
     _drop_assertions(graph)
     return graph, tracer.sites
 
@@ -178,54 +164,6 @@ def _drop_assertions(graph: Graph) -> None:
             for each in read:
                 if each.target is operator.eq and not each.users:
                     graph.erase_node(each)
-
-
-@contextmanager
-def _types_not_asked() -> Iterator[None]:
-    """NotImplementedError where a forward pass asks for an argument's type: that of a proxy."""
-
-    def asked(value: Any, kinds: Any) -> bool:
-        code = sys._getframe(1).f_code
-        inside = code.co_filename.startswith(_TORCH) and code.co_name != "is_tensor"
-        if type(value) is InPlaceProxy and not inside:
-            raise NotImplementedError("it asks for the type of an argument")
-        return known(value, kinds)
-
-    known = isinstance
-    builtins.isinstance = asked
-    try:
-        yield
-    finally:
-        builtins.isinstance = known
-
-
-@contextmanager
-def _nothing_drawn() -> Iterator[None]:
-    """NotImplementedError for random numbers, by which a graph would be that of one draw."""
-    python, states = random.getstate(), torch.get_rng_state()
-    try:
-        with torch.random.fork_rng():
-            yield
-            drawn = not torch.equal(torch.get_rng_state(), states)
-        if drawn or random.getstate() != python:
-            raise NotImplementedError("it draws random numbers for no tensor")
-    finally:
-        random.setstate(python)
-
-
-def _restored(module: Module, before: dict[str, dict[str, Any]]) -> list[str]:
-    """The names of attributes that were set, after they were set back."""
-    changed = []
-    for store, old in before.items():
-        now = getattr(module, store)
-        for name in {**now, **old}:
-            if name in now and name in old and now[name] is old[name]:
-                continue
-            changed.append(name)
-            now.pop(name, None)
-            if name in old:
-                now[name] = old[name]
-    return changed
 
 
 def _parameters(module: Module) -> Mapping[str, inspect.Parameter]:
