@@ -20,6 +20,8 @@ import torch
 from torch.fx import Proxy
 from torch.nn import Module
 
+from anybit.torch.nn._in_place import InPlaceProxy
+
 _LOCK = threading.RLock()  # builtins are of the whole process
 _KNOWN = {"torch", "anybit", *sys.stdlib_module_names}
 _OF_MODULES = vars(Module()).keys() - {"_buffers", "_parameters", "_modules"}
@@ -146,17 +148,20 @@ def _types_not_asked() -> Iterator[None]:
         # What is not loaded by name is asked for by hasattr or getattr.
         if not (loaded or name.startswith("__")) and is_asked(proxy):
             raise NotImplementedError("it asks which attributes an argument has")
-        return of_proxies(proxy, name)
+        return next(found for kind, found in attributes.items() if known(proxy, kind))(proxy, name)
 
-    known, of_proxies, profile = isinstance, Proxy.__getattr__, sys.getprofile()
+    known, profile = isinstance, sys.getprofile()
+    attributes: dict[Any, Any] = {kind: kind.__getattr__ for kind in (InPlaceProxy, Proxy)}
     builtins.isinstance = asked
-    Proxy.__getattr__ = attribute
+    for kind in attributes:
+        kind.__getattr__ = attribute
     sys.setprofile(_entered())
     try:
         yield
     finally:
         sys.setprofile(profile if callable(profile) else None)
-        Proxy.__getattr__ = of_proxies
+        for kind, found in attributes.items():
+            kind.__getattr__ = found
         builtins.isinstance = known
 
 
