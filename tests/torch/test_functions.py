@@ -730,6 +730,15 @@ def test_only_what_softmax_gives_is_unsigned(between: Any, unsigned: bool) -> No
     assert model.matmul_1.other_quantizer.signed
 
 
+def test_what_is_negative_in_some_cases_is_signed() -> None:
+    class Weighted(torch.nn.Module):
+        def forward(self, x: Any, factor: Any = None) -> Any:
+            p = x.softmax(-1)
+            return (p if factor is None else p * factor) @ x
+
+    assert quantize_model(Weighted(), {"functions": "int8"}).matmul.input_quantizer.signed
+
+
 class Inheriting(Branching):
     def forward(self, x: Any) -> Any:
         return super().forward(x)

@@ -88,7 +88,9 @@ def traced(module: Module) -> Traced | str:
             site = (kind, sites[node])
             if site not in names:
                 names[site] = _free_name(kind, module, found)
-                found.functions[names[site]] = Function(kind, comes_from_softmax(node, module))
+                found.functions[names[site]] = Function(kind, unsigned=True)
+            if not comes_from_softmax(node, module):
+                found.functions[names[site]] = Function(kind, unsigned=False)
             node.meta["function"] = names[site]
             normalize_arguments(node, kind)
     return found if found.graphs else next(iter(found.failed.values()))
