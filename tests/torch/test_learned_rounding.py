@@ -17,12 +17,15 @@ from passes import random  # noqa: E402
 from small_models import model, node  # noqa: E402
 
 import anybit  # noqa: E402
+from anybit.inputs import declared_inputs  # noqa: E402
 from anybit.quantization import driver as quantizing  # noqa: E402
+from anybit.quantization.calibration import divided_for_learning  # noqa: E402
 from anybit.quantization.driver import _prepared  # noqa: E402
 from anybit.quantization.learned import driver  # noqa: E402
 from anybit.quantization.learned.rounding import Neighbours, learned, neighbours_of  # noqa: E402
 from anybit.quantization.learned.stretches import stretches_of  # noqa: E402
 from anybit.quantization.placement import Weight, placement_of  # noqa: E402
+from anybit.quantization.samples import Samples  # noqa: E402
 from anybit.quantization.schemes import quantized, scheme  # noqa: E402
 from anybit.quantization.weights import nearest  # noqa: E402
 
@@ -40,7 +43,7 @@ def test_neighbours(words: str) -> None:
     # As GPTQ does it: some are not rounded to nearest.
     start = quantized(rounded.values + random(12, 8, seed=2) / 4, rounded.grid)
     found = neighbours_of(weights, start, rounded.grid)
-    assert found is not None
+    assert found.are_some
     np.testing.assert_array_equal(found.rounded(found.share), start)
     steps = np.linspace(-1.2, 1.2, 3001, dtype=np.float32)[:, None, None] * np.abs(weights).max()
     every = quantized(np.broadcast_to(steps, (3001, 12, 8)).copy(), rounded.grid)
@@ -56,7 +59,10 @@ def test_neighbours(words: str) -> None:
 def test_signs_have_no_neighbours() -> None:
     weights = random(4, 4)
     rounded = nearest(weights, Weight(1, (1,), 0), scheme("bipolar", "weights"))
-    assert neighbours_of(weights, rounded.values, rounded.grid) is None
+    found = neighbours_of(weights, rounded.values, rounded.grid)
+    np.testing.assert_array_equal(found.low, rounded.values)
+    np.testing.assert_array_equal(found.high, rounded.values)
+    assert not found.are_some
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -101,9 +107,7 @@ def chosen(name: str, **words: Any) -> anybit.Quantized:
     return anybit.quantize(NETWORKS[name](), data, weights="int3", effort="best", **words)
 
 
-@pytest.mark.parametrize(
-    "name", ["attention", pytest.param("convolutions", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["attention", "convolutions"])
 def test_outputs_are_better(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the same bytes again; what was set in PyTorch is as it was."""
     monkeypatch.setattr(driver, "_STEPS", 100)
@@ -134,6 +138,127 @@ def test_what_is_worse_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     found = chosen("attention")
     monkeypatch.setattr(quantizing, "find_spec", lambda name: None)
     assert bytes_of(found) == bytes_of(chosen("attention"))
+
+
+def quick(proto: onnx.ModelProto, data: Any, monkeypatch: pytest.MonkeyPatch) -> anybit.Quantized:
+    """With weights of 3 bits, learned for some steps."""
+    monkeypatch.setattr(driver, "_STEPS", 100)
+    return anybit.quantize(proto, data, weights="int3", effort="best")
+
+
+def bare(proto: onnx.ModelProto, data: Any, **words: Any) -> anybit.Quantized:
+    """With nothing learned."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(quantizing, "find_spec", lambda name: None)
+        return anybit.quantize(proto, data, effort="best", **words)
+
+
+def test_signs_are_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a layer of 3 bits they stay; what moves is learned with them."""
+    monkeypatch.setattr(driver, "_STEPS", 100)
+    data = data_for("attention", 48)
+    signs: dict[str, Any] = {"weights": "bipolar"}
+    found = anybit.quantize(attention(), data, effort="best", **signs)
+    assert found.remarks == ()
+    assert bytes_of(found) == bytes_of(bare(attention(), data, **signs))
+    mixed: dict[str, Any] = {"weights": "int3", "layers": {"wide": "bipolar"}}
+    found = anybit.quantize(attention(), data, effort="best", **mixed)
+    assert bytes_of(found) != bytes_of(bare(attention(), data, **mixed))
+
+
+def test_outputs_may_be_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = attention()
+    proto.graph.node.append(node("Identity", "root", "version", domain="", name="version"))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("version", 1, []))
+    data = data_for("attention", 48)
+    found = quick(proto, data, monkeypatch)
+    assert bytes_of(found) != bytes_of(bare(proto, data, weights="int3"))
+
+
+def test_what_is_set_in_pytorch_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = data_for("attention", 48)
+    wanted = bytes_of(quick(attention(), data, monkeypatch))
+    assert wanted != bytes_of(bare(attention(), data, weights="int3"))
+    for off in (torch.no_grad(), torch.inference_mode()):
+        with off:
+            assert bytes_of(quick(attention(), data, monkeypatch)) == wanted
+            assert not torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert bytes_of(quick(attention(), data, monkeypatch)) == wanted
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_it_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many there are would change the last bits of sums, and with them weights."""
+    seen: list[int] = []
+
+    def recorded(*arguments: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return learned(*arguments)
+
+    monkeypatch.setattr(driver, "learned", recorded)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        quick(attention(), data_for("attention", 8), monkeypatch)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    assert set(seen) == {1}
+
+
+@pytest.mark.parametrize(("count", "learns"), [(7, False), (8, True)])
+def test_few_samples_are_remarked(
+    count: int, learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them can be set apart to decide."""
+    found = quick(attention(), data_for("attention", count), monkeypatch)
+    remarked = [each for each in found.remarks if "Rounding was not learned" in each]
+    assert remarked == ([] if learns else [quantizing._TOO_FEW])
+
+
+def test_what_is_held_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without reading more; what is learned from lies anywhere in the data."""
+    data = np.stack([np.full((7, 16), number, np.float64) for number in range(240)])
+    data += random(240, 7, 16, seed=1)
+    samples = Samples(data, declared_inputs(_prepared(attention(), "m")[0].graph, "m"))
+    samples.take_whole_unless(lambda *_: True)
+    order, deciding = divided_for_learning(samples)
+    asked: list[frozenset[int]] = []
+    numbered = Samples.numbered
+
+    def recorded(self: Samples, wanted: Any) -> Any:
+        asked.append(frozenset(wanted))
+        return numbered(self, wanted)
+
+    monkeypatch.setattr(Samples, "numbered", recorded)
+    row = 7 * 16 * 4  # as the model takes it, which is float32
+    monkeypatch.setattr(driver, "_MEMORY", 40 * row + 5)
+    found = list(driver._together(samples, order))
+    assert sum(len(each["x"]) for each in found) == 40
+    assert asked == [frozenset(order[:40])]
+    monkeypatch.setattr(driver, "_MEMORY", 1)
+    assert [len(each["x"]) for each in driver._together(samples, deciding)] == [1], "one at least"
+
+
+def test_what_a_stretch_takes_lies_anywhere_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random(400, 7, 16, seed=1) + np.arange(400, dtype=np.float32)[:, None, None]
+    seen: list[list[int]] = []
+
+    def recorded(lesson: driver._Lesson) -> dict[Any, Any]:
+        seen.append([int(np.round(each["x"].mean())) for each in lesson.feeds if "x" in each])
+        return {}
+
+    monkeypatch.setattr(driver._Lesson, "learned", recorded)
+    monkeypatch.setattr(driver._Lesson, "is_right", True)
+    monkeypatch.setattr(driver, "_MEMORY", 250 * 7 * 16 * 4)
+    quick(attention(), x, monkeypatch)
+    assert seen[0] == sorted(seen[0])
+    assert 1 < len(seen[0]) < 8, "there is no memory for all"
+    assert seen[0][0] < 200 < seen[0][-1]
 
 
 def test_samples_that_decide_are_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

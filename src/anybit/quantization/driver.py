@@ -33,6 +33,7 @@ from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.between import with_between
 from anybit.quantization.branches import separate
 from anybit.quantization.budget import mixed, noises_of
+from anybit.quantization.calibration import divided_for_learning
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
@@ -62,6 +63,10 @@ _NOT_LEARNED = (
 _NO_DATA = "There were no data: nothing was learned from them, and weights are rounded to nearest."
 _NOT_MEASURED = (
     "What each layer does to the outputs was not measured, which needs data and a float output."
+)
+_TOO_FEW = (
+    "Rounding was not learned: one of six samples that are not held back decides about it; give "
+    "at least eight, better hundreds."
 )
 # The share of the time until the verdict, and of that until weights are learned.
 _CHOSEN, _BEFORE = 0.9, 0.5
@@ -208,6 +213,8 @@ def quantize(
         remarks += (_NOT_MEASURED,)
     if much.learned and not learns:
         remarks += (_NO_DATA if samples is None else _NOT_LEARNED,)
+    if learns and samples is not None and not divided_for_learning(samples)[1]:
+        remarks += (_TOO_FEW,)
     return Quantized(
         found.model,
         tuple(row(layer, found, macs, noises) for layer in found.plan.layers),

@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -100,6 +101,10 @@ class Reader:
             name: Part(item[name], steps.get(name, slice(None)))
             for name in (each.name for each in self.inputs)
         }
+
+    def size(self, sample: Mapping[str, Part]) -> int:
+        """How many bytes a sample takes, as the model takes it."""
+        return sum(prod(sample[each.name].shape) * each.dtype.itemsize for each in self.inputs)
 
     def read(self, sample: Mapping[str, Part], where: str) -> Sample:
         """The arrays of a sample, as the model takes them.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A layer by itself: its output for quantized inputs, beside that for floats."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ class Piece:
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
-        samples: Sequence[Sample],
+        samples: Iterable[Sample],
         weights: Sequence[Rounded] = (),
     ) -> Iterator[tuple[Array, float]]:
         """For each sample what quantization adds to the output, and the power of that in floats.

@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -111,6 +111,13 @@ class Samples:
                 rows = sizes.pop() if len(sizes) == 1 else 1
                 given = None if labels is None else share(labels, row or 0, count or 1, where)
                 yield rows, given
+
+    def sizes(self) -> Iterator[int]:
+        """How many bytes each of them takes, as the model takes it. Inputs are not read."""
+        for _, arrays, _ in self._opened():
+            count = self._reader.count(arrays)
+            first = self._reader.part(arrays, None if count is None else 0)
+            yield from repeat(self._reader.size(first), 1 if count is None else count)
 
     def __len__(self) -> int:
         """How many there are."""

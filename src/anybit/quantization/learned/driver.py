@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,15 @@ from anybit.quantization.placement import Layer, Source
 from anybit.quantization.recording import Recorder
 from anybit.quantization.samples import Samples
 from anybit.quantization.search import Choice
+from anybit.quantization.shards import scattered
 from anybit.quantization.verdict import Judge, compared
 from anybit.quantization.weights import Rounded
 
 # From so many bits on there is little to be learned.
 _FINE = 8
 _STEPS = 500
-# Rows that are looked at in one step, and what all that a stretch reads and gives may take.
+# Samples that are looked at in one step, and what those to learn from may take, those to decide by,
+# and all that a stretch reads and gives.
 _TOGETHER, _MEMORY = 16, 2**28
 # Sums that PyTorch and ONNX Runtime add in another order fall on other sides of a border at times.
 _SAME = 1e-3
@@ -106,13 +109,14 @@ class _Learner:
         read = [*stretch.inputs, stretch.output]
         quantized = Recorder(self._model, read, self._attempts.where, alone=True)
         floats = Recorder(self._network, [stretch.output], self._attempts.where, alone=True)
-        feeds: list[Sample] = []
-        wanted: list[Array] = []
+        found: dict[int, tuple[Sample, Array]] = {}
         size = 0
-        for sample in self._learning:
-            feeds.append(quantized.run(sample))
-            wanted.append(floats.run(sample)[str(stretch.output.name)])
-            size += sum(each.nbytes for each in feeds[-1].values()) + wanted[-1].nbytes
+        # Data may be sorted: those for which there is memory lie anywhere.
+        for number in sorted(range(len(self._learning)), key=scattered):
+            sample = self._learning[number]
+            feeds, wanted = quantized.run(sample), floats.run(sample)[str(stretch.output.name)]
+            found[number] = feeds, wanted
+            size += sum(each.nbytes for each in feeds.values()) + wanted.nbytes
             if size > _MEMORY:
                 break
         sources = {layer: self._source(layer) for layer in stretch.layers}
@@ -120,11 +124,15 @@ class _Learner:
             layer: self._choices[each] for layer, each in sources.items() if each is not None
         }
         runner = Runner(stretch, self._choices, self._opset)
-        return _Lesson(stretch, choices, runner, feeds, wanted)
+        examples = [found[number] for number in sorted(found)]
+        return _Lesson(stretch, choices, runner, *zip(*examples, strict=True))
 
     def _learn(self, lesson: "_Lesson") -> None:
+        found = lesson.learned()
+        if not found:
+            return
         changed = dict(self._choices)
-        for layer, (rounded, correction) in lesson.learned().items():
+        for layer, (rounded, correction) in found.items():
             source = self._source(layer)
             assert source is not None, "asked before"
             choice = changed[source]
@@ -143,7 +151,7 @@ class _Learner:
         """Of a layer by itself, noise over signal."""
         piece = Piece(self._network, layer, dict(source.readers)[layer], self._plan.weights[layer])
         read = Recorder(self._network, layer.computed, self._attempts.where, alone=True)
-        samples = [read.run(each) for each in self._deciding]
+        samples = (read.run(each) for each in self._deciding)
         noise, signal = 0.0, 0.0
         moved = choice.corrections.get(layer, np.zeros(1, np.float32))
         axis = -1 if layer.bias_axis is None else layer.bias_axis
@@ -163,7 +171,8 @@ class _Learner:
         for sample in self._deciding:
             y, q = floats.run(sample), quantized.run(sample)
             noise += float(np.square(y[name] - q[name], dtype=np.float64).sum())
-            names = [str(each.name) for each in outputs]
+            # Constants are not recorded: nothing happens to them.
+            names = [str(each.name) for each in outputs if {each.name} <= y.keys() & q.keys()]
             judge.add(compared(*({each: given[each] for each in names} for given in (y, q))))
         sqnr = judge.verdict(seen=True).sqnr
         return _Errors(noise, noise if sqnr is None else 10 ** (-sqnr / 10))
@@ -196,32 +205,20 @@ class _Lesson:
         return bool(noise <= _SAME * signal)
 
     def learned(self) -> dict[Layer, tuple[Rounded, Array | None]]:
-        """The weights by layer, and what is added to their biases."""
-        layers = self.stretch.layers
-        known = {layer: self._neighbours(layer) for layer in layers}
-        moving = [layer for layer in layers if known[layer] is not None]
-        fixed = {
-            layer: tensor_of(self._rounded(layer).values)
-            for layer in layers
-            if known[layer] is None
-        }
+        """The weights by layer, and what is added to their biases; nothing if no weight has a
+        choice."""
+        known = [self._neighbours(layer) for layer in self.stretch.layers]
+        if not any(each.are_some for each in known):
+            return {}
 
         def outputs(item: int, soft: Sequence[Any], added: Sequence[Any]) -> tuple[Any, Any]:
-            weights = fixed | dict(zip(moving, soft, strict=True))
-            y = self._output(item, [weights[layer] for layer in layers], added)
-            return y, self._targets[item]
+            return self._output(item, soft, added), self._targets[item]
 
-        weights, added = learned(
-            [each for each in known.values() if each is not None],
-            self._units,
-            len(self.feeds),
-            outputs,
-            _STEPS,
-        )
+        weights, added = learned(known, self._units, len(self.feeds), outputs, _STEPS)
         corrections = dict(zip(self._biased, added, strict=True))
         return {
             layer: (replace(self._rounded(layer), array=array), corrections.get(layer))
-            for layer, array in zip(moving, weights, strict=True)
+            for layer, array in zip(self.stretch.layers, weights, strict=True)
         }
 
     @cached_property
@@ -263,7 +260,7 @@ class _Lesson:
     def _rounded(self, layer: Layer) -> Rounded:
         return self.choices[layer].weights[layer][0]
 
-    def _neighbours(self, layer: Layer) -> Neighbours | None:
+    def _neighbours(self, layer: Layer) -> Neighbours:
         ((weight, array),) = layer.constants
         smoothing = self.choices[layer].smoothing
         if smoothing is not None:
@@ -273,8 +270,11 @@ class _Lesson:
 
 
 def _together(samples: Samples, numbers: Sequence[int]) -> Iterator[Sample]:
-    """Some of the samples, several in one as far as that gives the same; neighbours have the same
-    sizes often."""
-    known = [sample for _, sample in samples.numbered(frozenset(numbers))]
+    """The first of the samples that are asked for, as many as there is memory for, several in one
+    as far as that gives the same; neighbours have the same sizes often."""
+    sizes = list(samples.sizes())
+    ends = accumulate(sizes[number] for number in numbers)
+    few = [number for number, end in zip(numbers, ends, strict=True) if end <= _MEMORY]
+    known = [sample for _, sample in samples.numbered(frozenset(few or numbers[:1]))]
     for start in range(0, len(known), _TOGETHER):
         yield from samples.joined(known[start : start + _TOGETHER])

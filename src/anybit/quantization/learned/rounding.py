@@ -40,7 +40,6 @@ _RATES = 3e-2, 2e-3
 """Of weights and biases, at first; a tenth in the end."""
 # Weights nearer to the middle than that begin so near to it.
 _MIDDLE = 0.45
-_THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -56,17 +55,22 @@ class Neighbours:
     high: Array
     share: Array
 
+    @property
+    def are_some(self) -> bool:
+        """Whether there is a choice at all."""
+        return bool((self.high > self.low).any())
+
     def rounded(self, shares: Array) -> Array:
         """The nearer one, for how far each weight is."""
         return np.where(shares >= 0.5, self.high, self.low)
 
 
-def neighbours_of(weights: Array, rounded: Array, grid: Grid) -> Neighbours | None:
-    """What weights may become beside what they are rounded to; None if the grid has no order."""
+def neighbours_of(weights: Array, rounded: Array, grid: Grid) -> Neighbours:
+    """What weights may become beside what they are rounded to; nothing if the grid has no order."""
     found = operator_for(grid)
-    if grid.coding is not Coding.NEAREST or "rounding_mode" not in found.call.attributes:
-        return None
     rounded = rounded.astype(np.float32)
+    if grid.coding is not Coding.NEAREST or "rounding_mode" not in found.call.attributes:
+        return Neighbours(rounded, rounded, np.zeros_like(rounded))
     step = grid.scale.astype(np.float32) * np.float32(0.5)
     if isinstance(grid, FloatGrid):
         fraction = 2.0 ** -(grid.format.mantissa_bitwidth + 2)
@@ -89,14 +93,16 @@ def neighbours_of(weights: Array, rounded: Array, grid: Grid) -> Neighbours | No
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """The same bits for the same inputs: so many threads, and nothing that depends on their order.
-    What was set before is set again."""
+    """The same bits for the same inputs: one thread, for how many there are determines the last
+    bits of sums. There are derivatives, too, wherever this is called. What was set before is set
+    again."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.set_num_threads(_THREADS)
+    torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     try:
-        yield
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(strict, warn_only=warns)
@@ -121,9 +127,9 @@ def learned(
     """
     ends = [(tensor_of(each.low), tensor_of(each.high - each.low)) for each in weights]
     shares = [tensor_of(each.share).requires_grad_() for each in weights]
-    settled = [torch.zeros(each.shape, dtype=torch.bool) for each in shares]
-    added = [torch.zeros(each.shape, requires_grad=True) for each in biases]
+    settled = [torch.zeros_like(each, dtype=torch.bool) for each in shares]
     units = [tensor_of(each.astype(np.float32)) for each in biases]
+    added = [torch.zeros_like(each).requires_grad_() for each in units]
     nothing = [torch.zeros_like(each) for each in added]
     with torch.no_grad():
         start = [tensor_of(each.rounded(each.share)) for each in weights]
