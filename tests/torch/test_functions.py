@@ -451,11 +451,71 @@ def test_calls_that_were_not_traced_are_refused() -> None:
                 x = x.masked_fill(mask, 0.0)
             return x + self.line(x)
 
-    model = quantize_model(Masked(), SPEC)
+    said = r"will be errors: the model \(mask not as by default: symbolically traced variables"
+    with pytest.warns(UserWarning, match=said) as caught:
+        model = quantize_model(Masked(), SPEC, strict=True)
+    assert caught[0].filename == __file__
     x = random(2, 4)
     assert model(x).shape == (2, 4)
     with pytest.raises(RuntimeError, match="Masked has functions with quantizers, and cannot be"):
         model(x, x > 0)
+
+
+@pytest.mark.parametrize("mode", [False, True])
+def test_both_modes_can_be_traced_or_none(mode: bool) -> None:
+    class Untraced(Branching):
+        def forward(self, x: Any) -> Any:
+            if self.training is mode and x.sum() > 0:
+                x = x * 2
+            return x + self.line(x)
+
+    with pytest.raises(ValueError, match=r"the model .*Untraced: symbolically traced variables"):
+        quantize_model(Untraced(), SPEC, strict=True)
+
+
+class Options(Branching):
+    def forward(self, x: Any, a: Any = None, b: Any = None, c: Any = None, d: Any = None) -> Any:
+        for each in (a, b, c, d):
+            x = x if each is None else x + each
+        return x + self.line(x)
+
+
+class Required(Branching):
+    def forward(self, x: Any, skip: Any) -> Any:
+        if skip is not None:
+            x = x + skip
+        return x + self.line(x)
+
+
+def test_optional_arguments_and_required_ones_that_are_none() -> None:
+    x = random(2, 4)
+    floats = Options()
+    model = quantize_model(floats, {"functions": "int16 absmax"}, strict=True)
+    for given in ({}, {"a": x, "c": x}, dict.fromkeys("abcd", x)):
+        assert sqnr(floats(x, **given), model(x, **given)) > 60
+    required = Required()
+    model = quantize_model(required, {"functions": "int16 absmax"}, strict=True)
+    for skip in (x, None):
+        assert sqnr(required(x, skip), model(x, skip)) > 60
+
+
+def test_of_many_options_one_at_a_time_is_traced() -> None:
+    class TooMany(Branching):
+        def forward(
+            self, x: Any, a: Any = None, b: Any = None, c: Any = None, d: Any = None,
+            e: Any = None, f: Any = None, g: Any = None,
+        ) -> Any:  # fmt: skip
+            x = x if a is None else x + a
+            return x + self.line(x if b is None else x + b)
+
+    x = random(2, 4)
+    with pytest.warns(
+        UserWarning, match=r"the model \(not as by default more than one of a, b, c, d, e, f, g"
+    ):
+        model = quantize_model(TooMany(), {"functions": "int8 absmax"})
+    assert model(x, a=x).shape == model(x, b=x).shape
+    with pytest.raises(RuntimeError, match="such a call was not traced"):
+        model(x, x, x)
 
 
 @pytest.mark.parametrize("masked", [None, "bool", "float", "causal", "groups"])

@@ -23,6 +23,7 @@ from anybit.torch.nn._layers import (
 from anybit.torch.nn._model_functions import (
     ModelFunctions,
     check_function,
+    joined,
     model_functions,
     words_by_kind,
 )
@@ -70,10 +71,10 @@ def quantize_model(
     With "functions" in the specification the sums, concatenations and products of activations that
     a `forward` computes by itself become modules `QuantAdd`, `QuantConcat`, `QuantMatMul` and
     `QuantScaledDotProductAttention` of the module that computes them, called `add`, `add_1` and so
-    on. Its `forward` is traced for that, for both modes and for optional arguments given and left
-    out; what else its Python decides by, such as an attribute, it has decided then. Sums with
-    parameters or numbers, what may be scores or a mask, and most of what is added in place stay
-    in float.
+    on. Its `forward` is traced for that, for both modes and for arguments given and left out, or
+    None where it asks for that (of more than 6 such, each by itself); what else its Python decides
+    by, such as an attribute, it has decided then. Sums with parameters or numbers, what may be
+    scores or a mask, and most of what is added in place stay in float.
 
     Args:
         model: The model in float. It may be one layer.
@@ -105,11 +106,13 @@ def quantize_model(
     Raises:
         ValueError: Unknown keys or words, a name or pattern that matches no layer, quantizers that
             a layer cannot use together, a model without such layers, and with `strict` what would
-            be a warning. The model is unchanged then.
+            be a warning of what stays in float. The model is unchanged then.
 
     Warns:
         UserWarning: Other modules have weights, which stay in float: names, and their share; and
-            modules whose functions stay in float, with the reason.
+            modules whose functions stay in float, with the reason. With `strict` or without it:
+            optional arguments with which a `forward` that has functions could not be traced; such
+            calls will be refused.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> spec = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
@@ -140,6 +143,15 @@ def quantize_model(
         _check(layer, names[0], each)
     for name, function in functions.items():
         check_function(function, name, of_functions[name])
+    refused = [
+        f"{name or 'the model'} ({each})"
+        for name, found in calls.traced.items()
+        if any(of_functions[joined(name, function)] for function in found.functions)
+        for each in found.refused()
+    ]
+    if refused:
+        text = f"these calls could not be traced, and will be errors: {listed(refused)}"
+        warnings.warn(text, stacklevel=2)
     if not inplace:
         model = copy.deepcopy(model)
         layers = _layers(model)

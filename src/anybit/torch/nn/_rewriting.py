@@ -97,7 +97,8 @@ def _arguments(
             defaults[f"default_of_{name}"] = each.default
             heads[-1] += f"=default_of_{name}"
         if name in switches:
-            values.append(f"{name} is None" if each.default is None else f"bool({name})")
+            flag = isinstance(each.default, bool)
+            values.append(f"bool({name})" if flag else f"{name} is None")
     return heads, passed, values, defaults
 
 

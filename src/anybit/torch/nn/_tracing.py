@@ -5,6 +5,7 @@ A forward pass is traced by torch.fx, with all that the module calls as one call
 and eval mode and for every optional argument given and left out.
 """
 
+import dis
 import inspect
 import itertools
 import operator
@@ -25,8 +26,8 @@ from anybit.torch.nn._guards import guarded
 from anybit.torch.nn._in_place import InPlaceProxy
 from anybit.torch.nn._scores import comes_from_softmax
 
-# Up to so many optional arguments are traced in all combinations; of more, one by one.
-_ALL = 3
+# Up to so many switches are traced in all combinations; of more, one by one.
+_ALL = 6
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 Case = tuple[bool, ...]
@@ -51,13 +52,18 @@ class Traced:
     """A forward pass.
 
     Attributes:
-        switches: The optional arguments that Python's branches may depend on.
+        switches: The arguments that Python's branches may depend on: optional ones, flags, and
+            required ones that forward compares with None.
+        usual: The case of the defaults in eval mode.
+        required: The switches without a default.
         graphs: What is computed, by case; calls of functions know their names.
         failed: Cases that cannot be traced, with the reasons.
         functions: By name in the module.
     """
 
     switches: tuple[str, ...]
+    usual: Case = ()
+    required: frozenset[str] = frozenset()
     graphs: dict[Case, Graph] = field(default_factory=dict)
     failed: dict[Case, str] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
@@ -65,23 +71,44 @@ class Traced:
     def __deepcopy__(self, memo: Any) -> "Traced":
         return self
 
+    def refused(self) -> list[str]:
+        """Which calls other than the usual ones were not traced, each with the reason."""
+        found: dict[str, str] = {}
+        for case, why in self.failed.items():
+            unusual = zip(self.switches, case[1:], self.usual[1:], strict=True)
+            names = [name for name, value, usual in unusual if value != usual]
+            # Of what fails by itself, combinations are not said; nor None for what is required.
+            said_before = any(set(each.split(" and ")) <= set(names) for each in found)
+            if not (said_before or self.required & set(names)):
+                found[" and ".join(names)] = why
+        said = [f"{names} not as by default: {why}" for names, why in found.items()]
+        if len(self.switches) > _ALL:
+            said.append(f"not as by default more than one of {', '.join(self.switches)}")
+        return said
+
 
 def traced(module: Module) -> Traced | str:
     """The forward pass of a module, or why it cannot be traced."""
     parameters = _parameters(module)
-    switches = tuple(name for name, each in parameters.items() if _is_switch(each))
-    found = Traced(switches)
+    tested = _compared_with_none(type(module).forward)
+    switches = tuple(name for name, each in parameters.items() if _is_switch(each, tested))
+    defaults = [parameters[name].default for name in switches]
+    cases = list(_cases(defaults))
+    required = {name for name in switches if parameters[name].default is inspect.Parameter.empty}
+    found = Traced(switches, cases[0], frozenset(required))
     names: dict[Any, str] = {}
-    for case in _cases([parameters[name].default for name in switches]):
+    for case in cases:
         concrete = {
-            name: None if parameters[name].default is None else value
-            for name, value in zip(switches, case[1:], strict=True)
-            if value or parameters[name].default is not None
+            name: value if isinstance(default, bool) else None
+            for name, value, default in zip(switches, case[1:], defaults, strict=True)
+            if value or isinstance(default, bool)
         }
         try:
             graph, sites = _graph(module, case[0], concrete)
         except Exception as error:  # forward is the user's code: for proxies it raises anything
             found.failed[case] = (str(error).strip() or type(error).__name__).splitlines()[0]
+            if case[1:] == cases[0][1:]:
+                return found.failed[case]
             continue
         found.graphs[case] = graph
         for node, kind in function_calls(graph, module):
@@ -93,7 +120,7 @@ def traced(module: Module) -> Traced | str:
                 found.functions[names[site]] = Function(kind, unsigned=False)
             node.meta["function"] = names[site]
             normalize_arguments(node, kind)
-    return found if found.graphs else next(iter(found.failed.values()))
+    return found
 
 
 class _Tracer(torch.fx.Tracer):
@@ -177,13 +204,26 @@ def arguments_of(forward: Any) -> dict[str, inspect.Parameter]:
     return dict(parameters[1:])
 
 
-def _is_switch(parameter: inspect.Parameter) -> bool:
-    return parameter.default is None or isinstance(parameter.default, bool)
+def _is_switch(parameter: inspect.Parameter, tested: set[str]) -> bool:
+    required = parameter.default is parameter.empty and parameter.name in tested
+    return required or parameter.default is None or isinstance(parameter.default, bool)
+
+
+def _compared_with_none(forward: Any) -> set[str]:
+    """The names that the code of a function asks whether they are None."""
+    steps = list(dis.get_instructions(inspect.unwrap(forward)))
+    found = set()
+    for step, after in itertools.pairwise(steps):
+        jump = after.opname.startswith("POP_JUMP") and after.opname.endswith("_NONE")
+        if jump or (after.opname == "LOAD_CONST" and after.argval is None):
+            # Later versions of Python load two variables by one instruction.
+            found.add(step.argval[-1] if isinstance(step.argval, tuple) else step.argval)
+    return {each for each in found if isinstance(each, str)}
 
 
 def _cases(defaults: list[Any]) -> Iterator[Case]:
     """All cases to trace, usual ones first."""
-    usual = tuple(True if each is None else each for each in defaults)
+    usual = tuple(each is None or each is True for each in defaults)
     if len(usual) <= _ALL:
         every = itertools.product(*((each, not each) for each in usual))
         combinations = list(every)
