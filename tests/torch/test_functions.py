@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums, concatenations and products of activations, as modules and in forward passes."""
 
+import builtins
 import copy
 import functools
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -442,6 +444,14 @@ def test_what_cannot_be_traced_is_said(kind: Any, why: str) -> None:
 def test_what_a_module_asks_of_itself_is_traced() -> None:
     assert functions(quantize_model(Telling(), SPEC, strict=True)) == {"add": "QuantAdd"}
     assert sys.getprofile() is None
+
+
+def test_models_are_quantized_in_threads() -> None:
+    models, known = [Network().eval() for _ in range(4)], isinstance
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda each: quantize_model(each, {"functions": "int8"}), models))
+    assert all(functions(each).keys() == functions(found[0]).keys() for each in found)
+    assert builtins.isinstance is known
 
 
 def test_calls_that_were_not_traced_are_refused() -> None:
