@@ -111,7 +111,7 @@ def or_even(
     What few bits are expected to lose is what rounding to nearest would, and too much at times.
     """
     if budget.noise is None:
-        dearest_first = sorted(evenly, key=lambda each: -each.cost)
+        dearest_first = sorted(evenly, key=lambda each: (-each.cost, each.noise))
         return min(option, next(filter(keeps, dearest_first), option), key=try_it.noise)
     cheaper = sorted(evenly, key=lambda each: -each.cost)
     for each in [each for each in cheaper if each.cost < option.cost][:_ROUNDS]:
