@@ -120,6 +120,50 @@ def test_too_long_a_table_is_refused():
         tabled(bent, index_from(0), 8, sums([-(2**24)], [2**24]))
 
 
+def counted(function, sizes):
+    def part(y):
+        sizes.append(y.size)
+        return function(y)
+
+    return Function().then(part, monotone=False, uniform=True)
+
+
+def wave(y):
+    return (np.rint((np.cos(y) + 1) * 3.5) * STEP).astype(np.float32)
+
+
+def test_too_large_a_table_is_refused_before_it_is_made():
+    sizes = []
+    with pytest.raises(Uncovered, match="too large"):
+        tabled(counted(wave, sizes), index_from(0), 8, sums([-(2**22)], [2**22], 1e-6))
+    assert sum(sizes) <= 2**16
+
+
+def test_tables_are_made_by_blocks():
+    sizes = []
+    of = sums([-(2**20)] * 2, [2**20 - 1], 1e-6)
+    found = tabled(counted(wave, sizes), index_from(0), 8, of)
+    assert isinstance(found.tail, p.Table)
+    assert sum(sizes) == 2**22
+    assert max(sizes) <= 2**18
+
+
+@pytest.mark.parametrize("slack", [0.0004, 0.004, 0.04])
+def test_risks_of_a_table_are_all_that_rounding_may_move(slack):
+    of = sums([-700, -20, 30], [900, 4000, 31], 0.01, slack)
+    found = tabled(counted(wave, []), index_from(0), 8, of)
+    wanted = []
+    for channel in range(3):
+        points = np.arange(of.reach.lowest[channel], of.reach.highest[channel] + 1)
+        exact = points.astype(np.float32) * np.float32(0.01)
+        ends = [(exact + side * slack).astype(np.float32) for side in (-1, 1)]
+        ends = np.nextafter(ends, np.float32([[-np.inf], [np.inf]]))
+        moved = (wave(ends) != wave(exact)).any(axis=0)
+        wanted += [(channel, int(point)) for point in points[moved]]
+    assert wanted
+    assert list(found.risks) == wanted
+
+
 def test_a_false_promise_of_order_is_found_out():
     bent = Function().then(lambda y: np.abs(y) // STEP * STEP, monotone=True, uniform=True)
     with pytest.raises(Uncovered, match="neither rises nor falls"):

@@ -62,11 +62,15 @@ class Codes:
             integers = np.rint(values.astype(np.float64) / self.scale)
         if not np.array_equal(self.decode(integers), values):
             raise Uncovered("values that are NaN or infinite, or off their grid")
-        with np.errstate(invalid="ignore"):
-            index, rest = np.divmod(integers.astype(np.int64) - self.lowest, self.step)
-        if rest.any() or (index < 0).any() or (index >= self.levels).any():
+        index = integers - self.lowest
+        if self.step != 1:
+            with np.errstate(invalid="ignore"):
+                index, rest = np.divmod(index, self.step)
+            if rest.any():
+                raise Uncovered("values that are not among the codes")
+        if index.min(initial=0) < 0 or index.max(initial=0) >= self.levels:
             raise Uncovered("values that are not among the codes")
-        return np.asarray(index)
+        return np.asarray(index, np.int64)
 
 
 @dataclass(frozen=True, eq=False)

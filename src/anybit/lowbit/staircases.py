@@ -100,6 +100,12 @@ def check(stairs: Staircase, indices: Indices, reach: Range) -> None:
         raise Uncovered("it neither rises nor falls, although its operators do")
 
 
+def directions_of(table: Array) -> tuple[Array, Array]:
+    """Whether each column rises, and whether it falls, all the way."""
+    before, behind = table[:-1], table[1:]
+    return np.all(behind >= before, axis=0), np.all(behind <= before, axis=0)
+
+
 def read_off(table: Array, levels: int, reach: Range) -> Staircase | None:
     """The staircase of a function known at every point of its range; None if it is none.
 
@@ -109,12 +115,13 @@ def read_off(table: Array, levels: int, reach: Range) -> Staircase | None:
         levels: How many indices there are.
         reach: The range.
     """
-    rises = np.diff(table, axis=0)
-    up, down = (rises >= 0).all(axis=0), (rises <= 0).all(axis=0)
+    up, down = directions_of(table)
     if not np.all(up | down):
         return None
-    counts = [(table >= level).sum(axis=0) for level in range(1, levels)]
-    above = np.array(counts, np.int64).reshape(levels - 1, table.shape[1])
+    above = np.empty((levels - 1, table.shape[1]), np.int64)
+    for channel, column in enumerate(table.T):
+        rising = column if up[channel] else column[::-1]
+        above[:, channel] = len(table) - np.searchsorted(rising, np.arange(1, levels))
     # The row of the highest point is repeated, and so counted too often where it is above.
     overhang = len(table) - 1 - (reach.highest - reach.lowest)
     rising = reach.lowest + len(table) - above

@@ -16,6 +16,7 @@ from anybit.lowbit import program as p
 from anybit.lowbit.functions import Function
 from anybit.lowbit.staircases import Range, Staircase, bisected, check, read_off
 from anybit.lowbit.strips import affine_of
+from anybit.lowbit.tabulated import moved_in_table, tabulated, too_large
 from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.constants import Array
 
@@ -112,15 +113,13 @@ def tabled(
         return Tabled(tail, *_risks_of_stairs(stairs, function, index, of))
     if of.reach.longest * of.scales.size > _MOST_EVALUATIONS:
         raise Uncovered("what follows it rises and falls, over too many accumulators")
-    offsets = np.arange(of.reach.longest)[:, None]
-    points = np.minimum(of.reach.lowest + offsets, of.reach.highest)
-    table = indices(points)
+    table = tabulated(indices, of.reach, _MOST_ENTRIES)
     found = read_off(table, levels, of.reach)
-    risks = _risks_of_table(points, table, function, index, of)
+    if found is None and table.size > _MOST_ENTRIES:
+        raise too_large()
+    risks = _risks_of_table(table, function, index, of)
     if found is not None:
         return Tabled(_of_stairs(found, of.reach, levels, of.reach, shift, guess), *risks)
-    if table.size > _MOST_ENTRIES:
-        raise Uncovered("what follows it rises and falls, and its table would be too large")
     first = of.reach.lowest.astype(np.int32)
     return Tabled(p.Table(first, table.T.astype(np.uint8).ravel()), *risks)
 
@@ -175,36 +174,44 @@ def _risks_of_stairs(
     steps = int(real.sum())
     if not np.any(of.slack > 0):
         return steps, (), False
-    with np.errstate(all="ignore"):
-        most = of.slack / np.abs(of.scales)
-    radius = int(np.nanmax(np.where(np.isfinite(most), most, 0), initial=0)) + 2
+    radius = _radius(of)
     # A step just beyond what can be reached is crossed as well.
     starts = np.concatenate([inside.thresholds, ends[:1], ends[1:] + 1])
     asked = np.concatenate([real, np.ones_like(ends, bool)])
     affordable = max(1, _MOST_TESTED // starts.size)
-    found: set[tuple[int, int]] = set()
+    found = np.empty(0, np.int64)  # channel and accumulator in one number
     far = min(radius, affordable)
     distance = 0
     while distance < far and len(found) < _MOST_RISKS:
         for side in (starts + distance, starts - 1 - distance):
             points = np.clip(side, ends[0], ends[1]) * inside.directions
             moved = _moves(points, function, index, of) & asked
-            found.update(
-                (int(channel), int(points[row, channel])) for row, channel in np.argwhere(moved)
-            )
+            channels = np.broadcast_to(np.arange(points.shape[1]), points.shape)[moved]
+            found = np.union1d(found, (channels << 32) + points[moved] + 2**31)
         distance += 1
-    return steps, tuple(sorted(found)), bool(found) and radius > distance
+    risks = zip((found >> 32).tolist(), ((found & 2**32 - 1) - 2**31).tolist(), strict=True)
+    return steps, tuple(risks), bool(len(found)) and radius > distance
 
 
 def _risks_of_table(
-    points: Array, table: Array, function: Function, index: Index, of: Sum
+    table: Array, function: Function, index: Index, of: Sum
 ) -> tuple[int, tuple[tuple[int, int], ...], bool]:
-    steps = int((np.diff(table, axis=0) != 0).sum())
+    steps = int(np.count_nonzero(table[1:] != table[:-1]))
     if not np.any(of.slack > 0):
         return steps, (), False
-    moved = np.argwhere(_moves(points, function, index, of))
-    listed = {(int(channel), int(points[row, channel])) for row, channel in moved[:_MOST_RISKS]}
-    return steps, tuple(sorted(listed)), len(moved) > _MOST_RISKS
+
+    def moves(points: Array) -> Array:
+        return _moves(points, function, index, of)
+
+    listed, more = moved_in_table(table, moves, of.reach, _radius(of), _MOST_RISKS)
+    return steps, tuple(sorted(listed)), more
+
+
+def _radius(of: Sum) -> int:
+    """No accumulator is farther from those that rounding may make of it."""
+    with np.errstate(all="ignore"):
+        most = of.slack / np.abs(of.scales)
+    return int(np.nanmax(np.where(np.isfinite(most), most, 0), initial=0)) + 2
 
 
 def _moves(points: Array, function: Function, index: Index, of: Sum) -> Array:
