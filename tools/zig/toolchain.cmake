@@ -1,0 +1,23 @@
+# For CMAKE_TOOLCHAIN_FILE: compiles for ANYBIT_TARGET, a target of Zig's such as
+# x86_64-linux-gnu.2.17, aarch64-macos or x86_64-windows-gnu, on any machine. The C++ library is
+# linked in; of the C library, nothing newer than the version in the target's name is used.
+set(ANYBIT_TARGET "" CACHE STRING "What to compile for, as Zig calls it")
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ANYBIT_TARGET)
+if(NOT ANYBIT_TARGET MATCHES "^(x86_64|aarch64)-(linux|macos|windows)")
+  message(FATAL_ERROR "ANYBIT_TARGET must be like x86_64-linux-gnu.2.17, got '${ANYBIT_TARGET}'")
+endif()
+set(CMAKE_SYSTEM_PROCESSOR ${CMAKE_MATCH_1})
+set(systems_linux Linux)
+set(systems_macos Darwin)
+set(systems_windows Windows)
+set(CMAKE_SYSTEM_NAME ${systems_${CMAKE_MATCH_2}})
+
+set(CMAKE_CXX_COMPILER ${CMAKE_CURRENT_LIST_DIR}/c++)
+set(CMAKE_CXX_COMPILER_TARGET ${ANYBIT_TARGET})
+set(CMAKE_AR ${CMAKE_CURRENT_LIST_DIR}/ar CACHE FILEPATH "")
+set(CMAKE_RANLIB ${CMAKE_CURRENT_LIST_DIR}/ranlib CACHE FILEPATH "")
+# Without this Zig traps what is undefined, in builds that do not optimize.
+set(CMAKE_CXX_FLAGS_INIT -fno-sanitize=undefined)
+
+# Libraries of the building machine are none of the target's.
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY NEVER)
