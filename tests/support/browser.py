@@ -67,14 +67,16 @@ class Browser:
         os.close(self._read)
         self._folder.cleanup()
 
-    def open(self, path: Path, *, width: int = 1200, scheme: str = "light") -> None:
-        """Show a file in a window of that width, in a light or a dark scheme."""
+    def open(self, page: Path | str, *, width: int = 1200, scheme: str = "light") -> None:
+        """Show a file or an address in a window of that width, in a light or a dark scheme."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self._call("Emulation.setDeviceMetricsOverride", **size)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._call("Emulation.setEmulatedMedia", features=[feature])
-        self._call("Page.navigate", url=path.resolve().as_uri())
-        while self.value("document.readyState") != "complete":
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        self.value("window.left = true")  # the page before, which may still answer
+        self._call("Page.navigate", url=address)
+        while self.value("window.left || document.readyState != 'complete'"):
             pass
 
     def value(self, expression: str) -> Any:
@@ -82,6 +84,10 @@ class Browser:
         found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
+
+    def picture(self) -> str:
+        """What the window shows, as PNG in base64."""
+        return str(self._call("Page.captureScreenshot", format="png")["data"])
 
     def press(self, key: str, code: int) -> None:
         for kind in ("rawKeyDown", "char", "keyUp"):
