@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The playground in a real browser: the bits of its operators, its form, its looks."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import ml_dtypes
+import numpy as np
+import pytest
+from backends import OPERATORS
+from browser import Browser, needs_browser
+from cases import answer, assert_same_bits, every_case
+from places import ROOT
+from posed import answers, can_be_posed
+
+import anybit.formats
+from anybit.ops.domain import Role
+from anybit.ops.grids import Call
+
+PAGE = ROOT / "build/playground.html"
+pytestmark = [
+    needs_browser,
+    pytest.mark.skipif(not PAGE.exists(), reason="python tools/playground.py makes the page"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as opened:
+        opened.open(PAGE)
+        wait(opened)
+        yield opened
+
+
+def wait(browser: Browser) -> None:
+    while browser.value("document.documentElement.dataset.ready") != "yes":
+        assert browser.said == []
+
+
+def test_every_case_has_the_same_bits(browser: Browser) -> None:
+    questions = [each for each in every_case() if can_be_posed(each)]
+    assert len(questions) > 0.95 * len(list(every_case()))
+    wrong = []
+    for (operator, case), given in zip(questions, answers(browser, questions), strict=True):
+        if case.raises is not None:
+            if not isinstance(given, str) or not re.search(case.raises[1], given):
+                wrong.append(f"{operator} {case.name}: {given!r}")
+        elif isinstance(given, str):
+            wrong.append(f"{operator} {case.name}: refused, {given}")
+        else:
+            try:
+                assert_same_bits(given, answer(operator, case), case)
+            except AssertionError as error:
+                wrong.append(f"{operator} {error}")
+    assert wrong == []
+
+
+def test_what_cannot_be_posed_is_refused_everywhere() -> None:
+    left = [case for operator, case in every_case() if not can_be_posed((operator, case))]
+    assert all(case.raises is not None for case in left)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Browser:
+    browser.said.clear()
+    show(browser)
+    return browser
+
+
+def show(browser: Browser, **said: object) -> None:
+    """As a link with these words does."""
+    browser.value(f"location.hash = {urlencode(said)!r}; playground.page.open()")
+
+
+def fill(browser: Browser, name: str, value: str) -> None:
+    """As somebody who types does."""
+    browser.value(
+        f"(() => {{ const field = document.getElementById('form').elements['{name}'];"
+        f"field.value = {value!r};"
+        "field.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+
+
+def number(browser: Browser) -> list[str]:
+    return browser.value("[...document.querySelectorAll('#number td')].map(e => e.textContent)")
+
+
+def codes(browser: Browser) -> list[list[str]]:
+    return browser.value(
+        "[...document.querySelectorAll('#codes tr')]"
+        ".map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+
+
+def refusal(browser: Browser) -> str:
+    return browser.value("document.getElementById('refused').textContent")
+
+
+def test_the_form(page: Browser) -> None:
+    fill(page, "operator", "int_quant")
+    fill(page, "bitwidth", "2")
+    fill(page, "scale", "2^-2")
+    fill(page, "x", "0.3")
+    assert number(page)[:6] == ["0.300000012", "0x3e99999a", "0.25", "0x3e800000", "1", "01"]
+    assert [row[:3] for row in codes(page)] == [
+        ["-0.5", "-2", "10"],
+        ["-0.25", "-1", "11"],
+        ["0", "0", "00"],
+        ["0.25", "1", "01"],
+    ]
+    steps = page.value("document.querySelector('#steps path.steps').getAttribute('d')")
+    assert steps.count("V") >= 3
+    assert refusal(page) == ""
+    assert page.said == []
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_operator_has_a_form(page: Browser, name: str) -> None:
+    fill(page, "operator", name)
+    assert refusal(page) == ""
+    assert number(page)[3].startswith("0x")
+    assert page.value("document.querySelectorAll('#steps path.steps').length") == 1
+    assert page.said == []
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("bitwidth", "2.5", "bitwidth must be an integer >= 1, got 2.5"),
+        ("bitwidth", "0", "bitwidth must be an integer >= 1, got 0"),
+        ("scale", "a half", "scale must be a number, such as .*, got 'a half'"),
+        ("x", "", "x must be a number, such as .*, got ''"),
+        ("from", "9", r"from must lie below to, got 9 and .*"),
+    ],
+)
+def test_what_is_wrong_is_said(page: Browser, field: str, text: str, message: str) -> None:
+    show(page, operator="int_quant")
+    fill(page, field, text)
+    assert re.fullmatch(message, refusal(page))
+    invalid = "document.querySelector('[aria-invalid]').name"
+    assert page.value(invalid) == field
+    fill(page, field, "3" if field != "from" else "")
+    assert refusal(page) == ""
+    assert page.value("document.querySelector('[aria-invalid]')") is None
+    assert page.said == []
+
+
+def test_a_link_says_all_of_the_form(page: Browser) -> None:
+    show(page, operator="int_quant", bitwidth=5, scale=0.1, narrow="true", rounding_mode="UP", x=7)
+    link = page.value("location.hash.slice(1)")
+    kept = number(page)
+    show(page, operator="bipolar_quant")
+    page.value(f"location.hash = {link!r}; playground.page.open()")
+    assert number(page) == kept
+    assert kept[2:6] == ["1.5", "0x3fc00000", "15", "01111"]
+
+
+def test_named_formats(page: Browser) -> None:
+    operator = next(
+        each.name
+        for each in OPERATORS.values()
+        if any(declared.role is Role.MANTISSA_BITWIDTH for declared in each.inputs)
+    )
+    show(page, operator=operator, scale=1)
+    fill(page, "format", "float4_e2m1fn")
+    values = [float(row[0]) for row in codes(page)]
+    assert values == anybit.formats.float4_e2m1fn.values().tolist()
+    theirs = values_as(ml_dtypes.float4_e2m1fn, values)
+    assert [int(row[1], 16) % 16 for row in codes(page) if row[0] != "0"] == [
+        code for code, value in zip(theirs, values, strict=True) if value
+    ]
+    fill(page, "format", "float8_e5m2")
+    fill(page, "x", "-300")
+    code = values_as(ml_dtypes.float8_e5m2, [-320.0])[0]
+    assert number(page)[2] == "-320"
+    assert int(number(page)[4], 16) == code
+
+
+def values_as(dtype: type, values: list[float]) -> list[int]:
+    """The codes of values of a format."""
+    return np.array(values, np.float32).astype(dtype).view(np.uint8).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "attributes"),
+    [
+        ("int_quant", {"scale": 0.1, "zeropt": 3, "bitwidth": 4}, {"signed": False}),
+        ("int_quant", {"scale": 0.1, "zeropt": -2, "bitwidth": 3}, {"signed": True}),
+        (
+            "trunc",
+            {"scale": 0.25, "zeropt": 8, "in_bitwidth": 8, "out_scale": 2, "out_bitwidth": 4},
+            {"signed": True},
+        ),
+        ("bipolar_quant", {"scale": 0.7}, {}),
+    ],
+)
+def test_codes_are_those_of_the_grid(
+    page: Browser, name: str, parameters: dict[str, float], attributes: dict[str, bool]
+) -> None:
+    flags = {key: str(value).lower() for key, value in attributes.items()}
+    show(page, operator=name, **parameters, **flags)
+    operator = OPERATORS[name]
+    arrays = {key: np.float32(value) for key, value in parameters.items()}
+    grid = operator.grid(Call(arrays, operator.complete(attributes)))
+    shown = [(float(row[0]), int(row[1])) for row in codes(page)]
+    assert [code for _, code in shown] == list(grid.codes)
+    values = grid.decode(np.array([code for _, code in shown]))
+    assert [value for value, _ in shown] == pytest.approx(values.tolist(), rel=1e-7)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_it_fits(scheme: str, width: int) -> None:
+    with Browser() as browser:
+        browser.open(PAGE, width=width, scheme=scheme)
+        wait(browser)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        paper = browser.value("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", paper))) > 384) == (scheme == "light")
+        assert browser.said == []

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of operators as the playground's page takes them, and what it answers, as NumPy arrays."""
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from browser import Browser
+from cases import Case
+
+Question = tuple[str, Case]
+Answer = np.ndarray | str
+_ROWS = 400  # that travel together
+
+_POSE = """
+(rows) => {
+  const bytesOf = (text) => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  const textOf = (bytes) => btoa(Array.from(bytes, (each) => String.fromCharCode(each)).join(""));
+  return rows.map(([operator, inputs, attributes]) => {
+    const given = inputs.map((each) => each && { ...each, bytes: bytesOf(each.bytes) });
+    try {
+      const { type, shape, bytes } = playground.operators.apply(operator, given, attributes);
+      return { type, shape, bytes: textOf(bytes) };
+    } catch (error) {
+      if (error instanceof playground.Refused) return error.message;
+      throw error;
+    }
+  });
+}
+"""
+
+
+def can_be_posed(question: Question) -> bool:
+    """Whether a page can say it: its inputs are numbers of a type that the operators know."""
+    _, case = question
+    return all(each is None or np.asarray(each).dtype.kind in "fiubV" for each in case.inputs)
+
+
+def answers(browser: Browser, questions: Sequence[Question]) -> Iterator[Answer]:
+    """The result of each call, or the message of its refusal."""
+    rows = iter(questions)
+    while some := list(islice(rows, _ROWS)):
+        asked = json.dumps([_question(*each) for each in some])
+        for answer in browser.value(f"({_POSE})({asked})"):
+            yield answer if isinstance(answer, str) else _array(answer)
+
+
+def _question(operator: str, case: Case) -> list[Any]:
+    inputs = [_input(place, each) for place, each in enumerate(case.inputs)]
+    missing = [None] * (_inputs(operator) - len(inputs))
+    return [
+        operator,
+        inputs + missing,
+        {key: _plain(each) for key, each in case.attributes.items()},
+    ]
+
+
+def _inputs(operator: str) -> int:
+    import anybit.ops
+
+    return next(len(each.inputs) for each in anybit.ops.OPERATORS if each.name == operator)
+
+
+def _plain(value: Any) -> bool | int | str:
+    return value if isinstance(value, bool | int) else getattr(value, "name", str(value))
+
+
+def _input(place: int, value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    array = np.asarray(value)
+    literal = place > 0 and not isinstance(value, np.ndarray | np.generic)
+    return {
+        "type": array.dtype.name,
+        "shape": list(array.shape),
+        "bytes": base64.b64encode(array.tobytes()).decode(),
+        "literal": literal,
+    }
+
+
+def _array(answer: dict[str, Any]) -> np.ndarray:
+    dtype = np.dtype(getattr(ml_dtypes, answer["type"], answer["type"]))
+    return np.frombuffer(base64.b64decode(answer["bytes"]), dtype).reshape(answer["shape"])
