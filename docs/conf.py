@@ -77,8 +77,8 @@ NAVIGATION = {
     },
 }
 
-# Files of docs that pages load as they are, from beside them.
-ASSETS = ("playground.*",)
+# Pages that are no Markdown and where they go, if they have been built.
+BUILT = {"build/playground/index.html": "docs/playground/index.html"}
 
 _REDIRECT = """<!doctype html><title>anybit</title>
 <meta http-equiv="refresh" content="0; url={0}"><a href="{0}">anybit</a>
@@ -150,11 +150,12 @@ def read_signature(
 
 
 def finish(app: Any, error: Exception | None) -> None:
-    """What pages load from beside them, and a page that leads from the root to the start."""
+    """Pages that are built elsewhere, and a page that leads from the root to the start."""
     out = Path(app.outdir)
-    for path in (each for pattern in ASSETS for each in (ROOT / "docs").glob(pattern)):
-        if path.suffix != ".md":
-            shutil.copy(path, out / "docs" / path.name)
+    for source, target in BUILT.items():
+        if (ROOT / source).exists():
+            (out / target).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / source, out / target)
     (out / "index.html").write_text(_REDIRECT.format(f"{root_doc}.html"), encoding="utf-8")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the playground: one page that computes the operators in the browser, with our own C++.
 
-    python tools/playground.py build/playground.html
+    python tools/playground.py
 
-needs anybit, and zig as the compiler: `pip install ziglang`, or --zig for one that is elsewhere.
+needs anybit, and Zig as the compiler: `pip install ziglang`, or see tools/zig/c++.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import gzip
 import hashlib
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -38,13 +37,22 @@ EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 SMALL = ("-Os", "-fignore-exceptions", "-fvisibility=hidden", "-Wno-pass-failed", "-s")
 
 
-def compiled(zig: str, folder: Path) -> bytes:
+def compiled(folder: Path) -> bytes:
     """The operators as a module of WebAssembly."""
     module = folder / "operators.wasm"
     target = ("-target", "wasm32-wasi", "-mexec-model=reactor", "-std=c++20")
     where = ("-DANYBIT_ISA=baseline", f"-I{ROOT / 'src/anybit'}", "-Wall", "-Wextra", "-Werror")
     sources = [str(NATIVE / source) for source in SOURCES]
-    command = [*zig.split(), "c++", *target, *EXACT, *SMALL, *where, "-o", str(module), *sources]
+    command = [
+        str(ROOT / "tools/zig/c++"),
+        *target,
+        *EXACT,
+        *SMALL,
+        *where,
+        "-o",
+        str(module),
+        *sources,
+    ]
     subprocess.run(command, check=True)
     return module.read_bytes()
 
@@ -121,12 +129,11 @@ def page(module: bytes) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("page", type=Path, help="the file to write")
-    default = f"{sys.executable} -m ziglang"
-    parser.add_argument("--zig", default=default, help="the command that runs zig")
+    usual = ROOT / "build/playground/index.html"
+    parser.add_argument("page", type=Path, nargs="?", default=usual, help="the file to write")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        module = compiled(given.zig, Path(folder))
+        module = compiled(Path(folder))
     given.page.parent.mkdir(parents=True, exist_ok=True)
     given.page.write_text(page(module), encoding="utf-8", newline="\n")
     print(f"{given.page}: {given.page.stat().st_size:,} bytes, {len(module):,} of them compiled")

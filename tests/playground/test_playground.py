@@ -18,7 +18,7 @@ import anybit.formats
 from anybit.ops.domain import Role
 from anybit.ops.grids import Call
 
-PAGE = ROOT / "build/playground.html"
+PAGE = ROOT / "build/playground/index.html"
 pytestmark = [
     needs_browser,
     pytest.mark.skipif(not PAGE.exists(), reason="python tools/playground.py makes the page"),
