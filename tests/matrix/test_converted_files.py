@@ -26,7 +26,7 @@ ROWS: dict[str, list[str]] = json.loads(FILES.read_text()) if FILES.is_file() el
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 BETWEEN_LEVELS = ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED")
 """Rewrites take place at some of them; fusible rows run on all."""
-LIBRARY = {"qonnx": (True,), "portable": (False, True)}
+LIBRARY = {"qonnx": (True,), "compiled": (True,), "portable": (False, True)}
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="ANYBIT_FORMS names no folder of converted files")
 

@@ -23,17 +23,39 @@ from cases import OPERATORS
 from forms import NATIVE, Form, Kind, Merged, Question, batches, questions
 from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between
 from native_cases import native_cases
+from onnx import ModelProto, parser
 from places import MODELS
 
 import anybit
+from anybit.compilation import Compiled
 from anybit.onnx.conversion import Conversion, convert
 
 EXACT_NETWORKS = ("TFC_1W1A", "TFC_2W2A", "qkeras_jettagging")
 """Their sums do not depend on the order, so that no version of the runtime can change them."""
+COMPILED_NETWORKS = ("TFC_2W2A", "kwsmlp_w3a3", "cnv_1w1a")
+"""Bits, bytes and convolutions, as one node each: their sums are integers in any order."""
 LIMITS = (24, 20)
 """Newest opsets without 2-bit, and without 4- and 16-bit types."""
 FUSIBLE = ("Dropout", "all")
 """Which of the nodes that do nothing stand between: one, and several."""
+BETWEEN_REGIONS = """
+<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
+g (float[n, 6] x) => (float[n, 4] y)
+<float[6, 5] v = {1, -2, 3, 0, -1, 2, 1, -2, 3, 0, -1, 2, 1, -2, 3, 0, -1, 2, 1, -2, 3, 0, -1, 2, 1,
+  -2, 3, 0, -1, 2}, float[5, 4] w = {1, 2, -3, 0, 1, 2, -3, 0, 1, 2, -3, 0, 1, 2, -3, 0, 1, 2, -3,
+  0}, float[5] b = {0.1, -0.2, 0.3, 0.7, -0.9}, float step = {0.25}, float one = {1}, float none =
+  {0}, float four = {4}, float eight = {8}>
+{
+    vq = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (v, one, none, four)
+    wq = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (w, one, none, four)
+    xq = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (x, step, none, eight)
+    h = MatMul (xq, vq)
+    i = Add (h, b)
+    s = Softmax <axis: int = 1> (i)
+    sq = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (s, step, none, eight)
+    y = MatMul (sq, wq)
+}
+"""
 SAMPLE = 5
 """Of the cases that become standard operators, one in so many: the nodes are what all have had
 for years."""
@@ -53,7 +75,7 @@ class Files:
     def add(
         self,
         row: str,
-        converted: Conversion,
+        converted: Conversion | Compiled,
         feeds: dict[str, np.ndarray],
         expected: dict[str, np.ndarray],
         undefined: dict[str, np.ndarray] | None = None,
@@ -82,6 +104,7 @@ def write(folder: Path) -> None:
     for limit in (25, *LIMITS):
         _fusible_row(files, limit)
     _network_rows(files)
+    _compiled_rows(files)
     (folder / "rows.json").write_text(json.dumps(files.rows, indent=1))
 
 
@@ -136,6 +159,22 @@ def _network_rows(files: Files) -> None:
         feeds = {network.inputs[0].name: x}
         for form in Form:
             files.add(f"{form}: networks", convert(path, to=form), feeds, network.run(x))
+
+
+def _compiled_rows(files: Files) -> None:
+    """Saved files, with what the compiled model gives without them."""
+    model = parser.parse_model(BETWEEN_REGIONS)
+    x = np.linspace(-9, 9, 42, dtype=np.float32).reshape(7, 6)
+    _compiled_row(files, "compiled: regions and float nodes", model, x)
+    for name in COMPILED_NETWORKS if MODELS.is_dir() else ():
+        path = MODELS / f"{name}.onnx"
+        with np.load(path.with_suffix(".npz")) as arrays:
+            _compiled_row(files, "compiled: networks", path, arrays["x"][:1])
+
+
+def _compiled_row(files: Files, row: str, source: Path | ModelProto, x: np.ndarray) -> None:
+    compiled = anybit.compile(source)
+    files.add(row, compiled, {compiled.inputs[0].name: x}, compiled.run(x))
 
 
 def accept(folder: Path) -> None:
