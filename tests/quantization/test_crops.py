@@ -9,7 +9,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit.quantization import calibration, crops
+from anybit.quantization import calibration, crops, keeping
 from anybit.quantization.crops import Crop
 
 
@@ -39,7 +39,8 @@ def test_quantizers_that_are_chosen_by_parts_are_good(
     network, data = NETWORKS[name](), data_for(name, 40)
     whole = anybit.quantize(network, data)
     monkeypatch.setattr(crops, "LARGEST", 256)
-    monkeypatch.setattr(calibration, "_MEMORY", 2**14)
+    for each in (calibration, keeping):
+        monkeypatch.setattr(each, "MEMORY", 2**14)
     parts = anybit.quantize(network, data)
     again = anybit.quantize(network, data, workers=1)
     assert parts.verdict is not None

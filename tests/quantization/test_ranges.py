@@ -45,29 +45,32 @@ def test_an_outlier_is_brought_back_and_nothing_else_is_scaled() -> None:
     assert np.flatnonzero(values != 1).tolist() == [5]
 
 
+@pytest.mark.parametrize("rank", [3, 2])
 def test_few_samples_show_which_candidates_are_tried_on_all(
-    monkeypatch: pytest.MonkeyPatch,
+    rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One quarter of them, which has the best one in it; and less work."""
+    """The best is among those; with less work, also where samples are joined for a run."""
     proto = model(
         [node("MatMul", "x w", domain="", name="head")],
         {"w": random(64, 32, seed=1)},
-        inputs={"x": ["rows", "words", 64]},
+        inputs={"x": ["rows", *["words"] * (rank - 2), 64]},
         opsets={"": 17},
     )
     data = [random(1, 3 + at, 64, seed=at) for at in range(40)]
+    if rank == 2:
+        data = [np.concatenate([each[0] for each in data])]
     error, seen = Piece.error, []
 
     def counted(piece: Piece, grid: object, smoothing: object, samples: list, *others: object):
-        seen.append(len(samples))
+        seen.append(sum(array.size for each in samples for array in each.values()))
         return error(piece, grid, smoothing, samples, *others)
 
     monkeypatch.setattr(Piece, "error", counted)
     found = []
-    for few in (4, 1000):
+    for few in (4, 1):
         monkeypatch.setattr(search, "_FEW", few)
         (layer,) = anybit.quantize(proto, data).layers
         found.append((sum(seen), layer.sqnr))
         seen.clear()
-    assert found[0][0] < 0.75 * found[1][0]
+    assert found[0][0] < 0.5 * found[1][0]
     assert found[0][1] == pytest.approx(found[1][1], abs=0.5)

@@ -3,26 +3,25 @@
 
 import math
 import os
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import onnx_ir as ir
 
 from anybit.inputs import Array
-from anybit.quantization.crops import Crop, crops_of
 from anybit.quantization.effort import Effort
 from anybit.quantization.findings import Findings
 from anybit.quantization.items import Sample
+from anybit.quantization.keeping import MEMORY, kept
 from anybit.quantization.placement import Source
-from anybit.quantization.recording import Recording, recording
+from anybit.quantization.recording import recording
 from anybit.quantization.samples import Samples
-from anybit.quantization.search import channels_of, smoothable
 from anybit.quantization.shards import is_held, scattered
+from anybit.quantization.smoothing import channels_of, smoothable
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.survey import Survey, surveyor
-from anybit.workers import Here, Workers
+from anybit.workers import Workers
 
 _TO_CHOOSE, _TO_DECIDE = 12, 6
 # Rows of few numbers say little each: so many times as many samples are kept as fit into that.
@@ -31,8 +30,6 @@ _MOST_TIMES, _SMALL = 8, 2**20
 _TO_ROUND = 128
 # One of so many is set apart where weights are learned, and so many at most.
 _APART, _MOST_APART = 6, 64
-# What the layers of one group read, for the samples that are kept.
-_MEMORY = 2**28
 
 
 @dataclass(frozen=True)
@@ -109,19 +106,19 @@ def gather(
     own = [_own([-i for _, i in pair if -i in allowed], *divided) for pair in seen.farthest]
     deciding = {number for _, decider in own for number in decider}
     others = [number for number in order[len(common) :] if number not in deciding]
-    more = others[: max(effort.kept * min(_TO_ROUND, _MEMORY // seen.size) - len(common), 0)]
+    more = others[: max(effort.kept * min(_TO_ROUND, MEMORY // seen.size) - len(common), 0)]
     parts = *divided, tuple(more)
-    together = max(1, _MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
+    together = max(1, MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
     known = zip(sources, seen.statistics, own, strict=True)
     left = [each for each in known if each[0] in wanted]
     for start in range(0, len(left), together):
         group = left[start : start + together]
         runs = [(*chooser, *decider) for _, _, (chooser, decider) in group]
-        kept, alone = _kept(
+        common_to_all, alone = kept(
             model, [source for source, *_ in group], samples, parts, runs, seen.size, where
         )
         for (source, statistics, numbers), far in zip(group, alone, strict=True):
-            parts_read = [_only(source, each) for each in kept]
+            parts_read = [_only(source, each) for each in common_to_all]
             to_choose, to_decide = (
                 [*each, *(far[number] for number in ours)]
                 for each, ours in zip(parts_read[:2], numbers, strict=True)
@@ -179,122 +176,3 @@ def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Two parts to choose by and one to decide by, as far as there are several."""
     to_choose = math.ceil(len(numbers) * _TO_CHOOSE / (_TO_CHOOSE + _TO_DECIDE))
     return tuple(numbers[:to_choose]), tuple(numbers[to_choose:] or numbers)
-
-
-def _kept(
-    model: ir.Model,
-    sources: Sequence[Source],
-    samples: Samples,
-    parts: Sequence[tuple[int, ...]],
-    farthest: Sequence[Sequence[int]],
-    size: int,
-    where: str,
-) -> tuple[list[list[Sample]], list[dict[int, Sample]]]:
-    """What the layers that read some tensors read: for samples of all tensors, as many as possible
-    in one run, and for each tensor for samples of its own."""
-    read = [[value for layer, _ in each.readers for value in layer.computed] for each in sources]
-    names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
-    everything = dict.fromkeys(value for values in read for value in values)
-    tensors = recording(model, list(everything), where)
-    crops = crops_of(sources)
-    runs = _Runs(samples, parts, farthest, size)
-    # One at a time, if one takes that much.
-    hands = Here(1 if runs.are_large else None)
-    common: list[list[Sample]] = [[] for _ in parts]
-    alone: list[dict[int, Sample]] = [{} for _ in sources]
-    found = hands.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
-    for sample, (at, number) in zip(found, runs.places, strict=True):
-        if number is None:
-            common[at].append(sample)
-        else:
-            alone[at][number] = sample
-    return common, alone
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A run of the model.
-
-    Attributes:
-        feeds: What it gets.
-        names: What is kept.
-        samples: How many samples that are.
-        number: Of the first of them.
-        alone: Whether it is run for the sake of its largest magnitudes.
-    """
-
-    feeds: Sample
-    names: Sequence[str]
-    samples: int
-    number: int
-    alone: bool
-
-
-class _Runs:
-    """What the model is run on, read as it is asked for if it takes much memory.
-
-    Attributes:
-        places: Of each piece that was asked for, the part that it belongs to; or the tensor, and
-            the number of the sample.
-        are_large: Whether one run takes much memory.
-    """
-
-    def __init__(
-        self,
-        samples: Samples,
-        parts: Sequence[tuple[int, ...]],
-        farthest: Sequence[Sequence[int]],
-        size: int,
-    ) -> None:
-        self._samples, self._parts, self._farthest = samples, parts, farthest
-        given = sum(array.nbytes for array in next(iter(samples)).values())
-        self._together = max(1, _MEMORY // (size + given))
-        numbers = {*chain(*parts), *chain(*farthest)}
-        is_little = given * len(numbers) <= _MEMORY
-        self._known = dict(samples.numbered(numbers)) if is_little else {}
-        most = min(self._together, max(map(len, parts), default=1))
-        self.are_large = 2 * most * (size + given) > _MEMORY
-        self.places: list[tuple[int, int | None]] = []
-
-    def pieces(self, all_names: Sequence[str], names: Sequence[Sequence[str]]) -> Iterator[Piece]:
-        """Those of the parts, of which as many samples as possible are joined, then the others."""
-        for at, part in enumerate(self._parts):
-            for start in range(0, len(part), self._together):
-                numbers = part[start : start + self._together]
-                known = dict(self._read(numbers))
-                for feeds, count in self._joined([known[number] for number in numbers]):
-                    self.places.append((at, None))
-                    yield Piece(feeds, all_names, count, numbers[0], False)
-        for number, sample in self._read({*chain(*self._farthest)}):
-            for at, wanted in enumerate(self._farthest):
-                if number in wanted:
-                    self.places.append((at, number))
-                    yield Piece(sample, names[at], 1, number, True)
-
-    def _joined(self, samples: list[Sample]) -> Iterator[tuple[Sample, int]]:
-        joined = self._samples.joined(samples)
-        for feeds in joined:
-            yield feeds, len(samples) // len(joined)
-
-    def _read(self, numbers: Collection[int]) -> Iterable[tuple[int, Sample]]:
-        if self._known:
-            return [(number, self._known[number]) for number in numbers]
-        return self._samples.numbered(numbers)
-
-
-def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[Piece], Sample]:
-    """Who runs the model for a sample, and keeps some of the tensors."""
-    tensors, crops = common
-    recorder = tensors.recorder()
-
-    def kept(piece: Piece) -> Sample:
-        found = recorder.run(piece.feeds)
-        known = {}
-        for name in piece.names:
-            if name in found:
-                array, crop = found.pop(name), crops.get(name)
-                place = piece.samples, piece.number, piece.alone
-                known[name] = array if crop is None else crop(array, *place)
-        return known
-
-    return kept

@@ -1,17 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an error in each weight costs, when others make up for it: second moments, taken apart."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.runtime import make_session, run_session
 
 _DAMPING = 0.01
 # Terms that are handled with one product of matrices.
 TOGETHER = 32
 # The pieces of such a product.
 _ROWS, _COLUMNS = 64, 128
+# Rows whose squares are added up in float32.
+_ROWS_TOGETHER = 2048
+_SQUARE = """
+<ir_version: 8, opset_import: ["" : 13]>
+square (float[groups, rows, terms] x) => (float[groups, terms, terms] y) {
+    turned = Transpose<perm = [0, 2, 1]>(x)
+    y = MatMul(turned, x)
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,36 @@ class Factors:
     order: Array
     triangle: Array
     diagonal: Array
+
+
+def add_squares(sums: Array, rows: Iterable[Array]) -> None:
+    """Add X^T X, as [groups, terms, terms], of rows that come some at a time.
+
+    A session with one thread adds up those of a block in float32: a library for matrices would
+    divide sums by how many threads it has, which changes their last bits.
+    """
+    for block in _blocks(rows):
+        reach = float(np.abs(block).max(initial=0.0))
+        exponent = int(np.frexp(reach)[1])  # squares of what is far from 1 are no float32
+        squares = run_session(_square(), {"x": np.ldexp(block, -exponent)})["y"]
+        sums += np.ldexp(squares, 2 * exponent, dtype=np.float64)
+
+
+def _blocks(rows: Iterable[Array]) -> Iterator[Array]:
+    """The same rows, more of them at a time."""
+    waiting: list[Array] = []
+    for few in rows:
+        waiting.append(few)
+        if sum(each.shape[1] for each in waiting) >= _ROWS_TOGETHER:
+            yield np.concatenate(waiting, axis=1, dtype=np.float32)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting, axis=1, dtype=np.float32)
+
+
+@cache
+def _square() -> onnxruntime.InferenceSession:
+    return make_session(ir.from_onnx_text(_SQUARE), threads=1)
 
 
 def factors_of(moments: Array) -> Factors:

@@ -17,7 +17,7 @@ the first term to the last. That it is the same, and Babai's nearest plane, was 
 first, and H is damped.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -27,7 +27,7 @@ import numpy as np
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
-from anybit.quantization.factors import TOGETHER, Factors, add_product, factors_of
+from anybit.quantization.factors import TOGETHER, Factors, add_product, add_squares, factors_of
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.products import Product, product_of
 from anybit.quantization.schemes import Scheme, operator_for
@@ -38,9 +38,7 @@ _MOST_BITS = 8
 # Sums of more terms are handled in parts, as if these had nothing to do with one another.
 _MOST_TERMS = 2048
 # Rows that are looked at: so many per term, and so many in any case.
-_ROWS_PER_TERM, _ROWS = 16, 4096
-# Rows that are multiplied at a time.
-_ROWS_TOGETHER = 2048
+_ROWS_PER_TERM, _ROWS = 8, 1024
 
 Nearest = Callable[[Array, Array], Array]
 Moments = Callable[[slice], Array]
@@ -144,8 +142,7 @@ def moments_of(
         most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(samples))
         found = np.zeros((product.groups, terms, terms))
         read = (piece.read(grid, smoothing, sample) for sample in samples)
-        for rows in _together(few[..., part] for x in read for few in product.rows(x, shape, most)):
-            found += rows.swapaxes(1, 2) @ rows
+        add_squares(found, (few[..., part] for x in read for few in product.rows(x, shape, most)))
         return found
 
     return moments
@@ -178,18 +175,6 @@ def parts_of(terms: int) -> list[slice]:
     """The terms of long sums, as many together as are handled at once."""
     count = -(-terms // _MOST_TERMS)
     return [slice(*each) for each in pairwise(terms * at // count for at in range(count + 1))]
-
-
-def _together(rows: Iterable[Array]) -> Iterator[Array]:
-    """The same rows in float64, more of them at a time."""
-    waiting: list[Array] = []
-    for few in rows:
-        waiting.append(few)
-        if sum(each.shape[1] for each in waiting) >= _ROWS_TOGETHER:
-            yield np.concatenate(waiting, axis=1, dtype=np.float64)
-            waiting = []
-    if waiting:
-        yield np.concatenate(waiting, axis=1, dtype=np.float64)
 
 
 def _costs(factors: Factors) -> Array:

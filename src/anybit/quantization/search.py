@@ -4,13 +4,9 @@
 The error of a tensor itself misleads: a range that is good for most of its values can be the one
 that ruins a sum. So every candidate is tried in the layers that read the tensor, with quantized
 weights, on samples of the data, and compared with what the layers give in floats.
-
-Smoothing (Xiao et al., 2022, https://arxiv.org/abs/2211.10438) moves the range of channels from
-activations to weights: x / s and s * W. Or only those that go further than others are brought back
-(Wei et al., 2023, https://arxiv.org/abs/2304.09145), so that a few outliers cost the weights of the
-rest nothing. Here every s is a power of two, so that the float function does not change by a bit.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,20 +21,16 @@ from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.ranges import WIDE, cut_off, least, spare, whole, within
+from anybit.quantization.ranges import WIDE, cut_off, least, whole, within
 from anybit.quantization.schemes import Scheme
+from anybit.quantization.smoothing import smoothed_range, smoothings
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.weights import Rounded
 from anybit.words.block_formats import BlockFormat
 
-_STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
-_FRACTIONS = (1.0, 0.9, 0.8, 0.7, 0.6)
-# Channels that go further than these shares of the largest are brought back.
-_OUTLIERS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
-# Channels that were nearly dead are not blown up without end.
-_FARTHEST = 24
+_FRACTIONS = (0.9, 0.8, 0.7, 0.6)
 _MOST_TOLD = 7
-# A share of the samples shows which share of the candidates is worth the others: one of so many.
+# One of so many samples shows which of so many candidates are worth the others.
 _FEW = 4
 
 
@@ -108,12 +100,12 @@ class Trial:
         self._source, self._name = source, str(source.value.name)
         self._common = common
         self._smooth = not any(layer in common.apart for layer, _ in source.readers)
-        self._told: dict[int, Candidate] = {}
+        self._told: dict[int, tuple[Grid | DynamicGrid, Candidate]] = {}
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """What was tried: the first one, which is the whole range, and the best of the others."""
-        told = list(self._told.values())
+        told = [each for _, each in self._told.values()]
         return *told[:1], *sorted(told[1:], key=lambda each: each.error)[:_MOST_TOLD]
 
     def choice(
@@ -137,27 +129,47 @@ class Trial:
         first, many = first or second, many or second
         if scheme is None or isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
             return self._finished(self._tried(widest, second), first, second, many)
-        candidates = [widest, *self._candidates(scheme, statistics)]
         chosen = least(
-            self._promising(candidates, first),
+            [widest, *self._promising(widest, scheme, statistics, first)],
             lambda each: self._tried(each, first),
             lambda each: self._tried(each, second),
         )
         return self._finished(chosen, first, second, many)
 
-    def _promising(self, candidates: list[Choice], samples: Sequence[Sample]) -> list[Choice]:
-        """The first candidate, and those of the others with little error on few of the samples.
+    def _promising(
+        self, widest: Choice, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
+    ) -> list[Choice]:
+        """Other candidates than the first one, with little error on some of the samples.
 
-        One round of successive halving (Jamieson and Talwalkar, 2016,
-        https://arxiv.org/abs/1502.07943): what is bad everywhere need not be tried everywhere.
+        Successive halving (Jamieson and Talwalkar, 2016, https://arxiv.org/abs/1502.07943): what is
+        bad everywhere need not be tried everywhere. The ranges of few smoothings are cut off.
         """
-        few = [*samples[: len(samples) // _FEW], samples[-1]]
-        if len(samples) < _FEW:
-            return candidates
-        errors = [self._tried(each, few).error for each in candidates]
-        most = sorted(errors[1:])[: max(len(errors) // _FEW, 1)]
-        others = zip(candidates[1:], errors[1:], strict=True)
-        return [candidates[0], *(each for each, error in others if error <= max(most))]
+        few, more = (_some(samples, share) for share in (_FEW**2, _FEW))
+        self._tried(widest, few)
+        smoothed = [
+            Choice(_grid(scheme, *smoothed_range(scheme.bits, statistics, each)), each)
+            for each in self._smoothings(statistics)
+        ]
+        others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics)]
+        for each in self._best(smoothed, few, _FEW):
+            assert each.smoothing is not None, "just given"
+            low, high = smoothed_range(scheme.bits, statistics, each.smoothing)
+            others += [
+                each,
+                *(
+                    Choice(_grid(scheme, *within(fraction, low, high)), each.smoothing)
+                    for fraction in _FRACTIONS
+                ),
+            ]
+        return self._best(self._best(others, few, _FEW), more, 2)
+
+    def _best(
+        self, candidates: Sequence[Choice], samples: Sequence[Sample], share: int
+    ) -> list[Choice]:
+        """One of so many candidates, those with the least error."""
+        errors = [self._tried(each, samples).error for each in candidates]
+        most = sorted(errors)[: math.ceil(len(errors) / share)]
+        return [each for each, error in zip(candidates, errors, strict=True) if error <= max(most)]
 
     def _widest(self, scheme: Scheme | None, statistics: Statistics) -> Choice:
         if scheme is None:
@@ -227,30 +239,10 @@ class Trial:
                 corrections[piece.layer], errors[piece.layer] = found
         return replace(choice, errors=errors, corrections=corrections)
 
-    def _candidates(self, scheme: Scheme, statistics: Statistics) -> Iterator[Choice]:
-        for low, high in cut_off(statistics):
-            yield Choice(_grid(scheme, low, high))
-        for smoothing in self._smoothings(statistics):
-            low, high = _smoothed_range(scheme, statistics, smoothing)
-            for fraction in _FRACTIONS:
-                yield Choice(_grid(scheme, *within(fraction, low, high)), smoothing)
-
     def _smoothings(self, statistics: Statistics) -> Iterator[Array]:
-        unable = not self._smooth or any(piece.weight is None for piece in self._pieces)
-        if statistics.channels is None or unable:
-            return
-        reach = np.abs(statistics.channels).max(axis=0)
-        weights = np.max([piece.reach for piece in self._pieces], axis=0)
-        if weights.shape != reach.shape or not (reach.any() and weights.any()):
-            return
-        safe = np.where((reach > 0) & (weights > 0), reach, 1.0)
-        for strength in _STRENGTHS:
-            wish = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
-            exponents = np.rint(np.log2(wish) - np.median(np.log2(wish)))
-            yield np.exp2(np.clip(exponents, -_FARTHEST, _FARTHEST)).astype(np.float32)
-        for share in _OUTLIERS:
-            beyond = np.ceil(np.log2(np.maximum(reach / (share * reach.max()), 1.0)))
-            yield np.exp2(np.minimum(beyond, _FARTHEST)).astype(np.float32)
+        if self._smooth and all(piece.weight is not None for piece in self._pieces):
+            weights = np.max([piece.reach for piece in self._pieces], axis=0)
+            yield from smoothings(statistics, weights)
 
     def _tried(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
         errors = {
@@ -258,42 +250,17 @@ class Trial:
             for piece in self._pieces
         }
         found = replace(candidate, errors=errors)
-        if candidate.grid is not None:
+        # Those that are tried again on other samples have been told.
+        if candidate.grid is not None and id(candidate.grid) not in self._told:
             ends, smoothed = candidate.grid.ends, candidate.smoothing is not None
-            # Those that are tried again on other samples have been told.
-            self._told.setdefault(
-                id(candidate.grid), Candidate(self._name, *ends, smoothed, found.error)
-            )
+            told = Candidate(self._name, *ends, smoothed, found.error)
+            self._told[id(candidate.grid)] = candidate.grid, told  # which keeps its number
         return found
 
 
-def smoothable(source: Source) -> int | None:
-    """The axis of the channels of a tensor whose readers all allow for smoothing; else None."""
-    axes = set()
-    if source.anchors:
-        return None  # others read it, too
-    for layer, index in source.readers:
-        (weight,) = layer.weights if len(layer.weights) == 1 else (None,)
-        if weight is None or weight.inputs is None or index == weight.index:
-            return None
-        axes.add(layer.x_axis)
-    return axes.pop() if len(axes) == 1 else None
-
-
-def channels_of(source: Source) -> int:
-    """How many channels a tensor has that can be smoothed."""
-    layer, _ = source.readers[0]
-    (weight, array), *_ = layer.constants
-    assert weight.inputs is not None, "asked before"
-    return int(array.shape[weight.inputs]) // weight.repeated
-
-
-def _smoothed_range(
-    scheme: Scheme, statistics: Statistics, smoothing: Array
-) -> tuple[float, float]:
-    assert statistics.channels is not None
-    channels = statistics.channels / smoothing * spare(scheme.bits, statistics)
-    return float(channels.min()), float(channels.max())
+def _some(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
+    """One of so many samples, and the last one, which has the largest magnitudes."""
+    return [*samples[:-1][: max(len(samples) // share, 1)], samples[-1]]
 
 
 def _grid(scheme: Scheme, low: float, high: float) -> Grid:

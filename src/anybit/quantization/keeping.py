@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What layers read, for samples of the data: as few runs of the model as memory allows."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import onnx_ir as ir
+
+from anybit.quantization.crops import Crop, crops_of
+from anybit.quantization.items import Sample
+from anybit.quantization.placement import Source
+from anybit.quantization.recording import Recording, recording
+from anybit.quantization.samples import Samples
+from anybit.workers import Here
+
+MEMORY = 2**28
+"""The bytes of what the layers of one group read, for the samples that are kept."""
+# Samples that are joined make so many runs, if they are as many: some of them are looked at alone.
+_RUNS = 4
+
+
+def kept(
+    model: ir.Model,
+    sources: Sequence[Source],
+    samples: Samples,
+    parts: Sequence[tuple[int, ...]],
+    farthest: Sequence[Sequence[int]],
+    size: int,
+    where: str,
+) -> tuple[list[list[Sample]], list[dict[int, Sample]]]:
+    """What the layers that read some tensors read: for samples of all tensors, as many as possible
+    in one run, and for each tensor for samples of its own."""
+    read = [[value for layer, _ in each.readers for value in layer.computed] for each in sources]
+    names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
+    everything = dict.fromkeys(value for values in read for value in values)
+    tensors = recording(model, list(everything), where)
+    crops = crops_of(sources)
+    runs = _Runs(samples, parts, farthest, size)
+    # One at a time, if one takes that much.
+    hands = Here(1 if runs.are_large else None)
+    common: list[list[Sample]] = [[] for _ in parts]
+    alone: list[dict[int, Sample]] = [{} for _ in sources]
+    found = hands.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
+    for sample, (at, number) in zip(found, runs.places, strict=True):
+        if number is None:
+            common[at].append(sample)
+        else:
+            alone[at][number] = sample
+    return common, alone
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of the model.
+
+    Attributes:
+        feeds: What it gets.
+        names: What is kept.
+        samples: How many samples that are.
+        number: Of the first of them.
+        alone: Whether it is run for the sake of its largest magnitudes.
+    """
+
+    feeds: Sample
+    names: Sequence[str]
+    samples: int
+    number: int
+    alone: bool
+
+
+class _Runs:
+    """What the model is run on, read as it is asked for if it takes much memory.
+
+    Attributes:
+        places: Of each piece that was asked for, the part that it belongs to; or the tensor, and
+            the number of the sample.
+        are_large: Whether one run takes much memory.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        parts: Sequence[tuple[int, ...]],
+        farthest: Sequence[Sequence[int]],
+        size: int,
+    ) -> None:
+        self._samples, self._parts, self._farthest = samples, parts, farthest
+        given = sum(array.nbytes for array in next(iter(samples)).values())
+        self._together = max(1, MEMORY // (size + given))
+        numbers = {*chain(*parts), *chain(*farthest)}
+        is_little = given * len(numbers) <= MEMORY
+        self._known = dict(samples.numbered(numbers)) if is_little else {}
+        most = max(map(self._at_once, parts), default=1)
+        self.are_large = 2 * most * (size + given) > MEMORY
+        self.places: list[tuple[int, int | None]] = []
+
+    def pieces(self, all_names: Sequence[str], names: Sequence[Sequence[str]]) -> Iterator[Piece]:
+        """Those of the parts, of which as many samples as possible are joined, then the others."""
+        for at, part in enumerate(self._parts):
+            for start in range(0, len(part), self._at_once(part)):
+                numbers = part[start : start + self._at_once(part)]
+                known = dict(self._read(numbers))
+                for feeds, count in self._joined([known[number] for number in numbers]):
+                    self.places.append((at, None))
+                    yield Piece(feeds, all_names, count, numbers[0], False)
+        for number, sample in self._read({*chain(*self._farthest)}):
+            for at, wanted in enumerate(self._farthest):
+                if number in wanted:
+                    self.places.append((at, number))
+                    yield Piece(sample, names[at], 1, number, True)
+
+    def _at_once(self, part: Sequence[int]) -> int:
+        """How many samples of a part are joined."""
+        return max(min(self._together, math.ceil(len(part) / _RUNS)), 1)
+
+    def _joined(self, samples: list[Sample]) -> Iterator[tuple[Sample, int]]:
+        joined = self._samples.joined(samples)
+        for feeds in joined:
+            yield feeds, len(samples) // len(joined)
+
+    def _read(self, numbers: Collection[int]) -> Iterable[tuple[int, Sample]]:
+        if self._known:
+            return [(number, self._known[number]) for number in numbers]
+        return self._samples.numbered(numbers)
+
+
+def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[Piece], Sample]:
+    """Who runs the model for a sample, and keeps some of the tensors."""
+    tensors, crops = common
+    recorder = tensors.recorder()
+
+    def of_piece(piece: Piece) -> Sample:
+        found = recorder.run(piece.feeds)
+        known = {}
+        for name in piece.names:
+            if name in found:
+                array, crop = found.pop(name), crops.get(name)
+                place = piece.samples, piece.number, piece.alone
+                known[name] = array if crop is None else crop(array, *place)
+        return known
+
+    return of_piece

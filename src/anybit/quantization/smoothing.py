@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By what channels of activations are divided, and those of weights multiplied: x / s and s * W.
+
+Smoothing (Xiao et al., 2022, https://arxiv.org/abs/2211.10438) moves the range of channels from
+activations to weights. Or only those that go further than others are brought back (Wei et al.,
+2023, https://arxiv.org/abs/2304.09145), so that a few outliers cost the weights of the rest
+nothing. Here every s is a power of two, so that the float function does not change by a bit.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from anybit.onnx.graph.constants import Array
+from anybit.quantization.placement import Source
+from anybit.quantization.ranges import spare
+from anybit.quantization.statistics import Statistics
+
+_STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
+# Channels that go further than these shares of the largest are brought back.
+_OUTLIERS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
+# Channels that were nearly dead are not blown up without end.
+_FARTHEST = 24
+
+
+def smoothings(statistics: Statistics, weights: Array) -> Iterator[Array]:
+    """What a tensor might be divided by, per channel, if anything is known of its channels.
+
+    Args:
+        statistics: The tensor's.
+        weights: The largest magnitude of what each channel is multiplied with.
+    """
+    if statistics.channels is None:
+        return
+    reach = np.abs(statistics.channels).max(axis=0)
+    if weights.shape != reach.shape or not (reach.any() and weights.any()):
+        return
+    safe = np.where((reach > 0) & (weights > 0), reach, 1.0)
+    for strength in _STRENGTHS:
+        wish = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
+        exponents = np.rint(np.log2(wish) - np.median(np.log2(wish)))
+        yield np.exp2(np.clip(exponents, -_FARTHEST, _FARTHEST)).astype(np.float32)
+    for share in _OUTLIERS:
+        beyond = np.ceil(np.log2(np.maximum(reach / (share * reach.max()), 1.0)))
+        yield np.exp2(np.minimum(beyond, _FARTHEST)).astype(np.float32)
+
+
+def smoothed_range(bits: int, statistics: Statistics, smoothing: Array) -> tuple[float, float]:
+    """The range that holds all that was seen, once it is divided."""
+    assert statistics.channels is not None, "who smooths asked for them"
+    channels = statistics.channels / smoothing * spare(bits, statistics)
+    return float(channels.min()), float(channels.max())
+
+
+def smoothable(source: Source) -> int | None:
+    """The axis of the channels of a tensor whose readers all allow for smoothing; else None."""
+    axes = set()
+    if source.anchors:
+        return None  # others read it, too
+    for layer, index in source.readers:
+        (weight,) = layer.weights if len(layer.weights) == 1 else (None,)
+        if weight is None or weight.inputs is None or index == weight.index:
+            return None
+        axes.add(layer.x_axis)
+    return axes.pop() if len(axes) == 1 else None
+
+
+def channels_of(source: Source) -> int:
+    """How many channels a tensor has that can be smoothed."""
+    layer, _ = source.readers[0]
+    (weight, array), *_ = layer.constants
+    assert weight.inputs is not None, "asked before"
+    return int(array.shape[weight.inputs]) // weight.repeated
