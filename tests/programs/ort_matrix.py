@@ -52,11 +52,11 @@ def build_wheel(folder: Path) -> Path:
 def test(version: str, wheel: Path, folder: Path, forms: Path) -> str:
     """Run the tests with that ONNX Runtime; the verdict in words."""
     # Links: a copy of the interpreter is busy while another thread, which starts a process, has it.
-    venv.create(folder, with_pip=True, symlinks=True)
+    venv.create(folder, symlinks=True)
     python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     runtime = "onnxruntime" if version == NEWEST else f"onnxruntime=={version}"
     packages = [runtime, *COMPANIONS[version], "numpy", "onnx", "onnx-ir", "array-api-compat"]
-    install = (python, "-m", "pip", "install", "-q", "--disable-pip-version-check")
+    install = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
     if run(*install, *packages, "pytest"):
         return "no such environment can be made"
     if run(*install, "--no-deps", "--force-reinstall", wheel):
