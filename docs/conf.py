@@ -19,7 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # pages on PyTorch's and JAX's functions where these are not installed.
 NAVIGATION = {
     "Tutorials": {
+        "Run and convert": "tutorial_qonnx",
+        "Train and compile": "tutorial_training",
         "A float model in 4 bits": "tutorial",
+        "Find a difference": "tutorial_difference",
         "Digits: 32 bits to 1": "qat_digits",
     },
     "Operators": {

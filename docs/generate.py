@@ -43,13 +43,24 @@ def generated() -> dict[Path, str]:
         {"operators": operator_table("docs/operators/"), "compiled": speed_table()},
     )
     files[DOCS / "index.md"] = filled(
-        DOCS / "index.md", {"operators": operator_table("operators/")}
+        DOCS / "index.md",
+        {"operators": operator_table("operators/"), "commands": first_commands()},
     )
     files[DOCS / "convert.md"] = filled(DOCS / "convert.md", {"support": support_table()})
     files[DOCS / "rounding_modes.md"] = filled(
         DOCS / "rounding_modes.md", {"modes": rounding_modes(), "table": rounding_table()}
     )
     return files
+
+
+def first_commands() -> str:
+    """The two commands with which the README begins."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```bash\n.*?^```$", text, re.MULTILINE | re.DOTALL)
+    return "\n\n".join(
+        next(each for each in blocks if f"\n{words}" in each)
+        for words in ("pip install . && anybit run", "anybit compile")
+    )
 
 
 def filled(path: Path, parts: dict[str, str]) -> str:
