@@ -14,7 +14,7 @@ from anybit.quantization.placement import Layer, Source
 from anybit.quantization.products import product_of
 
 # What is kept of a tensor for a sample, and what layers make of that, take no more bytes.
-LARGEST = 2**22
+LARGEST = 2**20
 # Strips begin at places that follow one another by this share of all.
 _GOLDEN = (5**0.5 - 1) / 2
 

@@ -37,6 +37,7 @@ from anybit.quantization.calibration import divided_for_learning
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
+from anybit.quantization.logarithms import logarithms
 from anybit.quantization.macs import multiplications
 from anybit.quantization.placement import Layer, placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
@@ -223,6 +224,7 @@ def quantize(
         + (samples.remarks if samples else ())
         + found.plan.remarks
         + idle(found)
+        + logarithms(found, model)
         + (mix.remarks if mix else ()),
         mix.front if mix else (),
         found.verdict,
