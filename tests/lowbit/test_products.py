@@ -135,6 +135,12 @@ def tail_of(random: Random, kind: str, sums: np.ndarray, channels: int, levels: 
     if kind == "affine on ties":
         gains = random.choice([0.5, -0.25], channels).astype(np.float32)
         return p.Affine(gains, np.zeros(channels, np.float32), int(random.integers(-1, levels)))
+    if kind == "rounded":
+        operations = random.permutation(np.repeat(list(p.Operation), 2))[: random.integers(3, 12)]
+        operands = random.normal(0, 2, (len(operations), channels)).astype(np.float32)
+        steps = tuple(p.Step(int(o), each) for o, each in zip(operations, operands, strict=True))
+        scales = (random.choice([1, -1, 0.3], channels) * levels / (high - low + 1)).astype("f4")
+        return p.Rounded(scales, steps, int(random.integers(-levels, levels)))
     directions = random.choice([-1, 1], channels).astype(np.int32)
     if kind == "thresholds on ties":
         # rint(sum / 8) with ties to even: every other threshold is one further.
@@ -203,7 +209,7 @@ def test_windows(name: str, levels: list[str]) -> None:
 
 TAILS = (
     *("thresholds", "even thresholds", "thresholds on ties", "thresholds near lines"),
-    *("affine", "affine on ties"),
+    *("affine", "affine on ties", "rounded"),
 )
 
 

@@ -193,7 +193,7 @@ class _Maker:
         )
 
     def _tail(self, channels: int, levels: int, reach: int) -> p.Tail:
-        kind = self._integer(0, 2)
+        kind = self._integer(0, 3)
         if kind == 0 and 2 * reach + 1 <= MOST_ENTRIES:
             first = self._rng.integers(-reach - 3, -reach + 1, channels).astype(np.int32)
             shape = channels, 2 * reach + 4
@@ -204,6 +204,10 @@ class _Maker:
             shift = self._integer(-levels, levels)
             offsets -= shift
             return p.Affine(gains.astype(np.float32), offsets.astype(np.float32), shift)
+        if kind == 2:
+            replay = self._arithmetic(channels)
+            scales = (replay.scales * levels / (reach + 1)).astype(np.float32)
+            return p.Rounded(scales, replay.steps, self._integer(-levels, levels))
         shape = channels, levels - 1
         thresholds = self._rng.normal(0, reach / 4 + 1, shape).round()
         thresholds[self._rng.random(shape) < 0.05] = 2**31 - 1

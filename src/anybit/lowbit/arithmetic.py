@@ -15,7 +15,7 @@ import onnx_ir as ir
 from anybit.lowbit import program as p
 from anybit.lowbit.functions import AddConstant, Function, Mean, Nodes, Part
 from anybit.lowbit.parts import Codes, SumRoot
-from anybit.lowbit.reference import result_of
+from anybit.lowbit.reference import KEPT, after_step, result_of
 from anybit.lowbit.staircases import Range
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.passes.batch_norm_to_affine import affine_of, parameters_of
@@ -28,28 +28,54 @@ _SAMPLES = 2**17
 _FEWEST_SAMPLES = 64
 _BLOCK = 2**20
 
+_UNREAD = np.zeros(1, np.float32)
+_KEEPING = (p.Operation.KEEP, *KEPT)
+
 
 def arithmetic_of(function: Function, root: SumRoot) -> p.Arithmetic | None:
     """The tail that gives a float function of a sum; None if no replay is known to."""
+    steps = steps_of(function.parts, root)
+    if steps is None:
+        return None
+    tail = p.Arithmetic(root.sum.scales, steps)
+
+    def same(points: Array) -> bool:
+        wanted, got = function(root.sum.values(points)), result_of(tail, points)
+        return np.array_equal(wanted, got, equal_nan=True)
+
+    return tail if holds(same, function.parts, tail, root) else None
+
+
+def steps_of(parts: Sequence[Part], root: SumRoot) -> tuple[p.Step, ...] | None:
+    """The steps of some parts behind a sum; None if one is not among the operations."""
     steps: list[p.Step] = []
-    for part in function.parts:
+    for part in parts:
         found = _of_part(part, len(root.weights))
         if found is None:
             return None
         steps += found
-    tail = p.Arithmetic(root.sum.scales, tuple(map(_narrowed, steps)))
+    return tuple(map(_narrowed, steps))
+
+
+def holds(
+    same: Callable[[Array], bool], parts: Sequence[Part], replay: p.Arithmetic, root: SumRoot
+) -> bool:
+    """Whether a replay of parts may count as they do.
+
+    Args:
+        same: Whether both give the same at accumulators.
+        parts: What is replayed.
+        replay: The replay.
+        root: The sum.
+    """
     reach = root.sum.reach
     count, channels = reach.longest, reach.lowest.size
-    if all(map(_is_settled, function.parts)) and _stays_finite(tail, reach):
+    if all(map(_is_settled, parts)) and _stays_finite(replay, reach):
         # A proof is right, what is written here need not be: a sample is compared all the same.
         count = min(count, max(_SAMPLES // channels, _FEWEST_SAMPLES))
     elif count * channels > _MOST_EVALUATIONS:
-        return None
-    for points in _blocks(reach, count):
-        wanted, got = function(root.sum.values(points)), result_of(tail, points)
-        if not np.array_equal(wanted, got, equal_nan=True):
-            return None
-    return tail
+        return False
+    return all(map(same, _blocks(reach, count)))
 
 
 def _is_settled(part: Part) -> bool:
@@ -67,13 +93,20 @@ def _is_settled(part: Part) -> bool:
 def _stays_finite(tail: p.Arithmetic, reach: Range) -> bool:
     """Whether there is neither NaN nor infinity between the steps.
 
-    Every step rises or falls in what it is given, so that the ends tell for what lies between them.
+    Every step rises or falls in what it is given, so that the ends tell for what lies between them:
+    all of them, where it is given two numbers.
     """
-    ends = np.stack([reach.lowest, reach.highest])
-    return all(
-        bool(np.isfinite(result_of(p.Arithmetic(tail.scales, tail.steps[:count]), ends)).all())
-        for count in range(len(tail.steps) + 1)
-    )
+    with np.errstate(all="ignore"):
+        y = np.stack([reach.lowest, reach.highest]).astype(np.float32) * tail.scales
+        kept = np.zeros_like(y)
+        for step in tail.steps:
+            pairs = y[[0, 0, 1, 1]], kept[[0, 1, 0, 1]]
+            y, kept = (
+                np.stack([each.min(axis=0), each.max(axis=0)]) for each in after_step(step, *pairs)
+            )
+            if not np.isfinite(y).all():
+                return False
+    return True
 
 
 def _blocks(reach: Range, count: int) -> Iterator[Array]:
@@ -94,6 +127,8 @@ def guessed(function: Function, root: SumRoot, codes: Codes) -> p.Affine | None:
     offsets = np.zeros_like(gains)
     for part in function.parts:
         steps = _of_part(part, len(root.weights), quantizers=True)
+        if any(step.operation in _KEEPING for step in steps or ()):
+            return None
         for step in steps or ():
             with np.errstate(all="ignore"):
                 gains, offsets = _after(step, gains, offsets)
@@ -139,16 +174,35 @@ def _of_part(part: Part, channels: int, *, quantizers: bool = False) -> list[p.S
 
 
 def _of_nodes(part: Nodes, channels: int, *, quantizers: bool) -> list[p.Step] | None:
-    """The steps of a chain of nodes; quantizers are passed over if that is wanted."""
-    x, steps = part.xs[0], []
-    for node in part.nodes:
-        passed = quantizers and bool(inputs_of(node))
-        found = [] if passed else _steps(node, x, channels) if x in node.inputs else None
+    """The steps of a chain of nodes; quantizers are passed over if that is wanted.
+
+    A value that is read again behind its place in the chain is kept, but only one at a time.
+    """
+    x, kept, steps = part.xs[0], None, list[p.Step]()
+    for at, node in enumerate(part.nodes):
+        again = {value for later in part.nodes[at + 1 :] for value in later.inputs}
+        if x is not kept and (x in again or list(node.inputs).count(x) > 1):
+            if kept in (*again, *node.inputs):
+                return None
+            kept = x
+            steps.append(p.Step(p.Operation.KEEP, _UNREAD))
+        found = None
+        if quantizers and inputs_of(node):
+            found = list[p.Step]()
+        elif kept is not None and not node.domain and set(node.inputs) == {x, kept}:
+            found = _with_kept(node)
+        elif x in node.inputs:
+            found = _steps(node, x, channels)
         if found is None:
             return None
         steps += found
         x = node.outputs[0]
     return steps
+
+
+def _with_kept(node: ir.Node) -> list[p.Step] | None:
+    operation = {"Add": p.Operation.ADD_KEPT, "Mul": p.Operation.MULTIPLY_KEPT}.get(node.op_type)
+    return None if operation is None else [p.Step(operation, _UNREAD)]
 
 
 def _narrowed(step: p.Step) -> p.Step:

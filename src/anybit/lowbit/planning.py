@@ -25,6 +25,7 @@ from anybit.lowbit.parts import (
     SumRoot,
 )
 from anybit.lowbit.places import Place
+from anybit.lowbit.rounded import rounded_of
 from anybit.lowbit.tails import Tabled, tabled
 from anybit.lowbit.thresholds import highest_index, quantized
 from anybit.lowbit.uncovered import Uncovered
@@ -128,7 +129,7 @@ class Planner:
     def _product(self, expression: Expression, root: SumRoot, target: Coded) -> None:
         found = self._tail(expression, root, target.codes)
         safe = Guarantee.EXACT if root.layer.guarantee is Guarantee.EXACT else Guarantee.CERTIFIED
-        guarantee = Guarantee.BOUNDED if found.risks else safe
+        guarantee = Guarantee.BOUNDED if found.risks or found.more_risks else safe
         self._check(root, guarantee)
         layer = compiled(
             root.layer,
@@ -151,7 +152,7 @@ class Planner:
                     function, codes.index, codes.levels, root.sum, codes.shift, guess
                 )
             except Uncovered as reason:
-                found = reason
+                found = rounded_of(function, root, codes) or reason
             self.memory.tails[key] = found
         known = self.memory.tails[key]
         if isinstance(known, Uncovered):

@@ -12,11 +12,14 @@ bytes, or in planes of bits.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
+
+from anybit.lowbit.steps import Floats as Floats
+from anybit.lowbit.steps import Operation as Operation
+from anybit.lowbit.steps import Step as Step
 
 VERSION = 1
 """Goes up with every change of a record; a library runs only the versions that it knows."""
@@ -27,7 +30,6 @@ MOST_LEVELS = 256
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
 
 Integers: TypeAlias = npt.NDArray[np.int32]
-Floats: TypeAlias = npt.NDArray[np.float32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
@@ -98,33 +100,6 @@ class Table:
     entries: Bytes
 
 
-class Operation(IntEnum):
-    """A function of a float32 y and an operand c, each one IEEE operation."""
-
-    ADD = 0
-    """y + c"""
-    SUBTRACT = 1
-    """y - c"""
-    SUBTRACT_FROM = 2
-    """c - y"""
-    MULTIPLY = 3
-    """y * c"""
-    DIVIDE = 4
-    """y / c"""
-    MAXIMUM = 5
-    """y if y > c else c; NaN stays"""
-    MINIMUM = 6
-    """y if y < c else c; NaN stays"""
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One operation, with one operand or one per channel."""
-
-    operation: int
-    operands: Floats
-
-
 @dataclass(frozen=True, eq=False)
 class Arithmetic:
     """A float32 result: float32(accumulator) * scale of the channel, then the steps in turn."""
@@ -133,7 +108,19 @@ class Arithmetic:
     steps: tuple[Step, ...]
 
 
-Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """index = rint(y) + shift, saturated to the levels, where y is what an `Arithmetic` gives.
+
+    The shift is at most MOST_SHIFT, up or down; NaN has the index 0.
+    """
+
+    scales: Floats
+    steps: tuple[Step, ...]
+    shift: int
+
+
+Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded
 """What becomes of an accumulator."""
 
 

@@ -163,6 +163,8 @@ def _after(tail: p.Tail, sums: Array, levels: int) -> Array:
             return np.asarray(chosen, np.int64)
         case p.Arithmetic():
             return result_of(tail, sums)
+        case p.Rounded():
+            return rounded(result_of(tail, sums), tail.shift, levels)
 
 
 def index_of(tail: p.Affine, sums: Array, levels: int) -> Array:
@@ -172,16 +174,37 @@ def index_of(tail: p.Affine, sums: Array, levels: int) -> Array:
     return np.asarray(np.clip(np.rint(y) + np.float32(tail.shift), 0, levels - 1), np.int64)
 
 
-def result_of(tail: p.Arithmetic, sums: Array) -> Array:
+def rounded(y: Array, shift: int, levels: int) -> Array:
+    """The indices of numbers in steps of the codes."""
+    bottom = np.float32(-shift)
+    inside = np.clip(np.where(y > bottom, y, bottom), None, bottom + np.float32(levels - 1))
+    return np.asarray(np.rint(inside) + np.float32(shift), np.int64)
+
+
+def result_of(tail: p.Arithmetic | p.Rounded, sums: Array) -> Array:
     """The float32 results of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
         y = sums.astype(np.float32) * tail.scales
+        kept = np.zeros_like(y)
         for step in tail.steps:
-            y = _OPERATIONS[p.Operation(step.operation)](y, step.operands)
+            y, kept = after_step(step, y, kept)
     return y
 
 
+def after_step(step: p.Step, y: Array, kept: Array) -> tuple[Array, Array]:
+    """What a step makes of y, and of what is kept."""
+    operation = p.Operation(step.operation)
+    if operation is p.Operation.KEEP:
+        return y, y
+    operand = kept if operation in KEPT else step.operands
+    return _OPERATIONS[operation](y, operand), kept
+
+
+KEPT = (p.Operation.ADD_KEPT, p.Operation.MULTIPLY_KEPT)
+
 _OPERATIONS: Mapping[p.Operation, Callable[[Array, Array], Array]] = {
+    p.Operation.ADD_KEPT: np.add,
+    p.Operation.MULTIPLY_KEPT: np.multiply,
     p.Operation.ADD: np.add,
     p.Operation.SUBTRACT: np.subtract,
     p.Operation.SUBTRACT_FROM: lambda y, c: c - y,

@@ -7,7 +7,7 @@ tail is what equals it on each of them; among those that do, the cheapest.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -36,6 +36,9 @@ _MOST_TESTED = 2**24
 
 _MOST_RISKS = 2**14
 """So many of them are listed: what is beyond that takes minutes and gigabytes."""
+
+_MOST_NEAR = 2**18
+"""At so many accumulators steps and risks are looked for where there are too many for all."""
 
 _FEW_LEVELS = 4
 _SEVERAL_LEVELS = 16
@@ -205,6 +208,17 @@ def _risks_of_table(
 
     listed, more = moved_in_table(table, moves, of.reach, _radius(of), _MOST_RISKS)
     return steps, tuple(sorted(listed)), more
+
+
+def risks_near_zero(tail: p.Tail, function: Function, index: Index, of: Sum) -> Tabled:
+    """A tail for more accumulators than are looked at: its steps and risks nearest to 0."""
+    far = max(1, _MOST_NEAR // of.scales.size // 2)
+    reach = of.reach
+    lowest = np.clip(-far, reach.lowest, reach.highest)
+    near = replace(of, reach=Range(lowest, np.clip(far, lowest, reach.highest)))
+    table = tabulated(lambda points: index(function(of.values(points))), near.reach, 2 * _MOST_NEAR)
+    steps, risks, _ = _risks_of_table(table, function, index, near)
+    return Tabled(tail, steps, risks, bool(np.any(of.slack > 0)))
 
 
 def _radius(of: Sum) -> int:

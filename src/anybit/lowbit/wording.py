@@ -34,7 +34,11 @@ def _run(layer: CompiledLayer) -> dict[str, str]:
 
 def risks_of(layer: CompiledLayer) -> str:
     """How many accumulators are at risk; "1000+" where not all have been looked at."""
-    return f"{len(layer.risks)}{'+' if layer.more_risks else ''}" if layer.risks else ""
+    return (
+        f"{len(layer.risks)}{'+' if layer.more_risks else ''}"
+        if layer.risks or layer.more_risks
+        else ""
+    )
 
 
 def faster(seconds: float | None, floats: float | None) -> str:

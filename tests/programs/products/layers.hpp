@@ -170,8 +170,9 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
     Arithmetic tail{at.floats[0], {}};
     for (std::int64_t i = number(0, 7); i > 0; --i)
       tail.steps.push_back(
-          {number(0, 6), number(0, 1) == 0 ? Floats(at.floats[1]) : Floats(at.floats[2])});
-    at.product.tail = tail;
+          {number(0, 9), number(0, 1) == 0 ? Floats(at.floats[1]) : Floats(at.floats[2])});
+    if (kind == 2 || number(0, 1) == 0) at.product.tail = tail;
+    else at.product.tail = Rounded{tail.scales, tail.steps, number(-3, 200)};
   }
 }
 
@@ -201,7 +202,7 @@ void random_layer(Layer& at) {
   at.fill_weights();
 }
 
-float after(Operation operation, float y, float c) {
+float after(Operation operation, float y, float c, float& kept) {
   switch (operation) {
     case Operation::add:
       return y + c;
@@ -217,8 +218,21 @@ float after(Operation operation, float y, float c) {
       return y > c || std::isnan(y) ? y : c;
     case Operation::minimum:
       return y < c || std::isnan(y) ? y : c;
+    case Operation::keep:
+      return kept = y;
+    case Operation::add_kept:
+      return y + kept;
+    case Operation::multiply_kept:
+      return y * kept;
   }
   return 0;
+}
+
+float after(const auto& tail, std::int64_t sum, std::size_t channel) {
+  float y = static_cast<float>(sum) * tail.scales[channel], kept = 0;
+  for (const Step& step : tail.steps)
+    y = after(step.kind(), y, step.operands[step.operands.size() == 1 ? 0 : channel], kept);
+  return y;
 }
 
 int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
@@ -234,6 +248,13 @@ int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
     y = y + a->offsets[channel];
     return static_cast<int>(std::clamp(std::nearbyint(y) + static_cast<float>(a->shift), 0.0f,
                                        static_cast<float>(at.target.levels - 1)));
+  }
+  if (const auto* r = std::get_if<Rounded>(&at.product.tail)) {
+    const auto bottom = static_cast<float>(-r->shift);
+    const float y = after(*r, sum, channel);
+    const float top = bottom + static_cast<float>(at.target.levels - 1);
+    const float inside = y > bottom ? std::min(y, top) : bottom;
+    return static_cast<int>(std::nearbyint(inside)) + static_cast<int>(r->shift);
   }
   const auto& table = std::get<Table>(at.product.tail);
   const std::size_t each = table.entries.size() / table.first.size();

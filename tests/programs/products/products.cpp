@@ -53,9 +53,7 @@ bool same_floats(const Layer& at, const PackedProduct& packed, const Memory& sou
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const auto c = i % static_cast<std::size_t>(at.target.channels);
     const auto pixel = static_cast<std::int64_t>(i / static_cast<std::size_t>(at.target.channels));
-    float y = static_cast<float>(sums[i]) * tail.scales[c];
-    for (const Step& step : tail.steps)
-      y = after(step.kind(), y, step.operands[step.operands.size() == 1 ? 0 : c]);
+    const float y = after(tail, sums[i], c);
     const float got = target[static_cast<std::size_t>(
         pixel / pixels * strides.row + pixel % pixels * strides.pixel +
         static_cast<std::int64_t>(c) * strides.channel)];

@@ -86,7 +86,7 @@ struct TailBlock {
   int levels;
 
   const std::int32_t* thresholds;  // [panel][threshold][16], or [channel][256] where there are many
-  const float* gains;              // or scales of Arithmetic
+  const float* gains;              // or scales of Arithmetic and Rounded
   const float* offsets;
   // Of lines: an index is right if the product is less than `limits` off it, and the sum is in
   // [low, high). Below the bottom and above the top all are one.
@@ -108,8 +108,9 @@ enum class TailKind : std::uint8_t {
   affine,
   table,
   arithmetic,
+  rounded,
 };
-inline constexpr int tail_count = 6;
+inline constexpr int tail_count = 7;
 
 constexpr bool has_many_thresholds(TailKind kind) {
   return kind == TailKind::many_thresholds || kind == TailKind::lines;

@@ -83,9 +83,13 @@ enum class Operation : std::uint8_t {
   divide,
   maximum,
   minimum,
+  keep,
+  add_kept,
+  multiply_kept,
 };
 inline constexpr std::string_view operation_names[] = {
-    "ADD", "SUBTRACT", "SUBTRACT_FROM", "MULTIPLY", "DIVIDE", "MAXIMUM", "MINIMUM"};
+    "ADD",     "SUBTRACT", "SUBTRACT_FROM", "MULTIPLY", "DIVIDE",
+    "MAXIMUM", "MINIMUM",  "KEEP",          "ADD_KEPT", "MULTIPLY_KEPT"};
 
 struct Step {
   static constexpr std::string_view name = "Step";
@@ -104,8 +108,19 @@ struct Arithmetic {
   void visit(auto&& field) { field("scales", scales), field("steps", steps); }
 };
 
+struct Rounded {
+  static constexpr std::string_view name = "Rounded";
+  Floats scales;
+  std::vector<Step> steps;
+  std::int64_t shift = 0;
+
+  void visit(auto&& field) {
+    field("scales", scales), field("steps", steps), field("shift", shift);
+  }
+};
+
 // The places in this list, and in that of the instructions, are the numbers in an encoded program.
-using Tail = std::variant<Thresholds, Affine, Table, Arithmetic>;
+using Tail = std::variant<Thresholds, Affine, Table, Arithmetic, Rounded>;
 
 struct Window {
   static constexpr std::string_view name = "Window";

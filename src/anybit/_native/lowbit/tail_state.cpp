@@ -59,13 +59,23 @@ void fill(TailState& to, const Table& tail, std::int64_t channels, std::int64_t)
     to.first[channel] = channel * each - tail.first[static_cast<std::size_t>(channel)];
 }
 
-void fill(TailState& to, const Arithmetic& tail, std::int64_t channels, std::int64_t) {
-  to.kind = TailKind::arithmetic;
+void fill_steps(TailState& to, const auto& tail, std::int64_t channels) {
   to.gains = per_channel(tail.scales, channels);
   for (const Step& step : tail.steps) {
     to.operands.push_back(per_channel(step.operands, channels));
     to.steps.push_back({step.kind(), to.operands.back().data()});
   }
+}
+
+void fill(TailState& to, const Arithmetic& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::arithmetic;
+  fill_steps(to, tail, channels);
+}
+
+void fill(TailState& to, const Rounded& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::rounded;
+  fill_steps(to, tail, channels);
+  to.shift = static_cast<std::int32_t>(tail.shift);
 }
 
 std::int32_t& threshold_of(const TailState& tail, std::int64_t channel, std::int64_t i,

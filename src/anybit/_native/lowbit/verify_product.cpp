@@ -146,12 +146,21 @@ void verify_tail(const Table& tail, std::int64_t channels, std::int64_t levels) 
   need_within(tail.entries, 0, levels - 1, "an entry");
 }
 
-void verify_tail(const Arithmetic& tail, std::int64_t channels, std::int64_t) {
+void verify_steps(const auto& tail, std::int64_t channels) {
   need_size(tail.scales.size(), channels, "scales");
   for (const Step& step : tail.steps) {
     need(step.operation, 0, std::size(operation_names) - 1, "an operation");
     need_size(step.operands.size(), 1, channels, "operands");
   }
+}
+
+void verify_tail(const Arithmetic& tail, std::int64_t channels, std::int64_t) {
+  verify_steps(tail, channels);
+}
+
+void verify_tail(const Rounded& tail, std::int64_t channels, std::int64_t) {
+  verify_steps(tail, channels);
+  need(tail.shift, -most_shift, most_shift, "the shift");
 }
 
 // Whether the table has an entry for every sum of the channel.

@@ -11,6 +11,7 @@
 #include "depthwise.hpp"
 #include "instructions.hpp"
 #include "schemes.hpp"
+#include "steps.hpp"
 #include "tails.hpp"
 #include "tile.hpp"
 
@@ -66,7 +67,7 @@ constexpr ProductKernels all = [] {
 #endif
   set(Scheme::depthwise, depthwise);
   kernels.less_signs = less_signs;
-  kernels.tails = {thresholds, many_thresholds, lines, affine, table, arithmetic};
+  kernels.tails = {thresholds, many_thresholds, lines, affine, table, arithmetic, rounded};
   return kernels;
 }();
 

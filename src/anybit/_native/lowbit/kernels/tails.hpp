@@ -10,10 +10,8 @@ namespace {
 using anybit::lowbit::chunk_channels;
 using anybit::lowbit::Coding;
 using anybit::lowbit::few_levels;
-using anybit::lowbit::Operation;
 using anybit::lowbit::Settling;
 using anybit::lowbit::TailBlock;
-using anybit::lowbit::TailStep;
 
 // The accumulators of a panel; `lane` is its first channel in the chunk.
 template <Settling settling = Settling::general>
@@ -208,44 +206,6 @@ void table(const TailBlock& at) {
       index[i] = at.entries[at.first[lane + i] + sum[i]];
     return index;
   });
-}
-
-[[gnu::always_inline]] inline Reals applied(Operation operation, const Reals& y, const Reals& c) {
-  switch (operation) {
-    case Operation::add:
-      return y + c;
-    case Operation::subtract:
-      return y - c;
-    case Operation::subtract_from:
-      return c - y;
-    case Operation::multiply:
-      return y * c;
-    case Operation::divide:
-      return y / c;
-    case Operation::maximum:
-      return ((y > c) | (y != y)) ? y : c;
-    case Operation::minimum:
-      return ((y < c) | (y != y)) ? y : c;
-  }
-  return y;
-}
-
-void arithmetic(const TailBlock& at) {
-  const auto panel = [&](int pixel, int lane, int channels) __attribute__((always_inline)) {
-    Reals y = __builtin_convertvector(accumulators(at, pixel, lane), Reals);
-    y = y * read<Reals>(at.gains + lane);
-    for (int i = 0; i < at.step_count; ++i)
-      y = applied(at.steps[i].operation, y,
-                  read<Reals>(at.steps[i].operands + at.first_channel + lane));
-    float* const target = at.floats[pixel] + lane * at.float_channel;
-    if (at.float_channel == 1) return write_some(target, y, channels);
-    for (int i = 0; i < channels; ++i) target[i * at.float_channel] = y[i];
-  };
-  for (int pixel = 0; pixel < at.count; ++pixel) {
-    int lane = 0;
-    for (; lane + lane_count <= at.channels; lane += lane_count) panel(pixel, lane, lane_count);
-    if (lane < at.channels) panel(pixel, lane, at.channels - lane);
-  }
 }
 
 }  // namespace

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tails that compute with floats, step by step, as the graph does.
+#pragma once
+#include "tails.hpp"
+
+namespace {
+
+using anybit::lowbit::Operation;
+using anybit::lowbit::TailStep;
+
+// Of so many panels each step is done at once.
+inline constexpr int step_panels = 4;
+
+// What steps work on: y, and what has been kept of it.
+struct Stepped {
+  Reals y[step_panels], kept[step_panels];
+};
+
+[[gnu::always_inline]] inline void apply(const TailStep& step, Stepped& at,
+                                         const std::ptrdiff_t (&channels)[step_panels]) {
+  const auto each = [&](auto&& result) __attribute__((always_inline)) {
+    unroll<step_panels>([&](auto i) __attribute__((always_inline)) {
+      at.y[i] = result(at.y[i], read<Reals>(step.operands + channels[i]));
+    });
+  };
+  const auto kept = [&](auto&& result) __attribute__((always_inline)) {
+    unroll<step_panels>([&](auto i)
+                            __attribute__((always_inline)) { result(at.y[i], at.kept[i]); });
+  };
+  switch (step.operation) {
+    case Operation::add:
+      return each([](const Reals& y, const Reals& c) { return y + c; });
+    case Operation::subtract:
+      return each([](const Reals& y, const Reals& c) { return y - c; });
+    case Operation::subtract_from:
+      return each([](const Reals& y, const Reals& c) { return c - y; });
+    case Operation::multiply:
+      return each([](const Reals& y, const Reals& c) { return y * c; });
+    case Operation::divide:
+      return each([](const Reals& y, const Reals& c) { return y / c; });
+    case Operation::maximum:
+      return each([](const Reals& y, const Reals& c) { return ((y > c) | (y != y)) ? y : c; });
+    case Operation::minimum:
+      return each([](const Reals& y, const Reals& c) { return ((y < c) | (y != y)) ? y : c; });
+    case Operation::keep:
+      return kept([](const Reals& y, Reals& kept) { kept = y; });
+    case Operation::add_kept:
+      return kept([](Reals& y, const Reals& kept) { y = y + kept; });
+    case Operation::multiply_kept:
+      return kept([](Reals& y, const Reals& kept) { y = y * kept; });
+  }
+}
+
+// Calls store(pixel, lane, y) for each panel of each pixel.
+template <class Store>
+[[gnu::always_inline]] inline void each_stepped(const TailBlock& at, Store&& store) {
+  const int panels = (at.channels + lane_count - 1) / lane_count, all = at.count * panels;
+  int pixel = 0, panel = 0;
+  for (int first = 0; first < all; first += step_panels) {
+    int pixels[step_panels], lanes[step_panels];
+    std::ptrdiff_t channels[step_panels];
+    for (int i = 0; i < step_panels; ++i) {  // the last panel is repeated
+      pixels[i] = pixel, lanes[i] = panel * lane_count;
+      channels[i] = at.first_channel + lanes[i];
+      if (first + i + 1 >= all) continue;
+      if (++panel == panels) panel = 0, ++pixel;
+    }
+    Stepped stepped;
+    unroll<step_panels>([&](auto i) __attribute__((always_inline)) {
+      const Lanes sum = accumulators(at, pixels[i], lanes[i]);
+      stepped.y[i] = __builtin_convertvector(sum, Reals) * read<Reals>(at.gains + lanes[i]);
+      stepped.kept[i] = Reals{};
+    });
+    for (int i = 0; i < at.step_count; ++i) apply(at.steps[i], stepped, channels);
+    for (int i = 0; i < step_panels && first + i < all; ++i)
+      store(pixels[i], lanes[i], stepped.y[i]);
+  }
+}
+
+// How many channels the panel has.
+[[gnu::always_inline]] inline int here(const TailBlock& at, int lane) {
+  return at.channels - lane < lane_count ? at.channels - lane : lane_count;
+}
+
+void arithmetic(const TailBlock& at) {
+  each_stepped(at, [&](int pixel, int lane, const Reals& y) __attribute__((always_inline)) {
+    const int channels = here(at, lane);
+    float* const target = at.floats[pixel] + lane * at.float_channel;
+    if (at.float_channel == 1) return write_some(target, y, channels);
+    for (int i = 0; i < channels; ++i) target[i * at.float_channel] = y[i];
+  });
+}
+
+void rounded(const TailBlock& at) {
+  const Reals bottom = Reals{} - static_cast<float>(at.shift);
+  const Reals top = bottom + static_cast<float>(at.levels - 1);
+  alignas(64) std::uint8_t room[chunk_channels];
+  each_stepped(at, [&](int pixel, int lane, const Reals& stepped) __attribute__((always_inline)) {
+    Reals y = stepped > bottom ? stepped : bottom;
+    y = y < top ? y : top;
+    const ByteLanes indices = narrowed(nearest(y) + at.shift);
+    const auto channels = static_cast<std::size_t>(here(at, lane));
+    if (at.coding == Coding::bytes) {
+      std::memcpy(at.targets[pixel] + lane, &indices, channels);
+      return;
+    }
+    // Panels come pixel by pixel.
+    std::memcpy(room + lane, &indices, channels);
+    if (lane + lane_count >= at.channels)
+      anybit::lowbit::put_run(at.coding, at.targets[pixel], 0, room, at.channels);
+  });
+}
+
+}  // namespace
