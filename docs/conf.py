@@ -110,6 +110,7 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "anybit"
+html_favicon = "favicon.svg"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 # The paper of the pictures, see docs/_svg.py.
