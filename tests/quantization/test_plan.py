@@ -57,9 +57,8 @@ def test_layers_that_share_a_tensor_agree_on_the_widest() -> None:
         "value": ("int8", "uint12"),
     }
     assert "wide" in found.left
-    (remark,) = found.remarks
-    assert "gets uint12, the widest for what reads it: query asks for uint4" in remark
-    assert found.to_json()["remarks"] == [remark]
+    assert "gets uint12, the widest for what reads it: query asks for uint4" in found.remarks[0]
+    assert found.to_json()["remarks"] == list(found.remarks)
 
 
 def test_a_tensor_that_weights_in_floats_read_is_not_smoothed() -> None:

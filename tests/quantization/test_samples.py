@@ -160,6 +160,12 @@ def test_outputs_without_rows_do_not_keep_rows_together(operator: str) -> None:
     assert found.remarks == ()
 
 
+def of_data(network: onnx.ModelProto, data: Any) -> list[str]:
+    """The remarks on data; with few of them choices are dropped at times."""
+    remarks = anybit.quantize(network, data).remarks
+    return [each for each in remarks if "were dropped" not in each]
+
+
 def test_one_sample_of_many_rows_is_remarked() -> None:
     mean = [
         node("ReduceMean", "x", "mean", domain="", axes=[0]),
@@ -173,11 +179,11 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
         (product, blank, "the first rows are all the same"),
     ):
         network = model(graph, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
-        (remark,) = anybit.quantize(network, data).remarks
+        (remark,) = of_data(network, data)
         assert reason in remark
         assert "give an item per sample" in remark
-        assert anybit.quantize(network, data[:1]).remarks == ()
-        assert anybit.quantize(network, [data[:5], data[5:]]).remarks == ()
+        assert not of_data(network, data[:1])
+        assert not of_data(network, [data[:5], data[5:]])
     free = Tensor("z", np.dtype(np.float32), ("others", 4))
     samples = Samples({"x": ROWS, "z": ROWS[:3]}, (X, free))
     samples.take_whole_unless(lambda *_: True)
@@ -241,7 +247,7 @@ def test_samples_behind_the_last_that_is_kept_are_not_read(
     rows = random(400, 4)
     rows[0] *= 100
     anybit.quantize(network, rows, workers=1)
-    first, second, _ = passes
+    first, second, *_ = passes
     assert len(first) == 300
     assert 8 * 18 <= len(second) <= 8 * 18 + 2
 

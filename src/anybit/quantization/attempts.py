@@ -4,21 +4,23 @@
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import onnx_ir as ir
 
-from anybit.quantization.calibration import Evidence, gather, surveyed
+from anybit.quantization.calibration import Evidence, divided_samples, gather, surveyed
 from anybit.quantization.common import Common, Shared, linked
 from anybit.quantization.copies import on_copies
 from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
-from anybit.quantization.judging import judged
+from anybit.quantization.judging import Few, judged
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
 from anybit.quantization.products import product_of
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
+from anybit.quantization.simpler import best
 from anybit.quantization.together import Moments, Together
 from anybit.quantization.verdict import Verdict
 from anybit.quantization.weights import Rounded, nearest
@@ -28,6 +30,8 @@ Progress = Callable[[float], None]
 
 # The share of the time for statistics; the rest is for choices.
 _GATHERED = 0.3
+# So many samples at most show whether fewer choices do better.
+_TRIED = 40
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,14 @@ class Attempt:
         choices: What became of the tensors that layers multiply.
         model: The model.
         verdict: What that did to the outputs; None without data.
+        remarks: What became of choices that did harm.
     """
 
     plan: Plan
     choices: Mapping[Source, Choice]
     model: ir.Model
     verdict: Verdict | None
+    remarks: tuple[str, ...] = ()
 
 
 class Attempts:
@@ -74,7 +80,11 @@ class Attempts:
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
         """The model quantized by a plan, and judged."""
-        return self.judged(plan, self.choices(plan, progress))
+        choices: Mapping[Source, Choice] = self.choices(plan, progress)
+        said = None
+        if self._samples is not None:
+            choices, said = best(choices, partial(self._tried, plan), len(self._numbers))
+        return replace(self.judged(plan, choices), remarks=(said,) if said else ())
 
     def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
         """The model with what was chosen."""
@@ -87,6 +97,21 @@ class Attempts:
         if self._samples is not None:
             verdict = judged(self.model, model, self._samples, self.where, self.workers)
         return Attempt(plan, choices, model, verdict)
+
+    def _tried(self, plan: Plan, choices: Mapping[Source, Choice]) -> Verdict:
+        return self._few.verdict(self.written(plan, choices))
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        """Of the samples that show whether fewer choices do better, first those set apart."""
+        assert self._samples is not None, "asked before"
+        known, unknown = divided_samples(self._samples)
+        return [*unknown, *reversed(known)][:_TRIED]
+
+    @cached_property
+    def _few(self) -> Few:
+        assert self._samples is not None, "asked before"
+        return Few(self.model, self._samples.several(self._numbers), self.where, self.workers)
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""
@@ -149,11 +174,15 @@ def chooser(
         samples = each.to_choose, each.to_decide, each.to_round
         choice = trial.choice(scheme, each.statistics, *samples)
         moments = trial.moments(choice, each.to_round)
-        # Without what their quantizers give, which is as large as they are.
-        given = {layer: [*map(replace, rounded)] for layer, rounded in choice.weights.items()}
-        return replace(choice, tried=trial.candidates, weights=given), moments
+        return _bare(replace(choice, tried=trial.candidates)), moments
 
     return chosen
+
+
+def _bare(choice: Choice) -> Choice:
+    """Without what the quantizers of weights give, which is as large as they are."""
+    weights = {layer: [*map(replace, rounded)] for layer, rounded in choice.weights.items()}
+    return replace(choice, weights=weights, simpler=tuple(map(_bare, choice.simpler)))
 
 
 def reviser(

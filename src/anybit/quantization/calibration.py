@@ -28,7 +28,7 @@ _TO_CHOOSE, _TO_DECIDE = 12, 6
 _MOST_TIMES, _SMALL = 8, 2**20
 # So many samples at most say how to round weights.
 _TO_ROUND = 128
-# One of so many is set apart where weights are learned, and so many at most.
+# One of so many is set apart to decide about the whole, and so many at most.
 _APART, _MOST_APART = 6, 64
 
 
@@ -99,7 +99,7 @@ def gather(
             if source in wanted:
                 yield Evidence(source, statistics, (), (), ())
         return
-    order = divided_for_learning(samples)[0] if effort.learned else _in_order(samples)
+    order, _ = divided_samples(samples)
     common = order[: _count(seen.size, effort.kept)]
     divided = _divided(common)
     allowed = frozenset(order)
@@ -158,16 +158,11 @@ def _count(size: int, times: int) -> int:
     return fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)
 
 
-def _in_order(samples: Samples) -> list[int]:
-    """The numbers of the samples by a hash, whoever asks and in whatever order."""
+def divided_samples(samples: Samples) -> tuple[list[int], list[int]]:
+    """The numbers of those that are not held back, by a hash: to choose by, and to decide about
+    what was chosen for all layers. These are for nothing else but statistics."""
     numbers = [index for index in range(len(samples)) if not is_held(index)]
-    return sorted(numbers, key=scattered)
-
-
-def divided_for_learning(samples: Samples) -> tuple[list[int], list[int]]:
-    """The numbers of those that are not held back: to learn from, and to decide about what was
-    learned. These are for nothing else."""
-    order = _in_order(samples)
+    order = sorted(numbers, key=scattered)
     apart = min(len(order) // _APART, _MOST_APART)
     return order[: len(order) - apart], order[len(order) - apart :]
 

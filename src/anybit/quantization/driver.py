@@ -33,7 +33,7 @@ from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.between import with_between
 from anybit.quantization.branches import separate
 from anybit.quantization.budget import mixed, noises_of
-from anybit.quantization.calibration import divided_for_learning
+from anybit.quantization.calibration import divided_samples
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
@@ -214,7 +214,7 @@ def quantize(
         remarks += (_NOT_MEASURED,)
     if much.learned and not learns:
         remarks += (_NO_DATA if samples is None else _NOT_LEARNED,)
-    if learns and samples is not None and not divided_for_learning(samples)[1]:
+    if learns and samples is not None and not divided_samples(samples)[1]:
         remarks += (_TOO_FEW,)
     return Quantized(
         found.model,
@@ -223,6 +223,7 @@ def quantize(
         remarks
         + (samples.remarks if samples else ())
         + found.plan.remarks
+        + found.remarks
         + idle(found)
         + logarithms(found, model)
         + (mix.remarks if mix else ()),

@@ -15,8 +15,7 @@ class Effort:
         word: What it is called.
         kept: So many times as many samples are kept to choose by; 0 for none: then ranges are whole
             ones, weights are rounded to nearest, and the model is run once for each sample.
-        learned: Whether weights of few bits are learned in PyTorch. Some samples are set apart to
-            decide about that, and nothing else looks at them but for statistics.
+        learned: Whether weights of few bits are learned in PyTorch.
     """
 
     word: str

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdict on a quantized model: samples that were held back are run by both, shard by shard."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from anybit.inputs import Array
+from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held
 from anybit.quantization.verdict import Comparison, Judge, Verdict, compared
 from anybit.workers import Workers
+
+# What a float model gives for a few samples.
+_MEMORY = 2**27
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,45 @@ def judged(
         for number, each in shard:
             judge.add(each, number)
     return judge.verdict(seen=only)
+
+
+class Few:
+    """What a float model gives for a few samples, to compare others with.
+
+    Args:
+        model: The model.
+        samples: The samples.
+        where: Its name, for messages.
+        workers: Who runs it.
+    """
+
+    def __init__(
+        self, model: ir.Model, samples: Sequence[Sample], where: str, workers: Workers
+    ) -> None:
+        self._where, self._workers = where, workers
+        self._samples, self._floats, size = list(samples), [], 0
+        for each in self._outputs(model):
+            self._floats.append(each)
+            size += sum(array.nbytes for array in each.values())
+            if size > _MEMORY:
+                break
+        del self._samples[len(self._floats) :]
+
+    def verdict(self, quantized: ir.Model) -> Verdict:
+        """What became of the outputs of a quantized model."""
+        judge = Judge()
+        for floats, each in zip(self._floats, self._outputs(quantized), strict=True):
+            judge.add(compared(floats, each))
+        return judge.verdict(seen=True)
+
+    def _outputs(self, model: ir.Model) -> Iterator[dict[str, Array]]:
+        found = recording(model, model.graph.outputs, self._where)
+        return self._workers.map(runner, found, self._samples)
+
+
+def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:
+    """Who runs a model."""
+    return of.recorder().run
 
 
 def comparer(pair: Pair) -> Callable[[Shard], list[tuple[int, Comparison]]]:

@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, repeat
+from itertools import accumulate, islice, repeat
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -37,6 +37,8 @@ Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 _SEARCHED = 256
 # The samples of a shard at least, and the shards at most.
 _SHARD, _SHARDS = 16, 4096
+# How many of several are put together, and what all of them may take.
+_TOGETHER, _MEMORY = 16, 2**28
 
 
 class Samples:
@@ -178,6 +180,16 @@ class Samples:
     def joined(self, samples: Sequence[Sample]) -> list[Sample]:
         """The same rows in fewer samples, as far as that is known to give the same."""
         return joined(samples, self._reader.steps if self._joinable else {})
+
+    def several(self, numbers: Sequence[int]) -> list[Sample]:
+        """The first of those with some numbers, as many as there is memory for, several in one as
+        far as that gives the same; neighbours have the same sizes often."""
+        sizes = list(self.sizes())
+        ends = accumulate(sizes[number] for number in numbers)
+        few = [number for number, end in zip(numbers, ends, strict=True) if end <= _MEMORY]
+        known = [sample for _, sample in self.numbered(frozenset(few or numbers[:1]))]
+        starts = range(0, len(known), _TOGETHER)
+        return [each for at in starts for each in self.joined(known[at : at + _TOGETHER])]
 
     def take_whole_unless(
         self, independent: Callable[[Sample, Sample, Sample], bool | None]

@@ -65,6 +65,8 @@ class Choice:
         weights: Those of layers that read it, as they are stored, times the smoothing; those of
             layers that are not named here are rounded to nearest.
         tried: What else was tried, the best first, and the whole range.
+        simpler: The same with weights rounded to nearest and biases as they were, and the same of
+            the whole range, if that is another one; none of what was not tried.
     """
 
     grid: Grid | DynamicGrid | None
@@ -73,6 +75,7 @@ class Choice:
     corrections: Mapping[Layer, Array] = field(default_factory=dict)
     weights: Mapping[Layer, Sequence[Rounded]] = field(default_factory=dict)
     tried: tuple[Candidate, ...] = ()
+    simpler: tuple["Choice", ...] = ()
 
     @property
     def error(self) -> float:
@@ -128,13 +131,21 @@ class Trial:
         # A branch may have run for none of those to choose by.
         first, many = first or second, many or second
         if scheme is None or isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
-            return self._finished(self._tried(widest, second), first, second, many)
+            return self._finished([self._plain(widest, second)], first, second, many)
+        decided: list[Choice] = []
+
+        def on_others(each: Choice) -> Choice:
+            decided.append(self._plain(each, second))
+            return decided[-1]
+
         chosen = least(
             [widest, *self._promising(widest, scheme, statistics, first)],
             lambda each: self._tried(each, first),
-            lambda each: self._tried(each, second),
+            on_others,
         )
-        return self._finished(chosen, first, second, many)
+        # The whole range is the first that is tried on others.
+        simpler = [chosen] if chosen is decided[0] else [chosen, decided[0]]
+        return self._finished(simpler, first, second, many)
 
     def _promising(
         self, widest: Choice, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
@@ -182,18 +193,18 @@ class Trial:
 
     def _finished(
         self,
-        choice: Choice,
+        simpler: Sequence[Choice],
         first: Sequence[Sample],
         second: Sequence[Sample],
         many: Sequence[Sample],
     ) -> Choice:
-        """The choice with the weights and biases that belong to it."""
-        weights, errors = {}, dict(choice.errors)
+        """The first of them with the weights and biases that belong to it."""
+        choice = replace(simpler[0], simpler=tuple(simpler))
+        weights, errors = dict(choice.weights), dict(choice.errors)
         refiner = Refiner(choice.grid, choice.smoothing, many)
         for piece in self._pieces:
             if not piece.scheme:
                 continue
-            weights[piece.layer] = piece.nearest(choice.smoothing)
             if is_fine(piece.scheme) or piece.layer in self._common.rounded:
                 continue
             found = refiner.refined(piece)
@@ -243,6 +254,14 @@ class Trial:
         if self._smooth and all(piece.weight is not None for piece in self._pieces):
             weights = np.max([piece.reach for piece in self._pieces], axis=0)
             yield from smoothings(statistics, weights)
+
+    def _plain(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
+        """A candidate that was tried, with weights rounded to nearest."""
+        found = self._tried(candidate, samples)
+        pieces = [piece for piece in self._pieces if piece.scheme]
+        return replace(
+            found, weights={each.layer: each.nearest(candidate.smoothing) for each in pieces}
+        )
 
     def _tried(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
         errors = {

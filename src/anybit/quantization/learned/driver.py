@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learns the weights of a quantized model, stretch by stretch, from its first layers on."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.quantization.attempts import Attempt, Attempts
-from anybit.quantization.calibration import divided_for_learning
+from anybit.quantization.calibration import divided_samples
 from anybit.quantization.items import Sample
 from anybit.quantization.learned.rounding import Neighbours, learned, neighbours_of, reproducible
 from anybit.quantization.learned.running import Runner, tensor_of
@@ -29,9 +28,8 @@ from anybit.quantization.weights import Rounded
 # From so many bits on there is little to be learned.
 _FINE = 8
 _STEPS = 500
-# Samples that are looked at in one step, and what those to learn from may take, those to decide by,
-# and all that a stretch reads and gives.
-_TOGETHER, _MEMORY = 16, 2**28
+# What all that a stretch reads and gives may take.
+_MEMORY = 2**28
 # Sums that PyTorch and ONNX Runtime add in another order fall on other sides of a border at times.
 _SAME = 1e-3
 
@@ -41,12 +39,12 @@ def with_learned_weights(
 ) -> Attempt:
     """The attempt with weights of few bits that are learned, where this lowers the error of the
     stretch that they lie in, and that of the network's outputs, on samples for nothing else."""
-    learning, deciding = divided_for_learning(samples)
+    learning, deciding = divided_samples(samples)
     if not (learning and deciding):
         return found
     with reproducible():
         learner = _Learner(found, attempts, samples, learning, deciding)
-        return learner.learned(progress)
+        return replace(learner.learned(progress), remarks=found.remarks)
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,8 @@ class _Learner:
         self._attempts, self._plan = attempts, found.plan
         self._choices = dict(found.choices)
         self._network, self._model = attempts.model, found.model
-        self._learning = list(_together(samples, learning))
-        self._deciding = list(_together(samples, deciding))
+        self._learning = samples.several(learning)
+        self._deciding = samples.several(deciding)
         self._opset = self._network.graph.opset_imports.get("", 1)
 
     def learned(self, progress: Callable[[float], None]) -> Attempt:
@@ -267,14 +265,3 @@ class _Lesson:
             array = smoothed_weight(array, weight, smoothing)
         rounded = self._rounded(layer)
         return neighbours_of(array, rounded.values, rounded.grid)
-
-
-def _together(samples: Samples, numbers: Sequence[int]) -> Iterator[Sample]:
-    """The first of the samples that are asked for, as many as there is memory for, several in one
-    as far as that gives the same; neighbours have the same sizes often."""
-    sizes = list(samples.sizes())
-    ends = accumulate(sizes[number] for number in numbers)
-    few = [number for number, end in zip(numbers, ends, strict=True) if end <= _MEMORY]
-    known = [sample for _, sample in samples.numbered(frozenset(few or numbers[:1]))]
-    for start in range(0, len(known), _TOGETHER):
-        yield from samples.joined(known[start : start + _TOGETHER])

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether fewer choices do better: on the whole network, first of all by samples that nothing was
+chosen by.
+
+Choices are made for one layer after the other, on few samples. What is best for each of them need
+not be for all together, nor on other data. So the network is run with all choices, with ranges and
+smoothing alone, and with none, and what adds the least noise is kept. Where few samples were set
+apart, some that choices were made by stand beside them: luck is the greater danger then.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from anybit.quantization.placement import Source
+from anybit.quantization.search import Choice
+from anybit.quantization.verdict import Verdict
+from anybit.text import counted
+
+Choices = Mapping[Source, Choice]
+
+_SIMPLER = (
+    ("rounding and biases", "weights rounded to nearest"),
+    ("ranges, smoothing, rounding and biases", "whole ranges, and weights rounded to nearest,"),
+)
+# By how many dB what is simpler has to be better. On few samples, which choices were made by, it
+# may be worse: by so many over the square of their number, and no more than the last.
+_BETTER, _WORSE, _MOST = 0.1, 72.0, 2.0
+
+
+def best(
+    choices: Choices, judged: Callable[[Choices], Verdict], samples: int
+) -> tuple[Choices, str | None]:
+    """The choices, or simpler ones that add no more noise, and what is to be said of that.
+
+    Args:
+        choices: All choices.
+        judged: What becomes of the outputs with choices.
+        samples: For how many samples.
+    """
+    found, said = choices, None
+    most = max((len(each.simpler) for each in choices.values()), default=0)
+    first = least = _worth(judged(choices)) if most else None
+    for level, (what, instead) in enumerate(_SIMPLER[:most]):
+        simpler = {source: _at(choice, level) for source, choice in choices.items()}
+        verdict = judged(simpler)
+        worth = _worth(verdict)
+        if worth is None or first is None or least is None:
+            break
+        if worth > least + _BETTER - min(_WORSE / samples**2, _MOST):
+            found, least = simpler, max(least, worth)
+            unit = "dB" if verdict.sqnr is not None else "% agreement"
+            said = (
+                f"Choices of {what} were dropped: on {counted(samples, 'sample')} "
+                f"{instead} give {worth:.1f} {unit}, and they {first:.1f} {unit}"
+                f"{', which so few do not prove' if worth < first else ''}."
+            )
+    return found, said
+
+
+def _at(choice: Choice, level: int) -> Choice:
+    """What is left of a choice; all of it where nothing was chosen."""
+    simpler = choice.simpler[: level + 1]
+    return replace(simpler[-1], tried=choice.tried) if simpler else choice
+
+
+def _worth(verdict: Verdict) -> float | None:
+    """How good the outputs are: in dB, or in per cent where none is a float."""
+    if verdict.sqnr is None:
+        return None if verdict.agreement is None else 100 * verdict.agreement
+    return verdict.sqnr

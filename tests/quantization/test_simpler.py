@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choices that were made layer by layer are dropped where the whole network is better without."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from float_models import attention, convolutions, data_for
+
+import anybit
+from anybit.quantization.search import Choice
+from anybit.quantization.simpler import best
+from anybit.quantization.verdict import Verdict
+
+RANGES, PLAIN = Choice(None, np.ones(1)), Choice(None, np.ones(2))
+ALL = Choice(None, simpler=(RANGES, PLAIN))
+
+
+def sqnr_on_others(found: anybit.Quantized) -> float:
+    """On data that `quantize` never saw."""
+    floats, few = anybit.load(convolutions()), anybit.load(found.model)
+    rows = np.concatenate([each["x"] for each in data_for("convolutions", 200)[100:]])
+    a, b = (each.run(rows)["y"].astype(np.float64) for each in (floats, few))
+    return float(10 * np.log10(np.square(a).sum() / np.square(a - b).sum()))
+
+
+def test_choices_that_harm_the_network_are_dropped() -> None:
+    data = data_for("convolutions", 16)
+    plain = anybit.quantize(convolutions(), data, weights="int4", effort="fast")
+    found = anybit.quantize(convolutions(), data, weights="int4")
+    assert any("were dropped: on 12 samples whole ranges" in each for each in found.remarks)
+    assert sqnr_on_others(found) > sqnr_on_others(plain) - 0.1
+    assert not any(layer.smoothed for layer in found.layers)
+    # What layers do by themselves is known of what became of them.
+    assert all(layer.sqnr is not None for layer in found.layers if layer.weights)
+
+
+def test_choices_that_help_are_kept() -> None:
+    found = anybit.quantize(attention(), data_for("attention", 48), weights="int4")
+    assert found.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("decibels", "samples", "kept"),
+    [
+        ((30, 20, 20), 40, 0),
+        ((30, 30, 30), 40, 0),
+        ((30, 31, 29), 40, 1),
+        ((30, 31, 32), 40, 2),
+        ((30, 29, 31), 40, 2),
+        ((30, 29.8, 29), 12, 1),
+        ((30, 29.8, 29.7), 12, 2),
+        ((30, 29.5, 29.7), 12, 2),
+        ((30, 29, 29), 12, 0),
+        ((30, 29, 29), 6, 2),
+        ((30, 27, 27), 1, 0),
+    ],
+)
+def test_what_adds_the_least_noise(decibels: tuple[float, ...], samples: int, kept: int) -> None:
+    verdicts = iter(Verdict(each, None, 1, True) for each in decibels)
+    found, said = best({"x": ALL}, lambda choices: next(verdicts), samples)  # type: ignore[dict-item]
+    assert found["x"].smoothing is (ALL, RANGES, PLAIN)[kept].smoothing  # type: ignore[index]
+    assert (said is not None) == bool(kept)
+    if kept:
+        assert f"give {decibels[kept]:.1f} dB, and they 30.0 dB" in str(said)
+
+
+def test_outputs_that_are_no_floats() -> None:
+    def judged(choices: Mapping[object, Choice]) -> Verdict:
+        return Verdict(None, 0.5 if choices["x"] is ALL else 0.75, 5, False)
+
+    _, said = best({"x": ALL}, judged, 5)  # type: ignore[dict-item,arg-type]
+    assert "75.0 % agreement" in str(said)
+    nothing = Verdict(None, None, 5, False)
+    found, said = best({"x": ALL}, lambda choices: nothing, 5)  # type: ignore[dict-item]
+    assert found["x"] is ALL  # type: ignore[index]
+    assert said is None
