@@ -15,9 +15,22 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+
 import anybit
 from anybit.formats import FloatFormat
+from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
+from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
+from anybit.onnx.operators.integer_network import DOMAIN, NAME
+from anybit.onnx.operators.known import RUNTIME_DOMAINS
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS
+from anybit.onnx.quantizers.metadata import RANGE_KEY
+from anybit.onnx.quantizers.native_types import FLOATS, INTEGERS
 from anybit.ops import OPERATORS
+from anybit.ops.domain import Role
+from anybit.ops.grids import Call
 from anybit.ops.operator import Operator
 from anybit.ops.rounding import RoundingMode
 
@@ -30,7 +43,7 @@ SOURCES = (
     *(f"engine/{name}.cpp" for name in ("elementwise_table", "kernels")),
     "isa/levels.cpp",
 )
-SCRIPTS = ("operators", "codes", "figure", "form", "page")
+SCRIPTS = ("operators", "codes", "figure", "form", "proto", "model", "quantizers", "drop", "page")
 # As in CMakeLists.txt: every written operation is one IEEE operation.
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 # Small before fast: there are no vectors, which loops ask for, and what is thrown does not unwind.
@@ -66,6 +79,7 @@ def signature(operator: Operator) -> dict[str, object]:
         "domain": operator.onnx_domain,
         "aliases": operator.onnx_aliases,
         "version": operator.version,
+        "bits": fixed_bits(operator),
         "summary": said.summary,
         "body": said.body,
         "inputs": [
@@ -92,6 +106,18 @@ def signature(operator: Operator) -> dict[str, object]:
     }
 
 
+def fixed_bits(operator: Operator) -> str:
+    """The width of the codes where no input says it."""
+    if operator.result_dtype is not None:
+        return str(8 * np.dtype(operator.result_dtype(operator.complete({}))).itemsize)
+    roles = {each.role: np.float32(1) for each in operator.inputs[1:]}
+    if operator.grid is None or roles.keys() - {Role.SCALE, Role.ZERO_POINT}:
+        return "?"
+    parameters = {each.name: roles[each.role] for each in operator.inputs[1:]}
+    grid = operator.grid(Call(parameters, operator.complete({})))
+    return "?" if grid is None else str(grid.bits)
+
+
 def registry() -> dict[str, object]:
     """All that the page knows of operators: it names none."""
     formats = {
@@ -102,8 +128,37 @@ def registry() -> dict[str, object]:
     return {
         "version": anybit.__version__,
         "operators": [signature(each) for each in OPERATORS],
-        "modes": list(RoundingMode.__members__),
+        "modes": dict(RoundingMode.__members__),
         "formats": formats,
+        "onnx": standard(),
+    }
+
+
+def standard() -> dict[str, object]:
+    """What the page knows of ONNX, all of it from where the package knows it."""
+    since: dict[str, int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            first = since.get(schema.name, schema.since_version)
+            since[schema.name] = min(first, schema.since_version)
+    nodes = [ir.Node("", name, []) for name in since]
+    described = (each for each in ir.DataType if each.name not in ("UNDEFINED", "STRING"))
+    return {
+        "types": {each.value: (str(each.numpy()), each.bitwidth) for each in described},
+        "text": ir.DataType.STRING.value,
+        "codes": [str(each.dtype.numpy()) for each in (*INTEGERS, *FLOATS)],
+        "domains": CANONICAL_DOMAINS,
+        "runtimeDomains": RUNTIME_DOMAINS,
+        "standard": since,
+        "newest": onnx.defs.onnx_opset_version(),
+        "others": [
+            f"{DOMAIN}::{NAME}",
+            *(f"{CHANNELS_LAST}::{name}" for name in sorted(CHANNELS_LAST_OPERATORS)),
+        ],
+        "moves": [each.op_type for each in nodes if effect_of(each) is Effect.MOVE],
+        "selects": [each.op_type for each in nodes if effect_of(each) is Effect.SELECT],
+        "biased": [each.op_type for each in nodes if bias_input_of(each) is not None],
+        "rangeKey": RANGE_KEY,
     }
 
 

@@ -45,7 +45,8 @@ function fieldsOf(operator, given) {
     const control = entry(each.name, filled(each.name, usual), each.optional ? "not given" : "");
     fields.push(field(each.name, control, each.says || each.domain));
   }
-  for (const each of operator.attributes) {
+  const flags = ({ default: usual }) => typeof usual === "boolean";
+  for (const each of [...operator.attributes].sort((a, b) => flags(a) - flags(b))) {
     const value = filled(each.name, String(each.default));
     fields.push(field(each.name, controlOf(each, value), each.says));
   }
@@ -55,7 +56,7 @@ function fieldsOf(operator, given) {
 function controlOf(attribute, value) {
   if (typeof attribute.default === "boolean")
     return made("input", { type: "checkbox", name: attribute.name, checked: value === "true" });
-  if (attribute.mode) return choice(attribute.name, REGISTRY.modes, value);
+  if (attribute.mode) return choice(attribute.name, Object.keys(REGISTRY.modes), value);
   return entry(attribute.name, value);
 }
 

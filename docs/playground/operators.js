@@ -6,7 +6,7 @@ class Refused extends Error {}
 
 const SIZES = { float32: 4, float64: 8, float16: 2, bfloat16: 2, bool: 1,
   int8: 1, int16: 2, int32: 4, int64: 8, uint8: 1, uint16: 2, uint32: 4, uint64: 8 };
-const TENSOR = 24; // bytes that the module has for one
+const RECORD = 24; // bytes that the module has for one
 const NOT_SUPPORTED = 52; // what WASI calls ENOSYS: the module has no files and no clock
 
 class Operators {
@@ -34,9 +34,9 @@ class Operators {
     const text = Object.entries(attributes).map(([key, value]) => `${key}\0${spelled(value)}\0`);
     const { shape } = inputs[0];
     return this.holding((put, room) => {
-      const tensors = new Uint8Array(TENSOR * inputs.length);
+      const tensors = new Uint8Array(RECORD * inputs.length);
       const view = new DataView(tensors.buffer);
-      inputs.forEach((input, at) => input && this.describe(view, TENSOR * at, input, put));
+      inputs.forEach((input, at) => input && this.describe(view, RECORD * at, input, put));
       const words = new TextEncoder().encode(text.join(""));
       const out = room(8 * count(shape));
       const records = put(tensors);

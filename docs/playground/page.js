@@ -128,12 +128,19 @@ class Playground {
     return (y - (byRole(this.call, "zero-point") || 0)) * byRole(this.call, "scale");
   }
 
+  /** The least and the largest value, if large numbers give the same as larger ones. */
+  saturated() {
+    const large = this.call.xType === "float16" ? 6e4 : 3e38;
+    const { ys } = this.applied([-large, -large / 4, large / 4, large]);
+    if (ys[0] !== ys[1] || ys[2] !== ys[3]) return [NaN, NaN];
+    return [this.valueOf(ys[0]), this.valueOf(ys[3])].sort((a, b) => a - b);
+  }
+
   /** The ends of the drawing: those that are given, else a little more than the values. */
   ends() {
     const { from, to } = this.form.elements;
-    const { ys } = this.applied([-Infinity, Infinity]);
-    let [first, last] = [...ys].map((y) => this.valueOf(y)).sort((a, b) => a - b);
-    if (!(last - first > 0 && Number.isFinite(last - first))) {
+    let [first, last] = this.saturated();
+    if (!(last > first)) {
       last = 8 * Math.abs(byRole(this.call, "scale"));
       if (!(last > 0 && Number.isFinite(last))) last = 1;
       first = -last;
@@ -194,6 +201,7 @@ function written(number) {
 const pythonic = (number) => (Number.isNaN(number) ? "nan" : number > 0 ? "inf" : "-inf");
 
 const operators = await Operators.load(await unpacked(MODULE));
-globalThis.playground = { operators, Refused, codeOf };
-globalThis.playground.page = new Playground(operators);
+const page = new Playground(operators);
+const model = new Drop(operators);
+globalThis.playground = { operators, page, model, Refused };
 document.documentElement.dataset.ready = "yes";

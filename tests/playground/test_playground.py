@@ -11,31 +11,20 @@ import pytest
 from backends import OPERATORS
 from browser import Browser, needs_browser
 from cases import answer, assert_same_bits, every_case
-from places import ROOT
+from playground_page import needs_page, opened
 from posed import answers, can_be_posed
 
 import anybit.formats
 from anybit.ops.domain import Role
 from anybit.ops.grids import Call
 
-PAGE = ROOT / "build/playground/index.html"
-pytestmark = [
-    needs_browser,
-    pytest.mark.skipif(not PAGE.exists(), reason="python tools/playground.py makes the page"),
-]
+pytestmark = [needs_browser, needs_page]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with Browser() as opened:
-        opened.open(PAGE)
-        wait(opened)
-        yield opened
-
-
-def wait(browser: Browser) -> None:
-    while browser.value("document.documentElement.dataset.ready") != "yes":
-        assert browser.said == []
+    with opened() as browser:
+        yield browser
 
 
 def test_every_case_has_the_same_bits(browser: Browser) -> None:
@@ -165,6 +154,7 @@ def test_named_formats(page: Browser) -> None:
     show(page, operator=operator, scale=1)
     fill(page, "format", "float4_e2m1fn")
     values = [float(row[0]) for row in codes(page)]
+    assert [-values[0], values[-1]] == [anybit.formats.float4_e2m1fn.largest] * 2
     assert values == anybit.formats.float4_e2m1fn.values().tolist()
     theirs = values_as(ml_dtypes.float4_e2m1fn, values)
     assert [int(row[1], 16) % 16 for row in codes(page) if row[0] != "0"] == [
@@ -212,9 +202,7 @@ def test_codes_are_those_of_the_grid(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_it_fits(scheme: str, width: int) -> None:
-    with Browser() as browser:
-        browser.open(PAGE, width=width, scheme=scheme)
-        wait(browser)
+    with opened(width=width, scheme=scheme) as browser:
         assert browser.value("document.documentElement.scrollWidth") <= width
         paper = browser.value("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", paper))) > 384) == (scheme == "light")

@@ -9,8 +9,8 @@ from anybit.onnx.graph.layout import is_channels_last
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.registry import versions_of
 
-# Domains whose operators ONNX Runtime itself brings.
-_RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft")
+RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft")
+"""Domains whose operators ONNX Runtime itself brings."""
 
 
 def unknown_operators(model: ir.Model) -> list[str]:
@@ -36,7 +36,7 @@ def check_known(model: ir.Model, where: str) -> None:
 
 
 def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
-    if node.op_identifier() in model.functions or node.domain in _RUNTIME_DOMAINS:
+    if node.op_identifier() in model.functions or node.domain in RUNTIME_DOMAINS:
         return True
     if not node.domain:
         # Operators younger than the installed onnx are left to the runtime.

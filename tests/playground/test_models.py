@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the playground says of a model is what `anybit info` says; hostile files are refused."""
+
+import base64
+import dataclasses
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from browser import Browser, needs_browser
+from onnx import TensorProto, helper
+from places import EXAMPLE, EXAMPLES, MODELS, needs_models
+from playground_page import PAGE, needs_page, opened, wait
+
+import anybit
+from anybit.onnx.summary import info
+
+pytestmark = [needs_browser, needs_page]
+
+NAMES = ("TFC_1W1A", "TFC_2W2A", "cnv_1w1a", "kwsmlp_w3a3", "mobilenet_w4a4", "qkeras_jettagging")
+_READ = """
+(text) => {
+  const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  try {
+    return JSON.stringify(playground.model.read(bytes));
+  } catch (error) {
+    if (error instanceof playground.Refused) return "refused: " + error.message;
+    throw error;
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with opened() as browser:
+        yield browser
+
+
+def said(browser: Browser, model: bytes) -> str:
+    return str(browser.value(f"({_READ})('{base64.b64encode(model).decode()}')"))
+
+
+def assert_same_as_info(browser: Browser, model: bytes) -> None:
+    theirs: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(info(model))))
+    ours = json.loads(said(browser, model))
+    for quantizer in theirs["quantizers"]:
+        del quantizer["codes"]
+    # What nodes compute of constants is one weight there, and what they compute it of is one here.
+    for summary in (ours, theirs):
+        summary["weights"] = sorted(summary["weights"].values())
+    assert ours == theirs
+
+
+@needs_models
+@pytest.mark.parametrize("name", NAMES)
+def test_models_of_others(browser: Browser, name: str) -> None:
+    assert_same_as_info(browser, (MODELS / f"{name}.onnx").read_bytes())
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.onnx")), ids=lambda path: path.stem)
+def test_examples(browser: Browser, path: Path) -> None:
+    assert_same_as_info(browser, path.read_bytes())
+
+
+@pytest.mark.parametrize("form", ["qdq", "qcdq", "standard"])
+def test_converted_models(browser: Browser, form: str) -> None:
+    assert_same_as_info(browser, proto(anybit.convert(EXAMPLE, to=form)))
+
+
+def proto(result: Any) -> bytes:
+    import onnx_ir as ir
+
+    return ir.to_proto(result.model).SerializeToString()
+
+
+def test_broken_files_are_refused(browser: Browser) -> None:
+    """Wherever a file ends or is damaged, it is read or refused: nothing else is thrown."""
+    whole = EXAMPLE.read_bytes()
+    chance = random.Random(1)
+    for _ in range(60):
+        assert said(browser, whole[: chance.randrange(1, len(whole))]).startswith(("refused", "{"))
+        damaged = bytearray(whole)
+        for _ in range(8):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        assert said(browser, bytes(damaged)).startswith(("refused", "{"))
+    assert said(browser, b"").startswith("refused: this is not a readable ONNX file")
+    assert said(browser, b"PK\x03\x04 and more").startswith("refused: this is not a readable")
+
+
+def test_bombs_are_refused(browser: Browser) -> None:
+    graph = b""
+    for _ in range(50):  # a graph in an attribute of a node of a graph
+        graph = field(1, field(5, field(6, graph)))
+    assert "nested" in said(browser, field(7, graph))
+    assert "cut off" in said(browser, field(7, b"graph")[:-1])
+    # A tensor that says that it is large has no data for it.
+    large = TensorProto(dims=[2**40], data_type=1, name="scale", raw_data=b"1234")
+    nodes = [helper.make_node("Quant", ["x", "scale", "z", "b"], ["y"], domain="onnx.brevitas")]
+    graph = helper.make_graph(nodes, "g", [], [], [large])
+    assert '"computed"' in said(browser, helper.make_model(graph).SerializeToString())
+    circle = [
+        helper.make_node("Identity", ["a"], ["b"]),
+        helper.make_node("Identity", ["b"], ["a"]),
+        helper.make_node("DequantizeLinear", ["a", "s"], ["y"]),
+    ]
+    model = helper.make_model(helper.make_graph(circle, "g", [], []))
+    assert said(browser, model.SerializeToString()).startswith("{")
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A message within a message."""
+    length, size = b"", len(content)
+    while size > 127:
+        length, size = length + bytes([128 | size & 127]), size >> 7
+    return bytes([8 * number + 2]) + length + bytes([size]) + content
+
+
+def test_a_dropped_file_is_shown(browser: Browser) -> None:
+    browser.open(PAGE)
+    wait(browser)
+    drop(browser, "digits.onnx", EXAMPLE.read_bytes())
+    text = browser.value("document.getElementById('model').innerText")
+    assert "9 quantizers" in text
+    assert "6,570 in 6 tensors" in text
+    assert "9 IntQuant, 3 Gemm, 2 Relu, 1 Flatten" in text
+    assert "when the model runs: 3; folded when it is loaded (*): 6." in text
+    rows = browser.value(
+        "[...document.querySelectorAll('#quantizers tr')]"
+        ".map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    assert rows[0][:7] == ["node", "operator", "quantizes", "tensor", "shape", "bits", "scale"]
+    assert ["weight_1_q", "IntQuant", "weight*", "weight_1", "[64, 64]", "4"] in [
+        row[:6] for row in rows
+    ]
+    assert len(rows) == 10
+    assert browser.said == []
+
+
+def test_a_file_that_is_no_model_is_refused(browser: Browser) -> None:
+    drop(browser, "letter.txt", b"Dear Sir or Madam,")
+    refusal = browser.value("document.getElementById('unread').textContent")
+    assert refusal.startswith("letter.txt: this is not a readable ONNX file: ")
+    assert browser.value("document.getElementById('model').hidden")
+
+
+def test_names_of_a_file_are_only_text(browser: Browser) -> None:
+    name = "<img src=x onerror=alert(1)>\u202e"
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Relu", [name], ["y"])],
+            "g",
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        )
+    )
+    drop(browser, "named.onnx", onnx.ModelProto.SerializeToString(model))
+    text = browser.value("document.getElementById('header').innerText")
+    assert "<img src=x onerror=alert(1)>\\u202e: float32[1]" in text
+    assert browser.value("document.querySelectorAll('#model img').length") == 0
+    assert browser.said == []
+
+
+def drop(browser: Browser, name: str, content: bytes) -> None:
+    """As somebody does who drops a file on the page; until it is read."""
+    browser.value("playground.model.taken = false")
+    browser.value(
+        "(() => { const data = new DataTransfer();"
+        f"const text = atob('{base64.b64encode(content).decode()}');"
+        "const bytes = Uint8Array.from(text, (each) => each.charCodeAt(0));"
+        f"data.items.add(new File([bytes], {name!r}));"
+        "document.body.dispatchEvent("
+        "new DragEvent('drop', {bubbles: true, cancelable: true, dataTransfer: data})); })()"
+    )
+    wait(browser, "playground.model.taken")
