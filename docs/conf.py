@@ -22,6 +22,7 @@ NAVIGATION = {
         "Run and convert": "tutorial_qonnx",
         "Train and compile": "tutorial_training",
         "A float model in 4 bits": "tutorial",
+        "From C++": "tutorial_cpp",
         "Find a difference": "tutorial_difference",
         "Digits: 32 bits to 1": "qat_digits",
     },

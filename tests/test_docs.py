@@ -3,8 +3,11 @@
 
 import doctest
 import importlib.util
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +170,30 @@ def test_shown_output(page: Path) -> None:
             call, _, expected = snippet.code.partition("\n")
             result = CliRunner().invoke(app, shlex.split(call)[2:])
             assert lines_of(result.output) == lines_of(expected), str(snippet)
+
+
+@pytest.mark.usefixtures("copy_of_examples")
+@pytest.mark.skipif(None in map(shutil.which, ("bash", "c++")), reason="no C++ compiler")
+@pytest.mark.skipif(sys.platform != "linux", reason="the commands are for Linux")
+def test_program_in_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of the page build the program, and it prints what is shown."""
+    page = ROOT / "docs" / "tutorial_cpp.md"
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    script, shown = ["set -e"], ""
+    for snippet in snippets(page):
+        call, _, output = snippet.code.partition("\n")
+        if snippet.language == "bash":
+            script.append(f"{{\n{snippet.code}}} > /dev/null")
+        elif call.startswith("$ "):
+            script.append(call.removeprefix("$ "))
+            shown += output
+        elif snippet.language == "cpp":
+            assert snippet.code in (ROOT / "examples/cpp/digits.cpp").read_text(encoding="utf-8")
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)], capture_output=True, text=True, check=False
+    )
+    assert shown
+    assert (done.stdout, done.stderr) == (shown, "")
 
 
 def lines_of(text: str) -> list[list[str]]:
