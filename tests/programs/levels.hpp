@@ -4,5 +4,5 @@
 
 #include <string_view>
 
-constexpr std::string_view all_levels[] = {"baseline",   "avx2",          "avxvnni", "avx512",
-                                           "avx512vnni", "avx512vpopcnt", "amx"};
+constexpr std::string_view all_levels[] = {"baseline", "dotprod",    "avx2",          "avxvnni",
+                                           "avx512",   "avx512vnni", "avx512vpopcnt", "amx"};

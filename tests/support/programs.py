@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from anybit.lowbit import program as p
 
 T = TypeVar("T")
-INSTRUCTION_SETS = ("baseline", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512vpopcnt", "amx")
+INSTRUCTION_SETS = (
+    *("baseline", "dotprod"),
+    *("avx2", "avxvnni", "avx512", "avx512vnni", "avx512vpopcnt", "amx"),
+)
 SIZES = (1, 1, 2, 3, 5, 8)
 CHANNELS = (1, 2, 3, 8, 31, 32, 33, 64, 70)
 LEVELS = (2, 2, 2, 3, 4, 4, 7, 16, 200, 256)

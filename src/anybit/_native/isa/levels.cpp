@@ -8,6 +8,13 @@
 #include <unistd.h>
 #endif
 #endif
+#ifdef ANYBIT_ARM_KERNELS
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -65,6 +72,24 @@ constexpr Row levels[] = {
     {Level::avxvnni, "avxvnni", has_avxvnni},
     {Level::avx2, "avx2", [] { return __builtin_cpu_supports("avx2") != 0; }},
     {Level::baseline, "baseline", [] { return __builtin_cpu_supports("sse4.2") != 0; }},
+};
+#elif defined(ANYBIT_ARM_KERNELS)
+bool has_dotprod() {
+#if defined(__linux__)
+  constexpr unsigned long dot_products = 1ul << 20;  // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & dot_products) != 0;
+#elif defined(__APPLE__)
+  int has = 0;
+  std::size_t size = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has != 0;
+#else
+  return false;
+#endif
+}
+
+constexpr Row levels[] = {
+    {Level::dotprod, "dotprod", has_dotprod},
+    {Level::baseline, "baseline", [] { return true; }},  // NEON
 };
 #else
 constexpr Row levels[] = {{Level::baseline, "baseline", [] { return true; }}};

@@ -16,6 +16,10 @@ namespace anybit {
 // CMakeLists.txt.
 enum class Level : std::uint8_t {
   baseline,
+#ifdef ANYBIT_ARM_KERNELS
+  dotprod,
+// No table has the levels of other processors.
+#endif
   avx2,
   avx512,
   // Further instructions for integers: what gains nothing by them is not compiled again.
@@ -26,12 +30,17 @@ enum class Level : std::uint8_t {
 };
 #ifdef ANYBIT_X86_KERNELS
 inline constexpr int level_count = 7;
+#elif defined(ANYBIT_ARM_KERNELS)
+inline constexpr int level_count = 2;
 #else
 inline constexpr int level_count = 1;
 #endif
 
 // Whose kernels serve a level where only vectors of floating-point numbers matter.
 constexpr Level without_integer_extensions(Level level) {
+#ifdef ANYBIT_ARM_KERNELS
+  if (level == Level::dotprod) return Level::baseline;
+#endif
   return level == Level::avxvnni ? Level::avx2 : level > Level::avx512 ? Level::avx512 : level;
 }
 

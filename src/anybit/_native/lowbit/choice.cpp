@@ -18,6 +18,10 @@ constexpr Cost cost_of(Level level) {
   switch (level) {
     case Level::baseline:
       return {40, 11};
+#ifdef ANYBIT_ARM_KERNELS
+    case Level::dotprod:
+      return {16, 11};
+#endif
     case Level::avx2:
       return {20, 5.5};
     case Level::avxvnni:
