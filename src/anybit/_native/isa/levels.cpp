@@ -36,42 +36,67 @@ struct Row {
 // Best first.
 #ifdef ANYBIT_X86_KERNELS
 #if !defined(__GNUC__)
-#error "tell the features of the processor with this compiler's intrinsics"
+#error "read the features of the processor with this compiler's intrinsics"
 #endif
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
-// AVX-VNNI, which not every compiler can ask for by name; the rest as for AVX2.
-bool has_avxvnni() {
+// Read from the processor: what compilers have for it is always false where Zig links.
+struct Registers {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 &&
-         (eax >> 4 & 1) != 0;
+};
+
+Registers cpuid(unsigned leaf, unsigned part = 0) {
+  Registers found;
+  __get_cpuid_count(leaf, part, &found.eax, &found.ebx, &found.ecx, &found.edx);
+  return found;
 }
 
-bool has_avx512vpopcnt() {
-  return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
-         __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vbmi");
+bool has(unsigned word, auto... bits) {
+  const unsigned all = ((1u << bits) | ...);
+  return (word & all) == all;
 }
+
+// Which registers the system keeps when it changes threads.
+unsigned kept_registers() {
+  if (!has(cpuid(1).ecx, 27)) return 0;
+  unsigned low = 0, high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+// SSE4.2, and the counts of bits that every processor with it has.
+bool has_baseline() { return has(cpuid(1).ecx, 20, 23); }
+
+bool has_avx2() {
+  return has_baseline() && has(kept_registers(), 1, 2) && has(cpuid(1).ecx, 28) &&
+         has(cpuid(7).ebx, 5);
+}
+
+bool has_avx512() {
+#if defined(__APPLE__)
+  constexpr bool kept = true;  // from their first use on
+#else
+  const bool kept = has(kept_registers(), 5, 6, 7);
+#endif
+  return kept && has_avx2() && has(cpuid(7).ebx, 16, 17, 30, 31);  // F, DQ, BW, VL
+}
+
+bool has_avxvnni() { return has_avx2() && has(cpuid(7, 1).eax, 4); }
+
+bool has_avx512vnni() { return has_avx512() && has(cpuid(7).ecx, 11); }
+
+// VPOPCNTDQ and VBMI beside it.
+bool has_avx512vpopcnt() { return has_avx512vnni() && has(cpuid(7).ecx, 1, 14); }
 
 // Tiles and their products of bytes.
-bool has_amx() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned tiles = 1u << 24, products = 1u << 25;
-  return has_avx512vpopcnt() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
-         (edx & tiles) != 0 && (edx & products) != 0;
-}
+bool has_amx() { return has_avx512vpopcnt() && has(cpuid(7).edx, 24, 25); }
 
 constexpr Row levels[] = {
     {Level::amx, "amx", has_amx},
     {Level::avx512vpopcnt, "avx512vpopcnt", has_avx512vpopcnt},
-    {Level::avx512vnni, "avx512vnni",
-     [] { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }},
+    {Level::avx512vnni, "avx512vnni", has_avx512vnni},
     {Level::avx512, "avx512", has_avx512},
     {Level::avxvnni, "avxvnni", has_avxvnni},
-    {Level::avx2, "avx2", [] { return __builtin_cpu_supports("avx2") != 0; }},
-    {Level::baseline, "baseline", [] { return __builtin_cpu_supports("sse4.2") != 0; }},
+    {Level::avx2, "avx2", has_avx2},
+    {Level::baseline, "baseline", has_baseline},
 };
 #elif defined(ANYBIT_ARM_KERNELS)
 bool has_dotprod() {
