@@ -4,6 +4,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 import onnx_ir as ir
@@ -46,6 +47,11 @@ class Compiled(Model):
             # Small networks take less time than a frame of Python does.
             ordinary = engine.network.named(self.outputs[0].name, Model(engine).run)
             self.run = ordinary  # type: ignore[method-assign]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a compiled model cannot be pickled: write it with save(), and read that with load()"
+        )
 
     @property
     def codes(self) -> frozenset[str]:

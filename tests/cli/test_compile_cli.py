@@ -16,6 +16,7 @@ from shell import Shell
 from small_models import DOMAIN
 
 from anybit import Compiled, Model
+from anybit.cli import _timing
 
 QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 
@@ -301,3 +302,21 @@ def test_times_are_measured_where_that_is_asked_for(shell: Shell) -> None:
     assert product["seconds"] > 0
     assert product["float_seconds"] > 0
     assert product["place"] == [0, 1]
+
+
+@pytest.mark.parametrize(("mine", "said"), [(3e-3, True), (0.9e-3, False)])
+def test_a_model_that_became_slower_says_so(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, mine: float, said: bool
+) -> None:
+    monkeypatch.setattr(_timing, "_measured", lambda *_: [mine, 2e-3, 1e-3])
+    proto = onnx.load("layer.onnx")
+    (last,) = proto.graph.output
+    proto.graph.node.append(onnx.helper.make_node("Softmax", [last.name], ["likely"]))
+    last.name = "likely"
+    onnx.save(proto, "mixed.onnx")
+    code, out, _ = shell("compile", "mixed.onnx", "-o", "f.onnx")
+    assert code == 0
+    assert ("slower than the float graph: 3 ms per run" in out) == said
+    assert ("--integer-only" in out) == said
+    _, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx")
+    assert "slower" not in out

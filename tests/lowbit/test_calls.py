@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a compiled model takes: any rows, what `Model.run` takes, and input ranges."""
 
+import copy
+import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -56,6 +59,27 @@ def test_wrong_arrays_are_refused_in_words(model):
         compiled.run(np.array([["a", "b", "c"]]))
     with pytest.raises(anybit.ModelError, match="NaN"):
         compiled.run(np.full((2, 3), np.nan, np.float32))
+
+
+def test_it_is_called_as_every_model(model):
+    """Although small networks are called past Python."""
+    own, others = (
+        list(inspect.signature(each.run).parameters.values())
+        for each in (anybit.compile(model), anybit.load(model))
+    )
+    assert [(each.name, each.kind, each.default) for each in own] == [
+        (each.name, each.kind, each.default) for each in others
+    ]
+    seen = []
+    compiled = anybit.compile(model)
+    compiled.run(inputs=np.zeros((4, 3), np.float32), progress=lambda *done: seen.append(done))
+    assert seen == []  # all rows at once
+
+
+def test_a_compiled_model_is_not_pickled(model):
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"save\(\), and read that with load"):
+            copied(anybit.compile(model))
 
 
 OTHER_NUMPY = """

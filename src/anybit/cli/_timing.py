@@ -7,20 +7,49 @@ from functools import partial
 
 from onnxruntime import SessionOptions  # type: ignore[import-untyped]
 
-from anybit.compilation import Compiled
+from anybit.compilation import Compiled, NetworkEngine
+from anybit.errors import ModelError
 from anybit.made_up_inputs import random_inputs
 from anybit.model import load
 from anybit.onnx import Source
+from anybit.onnx.runtime import FAILURES
 from anybit.onnxruntime import session
 from anybit.text import duration
 
 _SECONDS = 1.0
+_GLANCE = 0.2
+_FAILURES: tuple[type[Exception], ...] = (ModelError, *FAILURES)
 # Short, so that some of them are not disturbed on a busy machine.
 _BURST = 1e-3
 _FEWEST_ROUNDS = 3
 
 
 def speed(source: Source, compiled: Compiled) -> str:
+    """Both in words."""
+    return _told(*_measured(source, compiled, _SECONDS))
+
+
+def slower(source: Source, compiled: Compiled) -> str:
+    """That the compiled model is slower than the float graph, if that is seen at a glance.
+
+    A model that is integer throughout is not looked at, nor one that does not run on random inputs.
+    """
+    if isinstance(compiled.engine, NetworkEngine) or not compiled.report.programs:
+        return ""
+    try:
+        mine, exact, other = _measured(source, compiled, _GLANCE)
+    except _FAILURES:
+        return ""
+    if mine <= min(exact, other):
+        return ""
+    return (
+        f"slower than the float graph: {_told(mine, exact, other)}; what stays float between "
+        "integer regions costs more than they gain: quantize with --integer-only, or run the model "
+        "as it is"
+    )
+
+
+def _measured(source: Source, compiled: Compiled, seconds: float) -> list[float]:
     """Both on the same random row by turns, and a session that optimizes; the fastest count."""
     plain = load(source)
     feeds = random_inputs(plain.inputs)
@@ -33,12 +62,15 @@ def speed(source: Source, compiled: Compiled) -> str:
     ]
     counts = [_count(call) for call in calls]
     best = [float("inf")] * len(calls)
-    end, rounds = time.perf_counter() + _SECONDS, 0
+    end, rounds = time.perf_counter() + seconds, 0
     while rounds < _FEWEST_ROUNDS or time.perf_counter() < end:
         found = [_seconds(*pair) for pair in zip(calls, counts, strict=True)]
         best = [min(pair) for pair in zip(best, found, strict=True)]
         rounds += 1
-    mine, exact, other = best
+    return best
+
+
+def _told(mine: float, exact: float, other: float) -> str:
     return (
         f"{duration(mine)} per run of one row: {exact / mine:.3g} x as fast as the float graph in "
         f"ONNX Runtime ({duration(exact)}), {other / mine:.3g} x with graph optimizations "

@@ -15,7 +15,7 @@ from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, file_size
 from anybit.cli._inputs import Ranges, sizes_given
 from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
-from anybit.cli._timing import speed
+from anybit.cli._timing import slower, speed
 from anybit.cli._verify import verification_inputs, verify
 from anybit.compilation import Compiled, sized
 from anybit.compilation import compile as compile_model
@@ -89,17 +89,19 @@ def compile(
             progress=advance,
         )
     compiled.save(output)
+    floats = sized(model, sizes)
     if time:
-        floats = sized(model, sizes)
         report = timed(compiled.report, floats)
         compiled.report = replace(report, whole=speed(floats, compiled))
+    else:
+        compiled.report = replace(compiled.report, whole=slower(floats, compiled))
     record = json.dumps(plain(compiled.report.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(reports or (), record, lambda: page(compiled.report, model.name))
     if as_json:
         print(record, end="")
     else:
         _show(compiled, model, output)
-        if time:
+        if compiled.report.whole:
             print(compiled.report.whole)
     if feeds and not verify(model, compiled, output, feeds, quiet=as_json):
         raise typer.Exit(1)

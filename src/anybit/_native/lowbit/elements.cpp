@@ -36,11 +36,13 @@ struct Guess {
         lowest(levels.lowest),
         highest(levels.lowest + static_cast<float>(levels.levels - 1)) {}
 
-  std::int32_t operator()(float x) const {
+  float inside(float x) const {
     float y = divides ? x / gain : x * gain + offset;
     y = y > lowest ? y : lowest;  // NaN becomes the lowest
-    y = y < highest ? y : highest;
-    return static_cast<std::int32_t>(((y + rounder) - rounder) - lowest);
+    return y < highest ? y : highest;
+  }
+  std::int32_t operator()(float x) const {
+    return static_cast<std::int32_t>(((inside(x) + rounder) - rounder) - lowest);
   }
 
   float gain, offset, lowest, highest;
@@ -52,15 +54,37 @@ void guess(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* t
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(index(x[i]));
 }
 
-void correct(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
-  const float* const thresholds = levels.thresholds;
+// Whether an index may be wrong: one that has been rounded far.
+bool guess_near(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
   const Guess<false> index(levels);
+  const float limit = levels.limit;
+  std::int32_t doubtful = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::int32_t first = index(x[i]);
+    const float y = index.inside(x[i]), rounded = (y + rounder) - rounder;
+    const float off = y - rounded;
+    to[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(rounded - index.lowest));
+    doubtful |= static_cast<std::int32_t>(off >= limit) | static_cast<std::int32_t>(-off >= limit);
+  }
+  return doubtful != 0;
+}
+
+void correct_all(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+  const float* const thresholds = levels.thresholds;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int32_t first = to[i];
     // NaN is below nothing: an index that is one, whoever looks for NaN later.
     const std::int32_t below = x[i] < thresholds[first] ? 1 : 0;
     const std::int32_t above = x[i] >= thresholds[first + 1] ? 1 : 0;
     to[i] = static_cast<std::uint8_t>(first - below + above);
+  }
+}
+
+void correct(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+  constexpr std::int64_t few = 64;
+  for (std::int64_t done = 0; done < n; done += few) {
+    const std::int64_t here = n - done < few ? n - done : few;
+    if (guess_near(levels, x + done, here, to + done))
+      correct_all(levels, x + done, here, to + done);
   }
 }
 

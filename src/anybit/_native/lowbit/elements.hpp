@@ -16,13 +16,13 @@ struct Levels {
     count,    // compare with each threshold
     guess,    // rint(clamp(x * gain + offset)), which is right
     divide,   // rint(clamp(x / gain)), which is right
-    correct,  // as `guess`, which is one off at most
+    correct,  // as `guess`, which is one off at most, and only where it rounds by `limit` or more
     search,   // halve the thresholds
   };
   Way way = Way::search;
   int levels = 0;
   bool falls = false;  // index = levels - 1 - count
-  float gain = 0, offset = 0, lowest = 0;
+  float gain = 0, offset = 0, lowest = 0, limit = 0;
   // A number below which nothing is, the thresholds in ascending order, and NaN, which nothing
   // reaches, up to a power of two. Whoever made it owns them.
   const float* thresholds = nullptr;

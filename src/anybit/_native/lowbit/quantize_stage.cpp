@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float32 to indices.
+#include <cstring>
+
 #include "quantizer.hpp"
 #include "runs.hpp"
 #include "tensor_stage.hpp"
@@ -7,6 +9,25 @@
 namespace anybit::lowbit {
 
 namespace {
+
+// to[j][i] = from[i][j] for eight of each; their lines are so many bytes apart.
+void transpose_eight(const std::uint8_t* from, std::int64_t from_line, std::byte* to,
+                     std::int64_t to_line) {
+  std::uint64_t words[8];
+  for (int i = 0; i < 8; ++i) std::memcpy(&words[i], from + i * from_line, 8);
+  const auto swap = [&](int apart, std::uint64_t mask) {
+    for (int i = 0; i < 8; ++i) {
+      if ((i & apart) != 0) continue;
+      const std::uint64_t both = (words[i] >> 8 * apart ^ words[i + apart]) & mask;
+      words[i + apart] ^= both;
+      words[i] ^= both << 8 * apart;
+    }
+  };
+  swap(4, 0x00000000ffffffff);
+  swap(2, 0x0000ffff0000ffff);
+  swap(1, 0x00ff00ff00ff00ff);
+  for (int i = 0; i < 8; ++i) std::memcpy(to + i * to_line, &words[i], 8);
+}
 
 class QuantizeStage final : public TensorStage {
  public:
@@ -96,8 +117,12 @@ class QuantizeStage final : public TensorStage {
   // Pixels from lines of one channel each, which are `apart` bytes apart.
   void interleave(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels,
                   std::int64_t some, std::byte* to) const {
+    const std::int64_t whole_lines = some / 8 * 8, whole_pixels = pixels / 8 * 8;
+    for (std::int64_t i = 0; i < whole_lines; i += 8)
+      for (std::int64_t p = 0; p < whole_pixels; p += 8)
+        transpose_eight(lines + i * apart + p, apart, to + p * channels + i, channels);
     for (std::int64_t i = 0; i < some; ++i)
-      for (std::int64_t p = 0; p < pixels; ++p)
+      for (std::int64_t p = i < whole_lines ? whole_pixels : 0; p < pixels; ++p)
         to[p * channels + i] = static_cast<std::byte>(lines[i * apart + p]);
   }
 

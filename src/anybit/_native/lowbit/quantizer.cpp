@@ -16,11 +16,29 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr int few_levels = 8;
 
 // What the loops compute, see elements.cpp.
-float guess(const Levels& levels, float x) {
+float inside(const Levels& levels, float x) {
   const float highest = levels.lowest + static_cast<float>(levels.levels - 1);
   const bool divides = levels.way == Levels::Way::divide;
   const float y = divides ? x / levels.gain : x * levels.gain + levels.offset;
-  return std::nearbyint(std::clamp(y, levels.lowest, highest)) - levels.lowest;
+  return std::clamp(y, levels.lowest, highest);
+}
+
+float guess(const Levels& levels, float x) {
+  return std::nearbyint(inside(levels, x)) - levels.lowest;
+}
+
+// What rises with x and is rounded by less than this has the right index: at each threshold, and
+// just before it, it is nearer to the middle between two indices.
+float limit_of(const Levels& levels) {
+  double off = 0;
+  for (int k = 1; k < levels.levels; ++k) {
+    const double middle = static_cast<double>(levels.lowest) + k - 0.5;
+    const float threshold = levels.thresholds[k];
+    off = std::max(off, middle - static_cast<double>(inside(levels, threshold)));
+    off = std::max(
+        off, static_cast<double>(inside(levels, std::nextafter(threshold, -infinity))) - middle);
+  }
+  return std::nextafter(static_cast<float>(0.5 - off), -infinity);
 }
 
 // The number of thresholds that x reaches.
@@ -93,7 +111,7 @@ void Quantizer::choose_way(Levels& levels, float lowest_code) {
     if (error >= best || (error > 0 && way == Levels::Way::divide)) return;
     best = error;
     found = candidate;
-    if (error > 0) found.way = Levels::Way::correct;
+    if (error > 0) found.way = Levels::Way::correct, found.limit = limit_of(candidate);
   };
   // What the file rounded is near by: a scale, or the reciprocal of one.
   float up = scale, down = scale;

@@ -194,7 +194,9 @@ void destroy_call(PyObject* self) {
 
 PyMethodDef call_methods[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_run)),
-     METH_FASTCALL | METH_KEYWORDS, "The only output by its name, or what the function gives."},
+     METH_FASTCALL | METH_KEYWORDS,
+     "run($self, inputs, *, progress=None)\n--\n\n"
+     "The only output by its name, or what the function gives: see anybit.Model.run."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -39,6 +39,21 @@ template <class Vector>
 #endif
 }
 
+// to[j][i] = from[i][j] for four of each; their lines are so many numbers apart.
+[[gnu::always_inline]] inline void transpose_four(const float* from, std::ptrdiff_t from_line,
+                                                  float* to, std::ptrdiff_t to_line) {
+#if defined(__SSE4_1__)
+  __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + from_line),
+         c = _mm_loadu_ps(from + 2 * from_line), d = _mm_loadu_ps(from + 3 * from_line);
+  _MM_TRANSPOSE4_PS(a, b, c, d);
+  _mm_storeu_ps(to, a), _mm_storeu_ps(to + to_line, b);
+  _mm_storeu_ps(to + 2 * to_line, c), _mm_storeu_ps(to + 3 * to_line, d);
+#else
+  for (int j = 0; j < 4; ++j)
+    for (int i = 0; i < 4; ++i) to[j * to_line + i] = from[i * from_line + j];
+#endif
+}
+
 // 32 bytes as 16-bit numbers.
 [[gnu::always_inline]] inline Shorts widened_bytes(const std::byte* at) {
 #if defined(__AVX512BW__)

@@ -5,6 +5,7 @@
 
 namespace {
 
+using anybit::lowbit::most_block_pixels;
 using anybit::lowbit::Operation;
 using anybit::lowbit::TailStep;
 
@@ -82,13 +83,39 @@ template <class Store>
   return at.channels - lane < lane_count ? at.channels - lane : lane_count;
 }
 
+// Pixels that lie side by side, channel by channel.
+[[gnu::always_inline]] inline void write_lines(const TailBlock& at, const float* from, float* to,
+                                               int pixels) {
+  int pixel = 0;
+  for (; pixel + 4 <= pixels; pixel += 4) {
+    const float* const four = from + pixel * chunk_channels;
+    for (int channel = 0; channel + 4 <= at.channels; channel += 4)
+      transpose_four(four + channel, chunk_channels, to + channel * at.float_channel + pixel,
+                     at.float_channel);
+    for (int channel = at.channels / 4 * 4; channel < at.channels; ++channel)
+      for (int i = 0; i < 4; ++i)
+        to[channel * at.float_channel + pixel + i] = four[i * chunk_channels + channel];
+  }
+  for (; pixel < pixels; ++pixel)
+    for (int channel = 0; channel < at.channels; ++channel)
+      to[channel * at.float_channel + pixel] = from[pixel * chunk_channels + channel];
+}
+
 void arithmetic(const TailBlock& at) {
+  if (at.float_channel == 1)
+    return each_stepped(at,
+                        [&](int pixel, int lane, const Reals& y) __attribute__((always_inline)) {
+                          write_some(at.floats[pixel] + lane, y, here(at, lane));
+                        });
+  alignas(64) float room[most_block_pixels * chunk_channels];
   each_stepped(at, [&](int pixel, int lane, const Reals& y) __attribute__((always_inline)) {
-    const int channels = here(at, lane);
-    float* const target = at.floats[pixel] + lane * at.float_channel;
-    if (at.float_channel == 1) return write_some(target, y, channels);
-    for (int i = 0; i < channels; ++i) target[i * at.float_channel] = y[i];
+    write(room + pixel * chunk_channels + lane, y);
   });
+  for (int pixel = 0, next; pixel < at.count; pixel = next) {
+    for (next = pixel + 1; next < at.count; ++next)
+      if (at.floats[next] != at.floats[pixel] + (next - pixel)) break;
+    write_lines(at, room + pixel * chunk_channels, at.floats[pixel], next - pixel);
+  }
 }
 
 void rounded(const TailBlock& at) {
