@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Archives of the operator library: the same bytes every time, whoever makes them and when."""
+
+import hashlib
+import importlib.util
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from places import ROOT
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build", ROOT / "tools/library/build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("platform", ["linux-x86_64", "windows-x86_64"])
+def test_archives(
+    build: ModuleType, platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "linked_licenses", lambda platform: b"licences")
+    made = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        library = folder / "anybit_onnxruntime"
+        library.write_bytes(b"\x7fELF")
+        library.chmod(0o700 if name == "first" else 0o644)
+        made.append(build.archived(platform, library, folder))
+        build.write_checksums(folder)
+    first, second = (each.read_bytes() for each in made)
+    assert first == second
+    sums = (tmp_path / "second/SHA256SUMS").read_text()
+    assert sums == f"{hashlib.sha256(second).hexdigest()}  {made[1].name}\n"
+
+    suffix = build.PLATFORMS[platform].suffix
+    if made[0].suffix == ".zip":
+        names = zipfile.ZipFile(made[0]).namelist()
+    else:
+        with tarfile.open(made[0]) as archive:
+            names = archive.getnames()
+    assert {each.split("/", 1)[1] for each in names} == {
+        "LICENSE",
+        "LICENSES-LINKED.txt",
+        "README.txt",
+        "cmake/anybit_onnxruntime-config.cmake",
+        "include/anybit_onnxruntime.h",
+        f"lib/anybit_onnxruntime{suffix}",
+    }
