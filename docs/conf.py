@@ -6,6 +6,7 @@ added here: navigation, the API, and what pages load from beside them.
 """
 
 import importlib.util
+import inspect
 import re
 import shutil
 from pathlib import Path
@@ -137,20 +138,32 @@ def add_navigation(app: Any, page: str, source: list[str]) -> None:
 def read_docstring(
     app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Indented paragraphs are code, as in Markdown, and bars are bars."""
+    """Indented paragraphs are code, as in Markdown, bars are bars, and names stand alone."""
+    text = re.sub(r"(?<!`)\|(\w+)\|", r"\\|\1\\|", "\n".join(lines))
+    text = re.sub(r"^( +)(\w+(?:, \w+)+)(:.*(?:\n\1 .*)*)", _entries, text, flags=re.MULTILINE)
     found: list[str] = []
-    for line in lines:
+    for line in text.split("\n"):
         above = next((each for each in reversed(found) if each), "")
         if line.startswith("    ") and found[-1:] == [""] and re.match(r"[^\s*>]", above):
             found += ["::", ""]
-        found.append(re.sub(r"(?<!`)\|(\w+)\|", r"\\|\1\\|", line))
+        found.append(line)
     lines[:] = found
+
+
+def _entries(entry: re.Match[str]) -> str:
+    """`a, b: text` as two entries of a section."""
+    indent, names, text = entry.groups()
+    return "\n".join(f"{indent}{each}{text}" for each in names.split(", "))
 
 
 def read_signature(
     app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returned: str
 ) -> tuple[str, str]:
-    """Defaults that are made anew, which cannot be parsed, are left open."""
+    """Defaults that are made anew cannot be parsed; operators say in words what inputs hold."""
+    if signature and "Annotated[" in signature:
+        found = inspect.signature(thing)
+        bare = [each.replace(annotation=each.empty) for each in found.parameters.values()]
+        return str(inspect.Signature(bare)), ""
     return signature and signature.replace("<factory>", "..."), returned
 
 
