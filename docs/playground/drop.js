@@ -3,6 +3,7 @@
 
 const LARGEST_FILE = 2 ** 30;
 const MOST_ROWS = 500;
+const MOST_WEIGHTS = 12;
 
 class Drop {
   constructor(operators) {
@@ -39,7 +40,7 @@ class Drop {
     const hidden = rows.length - MOST_ROWS;
     const more = hidden > 0 ? ` The first ${MOST_ROWS} are shown.` : "";
     at("quantizers-count").textContent = rows.length
-      ? `${rows.length} quantizers. ${whatRuns(this.summary.quantizers)}${more}` : "No quantizers.";
+      ? `${rows.length} quantizers. ${whatRuns(this.summary.quantizers)}${more}` : withoutQuantizers(this.summary.weights);
     at("quantizers").replaceChildren(...(rows.length ? tableOf(rows.slice(0, MOST_ROWS)) : []));
     at("model").hidden = false;
   }
@@ -81,6 +82,13 @@ function headerOf(name, size, summary) {
 function withoutOurs(kind) {
   const [operator, domain = ""] = kind.split("::").reverse();
   return versionsOf({ domain, operator }).length ? operator : kind;
+}
+
+function withoutQuantizers(weights) {
+  const all = Object.entries(weights).map(([name, type]) => printable(`${name}: ${type}`));
+  const more = all.length > MOST_WEIGHTS ? ` and ${all.length - MOST_WEIGHTS} more` : "";
+  const shown = all.slice(0, MOST_WEIGHTS).join(", ") + more;
+  return "No quantizers." + (all.length ? ` The weights: ${shown}.` : "");
 }
 
 function whatRuns(quantizers) {

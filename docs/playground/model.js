@@ -59,7 +59,8 @@ class Values {
     this.stored = new Map(); // tensors, those of Constant nodes included
     this.declared = new Map();
     this.producers = new Map();
-    this.readers = new Map();
+    this.onlyBias = new Map(); // whether all who read a value add it to sums of products
+    this.summaries = new Map();
     this.constants = new Set();
     for (const graph of graphsIn(model.graph)) {
       for (const each of [...graph.values, ...graph.inputs, ...graph.outputs])
@@ -79,9 +80,9 @@ class Values {
       this.producers.set(name, node);
       if (constant || tensor) this.constants.add(name);
     }
+    const adds = domainOf(node) === "" && ONNX.biased.includes(node.operator);
     node.inputs.forEach((name, place) => {
-      if (!this.readers.has(name)) this.readers.set(name, []);
-      this.readers.get(name).push([node, place]);
+      this.onlyBias.set(name, (this.onlyBias.get(name) ?? true) && adds && place === 2);
     });
   }
 
@@ -96,8 +97,9 @@ class Values {
 
   /** The only one. */
   number(name) {
-    const all = this.numbers(name);
-    return all && all.length === 1 ? all[0] : undefined;
+    const tensor = this.stored.get(name);
+    const all = tensor && product(tensor.sizes) === 1 ? this.numbers(name) : null;
+    return all ? all[0] : undefined;
   }
 
   typeOf(name) {

@@ -69,9 +69,9 @@ class Playground {
   }
 
   async copy() {
-    await navigator.clipboard.writeText(location.href);
-    at("copied").textContent = "copied";
-    setTimeout(() => (at("copied").textContent = ""), 2000);
+    const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+    at("copied").textContent = copied ? "copied" : "the address of this page is the link";
+    setTimeout(() => (at("copied").textContent = ""), 4000);
   }
 
   update() {

@@ -3,7 +3,8 @@
 // and the number of messages are bounded, and what is not asked for is passed over.
 
 const DEEPEST = 100; // as other readers of this format have it
-const MOST_MESSAGES = 2_000_000;
+const MOST_MESSAGES = 1_000_000;
+const MOST_NUMBERS = 2 ** 25; // outside of raw data
 
 const VALUE_INFO = { 1: ["name", "text"], 2: ["type", {
   1: ["tensor", { 1: ["dtype", "integer"], 2: ["shape", {
@@ -34,6 +35,7 @@ class Reader {
     this.bytes = bytes;
     this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
     this.messages = 0;
+    this.numbers = 0;
   }
 
   /** The fields of a message that a schema knows. Those that are all wanted are arrays. */
@@ -67,6 +69,7 @@ class Reader {
   }
 
   number(kind, end) {
+    if ((this.numbers += 1) > MOST_NUMBERS) throw broken(`it spells out more than ${MOST_NUMBERS} numbers`);
     if (kind === "integer") return this.varint(end);
     const size = kind === "float" ? 4 : 8;
     if (this.at + size > end) throw broken("a number is cut off");

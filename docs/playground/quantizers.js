@@ -89,36 +89,36 @@ function quantizerSummary(each, values, origins) {
   const parameters = {};
   inputs.slice(1).forEach(({ name }, at) => {
     const given = node.inputs[at + 1];
-    if (given) parameters[name] = parameterSummary(given, values);
+    if (given) parameters[name] = parameterOf(given, values);
   });
   const byRole = (role) => parameters[(inputs.find((input) => input.role === role) || {}).name];
   const known = Object.values(parameters).every((one) => one.granularity !== "computed");
   const constant = values.isConstant(x);
   const type = operator ? "" : codeType(each, values);
   const pair = each.quantize || constant;
+  const read = values.onlyBias.get(node.outputs[0]) ? "bias" : "weight";
+  const attributes = operator ? attributesOf(node, operator) : linearAttributes(node);
   return {
     node: labelOf(node),
     operator: operator ? operator.onnx : pair ? "QDQ" : node.operator,
     version: operator ? operator.version : 0,
     tensor: origins.get(x) ?? x,
     shape: sizesText(values.typeOf(origins.get(x) ?? x).sizes),
-    role: constant ? readRole(node, values) : values.inputs.has(x) ? "input" : "activation",
+    role: constant ? read : values.inputs.has(x) ? "input" : "activation",
     constant: constant && known,
-    bits: operator ? bitsOf(operator, byRole) : linearBits(each, type, known),
+    bits: operator ? bitsOf(operator, byRole, attributes) : linearBits(each, type, known),
     type,
     scale: byRole("scale") ?? null,
     zero_point: byRole("zero-point") ?? null,
     parameters,
-    attributes: operator ? attributesOf(node, operator) : linearAttributes(node),
+    attributes,
   };
 }
 
-/** What a constant is for, as far as its readers show. */
-function readRole(node, values) {
-  const readers = values.readers.get(node.outputs[0]) || [];
-  const bias = ([reader, place]) =>
-    place === 2 && domainOf(reader) === "" && ONNX.biased.includes(reader.operator);
-  return readers.length && readers.every(bias) ? "bias" : "weight";
+/** What is said of a parameter; once, however many quantizers share it. */
+function parameterOf(name, values) {
+  if (!values.summaries.has(name)) values.summaries.set(name, parameterSummary(name, values));
+  return values.summaries.get(name);
 }
 
 function parameterSummary(name, values) {
@@ -142,12 +142,12 @@ function rangeText({ smallest, largest }) {
   return smallest === largest ? String(smallest) : `${smallest}..${largest}`;
 }
 
-function bitsOf(operator, byRole) {
+function bitsOf(operator, byRole, attributes) {
   if (byRole("bit-width")) return rangeText(byRole("bit-width"));
   const [e, m] = ["exponent bit-width", "mantissa bit-width"].map(byRole);
   if (!e || !m) return operator.bits;
   const single = [e, m].every((each) => each.smallest !== null && each.smallest === each.largest);
-  return single ? String(1 + e.smallest + m.smallest) : `e${rangeText(e)} m${rangeText(m)}`;
+  return single && attributes.signed !== false ? String(1 + e.smallest + m.smallest) : `e${rangeText(e)} m${rangeText(m)}`;
 }
 
 function attributesOf(node, operator) {

@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import pytest
+from backends import OPERATORS
 from browser import Browser, needs_browser
 from onnx import TensorProto, helper
 from places import EXAMPLE, EXAMPLES, MODELS, needs_models
@@ -18,6 +19,7 @@ from playground_page import PAGE, needs_page, opened, wait
 
 import anybit
 from anybit.onnx.summary import info
+from anybit.ops.domain import Role
 
 pytestmark = [needs_browser, needs_page]
 
@@ -70,6 +72,45 @@ def test_examples(browser: Browser, path: Path) -> None:
 @pytest.mark.parametrize("form", ["qdq", "qcdq", "standard"])
 def test_converted_models(browser: Browser, form: str) -> None:
     assert_same_as_info(browser, proto(anybit.convert(EXAMPLE, to=form)))
+
+
+ROLES = {
+    Role.SCALE: [0.5],
+    Role.IN_SCALE: [0.125],
+    Role.ZERO_POINT: [1],
+    Role.BITWIDTH: [3, 5],
+    Role.IN_BITWIDTH: [8],
+    Role.EXPONENT_BITWIDTH: [4],
+    Role.MANTISSA_BITWIDTH: [3],
+    Role.EXPONENT_BIAS: [7],
+    Role.LIMIT: [448],
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("flags", [0, 1])
+def test_every_operator(browser: Browser, operator: str, flags: int) -> None:
+    declared = OPERATORS[operator]
+    tensors = []
+    for each in declared.inputs[1:]:
+        kind = TensorProto.FLOAT if each.domain.dtypes != ("int8", "uint8", "int32") else 3
+        values = ROLES[each.role]
+        tensors.append(helper.make_tensor(each.name, kind, [len(values)], values))
+    names = [each.name for each in declared.inputs]
+    attributes = {
+        each.onnx_name: flags for each in declared.attributes if isinstance(each.default, bool)
+    }
+    node = helper.make_node(
+        declared.onnx_name, names, ["y"], "q", domain=declared.onnx_domain, **attributes
+    )
+    x = helper.make_tensor_value_info(names[0], TensorProto.FLOAT, ["rows", 2])
+    kind = TensorProto.FLOAT if declared.result_dtype is None else TensorProto.INT8
+    y = helper.make_tensor_value_info("y", kind, ["rows", 2])
+    graph = helper.make_graph([node], "g", [x], [y], tensors)
+    domains = (("", 20), (declared.onnx_domain, declared.version))
+    imports = [helper.make_opsetid(*each) for each in domains]
+    model = helper.make_model(graph, opset_imports=imports)
+    assert_same_as_info(browser, model.SerializeToString())
 
 
 def proto(result: Any) -> bytes:
