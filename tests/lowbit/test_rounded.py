@@ -103,6 +103,31 @@ g (float[n, 64, 6, 6] x) => (float[n, 3, 6, 6] y)
 """
 
 
+@pytest.mark.parametrize(("largest", "tail"), [(7, "Table"), (127, "Rounded")])
+def test_arithmetic_is_preferred_to_a_table_out_of_the_caches(largest, tail):
+    """With the same codes: this one is certain."""
+    random = np.random.default_rng(0)
+    weights = random.integers(-largest, largest + 1, (4, 8)).astype(np.float32)
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>'
+        " g (float[n, 4] x) => (float[n, 8] y) <float three = {3}, float six = {6},"
+        " float none = {0}, float one = {1}, float s = {0.0078125}, float b = {8},"
+        " float t = {0.25}, float u = {0.0625}>"
+        "{ xq = qonnx.custom_op.general.Quant (x, s, none, b)"
+        "  wq = qonnx.custom_op.general.Quant (w, t, none, b) h = MatMul(xq, wq)"
+        "  a = Add(h, three) e = Clip(a, none, six) m = Mul(h, e) d = Div(m, six)"
+        "  y = qonnx.custom_op.general.Quant (d, u, none, b) }"
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights / 4, "w"))
+    compiled = anybit.compile(proto)
+    (layer,) = compiled.report.layers
+    assert (layer.tail, layer.guarantee) == (tail, Guarantee.EXACT)
+    x = random.normal(0, 0.3, (500, 4)).astype(np.float32)
+    wanted = anybit.load(proto).run(x)["y"]
+    assert len(np.unique(wanted)) > 5
+    np.testing.assert_array_equal(compiled.run(x)["y"], wanted)
+
+
 def test_a_network_stays_one_region():
     model = ir.from_onnx_text(MODEL.replace("\n", " "))
     random = np.random.default_rng(0)

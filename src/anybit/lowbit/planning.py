@@ -33,6 +33,8 @@ from anybit.lowbit.weights import packed
 from anybit.onnx.graph.constants import Array
 
 _MOST_ENTRIES = 2**24
+_NEAR_ENTRIES = 2**16
+"""A larger table is not in the nearer caches: arithmetic is faster."""
 
 
 class Refused(Exception):
@@ -145,15 +147,7 @@ class Planner:
     def _tail(self, expression: Expression, root: SumRoot, codes: Codes) -> Tabled:
         key = root.node, expression.value, codes, root.source.codes
         if key not in self.memory.tails:
-            function = expression.function(self._model)
-            try:
-                guess = guessed(function, root, codes)
-                found: Tabled | Uncovered = tabled(
-                    function, codes.index, codes.levels, root.sum, codes.shift, guess
-                )
-            except Uncovered as reason:
-                found = rounded_of(function, root, codes) or reason
-            self.memory.tails[key] = found
+            self.memory.tails[key] = _known(expression.function(self._model), root, codes)
         known = self.memory.tails[key]
         if isinstance(known, Uncovered):
             raise known
@@ -215,6 +209,19 @@ class Planner:
 
     def add(self, kind: type[Any], reads: tuple[Coded, ...], writes: Coded, **fields: Any) -> None:
         self._planned.append(Planned(kind, reads, writes, fields))
+
+
+def _known(function: Function, root: SumRoot, codes: Codes) -> Tabled | Uncovered:
+    """The cheapest tail of a function, or why there is none."""
+    try:
+        guess = guessed(function, root, codes)
+        found = tabled(function, codes.index, codes.levels, root.sum, codes.shift, guess)
+    except Uncovered as reason:
+        return rounded_of(function, root, codes) or reason
+    if isinstance(found.tail, p.Table) and found.tail.entries.size > _NEAR_ENTRIES:
+        replayed = rounded_of(function, root, codes)
+        found = found if replayed is None else replace(found, tail=replayed.tail)
+    return found
 
 
 def reshape_fields(source: Place, target: Place) -> dict[str, int]:
