@@ -265,8 +265,8 @@ def test_samples_that_decide_are_for_nothing_else(monkeypatch: pytest.MonkeyPatc
     seen: list[list[np.ndarray]] = []
     several = Samples.several
 
-    def recorded(self: Samples, numbers: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        found = several(self, numbers)
+    def recorded(self: Samples, *numbers: Any) -> list[dict[str, np.ndarray]]:
+        found = several(self, *numbers)
         seen.append([row for each in found for row in each["x"]])
         return found
 

@@ -30,8 +30,8 @@ Progress = Callable[[float], None]
 
 # The share of the time for statistics; the rest is for choices.
 _GATHERED = 0.3
-# So many samples at most show whether fewer choices do better.
-_TRIED = 40
+# So many samples and bytes at most show whether fewer choices do better; and so many run at once.
+_TRIED, _TRIED_BYTES, _AT_ONCE = 40, 2**26, 2**20
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,14 @@ class Attempts:
         """Of the samples that show whether fewer choices do better, first those set apart."""
         assert self._samples is not None, "asked before"
         known, unknown = divided_samples(self._samples)
-        return [*unknown, *reversed(known)][:_TRIED]
+        return self._samples.fitting([*unknown, *reversed(known)][:_TRIED], _TRIED_BYTES)
 
     @cached_property
     def _few(self) -> Few:
         assert self._samples is not None, "asked before"
-        return Few(self.model, self._samples.several(self._numbers), self.where, self.workers)
+        return Few(
+            self.model, self._samples.several(self._numbers, _AT_ONCE), self.where, self.workers
+        )
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""

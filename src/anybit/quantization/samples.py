@@ -181,15 +181,23 @@ class Samples:
         """The same rows in fewer samples, as far as that is known to give the same."""
         return joined(samples, self._reader.steps if self._joinable else {})
 
-    def several(self, numbers: Sequence[int]) -> list[Sample]:
-        """The first of those with some numbers, as many as there is memory for, several in one as
-        far as that gives the same; neighbours have the same sizes often."""
+    def fitting(self, numbers: Sequence[int], memory: int) -> list[int]:
+        """The first of some numbers, whose samples take no more than that; one at least."""
         sizes = list(self.sizes())
         ends = accumulate(sizes[number] for number in numbers)
-        few = [number for number, end in zip(numbers, ends, strict=True) if end <= _MEMORY]
-        known = [sample for _, sample in self.numbered(frozenset(few or numbers[:1]))]
-        starts = range(0, len(known), _TOGETHER)
-        return [each for at in starts for each in self.joined(known[at : at + _TOGETHER])]
+        few = [number for number, end in zip(numbers, ends, strict=True) if end <= memory]
+        return few or list(numbers[:1])
+
+    def several(self, numbers: Sequence[int], at_once: int = _MEMORY) -> list[Sample]:
+        """The first of those with some numbers, as many as there is memory for, several in one as
+        far as that gives the same, and no more than so many bytes; neighbours have the same sizes
+        often."""
+        known = [each for _, each in self.numbered(frozenset(self.fitting(numbers, _MEMORY)))]
+        most = max(sum(array.nbytes for array in each.values()) for each in known)
+        step = max(min(_TOGETHER, at_once // max(most, 1)), 1)
+        return [
+            each for at in range(0, len(known), step) for each in self.joined(known[at : at + step])
+        ]
 
     def take_whole_unless(
         self, independent: Callable[[Sample, Sample, Sample], bool | None]
