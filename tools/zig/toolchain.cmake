@@ -19,5 +19,21 @@ set(CMAKE_RANLIB ${CMAKE_CURRENT_LIST_DIR}/ranlib CACHE FILEPATH "")
 # Without this Zig traps what is undefined, in builds that do not optimize.
 set(CMAKE_CXX_FLAGS_INIT -fno-sanitize=undefined)
 
+# Python's modules on Linux must share the system's unwinder: see unwinder.c.
+option(ANYBIT_SYSTEM_UNWINDER "Take the system's unwinder instead of linking one in" OFF)
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ANYBIT_SYSTEM_UNWINDER)
+if(ANYBIT_SYSTEM_UNWINDER)
+  set(unwinder ${CMAKE_BINARY_DIR}/unwinder-${ANYBIT_TARGET}/libgcc_s.so.1)
+  if(NOT EXISTS ${unwinder})
+    cmake_path(GET unwinder PARENT_PATH folder)
+    file(MAKE_DIRECTORY ${folder})
+    execute_process(COMMAND ${CMAKE_CURRENT_LIST_DIR}/c++ --target=${ANYBIT_TARGET} -x c -shared
+                            -nostdlib -Wl,-soname,libgcc_s.so.1
+                            ${CMAKE_CURRENT_LIST_DIR}/unwinder.c -o ${unwinder}
+                    COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+  set(CMAKE_MODULE_LINKER_FLAGS_INIT ${unwinder})
+endif()
+
 # Libraries of the building machine are none of the target's.
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY NEVER)

@@ -63,7 +63,7 @@ struct Call {
   PyObject* names;
 
   std::size_t keywords() const {
-    return names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_GET_SIZE(names));
+    return names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_Size(names));
   }
 };
 
@@ -85,7 +85,7 @@ struct Arguments {
     if (backward && call.positional > 0) gradient = call.values[0];
     for (std::size_t i = before; i < call.positional; ++i) inputs[i - before] = call.values[i];
     for (std::size_t i = 0; i < call.keywords(); ++i)
-      take(*characters(PyTuple_GET_ITEM(call.names, static_cast<Py_ssize_t>(i))),
+      take(*characters(PyTuple_GetItem(call.names, static_cast<Py_ssize_t>(i))),
            call.values[call.positional + i]);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].is_valid() && inputs[i].is_none() && Op::inputs[i].optional) inputs[i] = {};

@@ -86,7 +86,7 @@ class Operand {
     tensor_ = {};
     tensor_.given = true;
     if (PyFloat_CheckExact(object.ptr())) {
-      number_.real = PyFloat_AS_DOUBLE(object.ptr());
+      number_.real = PyFloat_AsDouble(object.ptr());
       return literal(ElementType::float64);
     }
     if (PyLong_Check(object.ptr())) {

@@ -17,8 +17,8 @@ std::vector<std::size_t> wanted_inputs(const Arguments<Op>& arguments) {
   std::vector<std::size_t> wanted;
   const nb::object items = object_from(
       [&] { return PySequence_Fast(arguments.wanted.ptr(), "wanted must be names of inputs"); });
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {
-    const nb::handle item = PySequence_Fast_GET_ITEM(items.ptr(), i);
+  for (Py_ssize_t i = 0; i < PySequence_Size(items.ptr()); ++i) {
+    const nb::object item = object_from([&] { return PySequence_GetItem(items.ptr(), i); });
     const auto name = characters(item);
     std::size_t found = Op::inputs.size();
     for (const int place : differentiable)
@@ -100,8 +100,8 @@ nb::object call_backward(const Call& call) {
   const nb::object results =
       object_from([&] { return PyList_New(static_cast<Py_ssize_t>(wanted.size())); });
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    PyList_SET_ITEM(results.ptr(), static_cast<Py_ssize_t>(i),
-                    nb::object(all.gradients[wanted[i]].object()).release().ptr());
+    PyList_SetItem(results.ptr(), static_cast<Py_ssize_t>(i),
+                   nb::object(all.gradients[wanted[i]].object()).release().ptr());
   return results;
 }
 

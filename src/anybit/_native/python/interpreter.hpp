@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 
 #include "ops/types.hpp"
 
@@ -27,10 +28,20 @@ struct PythonError {};
 // exception takes it for one. The thread waits here for the end of the process instead.
 template <class Call>
 auto in_python(const Call& call) {
-  try {
-    return call();
-  } catch (...) {
-    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  // A destructor, because not every C++ library shows such an end to who catches everything.
+  struct Return {
+    bool seen = false;
+    ~Return() {
+      while (!seen) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  } returned;
+  if constexpr (std::is_void_v<decltype(call())>) {
+    call();
+    returned.seen = true;
+  } else {
+    const auto result = call();
+    returned.seen = true;
+    return result;
   }
 }
 
@@ -69,7 +80,7 @@ inline bool is_true(nb::handle object) {
 // str(object), and repr(object).
 inline std::string text_of(nb::handle object) {
   const nb::object text = object_from([&] { return PyObject_Str(object.ptr()); });
-  const char* const characters = PyUnicode_AsUTF8(text.ptr());
+  const char* const characters = PyUnicode_AsUTF8AndSize(text.ptr(), nullptr);
   if (characters == nullptr) throw PythonError();
   return characters;
 }

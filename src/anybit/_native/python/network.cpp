@@ -37,9 +37,11 @@ nb::object tuple_of(const Network& network, nb::handle inputs) {
   return object_from([&] { return PySequence_Tuple(inputs.ptr()); });
 }
 
-std::span<PyObject* const> items_of(const nb::object& tuple) {
-  return {reinterpret_cast<PyTupleObject*>(tuple.ptr())->ob_item,
-          static_cast<std::size_t>(PyTuple_GET_SIZE(tuple.ptr()))};
+Few<PyObject*> items_of(const nb::object& tuple) {
+  Few<PyObject*> items(static_cast<std::size_t>(PyTuple_Size(tuple.ptr())));
+  for (std::size_t i = 0; i < items.size(); ++i)
+    items[i] = PyTuple_GetItem(tuple.ptr(), static_cast<Py_ssize_t>(i));
+  return items;
 }
 
 void run_on(const Network& network, NetworkArrays& arrays) {
@@ -50,7 +52,8 @@ void run_on(const Network& network, NetworkArrays& arrays) {
 PyObject* run(PyObject* self, PyObject* inputs) {
   return raising([&] {
     const nb::object tuple = tuple_of(*of(self).network, inputs);
-    NetworkArrays arrays(*of(self).network, of(self).arrays, items_of(tuple));
+    Few<PyObject*> items = items_of(tuple);
+    NetworkArrays arrays(*of(self).network, of(self).arrays, {items.data(), items.size()});
     run_on(*of(self).network, arrays);
     return arrays.results().release().ptr();
   });
@@ -59,7 +62,8 @@ PyObject* run(PyObject* self, PyObject* inputs) {
 PyObject* run_timed(PyObject* self, PyObject* inputs) {
   return raising([&] {
     const nb::object tuple = tuple_of(*of(self).network, inputs);
-    NetworkArrays arrays(*of(self).network, of(self).arrays, items_of(tuple));
+    Few<PyObject*> items = items_of(tuple);
+    NetworkArrays arrays(*of(self).network, of(self).arrays, {items.data(), items.size()});
     const Network& network = *of(self).network;
     std::vector<double> seconds(network.report().size());
     {
@@ -97,11 +101,11 @@ PyObject* describe(PyObject* self, PyObject*) {
 
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   return raising([&] {
-    if (PyTuple_GET_SIZE(arguments) != 4 || (keywords != nullptr && PyDict_Size(keywords) > 0))
+    if (PyTuple_Size(arguments) != 4 || (keywords != nullptr && PyDict_Size(keywords) > 0))
       throw Error(Error::Kind::type, "Network() takes words, bytes, integers and floats");
     std::array<Buffer, 4> buffers;
     for (std::size_t i = 0; i < buffers.size(); ++i)
-      buffers[i].read(PyTuple_GET_ITEM(arguments, static_cast<Py_ssize_t>(i)), false);
+      buffers[i].read(PyTuple_GetItem(arguments, static_cast<Py_ssize_t>(i)), false);
     const lowbit::Encoded encoded{buffers[0].elements<std::int64_t>(ElementType::int64, "words"),
                                   buffers[1].elements<std::uint8_t>(ElementType::uint8, "bytes"),
                                   buffers[2].elements<std::int32_t>(ElementType::int32, "integers"),
@@ -112,7 +116,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
       network = std::make_unique<const Network>(encoded);
     }
     const NDArrays* const arrays = NDArrays::get();
-    nb::object object = object_from([&] { return type->tp_alloc(type, 0); });
+    nb::object object = object_from([&] { return PyType_GenericAlloc(type, 0); });
     of(object.ptr()).network = network.release();
     of(object.ptr()).arrays = arrays;
     return object.release().ptr();
@@ -122,7 +126,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
 void destroy(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   delete of(self).network;
-  type->tp_free(self);
+  PyObject_Free(self);
   Py_DECREF(type);
 }
 
@@ -172,12 +176,12 @@ PyObject* call_run(PyObject* self, PyObject* const* arguments, Py_ssize_t count,
 
 PyObject* make_call(PyTypeObject* type, PyObject* arguments, PyObject*) {
   return raising([&] {
-    const auto at = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(arguments, i); };
-    if (PyTuple_GET_SIZE(arguments) != 3 || !PyObject_TypeCheck(at(0), network_type) ||
+    const auto at = [&](Py_ssize_t i) { return PyTuple_GetItem(arguments, i); };
+    if (PyTuple_Size(arguments) != 3 || !PyObject_TypeCheck(at(0), network_type) ||
         of(at(0)).network->inputs().size() != 1 || of(at(0)).network->outputs().size() != 1)
       throw Error(Error::Kind::type,
                   "Call() takes a network of one input and output, a name and a function");
-    const nb::object object = object_from([&] { return type->tp_alloc(type, 0); });
+    const nb::object object = object_from([&] { return PyType_GenericAlloc(type, 0); });
     call_of(object.ptr()) = {call_of(object.ptr()).head, Py_NewRef(at(0)), Py_NewRef(at(1)),
                              Py_NewRef(at(2))};
     return nb::object(object).release().ptr();
@@ -188,7 +192,7 @@ void destroy_call(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   for (PyObject* each : {call_of(self).network, call_of(self).name, call_of(self).otherwise})
     Py_XDECREF(each);
-  type->tp_free(self);
+  PyObject_Free(self);
   Py_DECREF(type);
 }
 

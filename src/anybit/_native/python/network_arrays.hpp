@@ -185,7 +185,7 @@ class NetworkArrays {
       PyObject* const list = PyList_New(static_cast<Py_ssize_t>(outputs_.size()));
       if (list == nullptr) return nullptr;
       for (std::size_t i = 0; i < outputs_.size(); ++i)
-        PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), result(i).release().ptr());
+        PyList_SetItem(list, static_cast<Py_ssize_t>(i), result(i).release().ptr());
       return list;
     });
   }
