@@ -139,7 +139,8 @@ def read_docstring(
     app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
     """Indented paragraphs are code, as in Markdown, bars are bars, and names stand alone."""
-    text = re.sub(r"(?<!`)\|(\w+)\|", r"\\|\1\\|", "\n".join(lines))
+    text = "\n".join(lines)
+    text = re.sub(r"`[^`]*`|\|", lambda found: r"\|" if found[0] == "|" else found[0], text)
     text = re.sub(r"^( +)(\w+(?:, \w+)+)(:.*(?:\n\1 .*)*)", _entries, text, flags=re.MULTILINE)
     found: list[str] = []
     for line in text.split("\n"):

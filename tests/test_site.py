@@ -1,11 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the built documentation is found where it fails."""
+"""The documentation as a site: what makes it of the pages, and what is asked of it when built."""
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import check_site
 import pytest
 from browser import Browser, needs_browser
+from places import ROOT
+
+import anybit
+
+
+@pytest.fixture(scope="module")
+def configuration() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_configuration", ROOT / "docs" / "conf.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_has_one_place(configuration: ModuleType) -> None:
+    listed = [page for pages in configuration.NAVIGATION.values() for page in pages.values()]
+    there = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.rst")]
+    wanted = [str(path.relative_to(ROOT / "docs").with_suffix("")) for path in there]
+    assert sorted(each for each in listed if not each.startswith("/")) == sorted(
+        each for each in wanted if each != "index"
+    )
+    for each in listed:
+        assert not each.startswith("/") or (ROOT / f"{each[1:]}.md").exists(), each
+
+
+@pytest.mark.parametrize(
+    ("docstring", "read"),
+    [
+        ("A formula:\n\n    y = x\n\nEnd.", "A formula:\n\n::\n\n    y = x\n\nEnd."),
+        ("* a list\n\n    goes on", "* a list\n\n    goes on"),
+        ("max |x| of `a |b| c`", "max \\|x\\| of `a |b| c`"),
+        (
+            "Args:\n    a, b: Both,\n        long.",
+            "Args:\n    a: Both,\n        long.\n    b: Both,\n        long.",
+        ),
+    ],
+)
+def test_docstrings(docstring: str, read: str, configuration: ModuleType) -> None:
+    lines = docstring.split("\n")
+    configuration.read_docstring(None, "function", "f", None, None, lines)
+    assert "\n".join(lines) == read
+
+
+def test_signatures(configuration: ModuleType) -> None:
+    def read(signature: str) -> tuple[str, str]:
+        found: tuple[str, str] = configuration.read_signature(
+            None, "function", "f", anybit.bipolar_quant, None, signature, "Any"
+        )
+        return found
+
+    assert read("(x: Annotated[Any, 1])") == ("(x, scale, *, out=None)", "")
+    assert read("(x: dict = <factory>)") == ("(x: dict = ...)", "Any")
 
 
 @pytest.mark.parametrize(
