@@ -22,7 +22,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exam
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # What is only shown: output, formulas, and other languages.
-SHOWN = {"text", "cpp", "csharp", "cmake", "json"}
+SHOWN = {"text", "cpp", "csharp", "rust", "cmake", "json"}
 
 
 @dataclass(frozen=True)
