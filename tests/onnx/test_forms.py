@@ -15,6 +15,7 @@ from forms import (
     questions,
     run,
     sessions,
+    together,
 )
 
 import anybit.onnx
@@ -25,7 +26,7 @@ from anybit.onnx.conversion import convert
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     found = []
-    for model in batches(kind, questions(operator, every)):
+    for model in batches(kind, questions(operator, every), together(form)):
         converted = convert(model.proto, to=form)
         assert converted.exact
         undefined = model.undefined(converted)

@@ -9,7 +9,6 @@ import onnx
 import pytest
 from cases import Case, computed, f32
 from forms import (
-    TOGETHER,
     Form,
     Kind,
     Merged,
@@ -19,6 +18,7 @@ from forms import (
     merged,
     on_every_case,
     questions,
+    together,
 )
 from onnx.reference import ReferenceEvaluator
 
@@ -55,8 +55,8 @@ def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     found = []
     # Branches of functions compare names of rounding modes, which it cannot.
-    together = 1 if form is Form.PORTABLE else TOGETHER
-    for model in batches(kind, questions(operator, every), opset=OPSET, together=together):
+    count = 1 if form is Form.PORTABLE else together(form)
+    for model in batches(kind, questions(operator, every), count, opset=OPSET):
         converted = convert(model.proto, to=form)
         left_out = model.undefined(converted)
         for output, (name, case) in model.asked.items():

@@ -43,16 +43,25 @@ def usual_bias(e: int) -> int:
     return 2 ** (e - 1) - 1
 
 
+@functools.lru_cache(maxsize=1)
+def float_answers(dtype: np.dtype, step: int) -> list[tuple[Any, dict[str, np.ndarray]]]:
+    """By parameters and mode, for one back-end after the other: finding them takes longest."""
+    asked = sampled(list(product(MINIFLOATS, SCALES)), step)
+    parameters = [(scale, e, m, usual_bias(e)) for (e, m), scale in asked]
+    return [
+        (each, neighbours.float_quant(halves(dtype, step), *each, MODES)) for each in parameters
+    ]
+
+
 @every_half
 @on_half_backends
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
 def test_float_quant_of_every_half(backend: Backend, dtype: np.dtype, step: int) -> None:
     x = halves(dtype, step)
-    for (e, m), scale in sampled(list(product(MINIFLOATS, SCALES)), step):
-        parameters = (scale, e, m, usual_bias(e))
-        for mode, expected in neighbours.float_quant(x, *parameters, MODES).items():
+    for parameters, by_mode in float_answers(dtype, step):
+        for mode, expected in by_mode.items():
             actual = backend.apply("float_quant", x, *parameters, rounding_mode=mode)
-            assert_same_bits(actual, expected, computed(f"e{e}m{m}_{scale}_{mode}", x))
+            assert_same_bits(actual, expected, computed(f"{parameters}_{mode}", x))
 
 
 def bounds(bits: int, signed: int, narrow: int) -> tuple[int, int]:
@@ -61,20 +70,28 @@ def bounds(bits: int, signed: int, narrow: int) -> tuple[int, int]:
     return 0, 2**bits - 1 - narrow
 
 
+@functools.lru_cache(maxsize=1)
+def int_answers(dtype: np.dtype, step: int) -> list[tuple[Any, dict[str, np.ndarray]]]:
+    """As `float_answers`: by (bits, signed, narrow), scale and zero-point, and mode."""
+    x, found = halves(dtype, step), []
+    for kind in sampled(list(product(range(1, 9), (0, 1), (0, 1))), step):
+        for shift in SCALES_AND_ZERO_POINTS:
+            by_mode = neighbours.int_quant(x, *shift, bounds(*kind), MODES)
+            found.append(((kind, shift), by_mode))
+    return found
+
+
 @every_half
 @on_half_backends
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
 def test_int_quant_of_every_half(backend: Backend, dtype: np.dtype, step: int) -> None:
     x = halves(dtype, step)
-    for bits, signed, narrow in sampled(list(product(range(1, 9), (0, 1), (0, 1))), step):
-        range_ = bounds(bits, signed, narrow)
-        for scale, zero_point in SCALES_AND_ZERO_POINTS:
-            by_mode = neighbours.int_quant(x, scale, zero_point, range_, MODES)
-            for mode, expected in by_mode.items():
-                attributes = {"signed": signed, "narrow": narrow, "rounding_mode": mode}
-                actual = backend.apply("int_quant", x, scale, zero_point, bits, **attributes)
-                name = f"int{bits}_{signed}_{narrow}_{scale}_{zero_point}_{mode}"
-                assert_same_bits(actual, expected, computed(name, x))
+    for ((bits, signed, narrow), shift), by_mode in int_answers(dtype, step):
+        for mode, expected in by_mode.items():
+            attributes = {"signed": signed, "narrow": narrow, "rounding_mode": mode}
+            actual = backend.apply("int_quant", x, *shift, bits, **attributes)
+            name = f"int{bits}_{signed}_{narrow}_{shift}_{mode}"
+            assert_same_bits(actual, expected, computed(name, x))
 
 
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from cases import OPERATORS
-from forms import NATIVE, Form, Kind, Merged, Question, batches, questions
+from forms import NATIVE, Form, Kind, Merged, Question, batches, questions, together
 from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between
 from native_cases import native_cases
 from onnx import ModelProto, parser
@@ -59,7 +59,6 @@ g (float[n, 6] x) => (float[n, 4] y)
 SAMPLE = 5
 """Of the cases that become standard operators, one in so many: the nodes are what all have had
 for years."""
-
 
 TOGETHER_NATIVE = 24
 EXPECTED = Path(__file__).parents[1] / "matrix" / "supported.json"
@@ -110,14 +109,14 @@ def write(folder: Path) -> None:
 
 def _standard_rows(files: Files, form: Form) -> None:
     for operator, kind in product(OPERATORS, (Kind.ACTIVATION, Kind.RUN_TIME)):
-        for model in batches(kind, questions(operator, SAMPLE)):
+        for model in batches(kind, questions(operator, SAMPLE), together(form)):
             files.add_cases(f"{form}: {operator}", model, convert(model.proto, to=form))
 
 
 def _native_rows(files: Files, form: Form) -> None:
     for kind in (Kind.ACTIVATION, Kind.WEIGHT):
         for action, asked in _native_questions(form, kind).items():
-            for model in batches(kind, asked, together=TOGETHER_NATIVE):
+            for model in batches(kind, asked, TOGETHER_NATIVE):
                 files.add_cases(f"{form}: {action}", model, convert(model.proto, to=form))
 
 
@@ -126,7 +125,7 @@ def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
     sample = [each for operator in OPERATORS for each in questions(operator, SAMPLE)]
     asked = [*native_cases(), *(each for each in sample if each not in native_cases())]
     found = defaultdict(list)
-    for model in batches(kind, asked, together=TOGETHER_NATIVE):
+    for model in batches(kind, asked, TOGETHER_NATIVE):
         converted = convert(model.proto, to=form)
         for output, question in model.asked.items():
             action = model.action(converted, output)
@@ -136,7 +135,7 @@ def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
 
 
 def _limited_row(files: Files, limit: int) -> None:
-    for model in batches(Kind.ACTIVATION, questions("int_quant", SAMPLE)):
+    for model in batches(Kind.ACTIVATION, questions("int_quant", SAMPLE), together(Form.QDQ)):
         converted = convert(model.proto, to="qdq", opset_limit=limit)
         files.add_cases(f"qdq: int_quant with opset_limit={limit}", model, converted)
 

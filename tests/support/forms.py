@@ -31,8 +31,6 @@ Test = TypeVar("Test")
 
 SAMPLE = 17
 """The quick tests take one case in so many: a prime, since cases come in regular patterns."""
-# More cases per model make sessions slow: the runtime inlines local functions one by one.
-TOGETHER = 6
 ANCHOR = "anchor"
 """An input that the results of weights are added to: 0, which no optimizer knows."""
 
@@ -189,8 +187,17 @@ def _likeness(case: Case) -> tuple[Any, ...]:
     return attributes, len(case.inputs), str(np.asarray(case.inputs[0]).dtype)
 
 
+def together(form: Form) -> int:
+    """How many cases one model of a form holds: many, since sessions cost more than their nodes.
+
+    But the runtime inlines the local functions of portable models one by one, and where types are
+    native the narrowest in the model decides about the opset of all.
+    """
+    return 24 if form in (Form.QONNX, Form.STANDARD) else 6
+
+
 def batches(
-    kind: Kind, asked: Sequence[Question], *, opset: int = 13, together: int = TOGETHER
+    kind: Kind, asked: Sequence[Question], together: int, *, opset: int = 13
 ) -> Iterator[Merged]:
     """Models of a few cases each. Each has one operator: its domain has one version."""
     for operator, group in itertools.groupby(asked, key=lambda each: each[0]):
