@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from forms import EVERY_LEVEL, FORMS, LEVELS, NATIVE, Form, checked, options, run, sessions
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from random_graphs import RandomGraph, graphs
 
 import anybit
@@ -157,10 +158,11 @@ def test_round_trips(graph: RandomGraph, style: Form) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [{}, {"exact": False}, {"fusible": True}], ids=str)
 @MANY
-@given(graphs(), graphs(exact=False), graphs(fusible=True))
-def test_many(graph: RandomGraph, other: RandomGraph, fusible: RandomGraph) -> None:
-    for each in (graph, other, fusible):
-        check_forms(each)
-        for style in NATIVE:
-            check_round_trip(each, style)
+@given(data=st.data())
+def test_many(data: st.DataObject, kind: dict[str, bool]) -> None:
+    graph = data.draw(graphs(**kind))
+    check_forms(graph)
+    for style in NATIVE:
+        check_round_trip(graph, style)
