@@ -33,7 +33,8 @@ function zeroPoint(call) {
 function integerCode(value, bitwidth) {
   const code = Math.round(value);
   if (Math.abs(code - value) > 1e-3 * Math.max(1, Math.abs(value) / 1000)) return null;
-  if (bitwidth === undefined || bitwidth > 64) return { code: String(code), bits: "" };
+  const fits = bitwidth <= 64 && code >= -(2 ** (bitwidth - 1)) && code < 2 ** bitwidth;
+  if (!fits) return { code: String(code), bits: "" };
   const bits = BigInt.asUintN(bitwidth, BigInt(code)).toString(2).padStart(bitwidth, "0");
   return { code: String(code), bits };
 }

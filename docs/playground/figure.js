@@ -22,6 +22,7 @@ function ticks(first, last, wanted) {
   return found;
 }
 
+const inRange = (number, [first, last]) => number >= first && number <= last;
 const short = (number) => String(Number(number.toPrecision(6)));
 
 class Figure {
@@ -45,8 +46,10 @@ class Figure {
       height: this.height - MARGIN.top - MARGIN.bottom };
     this.x = (x) => MARGIN.left + ((x - xs[0]) / (xs[1] - xs[0])) * inside.width;
     this.y = (y) => MARGIN.top + (1 - (y - ys[0]) / (ys[1] - ys[0])) * inside.height;
-    this.svg.replaceChildren(...this.axes(xs, ys), ...lines.map((line) => this.line(line)));
-    if (mark && mark.every(Number.isFinite) && mark[0] >= xs[0] && mark[0] <= xs[1]) {
+    const clip = element("clipPath", { id: `${this.svg.id}-inside` });
+    clip.append(element("rect", { x: MARGIN.left, y: MARGIN.top, ...inside }));
+    this.svg.replaceChildren(clip, ...this.axes(xs, ys), ...lines.map((line) => this.line(line)));
+    if (mark && inRange(mark[0], xs) && inRange(mark[1], ys)) {
       const [cx, cy] = [this.x(mark[0]), this.y(mark[1])];
       this.svg.append(element("circle", { class: "mark", cx, cy, r: 5 }));
     }
@@ -81,6 +84,6 @@ class Figure {
       else if (ys[i] !== last || i === xs.length - 1) path += `H${x}V${y}`;
       if (Number.isFinite(ys[i])) last = ys[i];
     }
-    return element("path", { class: kind, d: path });
+    return element("path", { class: kind, d: path, "clip-path": `url(#${this.svg.id}-inside)` });
   }
 }

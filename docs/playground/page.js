@@ -141,7 +141,9 @@ class Playground {
     const { from, to } = this.form.elements;
     let [first, last] = this.saturated();
     if (!(last > first)) {
-      last = 8 * Math.abs(byRole(this.call, "scale"));
+      const width = Math.min(byRole(this.call, "bit-width of the input") ?? 4, 16);
+      const scale = byRole(this.call, "scale of the input") ?? byRole(this.call, "scale");
+      last = 2 ** (width - 1) * Math.abs(scale);
       if (!(last > 0 && Number.isFinite(last))) last = 1;
       first = -last;
     }
@@ -165,7 +167,10 @@ class Playground {
     this.steps.draw([first, last], height, codes ? [steps] : [slope, steps], this.mark);
     const errors = ys.map((y, i) => this.valueOf(y) - xs[i]);
     const error = [this.mark[0], this.valueOf(this.mark[1]) - this.mark[0]];
-    this.errors.draw([first, last], around([...errors], [0]), [{ xs, ys: errors, kind: "slope error" }], error);
+    // What is beyond the values is not measured: the error has no end there.
+    const margin = Math.ceil(SAMPLES / 10);
+    const reach = around([...errors.slice(margin, -margin)], [0]);
+    this.errors.draw([first, last], reach, [{ xs, ys: errors, kind: "slope error" }], error);
     this.showCodes([...new Set(ys)].filter(Number.isFinite).sort((a, b) => a - b));
   }
 

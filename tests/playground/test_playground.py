@@ -199,6 +199,14 @@ def test_codes_are_those_of_the_grid(
     assert [value for value, _ in shown] == pytest.approx(values.tolist(), rel=1e-7)
 
 
+def test_codes_beyond_the_width_have_no_bits(page: Browser) -> None:
+    """Where an operator does not clip."""
+    show(page, operator="trunc_v1", scale=0.5, in_bitwidth=8, out_bitwidth=6, x=1000)
+    assert number(page)[2:6] == ["250", "0x437a0000", "500", ""]
+    fill(page, "x", "-60")
+    assert number(page)[4:6] == ["-30", "100010"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_it_fits(scheme: str, width: int) -> None:
