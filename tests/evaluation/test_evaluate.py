@@ -177,7 +177,8 @@ def test_the_engine_is_chosen() -> None:
         anybit.evaluate(product(), quantized, data=ROWS, engine=engine).models[1].mse
         for engine in ("onnxruntime", "compiled")
     ]
-    assert results[0] == pytest.approx(results[1], rel=1e-6)
+    # Floats are added in another order.
+    assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from anybit.model import Model, RuntimeEngine, load
 from anybit.onnx import Source, read
 from anybit.onnx.files.message import restored, serialize
 from anybit.onnx.files.reader import read_copy
+from anybit.onnx.passes import InferShapes
+from anybit.onnx.preparation import apply
+from anybit.quantization.classes import with_classes
 from anybit.quantization.items import Sample
 from anybit.quantization.shards import Shard
 from anybit.quantization.verdict import Comparison, compared
@@ -60,6 +63,7 @@ class Contest:
         alone: Whether each run takes one thread.
         models: The models, ready to run.
         wanted: The metric, or the name of what compares models.
+        classes: The outputs of the first model that have classes.
 
     Raises:
         ModelError: A model that cannot be run, or a metric that is not known.
@@ -73,11 +77,13 @@ class Contest:
     alone: bool
     models: list[Model] = field(init=False)
     wanted: Metric | str | None = field(init=False)
+    classes: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "wanted", metric_of(self.metric, self.labelled))
         loaded = [_loaded(each, self.engine, self.alone) for each in self.sources]
         object.__setattr__(self, "models", loaded)
+        object.__setattr__(self, "classes", _classes(self.sources))
 
     def __reduce__(self) -> tuple[Any, ...]:
         models = [serialize(read_copy(each)) for each in self.sources]
@@ -103,7 +109,8 @@ class Contest:
             if reference is None:
                 reference = outputs
             else:
-                nearness = compared(reference, _named_like(reference, outputs, name))
+                others = _named_like(reference, outputs, name)
+                nearness = compared(reference, others, self.classes)
             values = self.wanted(outputs, labels) if isinstance(self.wanted, Metric) else None
             worth = (0.0, 0) if values is None else (float(values.sum()), values.size)
             found.append(Scored(seconds, nearness, *worth))
@@ -140,6 +147,15 @@ def _loaded(source: Source, engine: str, alone: bool) -> Model:
         graph: ir.Model = model.model if isinstance(model, Compiled) else read(source)
         model.engine = RuntimeEngine(graph, where, threads=1)
     return model
+
+
+def _classes(sources: Sequence[Source]) -> frozenset[str]:
+    """The outputs of the first model that have classes, where others are compared with it."""
+    if len(sources) < 2:
+        return frozenset()
+    model = read_copy(sources[0])
+    apply(model, sources[0], InferShapes())
+    return with_classes(model)
 
 
 def _named_like(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from anybit.inputs import Array
+from anybit.quantization.classes import with_classes
 from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
@@ -25,11 +26,13 @@ class Pair:
     Attributes:
         floats, quantized: Their outputs.
         all: Whether all samples judge, since there is only one.
+        classes: The outputs with classes.
     """
 
     floats: Recording
     quantized: Recording
     all: bool
+    classes: frozenset[str]
 
 
 def judged(
@@ -43,7 +46,8 @@ def judged(
     floats, found = (recording(each, each.graph.outputs, where) for each in (model, quantized))
     only = len(samples) == 1
     judge = Judge()
-    for shard in workers.map(comparer, Pair(floats, found, only), samples.shards(workers.near)):
+    pair = Pair(floats, found, only, with_classes(model))
+    for shard in workers.map(comparer, pair, samples.shards(workers.near)):
         for number, each in shard:
             judge.add(each, number)
     return judge.verdict(seen=only)
@@ -62,7 +66,7 @@ class Few:
     def __init__(
         self, model: ir.Model, samples: Sequence[Sample], where: str, workers: Workers
     ) -> None:
-        self._where, self._workers = where, workers
+        self._where, self._workers, self._classes = where, workers, with_classes(model)
         self._samples, self._floats, size = list(samples), [], 0
         for each in self._outputs(model):
             self._floats.append(each)
@@ -75,7 +79,7 @@ class Few:
         """What became of the outputs of a quantized model."""
         judge = Judge()
         for floats, each in zip(self._floats, self._outputs(quantized), strict=True):
-            judge.add(compared(floats, each))
+            judge.add(compared(floats, each, self._classes))
         return judge.verdict(seen=True)
 
     def _outputs(self, model: ir.Model) -> Iterator[dict[str, Array]]:
@@ -94,6 +98,9 @@ def comparer(pair: Pair) -> Callable[[Shard], list[tuple[int, Comparison]]]:
 
     def found(shard: Shard) -> list[tuple[int, Comparison]]:
         wanted = shard.read(lambda number: pair.all or is_held(number))
-        return [(at, compared(floats.run(each), quantized.run(each))) for at, each in wanted]
+        return [
+            (at, compared(floats.run(each), quantized.run(each), pair.classes))
+            for at, each in wanted
+        ]
 
     return found

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What quantization did to the outputs of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,8 +37,7 @@ class Verdict:
             where no output is a float.
         agreement: The share of rows whose largest element stands in the same place, of integers
             and booleans the share that is the same, for the output where that is least. Rows are
-            along the last of two or three axes, if it has several elements. None where no output
-            has any.
+            along the last axis of outputs that have classes. None where there is nothing of these.
         samples: How many there were.
         seen: Whether the quantizers were chosen by the same samples, for want of others.
         worst: A few samples, those with the least SQNR first.
@@ -61,6 +60,7 @@ class Verdict:
 @dataclass
 class _Output:
     is_float: bool
+    has_classes: bool = False
     signal: float = 0.0
     noise: float = 0.0
     elements: int = 0
@@ -69,7 +69,7 @@ class _Output:
 
     def add(self, a: Array, b: Array) -> None:
         """Compare; all of what has another shape is noise, and agrees in nothing."""
-        same = _same(a, b if a.shape == b.shape else a)
+        same = self._same(a, b if a.shape == b.shape else a)
         if a.shape != b.shape:
             self.rows += 1 if same is None else max(same.size, 1)
         elif same is not None:
@@ -77,6 +77,15 @@ class _Output:
             self.agreeing += int(np.count_nonzero(same))
         if self.is_float:
             self._add_floats(a, b if a.shape == b.shape else np.where(np.isfinite(a), 0, a))
+
+    def _same(self, a: Array, b: Array) -> Array | None:
+        """Whether the largest element of each row stands in the same place, or what is no float is
+        the same; None for floats without classes."""
+        if a.dtype.kind != "f":
+            return np.asarray(a == b)
+        if not self.has_classes:
+            return None
+        return np.asarray(a.argmax(axis=-1) == b.argmax(axis=-1))
 
     def _add_floats(self, a: Array, b: Array) -> None:
         """Infinities and NaN that both have are no noise; those of one alone are no end of it."""
@@ -114,12 +123,19 @@ class Comparison:
     agrees: bool | None
 
 
-def compared(floats: Mapping[str, Array], quantized: Mapping[str, Array]) -> Comparison:
-    """Compare the outputs for a sample, by name. Other shapes are nothing but noise."""
+def compared(
+    floats: Mapping[str, Array], quantized: Mapping[str, Array], classes: Container[str] = ()
+) -> Comparison:
+    """Compare the outputs for a sample, by name. Other shapes are nothing but noise.
+
+    Args:
+        floats, quantized: The outputs.
+        classes: Those of whose floats the largest is looked at, along the last axis.
+    """
     outputs, own, agrees = {}, [], []
     for name, a in floats.items():
         b = quantized[name]
-        outputs[name] = output = _Output(a.dtype.kind == "f")
+        outputs[name] = output = _Output(a.dtype.kind == "f", name in classes)
         output.add(a, b)
         if output.is_float or a.shape != b.shape:
             own.append(output.sqnr if a.shape == b.shape else -np.inf)
@@ -159,13 +175,3 @@ class Judge:
         noise = sum(each.noise for each in self._outputs.values())
         elements = sum(each.elements for each in self._outputs.values())
         return noise / elements if elements else None
-
-
-def _same(a: Array, b: Array) -> Array | None:
-    """Whether the largest element of each row stands in the same place, or what is no float is the
-    same; None for floats without rows."""
-    if a.dtype.kind != "f":
-        return np.asarray(a == b)
-    if a.ndim not in (2, 3) or a.shape[-1] < 2:
-        return None
-    return np.asarray(a.argmax(axis=-1) == b.argmax(axis=-1))
