@@ -215,8 +215,19 @@ def test_what_a_budget_cannot_work_with() -> None:
     ]
     proto = model(nodes, {"w": random(4, 4)}, inputs={"x": ["rows", 4]}, opsets={"": 17})
     proto.graph.output[0].type.tensor_type.elem_type = 7
-    with pytest.raises(ModelError, match="no output is a float"):
-        anybit.quantize(proto, random(16, 4), budget="30dB")
+    for words in ("30dB", "1KB", "50%bops"):
+        with pytest.raises(ModelError, match=f"budget {words}: .*there are none; let the model"):
+            anybit.quantize(proto, random(16, 4), budget=words)
+
+
+@pytest.mark.parametrize(("layers", "count"), [({}, 5), ({"head": "ternary"}, 4)])
+def test_words_that_a_budget_replaces_are_said(layers: dict[str, str], count: int) -> None:
+    found = anybit.quantize(
+        convolutions(), data_for("convolutions", 8), weights="ternary", layers=layers, budget="1KB"
+    )
+    (remark,) = [each for each in found.remarks if "ternary" in each]
+    assert remark.startswith(f"The budget gives {count} layers integers of other widths")
+    assert [each.name for each in found.layers if each.weights == "ternary"] == list(layers)
 
 
 @pytest.mark.parametrize("activations", ["uint8", None])

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import onnx_ir as ir
+
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
 from anybit.quantization.items import Sample
@@ -29,10 +31,12 @@ from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.result import Mix
 from anybit.quantization.samples import Samples
+from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice
 from anybit.quantization.sensitivity import Probed
 from anybit.quantization.shards import is_held, is_taken
 from anybit.quantization.trials import Trials, in_time, or_even, quiet_enough
+from anybit.text import counted
 from anybit.words.budgets import Budget
 
 _SAMPLES, _ITEMS, _TOGETHER = 40, 2, 5
@@ -43,6 +47,7 @@ _MOST_POINTS = 100
 # Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
 _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
 _LEAST = 1e-30
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 Size = Callable[[Plan], int]
 
@@ -88,6 +93,11 @@ def mixed(
         ModelError: There is none; the message says what was reached.
     """
     weights, activations = varied(wanted)
+    if not any(each.dtype in _FLOATS for each in attempts.model.graph.outputs):
+        raise ModelError(
+            f"budget {budget.words}: mixes are told apart by what they add to outputs that are "
+            "floats, and there are none; let the model give its scores, too, or say --weights"
+        )
     in_seconds, clock = budget.seconds is not None, Clock(next(iter(samples)))
     # With activations as floats operations fall with the bytes of weights.
     in_decibels = budget.noise is not None
@@ -142,7 +152,7 @@ def mixed(
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
     known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
     ordered = sorted(known.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr))
-    remarks = (clock.remark(try_it.seconds(option)),) * in_seconds
+    remarks = (clock.remark(try_it.seconds(option)),) * in_seconds + _replaced(weights)
     return Mixed(attempt, noises, tuple(ordered), remarks)
 
 
@@ -197,6 +207,17 @@ def _probed(samples: Samples) -> list[Sample]:
     found = [each for _, each in samples.numbered(wanted)]
     starts = range(0, len(found), _TOGETHER)
     return [each for at in starts for each in samples.joined(found[at : at + _TOGETHER])]
+
+
+def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:
+    """What is to be said of words that are no width, of which a budget takes others."""
+    count = sum(each.words.startswith("ternary") for each in weights.values())
+    if not count:
+        return ()
+    return (
+        f"The budget gives {counted(count, 'layer')} integers of other widths in place of ternary; "
+        "name those that are to keep it: --layer NAME=ternary.",
+    )
 
 
 def _thinned(options: Sequence[Option]) -> list[Option]:
