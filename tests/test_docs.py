@@ -198,7 +198,7 @@ def test_program_in_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lines_of(text: str) -> list[list[str]]:
     """The words of each line without kernels, times, versions, and rulers as long as these."""
-    differing = re.compile(r"\b((dot|xor|and)\d+|depthwise|[\d.]+ (us|ms|s)|\d+\.\d+\.\d+)\b|─+")
+    differing = re.compile(r"\b((dot|xor|and|wide)\d+|depthwise|[\d.]+ (us|ms|s)|\d+\.\d+\.\d+)\b|─+")
     return [differing.sub("", line).split() for line in text.strip().splitlines()]
 
 
