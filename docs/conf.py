@@ -78,6 +78,7 @@ NAVIGATION = {
         "Examples": "/examples/README",
         "Architecture": "/ARCHITECTURE",
         "Contributing": "/CONTRIBUTING",
+        "Releases": "wheels",
         "Changes": "/CHANGELOG",
     },
 }

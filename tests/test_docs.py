@@ -198,7 +198,12 @@ def test_program_in_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lines_of(text: str) -> list[list[str]]:
     """The words of each line without kernels, times, versions, and rulers as long as these."""
-    differing = re.compile(r"\b((dot|xor|and|wide)\d+|depthwise|[\d.]+ (us|ms|s)|\d+\.\d+\.\d+)\b|─+")
+    kernel, time, version = (
+        r"(dot|xor|and|wide)\d+|depthwise",
+        r"[\d.]+ (us|ms|s)",
+        r"\d+\.\d+\.\d+",
+    )
+    differing = re.compile(rf"\b({kernel}|{time}|{version})\b|─+")
     return [differing.sub("", line).split() for line in text.strip().splitlines()]
 
 
