@@ -17,11 +17,14 @@ from anybit.onnxruntime import session
 from anybit.text import duration
 
 _SECONDS = 1.0
-_GLANCE = 0.2
+_GLANCE = 0.3
+_CLEARLY = 1.2
 _FAILURES: tuple[type[Exception], ...] = (ModelError, *FAILURES)
 # Short, so that some of them are not disturbed on a busy machine.
 _BURST = 1e-3
-_FEWEST_ROUNDS = 3
+# On a busy machine fewer rounds tell little; slow models are disturbed less.
+_ENOUGH_ROUNDS = 10
+_PATIENCE = 5
 
 
 def speed(source: Source, compiled: Compiled) -> str:
@@ -30,7 +33,7 @@ def speed(source: Source, compiled: Compiled) -> str:
 
 
 def slower(source: Source, compiled: Compiled) -> str:
-    """That the compiled model is slower than the float graph, if that is seen at a glance.
+    """That the compiled model is slower than the float graph, if that is clear at a glance.
 
     A model that is integer throughout is not looked at, nor one that does not run on random inputs.
     """
@@ -40,7 +43,7 @@ def slower(source: Source, compiled: Compiled) -> str:
         mine, exact, other = _measured(source, compiled, _GLANCE)
     except _FAILURES:
         return ""
-    if mine <= min(exact, other):
+    if mine <= _CLEARLY * min(exact, other):
         return ""
     return (
         f"slower than the float graph: {_told(mine, exact, other)}; what stays float between "
@@ -62,8 +65,10 @@ def _measured(source: Source, compiled: Compiled, seconds: float) -> list[float]
     ]
     counts = [_count(call) for call in calls]
     best = [float("inf")] * len(calls)
-    end, rounds = time.perf_counter() + seconds, 0
-    while rounds < _FEWEST_ROUNDS or time.perf_counter() < end:
+    start, rounds = time.perf_counter(), 0
+    while not rounds or time.perf_counter() - start < seconds * (
+        1 if rounds >= _ENOUGH_ROUNDS else _PATIENCE
+    ):
         found = [_seconds(*pair) for pair in zip(calls, counts, strict=True)]
         best = [min(pair) for pair in zip(best, found, strict=True)]
         rounds += 1
