@@ -14,6 +14,7 @@ from small_models import model, node
 
 import anybit
 from anybit import ModelError
+from anybit.quantization.latency import Clock
 from anybit.words.budgets import budget
 
 
@@ -242,3 +243,13 @@ def test_shares_of_operations_are_kept(activations: str | None) -> None:
     of_int8 = 8 * (8 if activations else 32) * sum(each.macs for each in whole.layers)
     assert 0.9 * of_int8 < operations(whole) <= of_int8
     assert 0.4 * of_int8 < operations(half) <= 0.5 * of_int8
+
+
+def test_nothing_is_compiled_but_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(*_: object) -> None:
+        raise AssertionError("asked for dB")
+
+    monkeypatch.setattr(Clock, "compiled", compiled)
+    found = anybit.quantize(convolutions(), data_for("convolutions", 8), budget="30dB")
+    assert found.verdict is not None
+    assert found.verdict.sqnr >= 30

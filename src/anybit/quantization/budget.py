@@ -152,7 +152,9 @@ def mixed(
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
     known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
     ordered = sorted(known.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr))
-    remarks = (clock.remark(try_it.seconds(option)),) * in_seconds + _replaced(weights)
+    remarks = _replaced(weights)
+    if in_seconds:
+        remarks += (clock.remark(try_it.seconds(option)),)
     return Mixed(attempt, noises, tuple(ordered), remarks)
 
 
