@@ -19,7 +19,7 @@ from elftools.elf.elffile import ELFFile
 
 MEGABYTES = 6
 NEWEST_GLIBC = (2, 17)
-LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread)|ld-linux-(x86-64|aarch64))\.so\.\d")
+LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread|gcc_s)|ld-linux-(x86-64|aarch64))\.so\.\d")
 SYMBOLS = {"_core": {"PyInit__core"}, "anybit_onnxruntime": {"RegisterCustomOps"}}
 LICENSES = ("LICENSE", "libcxx.txt", "libcxxabi.txt", "libunwind.txt", "nanobind.txt",
             "robin-map.txt", "zig.txt")  # fmt: skip

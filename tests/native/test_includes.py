@@ -17,6 +17,7 @@ ALLOWED = {
     "_native/lowbit/kernels": {"ops", "_native/isa", "_native/lowbit"},
     "_native/ort": {"ops", "_native/engine", "_native/lowbit", "_native/threads"},
     "_native/xla": {"ops", "_native/engine", "_native/threads"},
+    "_native/wasm": {"ops", "_native/engine"},
     "_native/python": {
         *("ops", "_native/isa", "_native/engine", "_native/lowbit", "_native/threads"),
         "_native/xla",
