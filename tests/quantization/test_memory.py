@@ -59,14 +59,16 @@ def _saved(path: Path, size: int, layers: int) -> int:
 
 @pytest.mark.slow
 def test_a_model_is_not_copied_again_and_again(tmp_path: Path) -> None:
-    """Beside it there is one session of it at a time."""
-    nbytes = _saved(tmp_path / "model.onnx", 2048, 8)
+    """Beside it there is one session of it at a time, and what that leaves behind is given back."""
+    nbytes = _saved(tmp_path / "model.onnx", 2048, 12)
     rows = np.random.default_rng(2).standard_normal((24, 2048)).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
     taken = _peak(
+        "import os\n"  # each thread takes as much again for the layer that it is about
+        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n"
         f"anybit.quantize({str(tmp_path / 'model.onnx')!r}, {str(tmp_path / 'rows.npy')!r})"
     )
-    assert taken < 2 * nbytes + 10**9
+    assert taken < 2 * nbytes + 750 * 10**6
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import anybit
 from anybit import ModelError
 from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
+from anybit.quantization import samples as calibration_samples
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held, is_taken
 
@@ -99,6 +100,23 @@ def test_rows_that_belong_together() -> None:
     samples = Samples(list(items()), (X,))
     samples.take_whole_unless(lambda first, second, both: len(both["x"]) != 2)
     assert [each["x"].shape for each in samples] == [(5, 4)] * 2
+
+
+def test_samples_of_many_shapes_are_not_all_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of one shape are looked for among them."""
+    monkeypatch.setattr(calibration_samples, "_KEPT", 2**20)
+    for at in range(40):
+        np.save(tmp_path / f"{at:02}.npy", random(1, 2**16 + 4 * (at % 39), seed=at))
+    samples = Samples(tmp_path, (Tensor("x", np.dtype(np.float32), ("rows", "words")),))
+    tried = []
+    tracemalloc.start()
+    samples.take_whole_unless(lambda *each: tried.append(each))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(tried) == 1
+    assert peak < 2**22
 
 
 def test_rows_that_differ_are_tried() -> None:

@@ -12,6 +12,7 @@ from anybit.errors import ModelError
 from anybit.onnx.files.message import restored, serialize
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.walk import inner_graphs
+from anybit.onnx.memory import give_back
 from anybit.onnx.runtime import make_session, reason, run_session
 from anybit.quantization.branches import expose
 from anybit.quantization.items import Sample
@@ -36,6 +37,7 @@ class Recorder:
     ) -> None:
         self._where = where
         self._names = [str(value.name) for value in values]
+        give_back()  # a session of the model is large
         try:
             self._session = make_session(_cut(model, self._names), threads=int(alone))
         except ModelError:

@@ -33,8 +33,9 @@ from anybit.quantization.shards import Portion, Shard, is_held
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
-# Among so many samples two are looked for that differ, to try whether rows are independent.
-_SEARCHED = 256
+# Among so many samples two are looked for that differ, to try whether rows are independent; so many
+# bytes of those that have other shapes are kept.
+_SEARCHED, _KEPT = 256, 2**28
 # The samples of a shard at least, and the shards at most.
 _SHARD, _SHARDS = 16, 4096
 # How many of several are put together, and what all of them may take.
@@ -219,8 +220,12 @@ class Samples:
         """Two samples that differ, and both in one; None if there are none among the first."""
         steps = self._reader.steps
         seen: dict[Hashable, Sample] = {}
+        held = 0
         for sample in islice(self, _SEARCHED):
-            first = seen.setdefault(kind_of(sample, steps), sample)
+            first = seen.get(kind := kind_of(sample, steps), sample)
+            if kind not in seen and held <= _KEPT:
+                seen[kind] = sample
+                held += sum(array.nbytes for array in sample.values())
             if not all(np.array_equal(first[name], sample[name]) for name in steps):
                 joined = {name: np.concatenate([first[name], sample[name]]) for name in steps}
                 return first, sample, sample | joined
