@@ -8,6 +8,7 @@ from itertools import chain
 
 import onnx_ir as ir
 
+from anybit.onnx.memory import give_back
 from anybit.quantization.crops import Crop, crops_of
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Source
@@ -48,6 +49,7 @@ def kept(
             common[at].append(sample)
         else:
             alone[at][number] = sample
+    give_back()  # the session is gone
     return common, alone
 
 
