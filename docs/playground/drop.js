@@ -4,6 +4,7 @@
 const LARGEST_FILE = 2 ** 30;
 const MOST_ROWS = 500;
 const MOST_WEIGHTS = 12;
+const LONGEST_TEXT = 2000;
 
 class Drop {
   constructor(operators) {
@@ -117,8 +118,13 @@ function rowOf(quantizer) {
 function valuesText(parameter) {
   if (!parameter || parameter.smallest === null) return "";
   const { smallest, largest } = parameter;
-  const text = (number, digits) => String(Number(number.toPrecision(digits)));
-  return smallest === largest ? text(smallest, 4) : `${text(smallest, 2)}..${text(largest, 2)}`;
+  return smallest === largest ? rounded(smallest, 4) : `${rounded(smallest, 2)}..${rounded(largest, 2)}`;
+}
+
+/** As Python rounds: ties, which scales often are, to an even digit. */
+function rounded(number, digits) {
+  const [below, text] = [1 - 2 ** -52, 1].map((each) => (each * number).toExponential(digits - 1));
+  return String(Number(/[02468]e/.test(below) ? below : text));
 }
 
 function sizeText(bytes) {
@@ -127,6 +133,9 @@ function sizeText(bytes) {
   return `${bytes} bytes`;
 }
 
-/** A name with escapes for what is not printable. */
-const printable = (text) => text.replace(/[\p{Cc}\p{Cf}]/gu, (each) =>
-  `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`);
+/** A text of a file, cut off where it is long, with escapes for what is not printable. */
+function printable(text) {
+  const shown = text.length > LONGEST_TEXT ? `${text.slice(0, LONGEST_TEXT)}...` : text;
+  return shown.replace(/[\p{Cc}\p{Cf}]/gu, (each) =>
+    `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`);
+}

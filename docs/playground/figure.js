@@ -64,7 +64,7 @@ class Figure {
       made.push(element("path", { class: kind, d: `M${this.x(x)} ${MARGIN.top}V${bottom}` }));
       made.push(element("text", { x: this.x(x), y: bottom + 18, class: "below" }, short(x)));
     }
-    for (const y of ticks(...ys, this.height / 60)) {
+    for (const y of ticks(...ys, Math.max(4, this.height / 60))) {
       const kind = y === 0 ? "axis" : "grid";
       made.push(element("path", { class: kind, d: `M${MARGIN.left} ${this.y(y)}H${right}` }));
       const place = { x: MARGIN.left - 8, y: this.y(y) + 4, class: "beside" };
@@ -78,11 +78,12 @@ class Figure {
     let last = NaN;
     for (let i = 0; i < xs.length; i += 1) {
       const [x, y] = [this.x(xs[i]).toFixed(2), this.y(ys[i]).toFixed(2)];
-      if (!Number.isFinite(ys[i])) last = NaN;
+      const finite = Number.isFinite(xs[i]) && Number.isFinite(ys[i]);
+      if (!finite) last = NaN;
       else if (Number.isNaN(last)) path += `M${x} ${y}`;
       else if (kind !== "steps") path += `L${x} ${y}`;
       else if (ys[i] !== last || i === xs.length - 1) path += `H${x}V${y}`;
-      if (Number.isFinite(ys[i])) last = ys[i];
+      if (finite) last = ys[i];
     }
     return element("path", { class: kind, d: path, "clip-path": `url(#${this.svg.id}-inside)` });
   }

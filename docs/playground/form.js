@@ -18,7 +18,8 @@ function made(name, properties = {}, ...children) {
 function choice(name, values, value) {
   const options = values.map((each) => made("option", { value: each, textContent: each }));
   const select = made("select", { name }, ...options);
-  if (value !== undefined) select.value = value;
+  // A link, or another operator's form, may say what is not among them: the first stays.
+  if (values.includes(value)) select.value = value;
   return select;
 }
 
@@ -35,7 +36,7 @@ function entry(name, value, placeholder = "") {
 function fieldsOf(operator, given) {
   const [x, ...parameters] = operator.inputs;
   const filled = (each, usual) => (given.has(each) ? given.get(each) : usual);
-  const fields = [field(`type of ${x.name}`, choice("type", x.types, given.get("type") || undefined), x.says)];
+  const fields = [field(`type of ${x.name}`, choice("type", x.types, given.get("type")), x.says)];
   if (FORMAT.every((role) => parameters.some((each) => each.role === role))) {
     const names = ["of these fields", ...Object.keys(REGISTRY.formats)];
     fields.push(field("format", choice("format", names), "fills in the fields of a named format"));
@@ -56,7 +57,8 @@ function fieldsOf(operator, given) {
 function controlOf(attribute, value) {
   if (typeof attribute.default === "boolean")
     return made("input", { type: "checkbox", name: attribute.name, checked: value === "true" });
-  if (attribute.mode) return choice(attribute.name, Object.keys(REGISTRY.modes), value);
+  const modes = Object.keys(REGISTRY.modes);
+  if (attribute.mode) return choice(attribute.name, modes, modes.includes(value) ? value : attribute.default);
   return entry(attribute.name, value);
 }
 
@@ -74,7 +76,7 @@ function fillFormat(form, operator, name) {
 function numberIn(name, text) {
   const words = { nan: NaN, inf: Infinity, "+inf": Infinity, "-inf": -Infinity };
   const plain = text.trim().toLowerCase();
-  if (plain in words) return words[plain];
+  if (Object.hasOwn(words, plain)) return words[plain];
   const power = /^([+-]?\d+)\s*(?:\^|\*\*)\s*([+-]?\d+)$/.exec(plain);
   const number = power ? Number(power[1]) ** Number(power[2]) : Number(plain);
   if (plain === "" || Number.isNaN(number))

@@ -176,8 +176,9 @@ class Playground {
 
   showCodes(values) {
     const few = values.length <= MOST_CODES;
-    const seen = `${values.length} values in the drawing`;
-    at("count").textContent = few ? seen : `${seen}: more than a table shows`;
+    // Samples need not meet all of many values.
+    at("count").textContent = few ? `${values.length} values in the drawing`
+      : `More than ${MOST_CODES} values in the drawing: too many for a table.`;
     const rows = (few ? values : []).map((value) => {
       const { code = "", bits = "" } = codeOf(this.call, value) || {};
       const { bytes } = this.operators.tensor(this.call.type, [value]);

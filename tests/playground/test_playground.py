@@ -120,6 +120,7 @@ def test_every_operator_has_a_form(page: Browser, name: str) -> None:
         ("bitwidth", "0", "bitwidth must be an integer >= 1, got 0"),
         ("scale", "a half", "scale must be a number, such as .*, got 'a half'"),
         ("x", "", "x must be a number, such as .*, got ''"),
+        ("x", "constructor", "x must be a number, such as .*, got 'constructor'"),
         ("from", "9", r"from must lie below to, got 9 and .*"),
     ],
 )
@@ -143,6 +144,32 @@ def test_a_link_says_all_of_the_form(page: Browser) -> None:
     page.value(f"location.hash = {link!r}; playground.page.open()")
     assert number(page) == kept
     assert kept[2:6] == ["1.5", "0x3fc00000", "15", "01111"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"operator": "dynamic_quantize", "type": "float16"},
+        {"operator": "int_quant", "type": "float128", "rounding_mode": "SIDEWAYS"},
+        {"operator": "none of them"},
+        {"operator": "float_quant", "exponent_bias": 2000, "x": 0},
+        {"operator": "int_quant", "type": "float16", "from": 0, "to": "1e9"},
+    ],
+    ids=lambda said: said["operator"],
+)
+def test_any_link_shows_something(page: Browser, said: dict[str, object]) -> None:
+    show(page, **said)
+    page.value("playground.page.update()")
+    assert number(page)[1].startswith("0x")
+    assert page.value("[...document.querySelectorAll('select')].every(each => each.value)")
+    assert page.said == []
+
+
+def test_operators_keep_the_type_only_where_they_take_it(page: Browser) -> None:
+    show(page, operator="int_quant", type="float16")
+    fill(page, "operator", "dynamic_quantize")
+    assert number(page)[1] == "0x3f4ccccd"
+    assert page.said == []
 
 
 def test_named_formats(page: Browser) -> None:
