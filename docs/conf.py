@@ -8,7 +8,6 @@ added here: navigation, the API, and what pages load from beside them.
 import importlib.util
 import inspect
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +84,7 @@ NAVIGATION = {
 
 # Pages that are no Markdown and where they go, if they have been built.
 BUILT = {"build/playground/index.html": "docs/playground/index.html"}
+_WAY_BACK = '<header>\n<p><a href="../index.html">anybit: documentation</a></p>'
 
 _REDIRECT = """<!doctype html><title>anybit</title>
 <meta http-equiv="refresh" content="0; url={0}"><a href="{0}">anybit</a>
@@ -175,7 +175,8 @@ def finish(app: Any, error: Exception | None) -> None:
     for source, target in BUILT.items():
         if (ROOT / source).exists():
             (out / target).parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / source, out / target)
+            page = (ROOT / source).read_text(encoding="utf-8")
+            (out / target).write_text(page.replace("<header>", _WAY_BACK, 1), encoding="utf-8")
     (out / "index.html").write_text(_REDIRECT.format(f"{root_doc}.html"), encoding="utf-8")
 
 

@@ -3,7 +3,7 @@
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import check_site
 import pytest
@@ -61,6 +61,22 @@ def test_signatures(configuration: ModuleType) -> None:
 
     assert read("(x: Annotated[Any, 1])") == ("(x, scale, *, out=None)", "")
     assert read("(x: dict = <factory>)") == ("(x: dict = ...)", "Any")
+
+
+def test_built_pages_lead_back(
+    configuration: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration, "ROOT", tmp_path)
+    out = tmp_path / "site" / "docs"
+    out.mkdir(parents=True)
+    (out / "index.html").write_text("", encoding="utf-8")
+    for source in configuration.BUILT:
+        (tmp_path / source).parent.mkdir(parents=True)
+        (tmp_path / source).write_text("<header><h1>x</h1></header>", encoding="utf-8")
+    configuration.finish(SimpleNamespace(outdir=out.parent), None)
+    for target in configuration.BUILT.values():
+        assert 'href="../index.html"' in (out.parent / target).read_text(encoding="utf-8")
+    assert list(check_site.faults_of_links(out.parent)) == []
 
 
 @pytest.mark.parametrize(
