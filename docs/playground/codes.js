@@ -43,12 +43,13 @@ function integerCode(value, bitwidth) {
 function floatCode(value, exponentBits, mantissaBits, bias) {
   if (1 + exponentBits + mantissaBits > 64) return null;
   const magnitude = Math.abs(value);
-  const exponent = Math.max(exponentOf(magnitude), 1 - bias);
+  const lowest = 1 - bias;
+  const exponent = Math.max(exponentOf(magnitude), lowest);
   const steps = magnitude === 0 ? 0 : magnitude * 2 ** (mantissaBits - exponent);
   const whole = Math.round(steps);
   if (!(Math.abs(steps - whole) <= 1e-3)) return null; // nor for what is beyond all numbers
   // One step above the subnormal numbers the exponent's code counts from 1.
-  const code = BigInt(whole) + BigInt(exponent + bias - 1) * 2n ** BigInt(mantissaBits);
+  const code = BigInt(whole) + BigInt(exponent - lowest) * 2n ** BigInt(mantissaBits);
   const digits = code.toString(2).padStart(exponentBits + mantissaBits, "0");
   if (digits.length > exponentBits + mantissaBits) return null;
   const sign = value < 0 || Object.is(value, -0) ? "1" : "0";

@@ -25,6 +25,9 @@ function ticks(first, last, wanted) {
 const inRange = (number, [first, last]) => number >= first && number <= last;
 const short = (number) => String(Number(number.toPrecision(6)));
 
+/** A coordinate; browsers do not take those that are far out. */
+const placed = (at) => Math.max(-1e6, Math.min(1e6, at)).toFixed(2);
+
 class Figure {
   /** `svg` is filled; `picked` is told where it is pressed. */
   constructor(svg, height, picked) {
@@ -77,7 +80,7 @@ class Figure {
     let path = "";
     let last = NaN;
     for (let i = 0; i < xs.length; i += 1) {
-      const [x, y] = [this.x(xs[i]).toFixed(2), this.y(ys[i]).toFixed(2)];
+      const [x, y] = [placed(this.x(xs[i])), placed(this.y(ys[i]))];
       const finite = Number.isFinite(xs[i]) && Number.isFinite(ys[i]);
       if (!finite) last = NaN;
       else if (Number.isNaN(last)) path += `M${x} ${y}`;

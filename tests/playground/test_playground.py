@@ -153,7 +153,9 @@ def test_a_link_says_all_of_the_form(page: Browser) -> None:
         {"operator": "int_quant", "type": "float128", "rounding_mode": "SIDEWAYS"},
         {"operator": "none of them"},
         {"operator": "float_quant", "exponent_bias": 2000, "x": 0},
+        {"operator": "float_quant", "exponent_bias": "3e38", "x": 0},
         {"operator": "int_quant", "type": "float16", "from": 0, "to": "1e9"},
+        {"operator": "trunc_v1", "type": "float64", "from": "-1e307", "x": "1e300"},
     ],
     ids=lambda said: said["operator"],
 )
