@@ -4,11 +4,14 @@
 from collections.abc import Mapping
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from float_models import attention, convolutions, data_for
 
 import anybit
+from anybit.quantization import attempts, judging
 from anybit.quantization.search import Choice
+from anybit.quantization.shards import is_held, scattered
 from anybit.quantization.simpler import best
 from anybit.quantization.verdict import Verdict
 
@@ -57,21 +60,47 @@ def test_choices_that_help_are_kept() -> None:
     ],
 )
 def test_what_adds_the_least_noise(decibels: tuple[float, ...], samples: int, kept: int) -> None:
-    verdicts = iter(Verdict(each, None, 1, True) for each in decibels)
-    found, said = best({"x": ALL}, lambda choices: next(verdicts), samples)  # type: ignore[dict-item]
+    verdicts = iter(Verdict(each, None, samples, True) for each in decibels)
+    found, said = best({"x": ALL}, lambda choices: next(verdicts))  # type: ignore[dict-item]
     assert found["x"].smoothing is (ALL, RANGES, PLAIN)[kept].smoothing  # type: ignore[index]
     assert (said is not None) == bool(kept)
     if kept:
         assert f"give {decibels[kept]:.1f} dB, and they 30.0 dB" in str(said)
 
 
+def test_where_outputs_are_large_those_set_apart_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no more samples are spoken of than were run."""
+    verdicts = []
+
+    class Noted(judging.Few):
+        def verdict(self, quantized: ir.Model) -> Verdict:
+            verdicts.append((super().verdict(quantized).samples, self._samples))
+            return super().verdict(quantized)
+
+    monkeypatch.setattr(attempts, "Few", Noted)
+    data = data_for("attention", 32)
+    anybit.quantize(attention(), data, weights="int4")
+    assert {count for count, _ in verdicts} == {24}
+    verdicts.clear()
+    monkeypatch.setattr(judging, "_MEMORY", 0)
+    anybit.quantize(attention(), data, weights="int4")
+    held = {number for number in range(32) if is_held(number)}
+    apart = sorted(set(range(32)) - held, key=scattered)[-4:]
+    for count, samples in verdicts:
+        given = [row.tobytes() for sample in samples for row in sample["x"]]
+        assert count == len(given) <= len(apart)
+        assert set(given) <= {data[number]["x"][0].tobytes() for number in apart}
+
+
 def test_outputs_that_are_no_floats() -> None:
     def judged(choices: Mapping[object, Choice]) -> Verdict:
         return Verdict(None, 0.5 if choices["x"] is ALL else 0.75, 5, False)
 
-    _, said = best({"x": ALL}, judged, 5)  # type: ignore[dict-item,arg-type]
+    _, said = best({"x": ALL}, judged)  # type: ignore[dict-item,arg-type]
     assert "75.0 % agreement" in str(said)
     nothing = Verdict(None, None, 5, False)
-    found, said = best({"x": ALL}, lambda choices: nothing, 5)  # type: ignore[dict-item]
+    found, said = best({"x": ALL}, lambda choices: nothing)  # type: ignore[dict-item]
     assert found["x"] is ALL  # type: ignore[index]
     assert said is None

@@ -83,7 +83,7 @@ class Attempts:
         choices: Mapping[Source, Choice] = self.choices(plan, progress)
         said = None
         if self._samples is not None:
-            choices, said = best(choices, partial(self._tried, plan), len(self._numbers))
+            choices, said = best(choices, partial(self._tried, plan))
         return replace(self.judged(plan, choices), remarks=(said,) if said else ())
 
     def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
@@ -102,18 +102,16 @@ class Attempts:
         return self._few.verdict(self.written(plan, choices))
 
     @cached_property
-    def _numbers(self) -> list[int]:
-        """Of the samples that show whether fewer choices do better, first those set apart."""
-        assert self._samples is not None, "asked before"
-        known, unknown = divided_samples(self._samples)
-        return self._samples.fitting([*unknown, *reversed(known)][:_TRIED], _TRIED_BYTES)
-
-    @cached_property
     def _few(self) -> Few:
-        assert self._samples is not None, "asked before"
-        return Few(
-            self.model, self._samples.several(self._numbers, _AT_ONCE), self.where, self.workers
-        )
+        """The samples that show whether fewer choices do better, first those set apart."""
+        samples = self._samples
+        assert samples is not None, "asked before"
+        known, unknown = divided_samples(samples)
+        those = samples.fitting([*unknown, *reversed(known)][:_TRIED], _TRIED_BYTES)
+        parts = [those[: len(unknown)], those[len(unknown) :]]
+        pieces = [each for part in parts if part for each in samples.several(part, _AT_ONCE)]
+        counts = [samples.count(each) for each in pieces]
+        return Few(self.model, pieces, counts, self.where, self.workers)
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""

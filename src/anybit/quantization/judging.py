@@ -2,7 +2,7 @@
 """The verdict on a quantized model: samples that were held back are run by both, shard by shard."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -58,13 +58,19 @@ class Few:
 
     Args:
         model: The model.
-        samples: The samples.
+        samples: The samples. Where outputs take too much memory, the first of them.
+        counts: How many are joined in each.
         where: Its name, for messages.
         workers: Who runs it.
     """
 
     def __init__(
-        self, model: ir.Model, samples: Sequence[Sample], where: str, workers: Workers
+        self,
+        model: ir.Model,
+        samples: Sequence[Sample],
+        counts: Sequence[int],
+        where: str,
+        workers: Workers,
     ) -> None:
         self._where, self._workers, self._classes = where, workers, with_classes(model)
         self._samples, self._floats, size = list(samples), [], 0
@@ -74,13 +80,14 @@ class Few:
             if size > _MEMORY:
                 break
         del self._samples[len(self._floats) :]
+        self._count = sum(counts[: len(self._floats)])
 
     def verdict(self, quantized: ir.Model) -> Verdict:
         """What became of the outputs of a quantized model."""
         judge = Judge()
         for floats, each in zip(self._floats, self._outputs(quantized), strict=True):
             judge.add(compared(floats, each, self._classes))
-        return judge.verdict(seen=True)
+        return replace(judge.verdict(seen=True), samples=self._count)
 
     def _outputs(self, model: ir.Model) -> Iterator[dict[str, Array]]:
         found = recording(model, model.graph.outputs, self._where)

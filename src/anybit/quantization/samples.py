@@ -29,7 +29,7 @@ from anybit.quantization.items import (
     kind_of,
     share,
 )
-from anybit.quantization.shards import Portion, Shard, is_held
+from anybit.quantization.shards import Portion, Shard
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
@@ -160,10 +160,6 @@ class Samples:
         if portions:
             yield Shard(number - number % size, self._reader, tuple(portions))
 
-    def held_back(self) -> Iterator[tuple[int, Sample]]:
-        """Those to judge by, with their numbers: others than the rest, unless there is only one."""
-        return (each for each in enumerate(self) if len(self) == 1 or is_held(each[0]))
-
     def names(self) -> Iterator[str]:
         """What to call each of them: the file that it is from, and the place in that."""
         for item, arrays, _ in self._opened():
@@ -181,6 +177,10 @@ class Samples:
     def joined(self, samples: Sequence[Sample]) -> list[Sample]:
         """The same rows in fewer samples, as far as that is known to give the same."""
         return joined(samples, self._reader.steps if self._joinable else {})
+
+    def count(self, sample: Sample) -> int:
+        """How many of them are joined in one."""
+        return self._reader.count(sample) or 1
 
     def fitting(self, numbers: Sequence[int], memory: int) -> list[int]:
         """The first of some numbers, whose samples take no more than that; one at least."""

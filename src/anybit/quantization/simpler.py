@@ -27,15 +27,12 @@ _SIMPLER = (
 _BETTER, _WORSE, _MOST = 0.1, 72.0, 2.0
 
 
-def best(
-    choices: Choices, judged: Callable[[Choices], Verdict], samples: int
-) -> tuple[Choices, str | None]:
+def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choices, str | None]:
     """The choices, or simpler ones that add no more noise, and what is to be said of that.
 
     Args:
         choices: All choices.
         judged: What becomes of the outputs with choices.
-        samples: For how many samples.
     """
     found, said = choices, None
     most = max((len(each.simpler) for each in choices.values()), default=0)
@@ -43,7 +40,7 @@ def best(
     for level, (what, instead) in enumerate(_SIMPLER[:most]):
         simpler = {source: _at(choice, level) for source, choice in choices.items()}
         verdict = judged(simpler)
-        worth = _worth(verdict)
+        worth, samples = _worth(verdict), verdict.samples
         if worth is None or first is None or least is None:
             break
         if worth > least + _BETTER - min(_WORSE / samples**2, _MOST):
