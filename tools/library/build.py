@@ -53,7 +53,8 @@ def main() -> None:
         parser.error(f"platforms are {', '.join(PLATFORMS)}, got {', '.join(sorted(unknown))}")
     given.folder.mkdir(parents=True, exist_ok=True)
     for name in given.platforms or PLATFORMS:
-        library = built(PLATFORMS[name], given.folder / "build" / name)
+        # As far from the sources as a wheel's, so that a cache finds what they have in common.
+        library = built(PLATFORMS[name], ROOT / "build" / f"library-{name}")
         print(archived(name, library, given.folder))
     write_checksums(given.folder)
 
@@ -68,8 +69,6 @@ def built(platform: Platform, folder: Path) -> Path:
         f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/tools/zig/toolchain.cmake",
         f"-DANYBIT_TARGET={platform.target}",
         "-DANYBIT_PYTHON=OFF",
-        f"-DCMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG -ffile-prefix-map={ROOT}=.",
-        "-DCMAKE_MODULE_LINKER_FLAGS=-s",
     ]
     build = ["cmake", "--build", folder, "--target", "anybit_onnxruntime"]
     folder.mkdir(parents=True, exist_ok=True)

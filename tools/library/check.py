@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import lief
 
+ROOT = Path(__file__).parents[2]
 MOST_MEGABYTES = 6
 SYSTEM = {
     "linux": r"lib(c|m|pthread|dl|rt)\.so\.\d|ld-linux-(x86-64|aarch64)\.so\.\d",
@@ -89,7 +90,7 @@ def faults_of(folder: Path, name: str, checksum: str) -> Iterator[str]:
     for each, content in contents.items():
         if "/lib/" in each:
             yield from faults_of_library(content, platform.split("-")[0])
-    build = folder / "build" / platform
+    build = ROOT / "build" / f"library-{platform}"
     if build.exists():
         yield from faults_of_levels(build, "x86_64" if "x86_64" in platform else "aarch64")
 

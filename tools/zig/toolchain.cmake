@@ -16,8 +16,23 @@ set(CMAKE_CXX_COMPILER ${CMAKE_CURRENT_LIST_DIR}/c++)
 set(CMAKE_CXX_COMPILER_TARGET ${ANYBIT_TARGET})
 set(CMAKE_AR ${CMAKE_CURRENT_LIST_DIR}/ar CACHE FILEPATH "")
 set(CMAKE_RANLIB ${CMAKE_CURRENT_LIST_DIR}/ranlib CACHE FILEPATH "")
-# Without this Zig traps what is undefined, in builds that do not optimize.
-set(CMAKE_CXX_FLAGS_INIT -fno-sanitize=undefined)
+get_filename_component(source ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
+# Without the first, Zig traps what is undefined, in builds that do not optimize. By the second, no
+# path of this machine gets into a file, so that another makes the same.
+set(CMAKE_CXX_FLAGS_INIT "-fno-sanitize=undefined -ffile-prefix-map=${source}=.")
+set(CMAKE_MODULE_LINKER_FLAGS_INIT -s)
+
+# What several builds for one target have in common is compiled once, where there is a cache. To it,
+# the compiler is a script that lies elsewhere each time.
+find_program(ANYBIT_CACHE ccache)
+if(ANYBIT_CACHE)
+  execute_process(COMMAND ${CMAKE_CURRENT_LIST_DIR}/version OUTPUT_STRIP_TRAILING_WHITESPACE
+                  OUTPUT_VARIABLE version COMMAND_ERROR_IS_FATAL ANY)
+  file(SHA256 ${CMAKE_CXX_COMPILER} script)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1 CCACHE_COMPILERTYPE=clang
+    CCACHE_COMPILERCHECK=string:${version}-${script} ${ANYBIT_CACHE})
+endif()
 
 # Python's modules on Linux must share the system's unwinder: see unwinder.c.
 option(ANYBIT_SYSTEM_UNWINDER "Take the system's unwinder instead of linking one in" OFF)
@@ -32,7 +47,7 @@ if(ANYBIT_SYSTEM_UNWINDER)
                             ${CMAKE_CURRENT_LIST_DIR}/unwinder.c -o ${unwinder}
                     COMMAND_ERROR_IS_FATAL ANY)
   endif()
-  set(CMAKE_MODULE_LINKER_FLAGS_INIT ${unwinder})
+  string(APPEND CMAKE_MODULE_LINKER_FLAGS_INIT " ${unwinder}")
 endif()
 
 # Libraries of the building machine are none of the target's.
