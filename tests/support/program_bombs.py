@@ -2,6 +2,7 @@
 """Small programs that ask for much: each is refused, or ready in time that its size explains."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -117,6 +118,15 @@ def many_directions(channels: int) -> p.Program:
     return p.Program(program.inputs, program.outputs, program.tensors, (quantize, *rest))
 
 
+def many_steps(count: int) -> p.Program:
+    """Of one operand each, which is that of all channels."""
+    window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    steps = (p.Step(p.Operation.ADD, np.float32([1])),) * count
+    tail = p.Rounded(np.ones(count, np.float32), steps, 0)
+    many = replace(product(0, window, count, count), tail=tail)
+    return chain([with_codes(1, 1, 1), with_codes(1, 1, count)], [many])
+
+
 BOMBS: dict[str, tuple[Callable[[int], p.Program], int, bool]] = {
     "wide kernel": (wide_kernel, 700, True),
     "wider kernel": (wide_kernel, 2000, False),
@@ -129,5 +139,6 @@ BOMBS: dict[str, tuple[Callable[[int], p.Program], int, bool]] = {
     "long pools": (long_pools, 2000, True),
     "long products": (long_products, 500, False),
     "many directions": (many_directions, 1 << 17, True),
+    "many steps": (many_steps, 1 << 15, False),
 }
 """How to make each, of what size, and whether it can be loaded."""

@@ -252,7 +252,7 @@ std::unique_ptr<State> made(const ProductTask& task, const Storage& source, cons
     at->narrow_steps = static_cast<int>(
         32767 / std::max<std::int64_t>(1, (task.source.levels - 1) * form.largest));
   fold(*at, weights, form, product.tail, task.most_bytes);
-  at->tail = tail_state(product.tail, task.target.channels, task.target.levels);
+  at->tail = tail_state(product.tail, task.target.channels, task.target.levels, task.most_bytes);
   settle(*at, form.largest);
   draw_lines(at->tail, task.target.channels, task.target.levels);
   at->multiplications =
@@ -290,6 +290,7 @@ std::int64_t PackedProduct::bytes() const {
   return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
                                    at.scales.bytes() + at.tail.thresholds.bytes() +
                                    at.tail.entries.size() +
+                                   at.tail.operands.size() * at.tail.gains.bytes() +
                                    (at.line_class.size() + at.column_class.size()) * 4);
 }
 

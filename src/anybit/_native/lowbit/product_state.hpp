@@ -35,7 +35,9 @@ struct TailState {
 // Lets many thresholds be lines where they lie near to some, without changing a result.
 void draw_lines(TailState& tail, std::int64_t channels, std::int64_t levels);
 
-TailState tail_state(const Tail& tail, std::int64_t channels, std::int64_t levels);
+// Throws Error if it would take more bytes than that.
+TailState tail_state(const Tail& tail, std::int64_t channels, std::int64_t levels,
+                     std::int64_t most_bytes);
 
 struct PackedProduct::State {
   Tensor source, target;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "damage.hpp"
 #include "product_state.hpp"
 
 namespace anybit::lowbit {
@@ -134,7 +135,17 @@ void settle(PackedProduct::State& at, std::int64_t largest_weight) {
   at.settling = Settling::raw;
 }
 
-TailState tail_state(const Tail& tail, std::int64_t channels, std::int64_t levels) {
+TailState tail_state(const Tail& tail, std::int64_t channels, std::int64_t levels,
+                     std::int64_t most_bytes) {
+  // A step may have one operand, which becomes one per channel.
+  const auto steps = std::visit(
+      [](const auto& each) -> std::size_t {
+        if constexpr (requires { each.steps; }) return each.steps.size();
+        return 0;
+      },
+      tail);
+  constexpr std::int64_t operand = sizeof(float);
+  need_room(static_cast<std::int64_t>(steps) * whole_chunks(channels) * operand, most_bytes);
   TailState state;
   std::visit([&](const auto& each) { fill(state, each, channels, levels); }, tail);
   return state;
