@@ -14,6 +14,7 @@ from anybit.lowbit import program as p
 from anybit.lowbit import tails
 from anybit.lowbit.functions import Function, Nodes
 from anybit.lowbit.parts import Codes
+from anybit.lowbit.planning import _known
 from anybit.lowbit.reference import _after
 from anybit.lowbit.rounded import rounded_of
 from anybit.lowbit.staircases import Range
@@ -83,6 +84,39 @@ def test_risks_are_those_nearest_to_zero(monkeypatch):
     assert found.more_risks
     assert 0 < len(found.risks) < 100
     assert max(abs(accumulator) for _, accumulator in found.risks) <= 2**10
+
+
+def test_a_dip_between_two_accumulators_is_a_risk():
+    """The index is the same at every accumulator, and at both ends of what rounding makes of it."""
+    body = f"a = Add(x, k) d = Mul(a, a) e = Min(d, s) {QUANT}(e, s, z, b)"
+    function, of = function_of(body, 0), root(20, scale=1, slack=0.45)
+    found = _known(function, of, Codes(SCALE, -128, 1, 256))
+    assert (found.steps, found.risks, found.more_risks) == (0, ((0, -1), (1, -1)), False)
+
+
+@pytest.mark.parametrize(("slack", "more"), [(0.0, False), (1e-9, True)])
+def test_functions_that_bend_and_are_not_replayed_are_never_certified(slack, more):
+    function = function_of(f"g = Sigmoid(x) d = Mul(x, g) {QUANT}(d, s, z, b)", 0)
+    found = _known(function, root(20, scale=0.37, slack=slack), Codes(SCALE, -128, 1, 256))
+    assert isinstance(found.tail, p.Table)
+    assert (found.risks, found.more_risks) == ((), more)
+
+
+@pytest.mark.parametrize("slack", [1e-5, 1e-3])
+def test_all_that_rounding_may_move_is_listed(slack):
+    codes = Codes(SCALE, -128, 1, 256)
+    function = function_of(f"{HARD_SWISH} {QUANT}(d, s, z, b)", 0)
+    of = root(3000, scale=1e-3, slack=slack)
+    found = _known(function, of, codes)
+    assert not found.more_risks
+    points = np.arange(3 - 3000, 3000 - 9)[:, None].repeat(2, axis=1)
+    off = np.random.default_rng(0).uniform(-slack, slack, (20, *points.shape))
+    indices = codes.index(function((of.sum.values(points) + off).astype(np.float32).reshape(-1, 2)))
+    moved = (indices.reshape(off.shape) != codes.index(function(of.sum.values(points)))).any(axis=0)
+    rows, channels = np.nonzero(moved)
+    seen = set(zip(channels.tolist(), points[rows, channels].tolist(), strict=True))
+    assert seen <= set(found.risks)
+    assert 0 < len(seen) <= len(found.risks) < 12 * len(seen)
 
 
 MODEL = """

@@ -208,7 +208,7 @@ def test_many_risks_are_listed_in_part(monkeypatch):
 @pytest.mark.parametrize("monotone", [True, False])
 def test_no_more_risks_are_listed_than_anybody_reads(monkeypatch, monotone):
     """Where a sum may be off by hundreds of units all of them are at risk."""
-    monkeypatch.setattr(tails, "_MOST_RISKS", 8)
+    monkeypatch.setattr(tails, "MOST_RISKS", 8)
     of = sums([-(2**12)], [2**12], scale=1e-3, slack=0.5)
     found = tabled(affine([1.0], [0.0], 0, 2, monotone=monotone), index_from(0), 2, of)
     assert 8 <= len(found.risks) < 16

@@ -26,7 +26,7 @@ _MOST_EVALUATIONS = 2**24
 
 _SAMPLES = 2**17
 _FEWEST_SAMPLES = 64
-_BLOCK = 2**20
+_BLOCK = 2**16
 
 _UNREAD = np.zeros(1, np.float32)
 _KEEPING = (p.Operation.KEEP, *KEPT)
@@ -70,12 +70,37 @@ def holds(
     """
     reach = root.sum.reach
     count, channels = reach.longest, reach.lowest.size
-    if all(map(_is_settled, parts)) and _stays_finite(replay, reach):
+    if is_proven(parts, replay, reach):
         # A proof is right, what is written here need not be: a sample is compared all the same.
         count = min(count, max(_SAMPLES // channels, _FEWEST_SAMPLES))
     elif count * channels > _MOST_EVALUATIONS:
         return False
-    return all(map(same, _blocks(reach, count)))
+    return all(map(same, blocks(reach, count)))
+
+
+def is_proven(parts: Sequence[Part], replay: p.Arithmetic, reach: Range) -> bool:
+    """Whether IEEE 754 leaves nothing open in a replay of parts."""
+    return all(map(_is_settled, parts)) and _stays_finite(replay, reach)
+
+
+def bounds_of(replay: p.Arithmetic | p.Rounded, lowest: Array, highest: Array) -> Array:
+    """Between which two numbers results are, if float32 sums are between two.
+
+    Every step rises or falls in what it is given, and so does rounding: the ends tell for what lies
+    between them, all of them where a step is given two numbers. NaN if any number on the way is
+    not finite.
+    """
+    with np.errstate(all="ignore"):
+        y = np.stack([lowest, highest])
+        kept = np.zeros_like(y)
+        known = np.isfinite(y).all(axis=0)
+        for step in replay.steps:
+            pairs = y[[0, 0, 1, 1]], kept[[0, 1, 0, 1]]
+            y, kept = (
+                np.stack([each.min(axis=0), each.max(axis=0)]) for each in after_step(step, *pairs)
+            )
+            known &= np.isfinite(y).all(axis=0)
+        return np.where(known, y, np.float32(np.nan))
 
 
 def _is_settled(part: Part) -> bool:
@@ -90,26 +115,14 @@ def _is_settled(part: Part) -> bool:
     return False
 
 
-def _stays_finite(tail: p.Arithmetic, reach: Range) -> bool:
-    """Whether there is neither NaN nor infinity between the steps.
-
-    Every step rises or falls in what it is given, so that the ends tell for what lies between them:
-    all of them, where it is given two numbers.
-    """
+def _stays_finite(replay: p.Arithmetic, reach: Range) -> bool:
+    """Whether there is neither NaN nor infinity between the steps."""
     with np.errstate(all="ignore"):
-        y = np.stack([reach.lowest, reach.highest]).astype(np.float32) * tail.scales
-        kept = np.zeros_like(y)
-        for step in tail.steps:
-            pairs = y[[0, 0, 1, 1]], kept[[0, 1, 0, 1]]
-            y, kept = (
-                np.stack([each.min(axis=0), each.max(axis=0)]) for each in after_step(step, *pairs)
-            )
-            if not np.isfinite(y).all():
-                return False
-    return True
+        ends = np.stack([reach.lowest, reach.highest]).astype(np.float32) * replay.scales
+    return bool(np.isfinite(bounds_of(replay, ends.min(axis=0), ends.max(axis=0))).all())
 
 
-def _blocks(reach: Range, count: int) -> Iterator[Array]:
+def blocks(reach: Range, count: int) -> Iterator[Array]:
     """So many accumulators of each channel, both ends among them, points x channels by blocks."""
     length = reach.highest - reach.lowest
     each = max(1, _BLOCK // reach.lowest.size)

@@ -25,7 +25,7 @@ from anybit.lowbit.parts import (
     SumRoot,
 )
 from anybit.lowbit.places import Place
-from anybit.lowbit.rounded import rounded_of
+from anybit.lowbit.rounded import replay_of, rounded_of, with_all_risks
 from anybit.lowbit.tails import Tabled, tabled
 from anybit.lowbit.thresholds import highest_index, quantized
 from anybit.lowbit.uncovered import Uncovered
@@ -218,10 +218,12 @@ def _known(function: Function, root: SumRoot, codes: Codes) -> Tabled | Uncovere
         found = tabled(function, codes.index, codes.levels, root.sum, codes.shift, guess)
     except Uncovered as reason:
         return rounded_of(function, root, codes) or reason
-    if isinstance(found.tail, p.Table) and found.tail.entries.size > _NEAR_ENTRIES:
-        replayed = rounded_of(function, root, codes)
-        found = found if replayed is None else replace(found, tail=replayed.tail)
-    return found
+    large = isinstance(found.tail, p.Table) and found.tail.entries.size > _NEAR_ENTRIES
+    bends = not function.monotone and bool(np.any(root.sum.slack > 0))
+    replay = replay_of(function, root, codes) if large or bends else None
+    if bends:
+        found = with_all_risks(found, replay, root.sum, codes.levels)
+    return found if replay is None or not large else replace(found, tail=replay.tail)
 
 
 def reshape_fields(source: Place, target: Place) -> dict[str, int]:

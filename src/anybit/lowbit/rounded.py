@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anybit.lowbit import program as p
-from anybit.lowbit.arithmetic import holds, steps_of
+from anybit.lowbit.arithmetic import blocks, bounds_of, holds, is_proven, steps_of
 from anybit.lowbit.elementwise import quantizing
 from anybit.lowbit.functions import Function, Nodes, Part, is_monotone
 from anybit.lowbit.parts import Codes, SumRoot
 from anybit.lowbit.reference import after_step, result_of, rounded
-from anybit.lowbit.tails import Tabled, risks_near_zero
+from anybit.lowbit.tails import MOST_RISKS, Sum, Tabled, risks_near_zero
 from anybit.lowbit.thresholds import highest_index, quantized
 from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.constants import Array, array_of
@@ -26,14 +26,35 @@ from anybit.ops.domain import Role
 _LARGEST = np.finfo(np.float32).max
 
 
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A tail that replays a function and rounds.
+
+    Attributes:
+        tail: The tail.
+        proven: Whether IEEE 754 leaves nothing open in it; else it has been compared.
+    """
+
+    tail: p.Rounded
+    proven: bool
+
+
 def rounded_of(function: Function, root: SumRoot, codes: Codes) -> Tabled | None:
-    """The tail that replays a function and rounds; None if none is known to give the same."""
+    """The tail that replays a function, and its risks; None if none is known to give the same."""
+    replay = replay_of(function, root, codes)
+    if replay is None:
+        return None
+    return risks_near_zero(replay.tail, function, codes.index, root.sum)
+
+
+def replay_of(function: Function, root: SumRoot, codes: Codes) -> Replay | None:
+    """The replay of a function; None if none is known to give the same."""
     split = _split(function)
     steps = None if split is None else steps_of(split[0], root)
     ending = None if split is None or steps is None else _ending(split[1], codes)
     if split is None or steps is None or ending is None:
         return None
-    replay = p.Arithmetic(root.sum.scales, steps)
+    before = p.Arithmetic(root.sum.scales, steps)
     tail = p.Rounded(root.sum.scales, (*steps, *ending.steps), ending.shift)
 
     def same(points: Array) -> bool:
@@ -42,11 +63,32 @@ def rounded_of(function: Function, root: SumRoot, codes: Codes) -> Tabled | None
         return np.array_equal(wanted, got)
 
     try:
-        if not holds(same, split[0], replay, root):
+        if not holds(same, split[0], before, root):
             return None
     except Uncovered:
         return None
-    return risks_near_zero(tail, function, codes.index, root.sum)
+    return Replay(tail, is_proven(split[0], before, root.sum.reach))
+
+
+def with_all_risks(found: Tabled, replay: Replay | None, of: Sum, levels: int) -> Tabled:
+    """With all accumulators at risk, or the note that there may be more of them.
+
+    A function that bends may leave an index and come back to it between two accumulators, and
+    between two float32 sums: only bounds on its steps tell what it does there.
+    """
+    if replay is None or not replay.proven:
+        return replace(found, more_risks=True)
+    risks: list[tuple[int, int]] = []
+    for points in blocks(of.reach, of.reach.longest):
+        bounds = bounds_of(replay.tail, *of.around(points))
+        lowest, highest = rounded(bounds, replay.tail.shift, levels)
+        moved = (lowest != highest) | np.isnan(bounds).any(axis=0)
+        rows, channels = np.nonzero(moved & (of.slack > 0))
+        risks += zip(channels.tolist(), points[rows, channels].tolist(), strict=True)
+        if len(risks) > MOST_RISKS:
+            break
+    listed = tuple(sorted(set(risks)))
+    return replace(found, risks=listed[:MOST_RISKS], more_risks=len(listed) > MOST_RISKS)
 
 
 def _split(function: Function) -> tuple[tuple[Part, ...], Function] | None:

@@ -34,7 +34,7 @@ _FEW_ENTRIES = 2**12
 _MOST_TESTED = 2**24
 """So many accumulators are looked at for risks, the nearest to a step first."""
 
-_MOST_RISKS = 2**14
+MOST_RISKS = 2**14
 """So many of them are listed: what is beyond that takes minutes and gigabytes."""
 
 _MOST_NEAR = 2**18
@@ -64,6 +64,16 @@ class Sum:
         """float32(accumulator) * scale, rounded to float32."""
         with np.errstate(all="ignore"):
             return np.asarray(accumulators.astype(np.float32) * self.scales)
+
+    def around(self, accumulators: Array) -> tuple[Array, Array]:
+        """Between which numbers the float32 sums are, in whatever order they are added."""
+        exact = self.values(accumulators)
+        below, above = (
+            # One float further, because the bound itself is rounded here.
+            np.nextafter((exact + sign * self.slack).astype(np.float32), np.float32(sign * np.inf))
+            for sign in (-1, 1)
+        )
+        return below, above
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +195,7 @@ def _risks_of_stairs(
     found = np.empty(0, np.int64)  # channel and accumulator in one number
     far = min(radius, affordable)
     distance = 0
-    while distance < far and len(found) < _MOST_RISKS:
+    while distance < far and len(found) < MOST_RISKS:
         for side in (starts + distance, starts - 1 - distance):
             points = np.clip(side, ends[0], ends[1]) * inside.directions
             moved = _moves(points, function, index, of) & asked
@@ -206,7 +216,7 @@ def _risks_of_table(
     def moves(points: Array) -> Array:
         return _moves(points, function, index, of)
 
-    listed, more = moved_in_table(table, moves, of.reach, _radius(of), _MOST_RISKS)
+    listed, more = moved_in_table(table, moves, of.reach, _radius(of), MOST_RISKS)
     return steps, tuple(sorted(listed)), more
 
 
@@ -230,12 +240,8 @@ def _radius(of: Sum) -> int:
 
 def _moves(points: Array, function: Function, index: Index, of: Sum) -> Array:
     """At which accumulators a sum that is off by the slack may give another index."""
-    exact = of.values(points)
-    own = index(function(exact))
+    own = index(function(of.values(points)))
     moved = np.zeros(points.shape, bool)
-    for sign in (-1, 1):
-        # One float further, because the bound itself is rounded here.
-        off = (exact + sign * of.slack).astype(np.float32)
-        off = np.nextafter(off, np.float32(sign * np.inf))
+    for off in of.around(points):
         moved |= index(function(off)) != own
     return moved & (of.slack > 0)
