@@ -55,6 +55,11 @@ def root(reach, scale=1e-5, slack=0.0):
         (f"{HARD_SWISH} {QUANT}<signed: int = 1>(d, s, z, b)", 0, Codes(SCALE, -128, 1, 256)),
         (f"{HARD_SWISH} {LINEAR}", 19, Codes(SCALE, -19, 1, 256)),
         (f"{HARD_SWISH} e = Mul(d, k) {QUANT}(e, s, z, b)", 0, Codes(SCALE, -128, 1, 256)),
+        (
+            f"a = Add(x, three) c = Clip(a, , six) d = Mul(x, c) {LINEAR}",
+            19,
+            Codes(SCALE, -19, 1, 256),
+        ),
         # A square; and codes that others have, too.
         (f"d = Mul(x, x) {QUANT}<narrow: int = 1>(d, s, z, b)", 0, Codes(SCALE, -128, 1, 256)),
     ],

@@ -195,7 +195,7 @@ def _of_nodes(part: Nodes, channels: int, *, quantizers: bool) -> list[p.Step] |
     for at, node in enumerate(part.nodes):
         again = {value for later in part.nodes[at + 1 :] for value in later.inputs}
         if x is not kept and (x in again or list(node.inputs).count(x) > 1):
-            if kept in (*again, *node.inputs):
+            if kept is not None and kept in (*again, *node.inputs):
                 return None
             kept = x
             steps.append(p.Step(p.Operation.KEEP, _UNREAD))
