@@ -18,7 +18,10 @@ import anybit
 from anybit import ModelError
 from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
+from anybit.onnx.files.reader import read_copy
+from anybit.quantization import keeping
 from anybit.quantization import samples as calibration_samples
+from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held, is_taken
 
@@ -360,3 +363,30 @@ def test_rows_are_joined_where_that_is_known_to_give_the_same(
     np.testing.assert_array_equal(
         np.concatenate([each["x"].ravel() for each in found]), np.concatenate(rows)
     )
+
+
+def test_large_samples_behind_a_small_one_are_not_all_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are read again for each run instead."""
+    monkeypatch.setattr(keeping, "MEMORY", 2**17)
+    passes: list[int] = []
+    everything = Shard.read
+
+    def read(self: Shard, is_wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
+        passes.append(0)
+        for number, sample in everything(self, is_wanted):
+            passes[-1] += 1
+            yield number, sample
+
+    network = model(
+        [node("MatMul", "x w", domain="")], {"w": random(16, 3)}, inputs={"x": ("n", "words", 16)}
+    )
+    rows = [random(1, 500 if at else 2, 16, seed=at) for at in range(15)]
+    samples = Samples(rows, (Tensor("x", np.dtype(np.float32), (None, None, 16)),))
+    monkeypatch.setattr(Shard, "read", read)
+    proto = read_copy(network)
+    sources = sources_of(placement_of(proto).layers)
+    parts = tuple(range(8)), tuple(range(8, 15))
+    keeping.kept(proto, sources, samples, parts, [()], 32000, "")
+    assert max(passes) == 2

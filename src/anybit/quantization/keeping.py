@@ -92,7 +92,8 @@ class _Runs:
         given = sum(array.nbytes for array in next(iter(samples)).values())
         self._together = max(1, MEMORY // (size + given))
         numbers = {*chain(*parts), *chain(*farthest)}
-        is_little = given * len(numbers) <= MEMORY
+        sizes = list(samples.sizes())
+        is_little = sum(sizes[number] for number in numbers) <= MEMORY
         self._known = dict(samples.numbered(numbers)) if is_little else {}
         most = max(map(self._at_once, parts), default=1)
         self.are_large = 2 * most * (size + given) > MEMORY
