@@ -10,6 +10,13 @@ from anybit.workers.interface import Common, Piece, Result, Workers, in_order
 _MOST = 8
 
 
+def cores() -> int:
+    """How many this process may use; of the machine, on systems that do not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Here(Workers):
     """One worker, called by several threads.
 
@@ -19,7 +26,7 @@ class Here(Workers):
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._threads = threads or min(len(os.sched_getaffinity(0)), _MOST)
+        self._threads = threads or min(cores(), _MOST)
 
     def map(
         self,
