@@ -135,7 +135,12 @@ def _spread(array: np.ndarray, beside: np.ndarray) -> tuple[Any, ...]:
 def check_round_trip(graph: RandomGraph, style: Form) -> None:
     anybit.onnx.register()
     there = convert(graph.proto, to=style)
-    native = {step.node.removesuffix("_node") for step in there.steps if "Linear" in step.action}
+    native = {
+        step.node.removesuffix("_node")
+        for step in there.steps
+        # What stands in a table comes back as the table.
+        if "Linear" in step.action and "table" not in step.reason
+    }
     back = convert(there.model, to="qonnx")
     assert back.exact
     np.testing.assert_array_equal(
