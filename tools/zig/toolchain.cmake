@@ -18,8 +18,9 @@ set(CMAKE_AR ${CMAKE_CURRENT_LIST_DIR}/ar CACHE FILEPATH "")
 set(CMAKE_RANLIB ${CMAKE_CURRENT_LIST_DIR}/ranlib CACHE FILEPATH "")
 get_filename_component(source ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
 # Without the first, Zig traps what is undefined, in builds that do not optimize. By the second, no
-# path of this machine gets into a file, so that another makes the same.
-set(CMAKE_CXX_FLAGS_INIT "-fno-sanitize=undefined -ffile-prefix-map=${source}=.")
+# path of this machine gets into a file, so that another makes the same. nanobind needs the third: it
+# has it from Python's header, but not from that of the stable ABI, and not from LLVM's library.
+set(CMAKE_CXX_FLAGS_INIT "-fno-sanitize=undefined -ffile-prefix-map=${source}=. -include cstdio")
 set(CMAKE_MODULE_LINKER_FLAGS_INIT -s)
 
 # What several builds for one target have in common is compiled once, where there is a cache. To it,
