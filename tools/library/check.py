@@ -142,14 +142,17 @@ def own_name(library: lief.MachO.Binary) -> str:
 
 
 def faults_of_levels(build: Path, processor: str) -> Iterator[str]:
-    disassembler = shutil.which("llvm-objdump") or "objdump"
+    llvm = shutil.which("llvm-objdump")
+    disassembler = [llvm or "objdump"]
+    if llvm and processor == "aarch64":
+        disassembler.append("--mattr=+dotprod")  # which LLVM does not read otherwise
     for level in LEVELS[processor]:
         folder = build / f"CMakeFiles/anybit_kernels_{level.name}.dir"
         objects = list(folder.glob(f"**/{level.source}.cpp.o*"))
         if not objects:
             yield f"has no {level.source} for {level.name}"
         for each in objects:
-            command = [disassembler, "-d", "--no-show-raw-insn", each]
+            command = [*disassembler, "-d", "--no-show-raw-insn", each]
             text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             if re.search(level.has, text) is None or re.search(level.lacks, text):
                 yield f"has {level.source} for {level.name} that is compiled for another level"
