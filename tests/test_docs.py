@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from places import ROOT
+from scripts import module_at
 from typer.testing import CliRunner
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -239,11 +240,7 @@ def test_every_page_is_linked() -> None:
 def test_generated_files_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     """What CI checks with `python docs/generate.py --check`."""
     monkeypatch.syspath_prepend(ROOT / "docs")
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+    generate = module_at(ROOT / "docs" / "generate.py")
     try:
         assert generate.differences() == []
     finally:

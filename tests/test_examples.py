@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The committed example is what its script makes, and does what its README says."""
 
-import importlib.util
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from places import EXAMPLES
+from scripts import module_at
 
 import anybit
 
@@ -18,12 +18,7 @@ MODEL = EXAMPLES / "digits_w4a4.onnx"
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     pytest.importorskip("sklearn")
-    spec = importlib.util.spec_from_file_location("digits_w4a4", EXAMPLES / "digits_w4a4.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(EXAMPLES / "digits_w4a4.py")
 
 
 @pytest.fixture(scope="module")

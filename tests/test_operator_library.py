@@ -2,7 +2,6 @@
 """Archives of the operator library: the same bytes every time, whoever makes them and when."""
 
 import hashlib
-import importlib.util
 import tarfile
 import zipfile
 from pathlib import Path
@@ -10,16 +9,12 @@ from types import ModuleType
 
 import pytest
 from places import ROOT
+from scripts import module_at
 
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build", ROOT / "tools/library/build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "tools/library/build.py")
 
 
 @pytest.mark.parametrize("platform", ["linux-x86_64", "windows-x86_64"])

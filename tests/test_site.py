@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documentation as a site: what makes it of the pages, and what is asked of it when built."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -9,18 +8,14 @@ import check_site
 import pytest
 from browser import Browser, needs_browser
 from places import ROOT
+from scripts import module_at
 
 import anybit
 
 
 @pytest.fixture(scope="module")
 def configuration() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_configuration", ROOT / "docs" / "conf.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs" / "conf.py")
 
 
 def test_every_page_has_one_place(configuration: ModuleType) -> None:
