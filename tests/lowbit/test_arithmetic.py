@@ -10,6 +10,8 @@ import pytest
 from anybit.lowbit import arithmetic
 from anybit.lowbit.arithmetic import arithmetic_of
 from anybit.lowbit.functions import AddConstant, Function, Mean, Nodes
+from anybit.lowbit.operations import is_settled
+from anybit.lowbit.reference import result_of
 from anybit.lowbit.staircases import Range
 from anybit.lowbit.tails import Sum
 
@@ -69,6 +71,37 @@ def test_single_operations_need_no_look_at_every_accumulator(monkeypatch):
     assert len(arithmetic_of(function, root(-(2**28), 2**28)).steps) == 4
     biased = Function().then(AddConstant(np.float32([0.25])), monotone=True, uniform=False)
     assert len(arithmetic_of(biased, root(-(2**28), 2**28)).steps) == 1
+
+
+FUNCTIONS = ["HardSwish(x)", "HardSigmoid(x)", "HardSigmoid<alpha: float = -0.3>(x)"]
+
+
+@pytest.mark.parametrize("line", FUNCTIONS)
+def test_functions_that_are_defined_by_operations_are_replayed(line):
+    function, of = chain(f"y = {line}"), root(-(2**28), 2**28, scale=2.0**-26)
+    tail = arithmetic_of(function, of)
+    points = np.random.default_rng(0).integers(-(2**28), 2**28, (10_000, 1))
+    np.testing.assert_array_equal(result_of(tail, points), function(of.sum.values(points)))
+
+
+@pytest.mark.parametrize("line", FUNCTIONS)
+def test_runtimes_that_round_products_and_sums_at_once_are_not_replayed(line, monkeypatch):
+    function = chain(f"y = {line}")
+    (part,) = function.parts
+    assert is_settled(part)
+    alpha = dict(zip(FUNCTIONS, (1 / 6, 0.2, -0.3), strict=True))[line]
+
+    def fused(self, x):
+        sigmoid = np.clip(x.astype(np.float64) * np.float32(alpha) + 0.5, 0, 1).astype(np.float32)
+        return sigmoid * x if "Swish" in line else sigmoid
+
+    monkeypatch.setattr(Nodes, "__call__", fused)
+    assert not is_settled(part)
+
+
+def test_a_value_is_read_again_behind_its_bound():
+    function = chain("r = Relu(x)", "y = Mul(x, r)")
+    assert arithmetic_of(function, root(-(2**12), 2**12)) is not None
 
 
 def test_infinities_on_the_way_settle_nothing(monkeypatch):

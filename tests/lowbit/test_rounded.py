@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that bend behind wide sums: replayed, and rounded as their quantizers round."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +27,7 @@ HARD_SWISH = "a = Add(x, three) c = Clip(a, none, six) m = Mul(x, c) d = Div(m, 
 QUANT = "q = qonnx.custom_op.general.Quant"
 LINEAR = "i = QuantizeLinear(d, s, u) q = DequantizeLinear(i, s, u)"
 SCALE = float(np.float32(0.02))
+SIGNED = Codes(SCALE, -128, 1, 256)
 
 
 def function_of(body, zero):
@@ -52,16 +54,18 @@ def root(reach, scale=1e-5, slack=0.0):
     ("body", "zero", "codes"),
     [
         (f"{HARD_SWISH} {QUANT}<signed: int = 0>(d, s, z, b)", 19, Codes(SCALE, -19, 1, 256)),
-        (f"{HARD_SWISH} {QUANT}<signed: int = 1>(d, s, z, b)", 0, Codes(SCALE, -128, 1, 256)),
+        (f"{HARD_SWISH} {QUANT}<signed: int = 1>(d, s, z, b)", 0, SIGNED),
         (f"{HARD_SWISH} {LINEAR}", 19, Codes(SCALE, -19, 1, 256)),
-        (f"{HARD_SWISH} e = Mul(d, k) {QUANT}(e, s, z, b)", 0, Codes(SCALE, -128, 1, 256)),
+        (f"{HARD_SWISH} e = Mul(d, k) {QUANT}(e, s, z, b)", 0, SIGNED),
         (
             f"a = Add(x, three) c = Clip(a, , six) d = Mul(x, c) {LINEAR}",
             19,
             Codes(SCALE, -19, 1, 256),
         ),
+        (f"d = HardSwish(x) {LINEAR}", 19, Codes(SCALE, -19, 1, 256)),
+        (f"e = HardSigmoid<alpha: float = 0.3>(x) d = Mul(x, e) {QUANT}(d, s, z, b)", 0, SIGNED),
         # A square; and codes that others have, too.
-        (f"d = Mul(x, x) {QUANT}<narrow: int = 1>(d, s, z, b)", 0, Codes(SCALE, -128, 1, 256)),
+        (f"d = Mul(x, x) {QUANT}<narrow: int = 1>(d, s, z, b)", 0, SIGNED),
     ],
 )
 def test_it_is_the_function_at_every_accumulator(body, zero, codes):
@@ -167,8 +171,12 @@ def test_arithmetic_is_preferred_to_a_table_out_of_the_caches(largest, tail):
     np.testing.assert_array_equal(compiled.run(x)["y"], wanted)
 
 
-def test_a_network_stays_one_region():
-    model = ir.from_onnx_text(MODEL.replace("\n", " "))
+AS_ONE_NODE = re.sub(r" +a = Add.*d = Div", "    d = HardSwish(h)", MODEL, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("text", [MODEL, AS_ONE_NODE.replace("(h)(m, six)", "(h)")])
+def test_a_network_stays_one_region(text):
+    model = ir.from_onnx_text(text.replace("\n", " "))
     random = np.random.default_rng(0)
     for name, shape in (("w", (40, 64, 3, 3)), ("v", (3, 40, 1, 1)), ("c", (40,))):
         array = (random.integers(-127, 128, shape) * 0.013).astype(np.float32)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anybit.lowbit import program as p
-from anybit.lowbit.arithmetic import blocks, bounds_of, holds, is_proven, steps_of
+from anybit.lowbit.arithmetic import blocks, bounds_of, holds, is_proven
 from anybit.lowbit.elementwise import quantizing
 from anybit.lowbit.functions import Function, Nodes, Part, is_monotone
+from anybit.lowbit.operations import steps_of
 from anybit.lowbit.parts import Codes, SumRoot
 from anybit.lowbit.reference import after_step, result_of, rounded
 from anybit.lowbit.tails import MOST_RISKS, Sum, Tabled, risks_near_zero
