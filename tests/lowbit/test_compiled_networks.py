@@ -15,7 +15,9 @@ from network_builder import Network
 from networks import inputs, networks
 
 import anybit
+from anybit.compilation import Compiled, NetworkEngine
 from anybit.errors import ModelError
+from anybit.lowbit.program import Quantize
 
 QUICK = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -28,11 +30,25 @@ def floats(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return anybit.load(proto).run(x)["y"]
 
 
+def edges(compiled: Compiled, shape: tuple[int, ...]) -> np.ndarray:
+    """The numbers at which tables of the program go to the next code, and those just below."""
+    steps = [
+        instruction.thresholds
+        for program in compiled.report.programs
+        for instruction in program.instructions
+        if isinstance(instruction, Quantize)
+    ]
+    at = np.concatenate([np.float32([0]), *steps])
+    at = at[np.isfinite(at)]
+    random = np.random.default_rng(len(at))
+    return random.choice(np.concatenate([at, np.nextafter(at, np.float32(-np.inf))]), shape)
+
+
 def check(network: Network, *batches: int) -> None:
     graph, compiled = anybit.load(network.proto), anybit.compile(network.proto)
     promised = {layer.guarantee for layer in compiled.report.layers} - {None}
-    for rows in batches:
-        x = inputs(network, rows)
+    given = [inputs(network, rows) for rows in batches]
+    for x in (*given, edges(compiled, given[-1].shape)):
         y, expected = compiled.run(x)["y"], graph.run(x)["y"]
         assert y.shape == expected.shape
         assert y.dtype == expected.dtype
@@ -96,6 +112,8 @@ def test_rows_know_nothing_of_one_another(network):
     apart = np.concatenate([compiled.run(x[row : row + 1])["y"] for row in range(4)])
     if None not in {layer.guarantee for layer in compiled.report.layers}:
         np.testing.assert_array_equal(together, apart)
+    if isinstance(compiled.engine, NetworkEngine):  # a session refuses arrays without elements
+        assert compiled.run(x[:0])["y"].shape == (0, *together.shape[1:])
 
 
 @given(network=networks())

@@ -9,6 +9,7 @@ import pytest
 
 import anybit
 from anybit.layers.layer import Guarantee
+from anybit.lowbit import wording
 from anybit.lowbit.compiler import plan
 from anybit.onnx.preparation import followable
 
@@ -129,6 +130,9 @@ def test_a_mean_of_codes():
         y = Q(g)"""
     compiled = check(network(body, y="n, 3, 1, 1"), 1)
     assert [layer.operator for layer in compiled.report.layers] == ["Conv", "GlobalAveragePool"]
+    # The table counts what the coverage counts.
+    assert compiled.report.coverage.startswith("1 of 1 layer,")
+    assert wording.rows(compiled.report)[-1]["layer"] == "1 layer"
 
 
 @pytest.mark.parametrize("border", ["pads = [1, 0, 1, 2]", 'auto_pad = "SAME_LOWER"'])

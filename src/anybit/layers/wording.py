@@ -51,11 +51,11 @@ def row(layer: Layer) -> dict[str, str]:
 
 
 def with_total(layers: Sequence[Layer], rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The rows of these layers, and one for all of them if there are several."""
+    """The rows of these layers, and one for all that multiply if there are several rows."""
     if len(layers) < 2:
         return rows
     total = dict.fromkeys(rows[0], "") | {
-        "layer": counted(len(layers), "layer"),
+        "layer": counted(sum(each.macs != 0 for each in layers), "layer"),
         "MACs": amount(sum(each.macs or 0 for each in layers)),
         "BOPs": amount(sum(each.bops or 0 for each in layers)),
         "acc. bits": _number(max(each.accumulator_bits or 0 for each in layers) or None),
