@@ -55,10 +55,11 @@ void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory
 void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 
 // What kernels ask for may fail, and is no reason to end.
-extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   if (failing > 0 && failing-- > 0) return nullptr;
   void* memory = nullptr;
-  return posix_memalign(&memory, alignment, size) == 0 ? memory : nullptr;
+  const auto boundary = static_cast<std::size_t>(alignment);
+  return posix_memalign(&memory, boundary, size) == 0 ? memory : nullptr;
 }
 
 namespace {

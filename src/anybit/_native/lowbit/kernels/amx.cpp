@@ -9,8 +9,8 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "_native/isa/levels.hpp"
 #include "_native/lowbit/product_kernels.hpp"
@@ -40,18 +40,19 @@ class Scratch {
  public:
   Scratch() = default;
   Scratch(const Scratch&) = delete;
-  ~Scratch() { std::free(data_); }
+  ~Scratch() { ::operator delete(data_, boundary); }
   std::byte* get(std::size_t size) {
     if (size > size_) {
-      std::free(data_);
+      ::operator delete(data_, boundary);
       size_ = 0;
-      data_ = static_cast<std::byte*>(std::aligned_alloc(64, (size + 63) / 64 * 64));
+      data_ = static_cast<std::byte*>(::operator new(size, boundary, std::nothrow));
       if (data_ != nullptr) size_ = size;
     }
     return data_;
   }
 
  private:
+  static constexpr std::align_val_t boundary{64};
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
