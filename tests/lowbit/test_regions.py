@@ -220,6 +220,76 @@ def test_channels_are_put_together_and_taken_apart():
     check(model, 3)
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "q = Q(t)",
+        "r = Relu (t)\n q = U(r)",
+        "i = QuantizeLinear (t, step, zero)\n q = DequantizeLinear (i, step, zero)",
+        "q = qonnx.custom_op.general.BipolarQuant (t, step)",
+    ],
+)
+def test_tensors_of_other_scales_are_quantized_before_they_are_put_together(behind):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        e = qonnx.custom_op.general.Quant <signed: int = 1> (c, offset0, none, bits)
+        f = Conv <pads = [1, 1, 1, 1]> (a, w, b)
+        t = Concat <axis = 1> (e, a, f)
+        {behind}
+        y = Conv (q, w10)"""
+    model = network(body, y="n, 2, 6, 6")
+    for name, array in (
+        ("zero", np.uint8(3)),
+        ("offset0", np.float32(0.75)),
+        ("w10", np.random.default_rng(0).integers(-7, 8, (2, 10, 1, 1)).astype(np.float32)),
+    ):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    check(model, 3)
+
+
+@pytest.mark.parametrize(("mode", "regions"), [('mode = "nearest"', 1), ('mode = "linear"', 2)])
+def test_what_is_repeated_is_quantized_before(mode, regions):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        h = HardSwish (c)
+        t = Resize <{mode}> (h, , scales)
+        l = LeakyRelu (t)
+        q = Q(l)
+        y = Conv (q, w2)"""
+    model = network(body, y="n, 3, 10, 10")
+    scales = onnx.numpy_helper.from_array(np.float32([1, 1, 2, 2]), "scales")
+    model.graph.initializer.append(scales)
+    compiled = check(model, 2, regions)
+    assert compiled.codes == {"a", "q"}
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "r = Mul (t, gains)\n q = Q(r)",  # they differ between the channels
+        "q = Q(t)\n other = Neg (t)",
+        "r = Add (t, t)\n q = Q(r)",
+    ],
+)
+def test_what_is_put_together_and_read_otherwise_stays_so(behind):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        t = Concat <axis = 1> (c, a)
+        {behind}
+        y = Conv (q, w7)"""
+    model = network(body, y="n, 2, 6, 6")
+    if "other" in behind:
+        model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
+    weights = np.random.default_rng(0).integers(-7, 8, (2, 7, 1, 1)).astype(np.float32)
+    gains = (np.arange(7, dtype=np.float32) - 2).reshape(7, 1, 1)
+    for name, array in (("w7", weights), ("gains", gains)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    check(model, 2, regions=2)
+
+
 def test_channels_last_and_back():
     body = """
         a = Q(x)

@@ -12,6 +12,7 @@ from anybit.errors import ModelError
 from anybit.layers.behind import quantizers_behind
 from anybit.layers.facts import connected, layers_of
 from anybit.layers.layer import Guarantee, Layer
+from anybit.lowbit.earlier import quantize_earlier
 from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
 from anybit.lowbit.layers import CompiledLayer, compiled
@@ -56,6 +57,7 @@ def plan(
 
     The model is changed: its constants are folded.
     """
+    copies = quantize_earlier(model)
     found = analyze(model, ranges)
     known, inside = _known(model, found)
     outside = set(values_in(model.graph))
@@ -71,7 +73,7 @@ def plan(
         with suppress(Refused):
             planned = walk.run()
             break
-    regions = regions_of(planned)
+    regions = [replace(each, codes=each.codes - copies) for each in regions_of(planned)]
     layers = [each for number, region in enumerate(regions) for each in _placed(region, number)]
     return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers(), *inside]))
 

@@ -27,6 +27,12 @@ def quantizing(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     return x, nodes
 
 
+def is_quantizer(node: ir.Node) -> bool:
+    """Whether it gives floats of few values: not the integers between two nodes of one."""
+    operator = operator_of(node)
+    return is_dequantize(node) or (operator is not None and operator.grid is not None)
+
+
 def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
     """The axes along which an elementwise node has several constants; None for other nodes."""
     if len(node.outputs) != 1 or not varying_inputs(node):

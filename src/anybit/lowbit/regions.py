@@ -16,6 +16,7 @@ from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit.elementwise import (
     captures_of,
     constant_axes,
+    is_quantizer,
     is_uniform,
     quantizing,
     varying_inputs,
@@ -30,8 +31,6 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.reductions import reduced_axes
-from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.quantizers.nodes import is_dequantize
 
 T = TypeVar("T")
 
@@ -112,7 +111,7 @@ class Walk:
             self._leave(node)
             return
         self._values.put(found)
-        if _is_quantizer(node) and node.outputs[0] in self._wanted:
+        if is_quantizer(node) and node.outputs[0] in self._wanted:
             self._anchor(node)
 
     def _expressed(self, node: ir.Node) -> Expression | None:
@@ -282,8 +281,3 @@ def _extended(expression: Expression, y: ir.Value, node: ir.Node) -> Expression:
 
 def _with_quantized(expression: Expression) -> Expression:
     return replace(expression, quantized=expression)
-
-
-def _is_quantizer(node: ir.Node) -> bool:
-    operator = operator_of(node)
-    return is_dequantize(node) or (operator is not None and operator.grid is not None)
