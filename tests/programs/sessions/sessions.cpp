@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the operator library gives here what it gave where write_sessions.py ran, bit for bit, on
-// any system that has ONNX Runtime:
+// Whether the operator library gives here what it gave where write_sessions.py ran, bit for bit,
+// and stays loaded afterwards, on any system that has ONNX Runtime:
 //   sessions ONNXRUNTIME LIBRARY FILE
 #ifdef _WIN32
 #include <windows.h>
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -27,11 +28,15 @@ void* symbol_of(const Path& library, const char* name) {
   const HMODULE found = LoadLibraryW(library.c_str());
   return found == nullptr ? nullptr : reinterpret_cast<void*>(GetProcAddress(found, name));
 }
+bool is_loaded(const Path& library) { return GetModuleHandleW(library.c_str()) != nullptr; }
 #else
 using Path = std::string;
 void* symbol_of(const Path& library, const char* name) {
   void* const found = dlopen(library.c_str(), RTLD_NOW);
   return found == nullptr ? nullptr : dlsym(found, name);
+}
+bool is_loaded(const Path& library) {
+  return dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
 }
 #endif
 
@@ -56,10 +61,12 @@ enum Place {
   get_sizes = 62,
   get_type_and_shape = 65,
   create_cpu_memory_info = 69,
+  release_env = 92,
   release_status = 93,
   release_session = 95,
   release_tensor = 96,
   release_type_and_shape = 99,
+  release_session_options = 100,
   register_custom_ops_library = 228,
 };
 void* const* api = nullptr;
@@ -215,11 +222,11 @@ std::string fault_of(void* tensor, const Tensor& wanted) {
 class Sessions {
  public:
   explicit Sessions(const Path& library) {
-    call<create_env>(/* fatal */ 4, "sessions", &env_);
-    call<create_session_options>(&options_);
-    call<set_log_severity>(options_, 4);
-    call<set_threads>(options_, 1);
-    call<register_custom_ops_library>(options_, library.c_str());
+    call<create_env>(/* fatal */ 4, "sessions", &env_.handle);
+    call<create_session_options>(&options_.handle);
+    call<set_log_severity>(options_.handle, 4);
+    call<set_threads>(options_.handle, 1);
+    call<register_custom_ops_library>(options_.handle, library.c_str());
     call<create_cpu_memory_info>(/* arena */ 1, /* default */ 0, &memory_);
   }
 
@@ -242,8 +249,8 @@ class Sessions {
  private:
   std::vector<Held> results(Run& wanted) const {
     Held session(release_session);
-    call<create_session_from_array>(env_, static_cast<const void*>(wanted.model.data()),
-                                    wanted.model.size(), options_, &session.handle);
+    call<create_session_from_array>(env_.handle, static_cast<const void*>(wanted.model.data()),
+                                    wanted.model.size(), options_.handle, &session.handle);
     std::vector<Held> held;
     std::vector<void*> given, got(wanted.outputs.size());
     for (Tensor& each : wanted.given) {
@@ -268,24 +275,26 @@ class Sessions {
     return found;
   }
 
-  void *env_ = nullptr, *options_ = nullptr, *memory_ = nullptr;
+  Held env_{release_env}, options_{release_session_options};
+  void* memory_ = nullptr;
 };
 
 int tried(const Path& runtime, const Path& library, const char* file) {
   const auto base = reinterpret_cast<const ApiBase* (*)()>(symbol_of(runtime, "OrtGetApiBase"));
   if (base == nullptr) throw std::runtime_error("ONNX Runtime cannot be loaded");
   api = base()->get_api(17);
-  const Sessions sessions(library);
   int passed = 0, failed = 0;
+  const auto count = [&](const std::string& name, const std::string& fault) {
+    if (fault.empty()) ++passed;
+    else if (++failed <= 20) std::printf("%s: %s\n", name.c_str(), fault.c_str());
+  };
+  std::optional<Sessions> sessions(library);
   for (Reader reader(file); !reader.at_end();) {
     Run wanted = run_from(reader);
-    const std::string fault = sessions.fault(wanted);
-    if (fault.empty()) {
-      ++passed;
-    } else if (++failed <= 20) {
-      std::printf("%s: %s\n", wanted.name.c_str(), fault.c_str());
-    }
+    count(wanted.name, sessions->fault(wanted));
   }
+  sessions.reset();
+  count("afterwards", is_loaded(library) ? "" : "the library is gone");
   std::printf("ONNX Runtime %s: %d passed, %d failed\n", base()->get_version(), passed, failed);
   return failed > 0 || passed == 0;
 }

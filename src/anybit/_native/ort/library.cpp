@@ -12,6 +12,7 @@
 #include "network_kernel.hpp"
 #include "ops/operators.hpp"
 #include "overload.hpp"
+#include "stay_loaded.hpp"
 
 namespace anybit::ort {
 namespace {
@@ -122,7 +123,10 @@ const Library& library_for(const OrtApiBase& base, const Host& host) {
   static auto& libraries = *new std::map<const OrtApiBase*, const Library*>;
   const std::scoped_lock lock(mutex);
   const Library*& library = libraries[&base];
-  if (library == nullptr) library = new Library(host);
+  if (library == nullptr) {
+    stay_loaded();
+    library = new Library(host);
+  }
   return *library;
 }
 
