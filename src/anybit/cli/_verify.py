@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare a compiled model, as its file has it, with the float graph on the arrays of a user."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from anybit.compilation import Compiled
 from anybit.errors import ModelError
 from anybit.inputs import Array, fitted
 from anybit.layers import Guarantee
+from anybit.onnx.analysis.ranges import beside, carriers_of
 from anybit.onnx.cleaning import clean
 from anybit.text import counted, listed, shown
 
@@ -36,7 +37,13 @@ def verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]
 
 
 def verify(
-    model: Path, compiled: Compiled, output: Path, feeds: dict[str, Array], *, quiet: bool
+    model: Path,
+    compiled: Compiled,
+    output: Path,
+    feeds: dict[str, Array],
+    ranges: Mapping[str, str],
+    *,
+    quiet: bool,
 ) -> bool:
     """Whether the file that was written gives the float graph's tensors of codes and outputs: these
     but for the last bits of floats behind bounded layers. Says which differ."""
@@ -64,6 +71,11 @@ def verify(
                 " Behind a bounded layer float32 itself may give other codes, as in "
                 f"{_names(risky)}: at the accumulators that --report lists."
             )
+        if faults:
+            inputs = [value for value in network.model.graph.inputs if not value.is_initializer()]
+            known = carriers_of(ranges, inputs).items()
+            why = filter(None, (beside(name, feeds[name], carrier) for name, carrier in known))
+            sentence += "".join(f" But {each}." for each in why)
         style = "bold" if faults else "green"
         stdout().print(Text(sentence, style=style), soft_wrap=True)
     return not faults

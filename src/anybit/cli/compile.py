@@ -79,12 +79,12 @@ def compile(
     check_other(output, model, "beside which the result is measured and verified")
     check_reports(reports or ())
     feeds = verification_inputs(model, inputs) if inputs else None
-    sizes = sizes_given(shapes)
+    sizes, said = sizes_given(shapes), named(ranges or ())
     with percentage(f"Compiling {escape(model.name)}") as advance:
         compiled = compile_model(
             model,
             guarantee=guarantee,
-            input_ranges=named(ranges or ()),
+            input_ranges=said,
             shapes=sizes,
             progress=advance,
         )
@@ -103,7 +103,7 @@ def compile(
         _show(compiled, model, output)
         if compiled.report.whole:
             print(compiled.report.whole)
-    if feeds and not verify(model, compiled, output, feeds, quiet=as_json):
+    if feeds and not verify(model, compiled, output, feeds, said, quiet=as_json):
         raise typer.Exit(1)
 
 

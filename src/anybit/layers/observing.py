@@ -14,6 +14,7 @@ from anybit.layers.layer import Seen
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.analysis.ranges import beside, codes_of
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.quantizers.quantizer import Quantizer
@@ -72,7 +73,7 @@ class _Layer:
         quantized = arrays.get(str(self.quantizer.node.outputs[0].name))
         if quantized is None or not quantized.size:
             return
-        codes = _codes(quantized, grid)
+        codes = codes_of(quantized, grid)
         self.q_seen.add(_by_channel(codes, self.axis))
         values, counts = np.unique(codes, return_counts=True)
         if len(self.counts) <= _MOST_SHARES:
@@ -116,7 +117,7 @@ class _Layer:
         if grid is None or x.lowest is None or x.highest is None or grid.scale.size > 1:
             return None
         ends = np.asarray([x.lowest.min(), x.highest.max()])
-        low, high = sorted(_codes(ends, grid).ravel().tolist())
+        low, high = sorted(codes_of(ends, grid).ravel().tolist())
         return low, high
 
 
@@ -168,16 +169,9 @@ def _check(feeds: Mapping[str, Array], ranges: Mapping[str, Carrier]) -> None:
         if np.isnan(array).any():
             raise ModelError(f"input {name!r} holds NaN; leave it out of the data")
     for name, carrier in ranges.items():
-        array = feeds[name]
-        inside = (array >= carrier.lowest) & (array <= carrier.highest)
-        if carrier.grid is not None:
-            inside &= carrier.grid.decode(_codes(array, carrier.grid)) == array
-        if not inside.all():
-            wrong = array[~inside].flat[0]
-            raise ModelError(
-                f"input {name!r} holds {wrong:.9g}, which is not in the range that was given; "
-                "correct the range, or the data"
-            )
+        why = beside(name, feeds[name], carrier)
+        if why:
+            raise ModelError(f"{why}; correct the range, or the data")
 
 
 def _with_outputs(model: ir.Model, layers: Sequence[_Layer]) -> tuple[ir.Model, list[str]]:
@@ -222,9 +216,3 @@ def _by_channel(array: Array, axis: int | None) -> Array:
             return array.reshape(1, -1)
         axis = -1
     return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
-
-
-def _codes(values: Array, grid: IntegerGrid) -> Array:
-    with np.errstate(all="ignore"):
-        codes = np.rint(values.astype(np.float64) / grid.scale + grid.zeropt)
-    return np.where(np.isfinite(codes), codes, grid.zeropt).astype(np.int64)

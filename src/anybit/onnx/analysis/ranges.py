@@ -18,6 +18,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
+from anybit.onnx.graph.constants import Array
+from anybit.ops.grids import IntegerGrid
 from anybit.text import listed
 
 Range: TypeAlias = str | tuple[float, float]
@@ -113,3 +115,21 @@ def named(texts: Sequence[str]) -> dict[str, str]:
             raise ModelError(f"a range {what} is given twice")
         found[name] = given
     return found
+
+
+def beside(name: str, array: Array, carrier: Carrier) -> str:
+    """What of an input's values is not what was said of it, in words; "" if all are."""
+    inside = (array >= carrier.lowest) & (array <= carrier.highest)
+    if carrier.grid is not None:
+        inside &= carrier.grid.decode(codes_of(array, carrier.grid)) == array
+    if inside.all():
+        return ""
+    wrong = array[~inside].flat[0]
+    return f"input {name!r} holds {wrong:.9g}, which is not in the range that was given"
+
+
+def codes_of(values: Array, grid: IntegerGrid) -> Array:
+    """The integers that are nearest to values; where there are none, that of 0."""
+    with np.errstate(all="ignore"):
+        codes = np.rint(values.astype(np.float64) / grid.scale + grid.zeropt)
+    return np.where(np.isfinite(codes), codes, grid.zeropt).astype(np.int64)
