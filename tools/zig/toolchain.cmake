@@ -21,7 +21,10 @@ get_filename_component(source ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
 # path of this machine gets into a file, so that another makes the same. nanobind needs the third: it
 # has it from Python's header, but not from that of the stable ABI, and not from LLVM's library.
 set(CMAKE_CXX_FLAGS_INIT "-fno-sanitize=undefined -ffile-prefix-map=${source}=. -include cstdio")
+# Programs, which CMake makes to look at the compiler, share a stripped C++ library with the modules:
+# the first link for a target compiles it.
 set(CMAKE_MODULE_LINKER_FLAGS_INIT -s)
+set(CMAKE_EXE_LINKER_FLAGS_INIT -s)
 
 # What several builds for one target have in common is compiled once, where there is a cache. To it,
 # the compiler is a script that lies elsewhere each time.
