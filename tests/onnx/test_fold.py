@@ -2,6 +2,7 @@
 """Constants are evaluated once, bit for bit as they would be at every run."""
 
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from bombs import CHAINS
 from onnx import helper
 from places import MODELS, needs_models
 from small_models import DOMAIN, array, kinds, model, node, quantized_weight
@@ -317,3 +319,21 @@ def test_inference_follows_no_long_vector_of_floats() -> None:
     """ONNX's data propagation does, one element at a time."""
     assert propagates_little(read(doubled(4)))
     assert not propagates_little(read(doubled(26)))
+
+
+def test_outputs_are_not_walked_through_once_per_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison makes every tensor an output: with thousands, that took minutes."""
+    model = read(CHAINS["constants"](300))
+    model.graph.outputs.extend(node.outputs[0] for node in model.graph if node.op_type == "Neg")
+    outputs, looked_at = type(model.graph.outputs), []
+    get = outputs.__getitem__
+
+    def counting(self: Sequence[ir.Value], at: int) -> ir.Value:
+        looked_at.append(at)
+        return get(self, at)
+
+    monkeypatch.setattr(outputs, "__getitem__", counting)
+    FoldConstants()(model)
+    assert [node.op_type for node in model.graph] == ["Add"]
+    assert len(model.graph.outputs) == 301
+    assert len(looked_at) < 20 * len(model.graph.outputs)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.onnx.folding.extents import Extent, extent_of, result_extent
 from anybit.onnx.graph.constants import Array, Content, array_of, constant, content, is_constant
 from anybit.onnx.graph.cut import cut
-from anybit.onnx.graph.editor import drop_if_unread
+from anybit.onnx.graph.editor import drop_if_unread, put_in_place_of
 from anybit.onnx.graph.names import Names, names_of
 from anybit.onnx.runtime import FAILURES, evaluate
 
@@ -140,21 +140,33 @@ class Results:
         self._model = model
         self._shared: dict[Content, ir.Value] = {}
         self._unique: Names | None = None
+        self._replaced: dict[ir.Graph, list[ir.Node]] = {}
 
     def put(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
-        """Give the node's output as a constant, and drop inputs without readers."""
+        """Give the node's output as a constant, and drop inputs without readers.
+
+        The node reads nothing and is read by nothing then; `finish` takes it out.
+        """
         graph, old = node.graph, node.outputs[0]
         inputs = [value for value in node.inputs if value is not None]
         assert graph is not None, "nodes in a graph only"
         outer = graph is not self._model.graph and not old.is_graph_output()
         shares = outer and tensor.size > _SHARED
         value = self._hoisted(old, tensor) if shares else constant(old.name, tensor)
-        old.replace_all_uses_with(value, replace_graph_outputs=True)
-        graph.remove(node, safe=True)
+        put_in_place_of(old, value)
+        for at in range(len(node.inputs)):
+            node.replace_input_with(at, None)
+        self._replaced.setdefault(graph, []).append(node)
         if not shares:
             graph.register_initializer(value)
         for each in inputs:
             drop_if_unread(each)
+
+    def finish(self) -> None:
+        """Take out the nodes: together, because each time the graph looks at all its outputs."""
+        for graph, nodes in self._replaced.items():
+            graph.remove(nodes, safe=True)
+        self._replaced.clear()
 
     def _hoisted(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         key = content(tensor.numpy())

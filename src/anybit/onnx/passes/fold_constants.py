@@ -86,10 +86,9 @@ class _Folding:
     def fold(self, nodes: Sequence[ir.Node]) -> None:
         for _ in range(_MOST_ROUNDS):
             nodes = self._round(nodes)
-            if not nodes:
-                return
         for node in nodes:  # whoever nests them that deeply waits a little longer
             self._round([node])
+        self._results.finish()
 
     def _round(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Fold nodes; those that must wait for what this round gives."""
