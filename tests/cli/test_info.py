@@ -8,10 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from places import MODELS, needs_models
+from rich.console import Console
+from rich.table import Table
 from shell import Shell
 from small_models import array, model, node, quantized_input, quantized_weight
 
 import anybit
+from anybit.cli._columns import width
 from anybit.errors import ModelError
 
 
@@ -180,3 +183,21 @@ def test_the_source_is_not_changed() -> None:
     before = proto.SerializeToString()
     anybit.info(proto)
     assert proto.SerializeToString() == before
+
+
+def test_the_width_of_a_long_table_is_that_of_its_widest_rows() -> None:
+    """rich takes longer to measure ten thousand rows than to print them."""
+    rows = [{"node": "n" * (at % 40), "bits": str(at), "codes": "-8..7"} for at in range(5000)]
+    measured = []
+
+    def table(rows: list[dict[str, str]]) -> Table:
+        measured.append(len(rows))
+        table = Table(*rows[0])
+        for row in rows:
+            table.add_row(*row.values())
+        return table
+
+    console = Console(width=80)
+    found = width(rows, {"node"}, table, console)
+    assert found == console.measure(table(rows), options=console.options.update(width=999)).maximum
+    assert measured[0] <= 6

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that fit the terminal: of rows that are too wide some columns are left out."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +29,18 @@ def width(
 ) -> int:
     """How wide the table is if nothing of it is broken but names of more characters."""
     cut = [row | {name: row[name][:longest_name] for name in names if name in row} for row in rows]
-    return console.measure(table(cut), options=console.options.update(width=10**6)).maximum
+    few = [row for heading in rows[0] for row in _widest(cut, heading)]
+    return console.measure(table(few), options=console.options.update(width=10**6)).maximum
+
+
+def _widest(rows: Rows, heading: str) -> Iterator[dict[str, str]]:
+    """The row that decides how wide a column is, and one that shows that not all are alike.
+
+    To measure all of thousands of rows takes longer than to print them.
+    """
+    widest = max(rows, key=lambda row: cell_len(row[heading]))
+    yield widest
+    yield from islice((row for row in rows if row[heading] not in ("", widest[heading])), 1)
 
 
 def spared(

@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from anybit.cli._columns import NARROWEST_NAME, spared, width
 from anybit.cli._console import stdout
@@ -36,7 +37,8 @@ def info(
     """Show a model's quantizers, operators, weights, opsets and sizes. The model is not run."""
     check_report(report)
     summary = summary_of(model)
-    deliver({"file": str(model), **dataclasses.asdict(summary)}, as_json, report)
+    if as_json or report is not None:
+        deliver({"file": str(model), **dataclasses.asdict(summary)}, as_json, report)
     if as_json:
         return
     console = stdout()
@@ -134,7 +136,7 @@ def _table(rows: list[dict[str, str]], notes: Iterable[str] = ()) -> Table:
         else:
             table.add_column(heading, no_wrap=True)
     for row in rows:
-        table.add_row(*(escape(shown(row[heading])) for heading in headings))
+        table.add_row(*(Text(shown(row[heading])) for heading in headings))
     return table
 
 
