@@ -290,6 +290,38 @@ def test_what_is_put_together_and_read_otherwise_stays_so(behind):
     check(model, 2, regions=2)
 
 
+@pytest.mark.parametrize(
+    ("order", "back", "regions"),
+    [
+        ([0, 2, 1, 3, 4], [0, 6, 6, 6], 1),
+        ([0, 2, 1, 3, 4], [-1, 6, 6, 6], 1),
+        ([0, 1, 2, 4, 3], [0, 6, 6, 6], 2),  # height and width
+        ([0, 3, 2, 1, 4], [0, 6, 6, 6], 2),
+        ([0, 2, 1, 3, 4], [0, 6, 36], 2),
+    ],
+)
+def test_channels_are_shuffled(order, back, regions):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        e = Q(c)
+        t = Concat <axis = 1> (e, e)
+        r = Reshape (t, groups)
+        s = Transpose <perm = {order}> (r)
+        u = Reshape (s, back)
+        v = Reshape (u, whole)
+        y = Conv (v, w6)"""
+    model = network(body, y="n, 2, 6, 6")
+    for name, array in (
+        ("groups", np.array([0, 2, 3, 6, 6])),
+        ("back", np.array(back)),
+        ("whole", np.array([-1, 6, 6, 6])),
+        ("w6", np.random.default_rng(0).integers(-7, 8, (2, 6, 1, 1)).astype(np.float32)),
+    ):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    check(model, 2, regions)
+
+
 def test_channels_last_and_back():
     body = """
         a = Q(x)

@@ -19,6 +19,7 @@ from anybit.lowbit.layers import CompiledLayer, compiled
 from anybit.lowbit.node import encoded_of, node_of
 from anybit.lowbit.planning import Memory, Refused
 from anybit.lowbit.regions import Walk
+from anybit.lowbit.shuffles import gather_shuffled
 from anybit.lowbit.wanted import wanted_codes
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.carriers import Carrier
@@ -57,6 +58,7 @@ def plan(
 
     The model is changed: its constants are folded.
     """
+    gather_shuffled(model)
     copies = quantize_earlier(model)
     found = analyze(model, ranges)
     known, inside = _known(model, found)
