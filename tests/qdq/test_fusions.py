@@ -6,7 +6,7 @@ import onnx
 import onnxruntime
 import pytest
 from forms import EVERY_LEVEL, NATIVE, checked, options
-from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between
+from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between, side_by_side
 from small_models import kinds
 
 import anybit
@@ -18,19 +18,24 @@ def check(proto: onnx.ModelProto, form: Form) -> None:
     converted = convert(proto, to=form)
     assert converted.exact
     file = checked(form, converted).SerializeToString()
-    wanted = anybit.load(proto).run(X)["y"]
+    feeds = {value.name: X for value in proto.graph.input}
+    wanted = anybit.load(proto).run(feeds)
     for level in EVERY_LEVEL:
         chosen = options(level, library=False)
         loaded = onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"])
-        np.testing.assert_array_equal(loaded.run(None, {"x": X})[0], wanted, level)
+        for name, found in zip(wanted, loaded.run(list(wanted), feeds), strict=True):
+            np.testing.assert_array_equal(found, wanted[name], f"{name}, {level}")
 
 
 @pytest.mark.parametrize("form", NATIVE)
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
 @pytest.mark.parametrize("before", BEFORE)
 def test_behind_nodes_that_do_nothing(before: str, quantizer: str, form: Form) -> None:
-    for middle in BETWEEN.values():
-        check(between(BEFORE[before], middle, QUANTIZERS[quantizer]), form)
+    models = {
+        name: between(BEFORE[before], middle, QUANTIZERS[quantizer])
+        for name, middle in BETWEEN.items()
+    }
+    check(side_by_side(models), form)
 
 
 def test_no_fence_where_none_is_needed() -> None:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizers beside what ONNX Runtime's optimizer joins with them, and nodes that do nothing."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
+import onnx.compose
 
 BEFORE = {
     "relu": "r = Relu(n)",
@@ -64,3 +67,11 @@ def between(before: str, middle: str, quantizer: str) -> onnx.ModelProto:
             y = qonnx.custom_op.general.{quantizer}
         }}"""
     )
+
+
+def side_by_side(models: Mapping[str, onnx.ModelProto]) -> onnx.ModelProto:
+    """All in one model, their names behind `key/`: nothing is shared that could be joined."""
+    whole, *others = (onnx.compose.add_prefix(proto, f"{key}/") for key, proto in models.items())
+    for other in others:
+        whole.graph.MergeFrom(other.graph)
+    return whole
