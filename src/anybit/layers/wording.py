@@ -54,10 +54,11 @@ def with_total(layers: Sequence[Layer], rows: list[dict[str, str]]) -> list[dict
     """The rows of these layers, and one for all that multiply if there are several rows."""
     if len(layers) < 2:
         return rows
+    each_once = {each.output: each for each in layers}.values()
     total = dict.fromkeys(rows[0], "") | {
-        "layer": counted(sum(each.macs != 0 for each in layers), "layer"),
-        "MACs": amount(sum(each.macs or 0 for each in layers)),
-        "BOPs": amount(sum(each.bops or 0 for each in layers)),
+        "layer": counted(sum(each.macs != 0 for each in each_once), "layer"),
+        "MACs": amount(sum(each.macs or 0 for each in each_once)),
+        "BOPs": amount(sum(each.bops or 0 for each in each_once)),
         "acc. bits": _number(max(each.accumulator_bits or 0 for each in layers) or None),
     }
     return [*rows, {heading: total[heading] for heading in rows[0]}]

@@ -29,8 +29,9 @@ class Report:
 
     @property
     def products(self) -> tuple[CompiledLayer, ...]:
-        """The layers that multiply: means are layers, too."""
-        return tuple(layer for layer in self.layers if layer.macs or layer.guarantee is None)
+        """The layers that multiply, each once: means are layers, too."""
+        found = {layer.output: layer for layer in self.layers if layer.macs or not layer.guarantee}
+        return tuple(found.values())
 
     @property
     def compiled(self) -> tuple[CompiledLayer, ...]:
