@@ -24,10 +24,13 @@ SYSTEM = re.compile(
     r"(lib(c|m|dl|rt|pthread)|ld-linux-(x86-64|aarch64))\.so\.\d|/usr/lib/libSystem\.B\.dylib"
     r"|(?i:kernel32|ntdll|ucrtbase|api-ms-win-crt-[a-z0-9-]+)\.dll"
 )
+OF_LINKER = {"__dso_handle", "_mh_dylib_header"}  # which Zig's exports for macOS
 # Folders in which nobody's program is built or installed may be named: devices, settings.
 PATHS = re.compile(
     rb"/(?:home|root|tmp|opt|build|work|mnt|Users|usr/(?:lib|local|include))/[\w./+-]+"
 )
+# What the system has there, for macOS.
+SYSTEM_PATHS = {b"/usr/lib/libSystem.B.dylib", b"/usr/lib/libstdc++.6.dylib", b"/usr/lib/dyld"}
 
 
 class Level(NamedTuple):
@@ -71,9 +74,7 @@ def wrong_in_library(data: bytes, symbol: str, also_needed: str = "(?!)") -> Ite
         yield f"needs {newer}"
     if has_symbols(library):
         yield "has the symbols of its functions: it is to be stripped"
-    # The names of what is needed are paths on macOS.
-    known = {name.encode() for name in [*needed, *own_name(library)]}
-    if paths := sorted(set(PATHS.findall(data)) - known):
+    if paths := sorted(set(PATHS.findall(data)) - SYSTEM_PATHS):
         yield f"names {paths[:3]}"
     if unsigned(library):
         yield "is not signed"
@@ -84,7 +85,7 @@ def exported_by(library: lief.Binary) -> set[str]:
     if isinstance(library, lief.ELF.Binary):
         return {each.name for each in library.dynamic_symbols if each.exported}
     if isinstance(library, lief.MachO.Binary):
-        return {each.name.removeprefix("_") for each in library.exported_symbols}
+        return {each.name.removeprefix("_") for each in library.exported_symbols} - OF_LINKER
     return {each.name for each in library.get_export().entries}
 
 
@@ -92,17 +93,9 @@ def needed_by(library: lief.Binary) -> list[str]:
     if isinstance(library, lief.ELF.Binary):
         return list(library.libraries)
     if isinstance(library, lief.MachO.Binary):
-        own = own_name(library)
-        return [each.name for each in library.libraries if each.name not in own]
+        kind = lief.MachO.LoadCommand.TYPE.ID_DYLIB  # its own name lies among them
+        return [each.name for each in library.libraries if each.command != kind]
     return [each.name for each in library.imports]
-
-
-def own_name(library: lief.Binary) -> list[str]:
-    """What a library of macOS calls itself: a command beside those for what it needs."""
-    if not isinstance(library, lief.MachO.Binary):
-        return []
-    kind = lief.MachO.LoadCommand.TYPE.ID_DYLIB
-    return [each.name for each in library.libraries if each.command == kind]
 
 
 def newer_than_allowed(library: lief.Binary) -> Iterator[str]:

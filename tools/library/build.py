@@ -38,8 +38,8 @@ class Platform(NamedTuple):
 PLATFORMS = {
     "linux-x86_64": Platform("x86_64-linux-gnu.2.17", ".so"),
     "linux-aarch64": Platform("aarch64-linux-gnu.2.17", ".so"),
-    "macos-arm64": Platform("aarch64-macos", ".dylib"),
-    "macos-x86_64": Platform("x86_64-macos", ".dylib"),
+    "macos-arm64": Platform("aarch64-macos.13.0", ".dylib"),
+    "macos-x86_64": Platform("x86_64-macos.13.0", ".dylib"),
     "windows-x86_64": Platform("x86_64-windows-gnu", ".dll", ".zip"),
 }
 

@@ -25,6 +25,9 @@ set(CMAKE_CXX_FLAGS_INIT "-fno-sanitize=undefined -ffile-prefix-map=${source}=. 
 # the first link for a target compiles it.
 set(CMAKE_MODULE_LINKER_FLAGS_INIT -s)
 set(CMAKE_EXE_LINKER_FLAGS_INIT -s)
+if(CMAKE_SYSTEM_NAME STREQUAL Darwin)
+  string(APPEND CMAKE_MODULE_LINKER_FLAGS_INIT " -dynamiclib")  # it knows no bundles
+endif()
 
 # What several builds for one target have in common is compiled once, where there is a cache. To it,
 # the compiler is a script that lies elsewhere each time.
