@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
+from bombs import CHAINS
 from diff_models import X, layers
 from places import MODELS, needs_models
 from small_models import array, model, node, quantized_input, quantized_weight
@@ -15,6 +17,7 @@ from small_models import array, model, node, quantized_input, quantized_weight
 import anybit
 from anybit.comparison import RUNNERS, Match, Sample, Verdict, diff, page
 from anybit.errors import ModelError
+from anybit.onnx.quantizers import trace
 
 f32 = np.float32
 
@@ -303,3 +306,17 @@ def test_a_real_model_with_recorded_outputs() -> None:
         found = diff(MODELS / "TFC_2W2A.onnx", arrays)
     assert found.equal
     assert len(found.tensors) == 1
+
+
+def test_the_way_back_from_codes_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of readers along one chain of moves: each asks where its codes come from."""
+    walked = []
+    step = trace._step_before
+
+    def counting(value: ir.Value) -> Any:
+        walked.append(value)
+        return step(value)
+
+    monkeypatch.setattr(trace, "_step_before", counting)
+    assert anybit.diff(CHAINS["foreign_codes"](300)).equal
+    assert 0 < len(walked) < 10 * 300

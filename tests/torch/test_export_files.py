@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="PyTorch makes these models")
 from torch_modules import Call, Weighted, bits, numbers  # noqa: E402  needs torch
 
 import anybit.torch as ours  # noqa: E402
+from anybit.errors import ModelError  # noqa: E402
 from anybit.torch import Exported, export  # noqa: E402
 
 
@@ -121,6 +122,21 @@ def test_other_free_sizes() -> None:
         {"left": np.ones((2, 9), np.float32), "right": np.ones(9, np.float32)}
     )
     assert result["sum"].shape == (2, 9)
+
+
+def test_free_sizes_in_the_order_of_the_arguments() -> None:
+    """torch.export takes both."""
+    rows = torch.export.Dim("rows")
+    found = export(Weighted(), numbers(2, 6), dynamic_shapes=({0: rows},))
+    assert str(found.model.graph.inputs[0].shape) == "[rows,6]"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "got"), [((None, None), "2 items"), ({"z": None}, "z"), ([], "0 items")]
+)
+def test_free_sizes_of_other_arguments(shapes: Any, got: str) -> None:
+    with pytest.raises(ModelError, match=rf"of each of x; got {got}$"):
+        export(Weighted(), numbers(2, 6), dynamic_shapes=shapes)
 
 
 def test_keywords_structures_and_outputs_that_are_inputs() -> None:

@@ -16,6 +16,7 @@ from anybit.comparison.results import Difference, NodeInput, TensorDifference, V
 from anybit.comparison.sides.network import Side
 from anybit.comparison.steps import Step, step_of
 from anybit.errors import ModelError
+from anybit.onnx.quantizers.trace import Traces
 from anybit.text import shown
 
 _NOT_COMPARABLE = Measured(0, 0, np.inf, np.inf, -np.inf, None, None, 0, 0, ())
@@ -52,6 +53,7 @@ class _Judgement:
         self._values_b = {} if b.network is None else {v.name: v for v in b.network.values()}
         self._known_a = {**a.arrays, **a.feeds}
         self._known_b = {**b.arrays, **b.feeds}
+        self._traces = Traces()
         self._verdicts: dict[ir.Value, Verdict] = {}
         # Noise over signal, as powers.
         self._noise: dict[ir.Value, float] = {}
@@ -98,9 +100,9 @@ class _Judgement:
         self, value: ir.Value, pair: Pair, upstream: Verdict, noise: float
     ) -> TensorDifference:
         a, b = self._a.arrays[pair.a], self._b.arrays[pair.b]
-        step = step_of(value, self._known_a)
+        step = step_of(value, self._known_a, self._traces)
         if step is None and a.shape == b.shape and pair.b in self._values_b:
-            step = step_of(self._values_b[pair.b], self._known_b)
+            step = step_of(self._values_b[pair.b], self._known_b, self._traces)
         if squeezed(a.shape) == squeezed(b.shape):
             measured = measure(a, b.reshape(a.shape), step, self._tolerance)
             other = b.reshape(a.shape)

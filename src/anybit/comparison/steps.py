@@ -11,6 +11,7 @@ import onnx_ir as ir
 from anybit.comparison.arrays import Array, is_float
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
+from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Spacing
 
 Arrays: TypeAlias = Mapping[str, Array]
@@ -23,7 +24,7 @@ class Step(Spacing):
     quantizer: str = field(kw_only=True)
 
 
-def step_of(value: ir.Value, arrays: Arrays) -> Step | None:
+def step_of(value: ir.Value, arrays: Arrays, traces: Traces) -> Step | None:
     """The step of a tensor of a normalized graph, given what the graph's tensors hold.
 
     None if no quantizer makes or reads it, or if the scale is unknown or does not broadcast.
@@ -31,7 +32,7 @@ def step_of(value: ir.Value, arrays: Arrays) -> Step | None:
     array = arrays.get(value.name or "")
     if array is None:
         return None
-    for quantizer, label in _quantizers(value):
+    for quantizer, label in _quantizers(value, traces):
         if not is_float(array):  # codes of a quantizer: their step is 1
             return Step(np.ones(()), quantizer=label)
         found = quantizer.given(arrays).spacing(array.shape, made=label == "itself")
@@ -40,12 +41,12 @@ def step_of(value: ir.Value, arrays: Arrays) -> Step | None:
     return None
 
 
-def _quantizers(value: ir.Value) -> Iterator[tuple[Quantizer, str]]:
+def _quantizers(value: ir.Value, traces: Traces) -> Iterator[tuple[Quantizer, str]]:
     producer = value.producer()
-    made = None if producer is None else quantizer_of(producer)
+    made = None if producer is None else quantizer_of(producer, traces)
     if made is not None:
         yield made, "itself"
     for reader, index in value.uses():
-        read = quantizer_of(reader) if index == 0 else None
+        read = quantizer_of(reader, traces) if index == 0 else None
         if read is not None:
             yield read, label_of(reader)

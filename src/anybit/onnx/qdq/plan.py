@@ -22,6 +22,7 @@ from anybit.onnx.quantizers.native_types import (
     NativeType,
 )
 from anybit.onnx.quantizers.quantizer import quantizer_of
+from anybit.onnx.quantizers.trace import Traces
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, Coding, FloatGrid, Grid, IntegerGrid
 
@@ -150,7 +151,7 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
 
 
 def _grid(node: ir.Node, operator: Operator) -> Grid:
-    quantizer = quantizer_of(node)
+    quantizer = quantizer_of(node, Traces())
     assert quantizer is not None, "it is a node of ours"
     grid = quantizer.checked_grid()
     if grid is None and operator.grid is not None and not quantizer.known:

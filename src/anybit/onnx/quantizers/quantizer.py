@@ -208,14 +208,14 @@ def inputs_of(node: ir.Node) -> tuple[Input, ...]:
     return () if operator is None else operator.inputs
 
 
-def quantizer_of(node: ir.Node, traces: Traces | None = None) -> Quantizer | None:
+def quantizer_of(node: ir.Node, traces: Traces) -> Quantizer | None:
     """The quantizer that a node is. Whoever asks for many gives the same traces with each.
 
     Raises:
         ModelError: A number of inputs or an attribute that makes no sense.
     """
     if is_quantize(node) or is_dequantize(node):
-        return _linear_quantizer(node, Traces() if traces is None else traces)
+        return _linear_quantizer(node, traces)
     operator = operator_of(node)
     if operator is None:
         return None

@@ -6,7 +6,7 @@ import itertools
 import logging
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree
 
 from anybit.errors import ModelError
+from anybit.text import counted
 
 Shapes: TypeAlias = dict[str, Any]
 """By argument of forward: a dict from axis to `torch.export.Dim` for each tensor, or None."""
@@ -109,6 +110,28 @@ def _check_writes(module: torch.nn.Module, program: torch.export.ExportedProgram
                 f"{type(module).__name__} calls {node.args[0]}, which writes to a tensor that it "
                 "is given, and no ONNX operator does; use what the operator returns, without out="
             )
+
+
+def by_argument(
+    bound: inspect.BoundArguments, shapes: Shapes | Sequence[Any] | None
+) -> Shapes | None:
+    """Free sizes by the names of the arguments; torch.export also takes them in their order.
+
+    Raises:
+        ModelError: Not one for each argument.
+    """
+    if shapes is None:
+        return None
+    names = list(bound.arguments)
+    named = isinstance(shapes, Mapping)
+    if set(shapes) != set(names) if named else len(shapes) != len(names):
+        raise ModelError(
+            f"dynamic_shapes must say something, or None, of each of {', '.join(names)}; "
+            f"got {', '.join(map(str, shapes)) if named else counted(len(shapes), 'item')}"
+        )
+    return dict(
+        shapes if isinstance(shapes, Mapping) else zip(bound.arguments, shapes, strict=True)
+    )
 
 
 def batch_shapes(bound: inspect.BoundArguments) -> Shapes | None:

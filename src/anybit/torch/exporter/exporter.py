@@ -33,6 +33,7 @@ from anybit.onnx.preparation import apply
 from anybit.torch.exporter.capture import (
     Shapes,
     batch_shapes,
+    by_argument,
     capture,
     names_of_sizes,
     reason,
@@ -58,7 +59,7 @@ def export(
     *,
     kwargs: dict[str, Any] | None = None,
     dynamic_batch: bool = True,
-    dynamic_shapes: Shapes | None = None,
+    dynamic_shapes: Shapes | Sequence[Any] | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset: int = _OPSET,
@@ -80,7 +81,8 @@ def export(
         kwargs: Keyword arguments of forward.
         dynamic_batch: Whether the first axis is free in every tensor in which it is as long as
             in the first tensor. It is called "batch".
-        dynamic_shapes: Other free sizes instead, by argument, as `torch.export.export` takes them.
+        dynamic_shapes: Other free sizes instead, by argument or in the order of the arguments, as
+            `torch.export.export` takes them.
         input_names, output_names: Names in the model. By default inputs are called like the
             arguments of forward. Outputs are called by their keys where forward gives a dict, and
             else "output", or "output_0", "output_1", ...
@@ -105,7 +107,7 @@ def export(
     bound = inspect.signature(module.forward).bind(*args, **(kwargs or {}))
     with evaluating(module):
         outputs = module(*bound.args, **bound.kwargs)
-        shapes = dynamic_shapes
+        shapes = by_argument(bound, dynamic_shapes)
         if shapes is None and dynamic_batch:
             shapes = batch_shapes(bound)
         program = capture(module, bound, shapes)
