@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in .npy and .npz files of strangers: read whole, or a few rows at a time."""
+"""Arrays in .npy and .npz files that may come from anybody: read whole, or a few rows at a time."""
 
 import math
 import tokenize

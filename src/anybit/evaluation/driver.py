@@ -43,7 +43,7 @@ def evaluate(
         models: As for `anybit.load`. Outputs of all others are compared with those of the first, by
             name, or by place where the names are not the same.
         data: As for `quantize`.
-        labels: The name of an array in the data that is no input; or the path of an .npy, or an
+        labels: The name of an array in the data that is not an input; or the path of an .npy, or an
             array, with a label for each row.
         metric: "top1" or "top5": the share of rows whose label is among so many largest elements
             of the first output of shape [rows, classes]. "mse": the mean squared difference of the

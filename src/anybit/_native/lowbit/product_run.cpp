@@ -11,7 +11,7 @@ namespace {
 using State = PackedProduct::State;
 
 // The pixels of a block, and what of them depends on where they lie. Between the runs lie windows
-// that are no pixels.
+// that are not pixels.
 struct Pixels {
   struct Run {
     int first, count;

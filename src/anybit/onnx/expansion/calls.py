@@ -43,7 +43,7 @@ class Expansions:
 
     Scales differ from node to node. Where an expression combines a parameter only with what the
     runtime will know, it is the same for all its values, so that it is traced with the parameter
-    left open. Neutral numbers are no such values: what adds 0 is not written.
+    left open. Neutral numbers are not such values: what adds 0 is not written.
     """
 
     def __init__(self) -> None:

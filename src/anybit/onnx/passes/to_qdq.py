@@ -38,7 +38,7 @@ class ToQdq(InPlacePass):
       are checked to stand for the same values. A range that is narrower than the type is noted in
       the metadata of the node. With scales that are the same along one axis only, of a tensor that
       is cut into blocks, the node has a block_size, and reads codes in the shape that a Reshape,
-      and a Slice, behind the blocks give. Formats of at most 8 bits that are no type are stored
+      and a Slice, behind the blocks give. Formats of at most 8 bits that are not types are stored
       as the places of values in a table, in 4 or 8 bits; the scale is multiplied behind it, and
       many scales of few values are stored so, too.
     * Style "qcdq": 8-bit types only (int32 for wide constants), and a Clip between the two, also

@@ -220,7 +220,7 @@ def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
 
 
 def _for_tables(of: _Subject) -> Iterator[NativeType]:
-    """The types for codes of constants of a format that is no type."""
+    """The types for codes of constants of a format that is not a type."""
     assert isinstance(of.grid, FloatGrid), "integers need no table"
     narrow = of.grid.bits <= _LARGEST_TABLE and of.style is Form.QDQ and of.constant
     known = any(native.format == of.grid.format for native in FLOATS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes of formats that are no types of ONNX Runtime: places in a table of their values."""
+"""Codes of formats that are not types of ONNX Runtime: places in a table of their values."""
 
 import numpy as np
 

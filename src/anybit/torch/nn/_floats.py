@@ -58,7 +58,7 @@ def percentage(share: float) -> str:
 
 
 def _weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Scales are no weights, and neither is what has one number per channel."""
+    """Scales are not weights, and neither is what has one number per channel."""
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.ndim >= 2:
             yield name, parameter

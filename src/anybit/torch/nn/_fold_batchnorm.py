@@ -118,7 +118,7 @@ def _obstacle(norm: Any, calls: Calls, names: dict[nn.Module, str]) -> str:
     kind, name = type(layer), names[layer]
     if not (kind in _LAYERS or (isinstance(layer, QuantizedLayer) and isinstance(layer, _LAYERS))):
         return f"it reads what {name!r} gives, of type {kind.__name__}"
-    # Reparametrized weights are computed before each call, and are no parameters.
+    # Reparametrized weights are computed before each call, and are not parameters.
     if "weight" not in layer._parameters:
         return f"the weight of layer {name!r} is computed in each call"
     for each in (layer, norm):
@@ -186,5 +186,5 @@ def _check(layer: QuantizedLayer, norm: nn.Module, name: str) -> None:
     if added > _ADDED * own:
         raise ValueError(
             f"layer {name!r}: its weights would be rounded to other values; {before}, or use "
-            "per-channel scales that are no powers of two"
+            "per-channel scales that are not powers of two"
         )

@@ -24,7 +24,7 @@ class QuantizedFunction(torch.nn.Module):
             operations on codes. Products have a copy of the quantizer for each factor.
         output_quantizer: For what it gives; or None.
 
-    Operands that are no tensors of floats are not quantized.
+    Operands that are not tensors of floats are not quantized.
     """
 
     input_quantizer: Quantizer | None

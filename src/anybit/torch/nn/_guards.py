@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracing of users' forward passes that leaves no trace in the model, and takes no wrong branch.
 
-A proxy is no tensor, and Python's branches that ask what it is would be taken otherwise.
+A proxy is not a tensor, and Python's branches that ask what it is would be taken otherwise.
 """
 
 import builtins
