@@ -2,6 +2,7 @@
 """Which ranges are tried."""
 
 import numpy as np
+import onnx
 import pytest
 from passes import random
 from small_models import model, node
@@ -10,6 +11,17 @@ import anybit
 from anybit.quantization import search
 from anybit.quantization.pieces import Piece
 from anybit.quantization.ranges import within
+from anybit.quantization.smoothing import reaches
+from anybit.quantization.statistics import Statistics
+
+
+def head(channels: int) -> onnx.ModelProto:
+    return model(
+        [node("MatMul", "x w", domain="", name="head")],
+        {"w": random(channels, 16, seed=1)},
+        inputs={"x": ["rows", channels]},
+        opsets={"": 17},
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,6 +55,28 @@ def test_an_outlier_is_brought_back_and_nothing_else_is_scaled() -> None:
     (factor,) = [each for each in found.model.graph if each.op_type == "Mul"]
     values = factor.inputs[1].const_value.numpy().ravel()
     assert np.flatnonzero(values != 1).tolist() == [5]
+
+
+@pytest.mark.parametrize(("rows", "smoothed"), [(20, False), (400, True)])
+def test_channels_of_which_little_is_known_are_not_scaled(rows: int, smoothed: bool) -> None:
+    """The largest of 15 values says little; what goes further would be cut off."""
+    x = random(400, 32, seed=4)
+    x[:, ::2] *= 50
+    found = anybit.quantize(head(32), x[:rows], weights="int4")
+    assert found.layers[0].smoothed == smoothed
+
+
+def test_how_far_channels_go() -> None:
+    """Few values leave a share of the whole range open, and zeros all of it."""
+    statistics = Statistics("x", -1)
+    x = np.zeros((64, 4), np.float32)
+    x[5] = [8, -4, 1, 0]
+    statistics.add(x)
+    wanted = [[-1, -4, -1, -4], [8, 2, 3, 8]]
+    np.testing.assert_array_equal(reaches(statistics), wanted)
+    few = Statistics("x", -1)
+    few.add(x[:16])
+    np.testing.assert_array_equal(reaches(few), [[-4] * 4, [8] * 4])
 
 
 @pytest.mark.parametrize("rank", [3, 2])

@@ -21,6 +21,8 @@ _STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
 _OUTLIERS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
 # Channels that were nearly dead are not blown up without end.
 _FARTHEST = 24
+# So few values of a channel do not show how far it goes.
+_UNKNOWN = 16
 
 
 def smoothings(statistics: Statistics, weights: Array) -> Iterator[Array]:
@@ -32,10 +34,10 @@ def smoothings(statistics: Statistics, weights: Array) -> Iterator[Array]:
     """
     if statistics.channels is None:
         return
-    reach = np.abs(statistics.channels).max(axis=0)
+    reach = np.abs(reaches(statistics)).max(axis=0)
     if weights.shape != reach.shape or not (reach.any() and weights.any()):
         return
-    safe = np.where((reach > 0) & (weights > 0), reach, 1.0)
+    safe = np.where(weights > 0, reach, 1.0)
     for strength in _STRENGTHS:
         wish = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
         exponents = np.rint(np.log2(wish) - np.median(np.log2(wish)))
@@ -45,10 +47,25 @@ def smoothings(statistics: Statistics, weights: Array) -> Iterator[Array]:
         yield np.exp2(np.minimum(beyond, _FARTHEST)).astype(np.float32)
 
 
+def reaches(statistics: Statistics) -> Array:
+    """How far each channel goes, down and up.
+
+    One that is divided has a range of its own, and loses what goes further; in that of the whole
+    tensor it would fit. The next value goes further than n others once in n + 1 times, and not
+    further than the tensor: that share of the whole range, times some, is added to what was seen.
+    A channel of which nothing but 0 was seen may go as far as any.
+    """
+    seen = statistics.channels
+    assert seen is not None, "who smooths asked for them"
+    whole = np.array([[min(statistics.lowest, 0.0)], [max(statistics.highest, 0.0)]])
+    values = statistics.count / seen.shape[1]
+    further = np.clip(seen + whole * min(_UNKNOWN / values, 1.0), *whole)
+    return np.where(seen.any(axis=0), further, whole)
+
+
 def smoothed_range(bits: int, statistics: Statistics, smoothing: Array) -> tuple[float, float]:
-    """The range that holds all that was seen, once it is divided."""
-    assert statistics.channels is not None, "who smooths asked for them"
-    channels = statistics.channels / smoothing * spare(bits, statistics)
+    """The range that holds all channels as far as they go, once they are divided."""
+    channels = reaches(statistics) / smoothing * spare(bits, statistics)
     return float(channels.min()), float(channels.max())
 
 
