@@ -161,7 +161,10 @@ class Trial:
             Choice(_grid(scheme, *smoothed_range(scheme.bits, statistics, each)), each)
             for each in self._smoothings(statistics)
         ]
-        others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics)]
+        # What is cut off loses many steps of the grid, and what is not gains a share of one: fewer
+        # values than there are steps do not show what that comes to.
+        cuts = statistics.per_channel >= 2**scheme.bits
+        others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics) if cuts]
         for each in self._best(smoothed, few, _FEW):
             assert each.smoothing is not None, "just given"
             low, high = smoothed_range(scheme.bits, statistics, each.smoothing)
@@ -170,6 +173,7 @@ class Trial:
                 *(
                     Choice(_grid(scheme, *within(fraction, low, high)), each.smoothing)
                     for fraction in _FRACTIONS
+                    if cuts
                 ),
             ]
         return self._best(self._best(others, few, _FEW), more, 2)

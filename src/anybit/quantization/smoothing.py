@@ -58,8 +58,7 @@ def reaches(statistics: Statistics) -> Array:
     seen = statistics.channels
     assert seen is not None, "who smooths asked for them"
     whole = np.array([[min(statistics.lowest, 0.0)], [max(statistics.highest, 0.0)]])
-    values = statistics.count / seen.shape[1]
-    further = np.clip(seen + whole * min(_UNKNOWN / values, 1.0), *whole)
+    further = np.clip(seen + whole * min(_UNKNOWN / statistics.per_channel, 1.0), *whole)
     return np.where(seen.any(axis=0), further, whole)
 
 

@@ -94,6 +94,11 @@ class Statistics:
         """How many values there were."""
         return int(self.counts.sum())
 
+    @property
+    def per_channel(self) -> float:
+        """How many values there were of each channel; of all where nobody asks for channels."""
+        return self.count / (1 if self.channels is None else self.channels.shape[1])
+
     def quantiles(self, share: float) -> tuple[float, float]:
         """The range that leaves out so many of the values, at each end; by whole bins."""
         order = _ascending()
