@@ -96,7 +96,7 @@ def test_the_same_inputs_give_the_same_bytes() -> None:
 
 
 def test_smoothing_changes_no_bit_of_the_float_function() -> None:
-    data = data_for("attention")
+    data = data_for("attention", 48)
     for each in data:
         each["x"][..., 3] *= 100
     proto = attention()
