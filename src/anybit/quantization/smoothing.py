@@ -21,8 +21,8 @@ _STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
 _OUTLIERS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
 # Channels that were nearly dead are not blown up without end.
 _FARTHEST = 24
-# So few values of a channel do not show how far it goes.
-_UNKNOWN = 16
+# So few values of a channel do not show how far it goes; and so many times as far it does not go.
+_UNKNOWN, _TIMES = 16, 16
 
 
 def smoothings(statistics: Statistics, weights: Array) -> Iterator[Array]:
@@ -52,13 +52,15 @@ def reaches(statistics: Statistics) -> Array:
 
     One that is divided has a range of its own, and loses what goes further; in that of the whole
     tensor it would fit. The next value goes further than n others once in n + 1 times, and not
-    further than the tensor: that share of the whole range, times some, is added to what was seen.
+    further than the tensor, or a multiple of its own reach: that share, times some, is added.
     A channel of which nothing but 0 was seen may go as far as any.
     """
     seen = statistics.channels
     assert seen is not None, "who smooths asked for them"
     whole = np.array([[min(statistics.lowest, 0.0)], [max(statistics.highest, 0.0)]])
-    further = np.clip(seen + whole * min(_UNKNOWN / statistics.per_channel, 1.0), *whole)
+    most = _TIMES * np.abs(seen).max(axis=0)
+    added = np.clip(whole, -most, most) * min(_UNKNOWN / statistics.per_channel, 1.0)
+    further = np.clip(seen + added, *whole)
     return np.where(seen.any(axis=0), further, whole)
 
 
