@@ -93,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=("write", "check"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--count", type=int, default=10)
     given = parser.parse_args()
     if given.action == "write":
         write(given.folder, given.count)
