@@ -32,7 +32,11 @@ def prepare(source: Source) -> ir.Model:
     Raises:
         ModelError: As `read`, `inline`, `Normalize` and `FoldConstants`.
     """
-    model = read_copy(source)
+    return prepared(read_copy(source), source)
+
+
+def prepared(model: ir.Model, source: Source) -> ir.Model:
+    """The same of a model that has been read, in place."""
     inline(model, source)
     apply(model, source, Normalize(), StandardLayout())
     if any(_measures(node) for node in nodes_in(model.graph)):

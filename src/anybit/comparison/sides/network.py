@@ -12,7 +12,7 @@ import onnx_ir as ir
 from anybit.comparison.arrays import Array, is_number
 from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
-from anybit.onnx import Source, read
+from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import Normalize, StandardLayout
@@ -30,8 +30,7 @@ class Network:
 
     def __init__(self, source: Source) -> None:
         self.label = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
-        model = read(source)
-        self.model = model.clone()
+        self.model = read_copy(source)
         apply(self.model, source, Normalize(), StandardLayout())
         self.inputs = declared_inputs(self.model.graph, self.label)
 

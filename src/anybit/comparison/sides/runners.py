@@ -16,7 +16,6 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
-import anybit.onnxruntime
 from anybit import compilation
 from anybit.comparison.arrays import Array, is_number
 from anybit.comparison.sides.qonnx import run_qonnx
@@ -25,6 +24,7 @@ from anybit.onnx import exact_session_options, read
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.passes import FoldConstants
+from anybit.onnx.preparation import prepared
 from anybit.onnx.runtime import make_session, reason, run_session
 
 Arrays: TypeAlias = dict[str, Array]
@@ -39,7 +39,7 @@ def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     exposed, folded = _folded(_exposed(model))
     if not exposed.graph.outputs:
         return folded
-    return folded | run_session(anybit.onnxruntime.session(exposed), feeds)
+    return folded | run_session(make_session(prepared(exposed, exposed)), feeds)
 
 
 def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:

@@ -14,6 +14,7 @@ from anybit.onnx.analysis.rules.products import product
 from anybit.onnx.analysis.rules.table import rule_of
 from anybit.onnx.analysis.view import View, is_float
 from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.walk import nodes_in
 
 _INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
 _INTEGERS |= {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2}
@@ -51,7 +52,7 @@ def analyze(model: ir.Model, inputs: Mapping[str, Carrier] | None = None) -> Ana
         if known is not None and not value.is_initializer():
             view.carriers[value] = known
     with np.errstate(all="ignore"):
-        for node in model.graph.all_nodes():
+        for node in nodes_in(model.graph):
             for value, found in zip(node.outputs, _follow(node, view, products), strict=False):
                 if found is not None and (is_float(value) or value.dtype in _INTEGERS):
                     view.carriers[value] = _affordable(found, view)

@@ -22,6 +22,7 @@ from anybit.onnx.checks.usable import made_usable
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.passes import (
     FoldConstants,
     InferShapes,
@@ -67,7 +68,7 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     found += _prepared(model)
     subject = subject_of(file, model)
     found += _of_target(subject, target)
-    spelled = {name_of(node): node.op_type for node in file.graph.all_nodes()}
+    spelled = {name_of(node): node.op_type for node in nodes_in(file.graph)}
     found = [replace(each, operator=spelled.get(each.node, each.operator)) for each in found]
     return tuple(sorted(grouped(found), key=lambda each: each.severity))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
 
@@ -25,11 +26,9 @@ class Subject:
 
 
 def subject_of(file: ir.Model, model: ir.Model) -> Subject:
-    spelled = {
-        value.name: node.op_type for node in file.graph.all_nodes() for value in node.outputs
-    }
+    spelled = {value.name: node.op_type for node in nodes_in(file.graph) for value in node.outputs}
     quantizers, traces = [], Traces()
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         found = quantizer_of(node, traces)
         if isinstance(found, OwnQuantizer):
             name = spelled.get(node.outputs[0].name, node.op_type)

@@ -18,6 +18,7 @@ from anybit.onnx.analysis.rules.pools import averaged
 from anybit.onnx.analysis.view import View
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.walk import nodes_in
 from anybit.ops.grids import Grid, IntegerGrid
 
 # What gives back values that it takes, or 0.
@@ -41,6 +42,9 @@ class Sum:
 
 def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, Sum]]:
     """The sums of products of quantized tensors that float32 may round, node by node."""
+    nodes, opset = nodes_in(subject.model.graph), subject.model.graph.opset_imports.get("", 1)
+    if all(effect_of(node, opset) is not Effect.MULTIPLY for node in nodes):
+        return
     grids = _grids(subject)
     for product in analyze(subject.model).products:
         found = None if product.exact else _sum(product, grids)
@@ -51,7 +55,7 @@ def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, Sum]]:
 def means_in(subject: Subject) -> Iterator[tuple[ir.Node, int]]:
     """The means of quantized values, and of how many values they are."""
     grids, view = _grids(subject), View(subject.model)
-    for node in subject.model.graph.all_nodes():
+    for node in nodes_in(subject.model.graph):
         if effect_of(node) is Effect.AVERAGE and node.inputs and node.inputs[0] in grids:
             try:
                 count = averaged(node, view)
@@ -66,7 +70,7 @@ def _grids(subject: Subject) -> dict[ir.Value, Grid]:
     quantizers = {quantizer.node: quantizer for quantizer in subject.quantizers}
     opset = subject.model.graph.opset_imports.get("", 1)
     found: dict[ir.Value, Grid] = {}
-    for node in subject.model.graph.all_nodes():
+    for node in nodes_in(subject.model.graph):
         if not node.outputs:
             continue
         grid = None

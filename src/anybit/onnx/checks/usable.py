@@ -8,6 +8,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.graph.names import described
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.passes import Normalize
 
@@ -26,7 +27,7 @@ def made_usable(model: ir.Model) -> Iterator[Finding]:
     for graph in (model.graph, *(each.graph for each in functions)):
         declared = dict(graph.opset_imports)
         usable: set[object] = set()
-        for node in graph.all_nodes():
+        for node in nodes_in(graph):
             if not versions_of(node.domain, node.op_type):
                 continue
             key = _what_counts(node)

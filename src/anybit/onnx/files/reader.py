@@ -22,6 +22,7 @@ from anybit.onnx.files.checks import (
 )
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.writer import Result
+from anybit.onnx.graph.walk import nodes_in
 from anybit.text import problem
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Result
@@ -186,7 +187,7 @@ def _check_values(model: ir.Model, where: str) -> None:
     bodies = [model.graph, *(function.graph for function in model.functions.values())]
     graphs = _graphs(model)
     known = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-    for node in (node for body in bodies for node in body.all_nodes()):
+    for node in (node for body in bodies for node in nodes_in(body)):
         for value in node.inputs:
             if value is not None and value.producer() is None and value not in known:
                 raise ModelError(

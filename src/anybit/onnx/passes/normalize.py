@@ -118,9 +118,14 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
         found = [node.attributes.pop(name) for name in spellings if name in node.attributes]
         value = _value(node, found[0], attribute) if found else attribute.default
         written = stored_attribute(attribute, value)
-        modified |= [written] != found
+        modified |= list(map(_written, found)) != [_written(written)]
         node.attributes.add(written)
     return modified
+
+
+def _written(attribute: ir.Attr) -> tuple[object, ...]:
+    """What makes an attribute. Those of onnx_ir compare slowly: they ask for each other's kind."""
+    return attribute.name, attribute.type, attribute.value, attribute.doc_string
 
 
 def _type_result(node: ir.Node, operator: Operator) -> bool:
