@@ -15,9 +15,10 @@ from small_models import model, node, quantized_weight
 
 import anybit
 from anybit.layers.layer import Layer
-from anybit.quantization import Mix
+from anybit.quantization import Mix, Verdict
 from anybit.reporting import Report, page
 from anybit.reporting.facts import Finding, Histogram, ReportedLayer, Tensor
+from anybit.reporting.wording import FEW_SAMPLES, of_verdict
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&"
 
@@ -189,6 +190,15 @@ def test_pages_stay_small(count: int, name: str) -> None:
     assert text.count("<details>") >= 300
     if count == 500:
         assert text.count("<details>") == 500
+
+
+@pytest.mark.parametrize("samples", [3, 300])
+@pytest.mark.parametrize("sqnr", [3.0, 30.0])
+def test_a_verdict_is_one_sentence(sqnr: float, samples: int) -> None:
+    said = of_verdict(Verdict(sqnr, 1.0, samples, seen=False))
+    assert said.count(":") == 1
+    assert ("give hundreds" in said) == (samples < FEW_SAMPLES)
+    assert ("not the model that it was" in said) == (sqnr < 10)
 
 
 def test_layers_are_ranked() -> None:

@@ -49,10 +49,10 @@ def of_verdict(verdict: Verdict) -> str:
         said.append("the same" if verdict.sqnr == math.inf else f"{verdict.sqnr:.1f} dB")
     if verdict.agreement is not None:
         said.append(f"the largest is the same for {100 * verdict.agreement:.1f} % of rows")
-    few = ", which are few: give hundreds" if verdict.samples < FEW_SAMPLES else ""
+    few = ", which are few (give hundreds)" if verdict.samples < FEW_SAMPLES else ""
     number = f"{counted(verdict.samples, 'sample')} held back{few}"
     said.append(f"on {'the one sample that there is' if verdict.seen else number}")
-    end = "" if verdict.passed else ": this is not the model that it was"
+    end = "" if verdict.passed else "; this is not the model that it was"
     return f"Outputs: {', '.join(said)}{end}"
 
 
