@@ -163,13 +163,15 @@ def _itemsize(node: ir.Node, inputs: Extents) -> int:
     return max((each.itemsize for each in inputs if each is not None), default=WIDEST)
 
 
-def result_shape(node: ir.Node, shapes: Sequence[Shape | None]) -> Shape | None:
+def result_shape(
+    node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None]
+) -> Shape | None:
     """The shape of an elementwise result, our operators' included; None if it is not certain."""
     if operator_of(node) is not None:  # which has its inputs
-        return shapes[0]
+        return shape_of(node.inputs[0])
     if not _is_elementwise(node):
         return None
-    given = shapes[:1] if node.op_type == "CastLike" else shapes
+    given = [shape_of(each) for each in node.inputs[: 1 if node.op_type == "CastLike" else None]]
     known = [shape for shape in given if shape is not None]
     return _broadcast_shape(known) if len(known) == len(given) else None
 

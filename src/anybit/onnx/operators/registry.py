@@ -43,13 +43,14 @@ def operator_of(node: ir.Node) -> Operator | None:
     versions = versions_of(node.domain, node.op_type)
     if not versions:
         return None
-    present = [index for index, value in enumerate(node.inputs) if value is not None]
-    given = max(present, default=-1) + 1
+    given = len(node.inputs)
+    while given and node.inputs[given - 1] is None:
+        given -= 1
     for operator in versions:
         if operator.required_inputs <= given <= len(operator.inputs):
-            missing = set(range(operator.required_inputs)) - set(present)
-            if missing:
-                name = operator.inputs[min(missing)].name
+            needed = node.inputs[: operator.required_inputs]
+            if None in needed:
+                name = operator.inputs[needed.index(None)].name
                 raise ModelError(f"{described(node)} lacks its input {name}")
             return operator
     wanted = " or ".join(str(operator.required_inputs) for operator in reversed(versions))

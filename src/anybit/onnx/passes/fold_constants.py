@@ -116,8 +116,7 @@ class _Folding:
         if sizes is not None:
             self._replace(node, ir.tensor(sizes))
             return True
-        shapes = [self._shape(value) for value in node.inputs]
-        self._shapes[node.outputs[0]] = result_shape(node, shapes)
+        self._shapes[node.outputs[0]] = result_shape(node, self._shape)
         return False
 
     def _must_wait(self, node: ir.Node, coming: Sequence[ir.Value], late: set[ir.Value]) -> bool:
