@@ -24,6 +24,7 @@ from anybit.quantization import samples as calibration_samples
 from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held, is_taken
+from anybit.quantization.unchanging import unchanging
 
 X = Tensor("x", np.dtype(np.float32), ("rows", 4))
 FIXED = Tensor("x", np.dtype(np.float32), (2, 4))
@@ -199,7 +200,7 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
         assert reason in remark
         assert "give an item per sample" in remark
         assert not of_data(network, data[:1])
-        assert not of_data(network, [data[:5], data[5:]])
+        assert not of_data(network, [data[:5], ROWS[5:]])
     free = Tensor("z", np.dtype(np.float32), ("others", 4))
     samples = Samples({"x": ROWS, "z": ROWS[:3]}, (X, free))
     samples.take_whole_unless(lambda *_: True)
@@ -207,6 +208,34 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
     state = Tensor("h", np.dtype(np.float32), (1, "rows", 4))
     samples = Samples({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
     assert "not all inputs have the same rows" in samples.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "h", "named"),
+    [
+        (ROWS, ROWS, None),
+        (ROWS[:1], ROWS, "Input x is the same in all 10 samples"),
+        (ROWS[:1], ROWS[:1], "Inputs x, h are the same in all 10 samples"),
+        (ROWS.repeat(30, 0), ROWS[:1], "Input h is the same in the first 256 samples"),
+        (ROWS, np.int64([[3]]), None),
+        (ROWS[:1], np.int64([[3]]), "Inputs x, h are"),
+        (ROWS[:1], np.arange(10)[:, None], "Input x is"),
+    ],
+)
+def test_inputs_that_never_change_are_named(x: Any, h: Any, named: str | None) -> None:
+    count = max(len(x), len(h), 10)
+    items = [{"x": x[at % len(x)][None], "h": h[at % len(h)][None]} for at in range(count)]
+    samples = Samples(items, (X, Tensor("h", h.dtype, ("rows", None))))
+    said = unchanging(samples)
+    assert said == () if named is None else named in said[0]
+    assert unchanging(Samples(items[:1], (X, Tensor("h", h.dtype, ("rows", None))))) == ()
+
+
+def test_samples_that_are_all_the_same_are_remarked() -> None:
+    product = node("MatMul", "x w", domain="")
+    network = model([product], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
+    (remark,) = of_data(network, [ROWS[:1]] * 8)
+    assert "Input x is the same in all 8 samples" in remark
 
 
 def test_infinities_do_not_make_rows_independent() -> None:

@@ -46,6 +46,7 @@ from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
 from anybit.quantization.schemes import Scheme
+from anybit.quantization.unchanging import unchanging
 from anybit.words.budgets import Budget
 from anybit.words.budgets import budget as parsed
 from anybit.words.grammar import Integers, Signs
@@ -221,7 +222,7 @@ def quantize(
         tuple(row(layer, found, macs, noises) for layer in found.plan.layers),
         found.plan.left,
         remarks
-        + (samples.remarks if samples else ())
+        + ((*samples.remarks, *unchanging(samples)) if samples else ())
         + found.plan.remarks
         + found.remarks
         + idle(found)
