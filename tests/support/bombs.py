@@ -248,7 +248,7 @@ def layers(count: int) -> onnx.ModelProto:
 
 
 def rounded(count: int) -> onnx.ModelProto:
-    """The same with scales that are no short numbers: float32 rounds every product."""
+    """The same with scales that are not short numbers: float32 rounds every product."""
     model = layers(count)
     (scale,) = (each for each in model.graph.initializer if each.name == "s")
     scale.CopyFrom(numpy_helper.from_array(np.array(0.1, np.float32), "s"))

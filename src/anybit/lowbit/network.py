@@ -40,7 +40,7 @@ class Network:
     def named(self, output: str, otherwise: _Run) -> _Run:
         """A function of the only input, which gives the only output by that name.
 
-        `otherwise` is called for what is no array, does not fit or is refused, and has its say.
+        `otherwise` is called for what is not an array, does not fit or is refused, and has its say.
         """
         return cast(_Run, _core.Call(self._native, output, otherwise).run)
 

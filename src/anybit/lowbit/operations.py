@@ -132,7 +132,7 @@ def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
     rule = _RULES.get(node.op_type)
     others = [value for value in node.inputs if value is not None and value is not x]
     operands = {value: _operand(value, channels) for value in others}
-    # Once more as an operand, x is no constant; attributes have been inputs in other versions.
+    # Once more as an operand, x is not a constant; attributes have been inputs in other versions.
     twice = node.inputs.count(x) > 1 or (node.attributes and node.op_type != "Dropout")
     if rule is None or twice or any(operand is None for operand in operands.values()):
         return None

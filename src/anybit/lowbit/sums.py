@@ -62,7 +62,7 @@ def product_root(
     """The accumulators of a product, and what the node does with them: the bias is added.
 
     Raises:
-        Uncovered: Weights that are no bytes, a window that does not fit, or too long sums.
+        Uncovered: Weights that are not bytes, a window that does not fit, or too long sums.
     """
     weights, window, groups = _window_of_weights(product, source, y)
     scales = _scales(product, weights, source)
@@ -200,7 +200,7 @@ def mean_root(
             node.op_type,
             str(node.outputs[0].name),
             Guarantee.EXACT if exact else Guarantee.BOUNDED,
-            "" if exact else "the scale of its input is no short number",
+            "" if exact else "the scale of its input is not a short number",
             macs=0,
             weight_bits=1,
             input_bits=max(1, (source.codes.levels - 1).bit_length()),

@@ -55,7 +55,7 @@ def why_none(value: ir.Value, analysis: Analysis) -> str:
     if codes is None:
         return f"{what} is not quantized"
     if not codes.integral:
-        return f"{what} has a zero-point that is no integer"
+        return f"{what} has a zero-point that is not an integer"
     if codes.scale.min() != codes.scale.max():
         return f"{what} has a scale per channel"
     if codes.scale.flat[0] == 0:

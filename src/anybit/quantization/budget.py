@@ -212,7 +212,7 @@ def _probed(samples: Samples) -> list[Sample]:
 
 
 def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:
-    """What is to be said of words that are no width, of which a budget takes others."""
+    """What is to be said of words that are not a width, of which a budget takes others."""
     count = sum(each.words.startswith("ternary") for each in weights.values())
     if not count:
         return ()

@@ -53,7 +53,7 @@ def add_squares(sums: Array, rows: Iterable[Array]) -> None:
     """
     for block in _blocks(rows):
         reach = float(np.abs(block).max(initial=0.0))
-        exponent = int(np.frexp(reach)[1])  # squares of what is far from 1 are no float32
+        exponent = int(np.frexp(reach)[1])  # squares of what is far from 1 are not float32
         squares = run_session(_square(), {"x": np.ldexp(block, -exponent)})["y"]
         sums += np.ldexp(squares, 2 * exponent, dtype=np.float64)
 

@@ -36,7 +36,7 @@ class Latency:
     Attributes:
         layers: The seconds of each layer by the width in which its weights are stored, and of its
             floats at infinity.
-        rest: Those of what is no layer.
+        rest: Those of what is not a layer.
     """
 
     layers: Mapping[Layer, Mapping[float, float]]

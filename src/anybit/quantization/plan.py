@@ -110,7 +110,7 @@ def _rounded(of: Scheme | None) -> Scheme | None:
     if not isinstance(of.kind, BlockFormat):
         return replace(of, power_of_two=True)
     if of.kind.second_scale:
-        raise ModelError(f"scales: those of {of.kind} are no powers of two; say mxfp4")
+        raise ModelError(f"scales: those of {of.kind} are not powers of two; say mxfp4")
     return of
 
 

@@ -39,7 +39,7 @@ class Scheme:
         narrow: Whether the range of integers is one value shorter.
         power_of_two: Whether scales are powers of two.
         asymmetric: Whether the range need not be the same on both sides of 0.
-        block: How many elements share a scale; 0 if it is no number of them.
+        block: How many elements share a scale; 0 if it is not a number of them.
         rule: How a block of MX or NVFP4 gets its scale.
     """
 

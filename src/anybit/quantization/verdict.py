@@ -79,8 +79,8 @@ class _Output:
             self._add_floats(a, b if a.shape == b.shape else np.where(np.isfinite(a), 0, a))
 
     def _same(self, a: Array, b: Array) -> Array | None:
-        """Whether the largest element of each row stands in the same place, or what is no float is
-        the same; None for floats without classes."""
+        """Whether the largest element of each row stands in the same place, or what is not a float
+        is the same; None for floats without classes."""
         if a.dtype.kind != "f":
             return np.asarray(a == b)
         if not self.has_classes:
@@ -88,7 +88,7 @@ class _Output:
         return np.asarray(a.argmax(axis=-1) == b.argmax(axis=-1))
 
     def _add_floats(self, a: Array, b: Array) -> None:
-        """Infinities and NaN that both have are no noise; those of one alone are no end of it."""
+        """Infinities and NaN that both have are not noise; those of one alone are no end of it."""
         x, y = a.astype(np.float64), b.astype(np.float64)
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         finite = np.isfinite(x)

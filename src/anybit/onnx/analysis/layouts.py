@@ -60,7 +60,7 @@ class Layout:
         match self.kind:
             case "MatMul":
                 if weight.ndim == 0:
-                    raise Mismatch("a number is no matrix")
+                    raise Mismatch("a number is not a matrix")
                 first = weight if self.weight == 0 or weight.ndim == 1 else weight.swapaxes(-1, -2)
                 return first.reshape(1, -1, first.shape[-1], 1)
             case "Gemm":

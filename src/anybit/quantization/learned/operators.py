@@ -2,7 +2,7 @@
 """The standard operators that networks have between the layers, in PyTorch, to be differentiated.
 
 Each is a function of its node and of its inputs, None for what is left out; it gives the first
-output, or all of them. What is no float is not differentiated, and has been computed elsewhere.
+output, or all of them. What is not a float is not differentiated, and has been computed elsewhere.
 """
 
 import math

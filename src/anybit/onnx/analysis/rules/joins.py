@@ -76,7 +76,7 @@ def extreme(node: ir.Node, view: View) -> Carrier | None:
 
 
 def _limited(node: ir.Node, view: View) -> Carrier | None:
-    """The one input that is no constant, cut off at the other."""
+    """The one input that is not a constant, cut off at the other."""
     least = node.op_type == "Min"
     for at in (0, 1):
         x, array = view.carrier(given(node, at)), view.array(given(node, 1 - at))

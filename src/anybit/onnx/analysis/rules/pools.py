@@ -138,7 +138,7 @@ def _mean(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
 
 
 def _bounded_mean(x: Carrier, count: int | None, node: ir.Node, *, with_zero: bool) -> Carrier:
-    """Means of numbers lie between them, but for rounding, where their sums are no infinities."""
+    """Means of numbers lie between them, but for rounding, where their sums are not infinities."""
     low, high = x.lowest, x.highest
     if with_zero:
         low, high = np.minimum(low, 0), np.maximum(high, 0)

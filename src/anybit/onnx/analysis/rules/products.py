@@ -171,7 +171,7 @@ def _powers(exponents: Array) -> Array:
 
 
 def _off(*carriers: Carrier | None) -> float | None:
-    """A scale that is no power of two."""
+    """A scale that is not a power of two."""
     for carrier in carriers:
         if carrier is not None and carrier.codes is not None:
             wrong = carrier.codes.scale[~are_powers_of_two(np.abs(carrier.codes.scale))]

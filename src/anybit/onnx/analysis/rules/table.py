@@ -74,7 +74,7 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(node: ir.Node) -> Rule | None:
-    """The rule of an operator that is no product; None if nothing is known of it."""
+    """The rule of an operator that is not a product; None if nothing is known of it."""
     if is_quantize(node) or is_dequantize(node) or versions_of(node.domain, node.op_type):
         return quantized
     return None if node.domain else RULES.get(node.op_type)
