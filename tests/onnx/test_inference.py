@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 from small_models import model, node
 
+from anybit.onnx.graph import inference
 from anybit.onnx.graph.inference import infer
 
 
@@ -110,3 +111,14 @@ def test_group_normalization_keeps_the_shape(opset: int, scales: int) -> None:
     )
     assert described(made) == dict.fromkeys("ayvw", "FLOAT [N,4,8,8]")
     assert {node.op_type for node in made.graph} == {"GroupNormalization", "If"}
+
+
+def test_faults_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what onnx and onnx_ir raise is taken for their having no answer."""
+
+    def faulty(graph: onnx.GraphProto) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(inference, "_follow_uninferred", faulty)
+    with pytest.raises(KeyError, match="ours"):
+        inferred(model([node("Relu", "x", "y", domain="")], opsets={}))

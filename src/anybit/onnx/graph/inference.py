@@ -6,6 +6,7 @@ among all inputs: long models spend most of their time there.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
@@ -23,9 +24,13 @@ def infer(model: ir.Model, *, propagate: bool) -> None:
     Where a node contradicts its schema the others are inferred; where ONNX gives up, or a message
     cannot hold the model, nothing is. With `propagate`, integers computed from shapes are followed.
     """
+    with _slim(model):
+        try:
+            message = ir.to_proto(model)
+        except Exception:  # onnx_ir has no error class of its own
+            return
+    _follow_uninferred(message.graph)
     try:
-        message = _message(model)
-        _follow_uninferred(message.graph)
         inferred = infer_shapes(message, check_type=True, data_prop=propagate)
     except Exception:  # those of onnx and protobuf share no base
         return
@@ -41,7 +46,8 @@ def infer(model: ir.Model, *, propagate: bool) -> None:
                     _note(values[info.name], info.type)
 
 
-def _message(model: ir.Model) -> onnx.ModelProto:
+@contextmanager
+def _slim(model: ir.Model) -> Iterator[None]:
     """The model without large tensors, which become inputs. All initializers are inputs, too."""
     graph = model.graph
     constants, inputs = list(graph.initializers.values()), list(graph.inputs)
@@ -53,7 +59,7 @@ def _message(model: ir.Model) -> onnx.ModelProto:
                 graph.inputs.append(value)
         for value in large:
             del graph.initializers[str(value.name)]
-        return ir.to_proto(model)
+        yield
     finally:
         graph.inputs.clear()
         graph.inputs.extend(inputs)
