@@ -137,7 +137,7 @@ def test_all_scales_are_powers_of_two() -> None:
         ({"layers": {"*" * 5000 + "x": "int4"}}, "no layer matches"),
         ({"keep": ["softmax"]}, "keep: no layer matches 'softmax'; there are"),
         ({"scales": "powers-of-two"}, 'did you mean "power-of-two"'),
-        ({"scales": "power-of-two", "weights": "nvfp4"}, "scales: those of nvfp4 are no powers"),
+        ({"scales": "power-of-two", "weights": "nvfp4"}, "scales: those of nvfp4 are not powers"),
         ({"weights": "4bit"}, 'did you mean "int4"'),
         ({"activations": "FP8"}, "did you mean"),
     ],
