@@ -165,17 +165,12 @@ class Trial:
         # values than there are steps do not show what that comes to.
         cuts = statistics.per_channel >= 2**scheme.bits
         others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics) if cuts]
+        fractions = _FRACTIONS if cuts else ()
         for each in self._best(smoothed, few, _FEW):
             assert each.smoothing is not None, "just given"
             low, high = smoothed_range(scheme.bits, statistics, each.smoothing)
-            others += [
-                each,
-                *(
-                    Choice(_grid(scheme, *within(fraction, low, high)), each.smoothing)
-                    for fraction in _FRACTIONS
-                    if cuts
-                ),
-            ]
+            parts = (within(fraction, low, high) for fraction in fractions)
+            others += [each, *(Choice(_grid(scheme, *part), each.smoothing) for part in parts)]
         return self._best(self._best(others, few, _FEW), more, 2)
 
     def _best(

@@ -21,8 +21,12 @@ _STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
 _OUTLIERS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
 # Channels that were nearly dead are not blown up without end.
 _FARTHEST = 24
-# So few values of a channel do not show how far it goes; and so many times as far it does not go.
-_UNKNOWN, _TIMES = 16, 16
+# Over the number of values, the share of the whole range that is added: how much further the next
+# one goes is not known, and with so few values nothing is.
+_UNKNOWN = 16
+# And of no more than so many times what was seen of a channel: otherwise a single one that is large
+# would keep the others from being divided.
+_TIMES = 16
 
 
 def smoothings(statistics: Statistics, weights: Array) -> Iterator[Array]:
@@ -51,9 +55,9 @@ def reaches(statistics: Statistics) -> Array:
     """How far each channel goes, down and up.
 
     One that is divided has a range of its own, and loses what goes further; in that of the whole
-    tensor it would fit. The next value goes further than n others once in n + 1 times, and not
-    further than the tensor, or a multiple of its own reach: that share, times some, is added.
-    A channel of which nothing but 0 was seen may go as far as any.
+    tensor it would fit. The next value goes further than n others once in n + 1 times: that share,
+    times some, of the whole range, or of a multiple of its own, is added to what was seen, up to
+    the whole. A channel of which nothing but 0 was seen may go as far as any.
     """
     seen = statistics.channels
     assert seen is not None, "who smooths asked for them"
