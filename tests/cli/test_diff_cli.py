@@ -132,6 +132,19 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
 
+def test_what_nobody_asked_for_is_not_written(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of a long network is megabytes."""
+    asked = []
+    record = Difference.to_json
+    monkeypatch.setattr(Difference, "to_json", lambda found: asked.append(1) or record(found))
+    shell("diff", "model.onnx", "up.onnx")
+    assert not asked
+    shell("diff", "model.onnx", "up.onnx", "--json")
+    assert asked
+
+
 def test_html(shell: Shell) -> None:
     code, _, _ = shell("diff", "model.onnx", "up.onnx", "--input", "ties.npy", "--report", "p.html")
     assert code == 1

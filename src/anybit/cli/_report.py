@@ -47,10 +47,12 @@ def check_reports(paths: Iterable[Path]) -> None:
             )
 
 
-def write_reports(paths: Iterable[Path], record: str, page: Callable[[], str]) -> None:
-    """Write a text of JSON, or the page, to each file by its name."""
+def write_reports(
+    paths: Iterable[Path], record: Callable[[], str], page: Callable[[], str]
+) -> None:
+    """Write a text of JSON, or the page, to each file by its name. Each is made if it is wanted."""
     for path in paths:
-        write_text(path, page() if path.suffix.lower() == ".html" else record)
+        write_text(path, page() if path.suffix.lower() == ".html" else record())
 
 
 def deliver(record: Any, as_json: bool, report: Path | None) -> None:

@@ -55,7 +55,7 @@ def analyze(
     with working("Analyzing", model):
         found = analyze_model(model, input_ranges=given, data=feeds)
     record = json.dumps(plain(found.to_json()), indent=2, allow_nan=False) + "\n"
-    write_reports(reports or (), record, lambda: page(found))
+    write_reports(reports or (), lambda: record, lambda: page(found))
     if as_json:
         print(record, end="")
     else:

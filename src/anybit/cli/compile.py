@@ -96,7 +96,7 @@ def compile(
     else:
         compiled.report = replace(compiled.report, whole=slower(floats, compiled))
     record = json.dumps(plain(compiled.report.to_json()), indent=2, allow_nan=False) + "\n"
-    write_reports(reports or (), record, lambda: page(compiled.report, model.name))
+    write_reports(reports or (), lambda: record, lambda: page(compiled.report, model.name))
     if as_json:
         print(record, end="")
     else:

@@ -88,7 +88,7 @@ def diff(
         found = compare(
             first, second, feeds, names, Tolerances(steps, atol), advance, sizes_given(shapes)
         )
-    write_reports(reports or (), _json(found), lambda: page(found))
+    write_reports(reports or (), lambda: _json(found), lambda: page(found))
     if as_json:
         print(_json(found), end="")
     else:

@@ -247,5 +247,5 @@ def _report(
     """Write the reports, and what is striking."""
     made = report(found, data, name=model.name, command=command)
     record = json.dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n"
-    write_reports(paths, record, lambda: page(made))
+    write_reports(paths, lambda: record, lambda: page(made))
     return made.findings
