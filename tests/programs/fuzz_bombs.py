@@ -29,6 +29,8 @@ WRITTEN = 2**26
 """Bytes of constants in what a small file becomes."""
 CHAIN_MEMORY = 400 * 2**20
 """The same for chains, whose files are small."""
+COMPARED = ("constants", "scaled", "moved_codes", "foreign_codes", "weights")
+"""The chains that are also run and compared with themselves: not all, because it takes long."""
 LENGTHS = (24, 400, 3200)
 """Nodes of each chain: the first is for what is done once, the others are compared."""
 GROWTH = 24
@@ -55,7 +57,8 @@ def attack(kind: str) -> None:
     else:
         files = (CHAINS[kind](count).SerializeToString() for count in LENGTHS)
         # The trial of the short ones in ONNX Runtime is not what is compared.
-        _, short, long = (spent(file, runtime="any") for file in files)
+        compared = kind in COMPARED
+        _, short, long = (spent(file, runtime="any", compared=compared) for file in files)
         steep = grown(short, long)
         if steep:
             raise AssertionError(f"more than linear time: {steep}")
@@ -77,8 +80,11 @@ def most_resident() -> int:
     return int(kibibytes) * 1024
 
 
-def spent(file: bytes, runtime: str = "onnxruntime") -> dict[str, float]:
-    """Processor time of all that is done with a file. ModelErrors are an answer."""
+def spent(file: bytes, runtime: str = "onnxruntime", *, compared: bool = False) -> dict[str, float]:
+    """Processor time of all that is done with a file. ModelErrors are an answer.
+
+    `compared` says that it is run, too, and compared with itself.
+    """
     import anybit
     from anybit.errors import ModelError
     from anybit.onnx.conversion import Form
@@ -96,6 +102,8 @@ def spent(file: bytes, runtime: str = "onnxruntime") -> dict[str, float]:
     }
     for form in Form:
         actions[f"convert to {form}"] = partial(anybit.convert, to=form, runtime=runtime)
+    if compared:
+        actions["diff"] = lambda file: anybit.diff(file, file)
     seconds = {}
     for name, action in actions.items():
         gc.collect()  # models refer to themselves: what one action left is not the next one's
