@@ -26,11 +26,11 @@ from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
 from anybit.onnx.operators.integer_network import DOMAIN, NAME
 from anybit.onnx.operators.known import RUNTIME_DOMAINS
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
-from anybit.onnx.quantizers.metadata import RANGE_KEY
+from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
 from anybit.onnx.quantizers.native_types import FLOATS, INTEGERS
 from anybit.ops import OPERATORS
 from anybit.ops.domain import Role
-from anybit.ops.grids import Call
+from anybit.ops.grids import Call, Coding, IntegerGrid
 from anybit.ops.operator import Operator
 from anybit.ops.rounding import RoundingMode
 
@@ -43,7 +43,18 @@ SOURCES = (
     *(f"engine/{name}.cpp" for name in ("elementwise_table", "kernels")),
     "isa/levels.cpp",
 )
-SCRIPTS = ("operators", "codes", "figure", "form", "proto", "model", "quantizers", "drop", "page")
+SCRIPTS = (
+    "operators",
+    "codes",
+    "figure",
+    "form",
+    "proto",
+    "model",
+    "ranges",
+    "quantizers",
+    "drop",
+    "page",
+)
 # As in CMakeLists.txt: every written operation is one IEEE operation.
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 # Small before fast: there are no vectors, which loops ask for, and what is thrown does not unwind.
@@ -80,6 +91,7 @@ def signature(operator: Operator) -> dict[str, object]:
         "aliases": operator.onnx_aliases,
         "version": operator.version,
         "bits": fixed_bits(operator),
+        "codes": codes_of(operator),
         "summary": said.summary,
         "body": said.body,
         "inputs": [
@@ -116,6 +128,20 @@ def fixed_bits(operator: Operator) -> str:
     parameters = {each.name: roles[each.role] for each in operator.inputs[1:]}
     grid = operator.grid(Call(parameters, operator.complete({})))
     return "?" if grid is None else str(grid.bits)
+
+
+def codes_of(operator: Operator) -> str:
+    """Those that its quantizers have, or of which kind they are where inputs say which."""
+    roles = {each.role for each in operator.inputs[1:]}
+    if operator.grid is None:
+        return ""
+    if Role.BITWIDTH in roles:
+        return "integers"
+    if Role.MANTISSA_BITWIDTH in roles:
+        return "floats"
+    parameters = {each.name: np.float32(1) for each in operator.inputs[1:]}
+    grid = operator.grid(Call(parameters, operator.complete({})))
+    return ", ".join(map(str, grid.codes)) if isinstance(grid, IntegerGrid) else ""
 
 
 def registry() -> dict[str, object]:
@@ -159,6 +185,8 @@ def standard() -> dict[str, object]:
         "selects": [each.op_type for each in nodes if effect_of(each) is Effect.SELECT],
         "biased": [each.op_type for each in nodes if bias_input_of(each) is not None],
         "rangeKey": RANGE_KEY,
+        "codingKey": CODING_KEY,
+        "signs": Coding.SIGN,
     }
 
 

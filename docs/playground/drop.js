@@ -110,6 +110,7 @@ function rowOf(quantizer) {
     bits: quantizer.bits,
     scale: valuesText(scale),
     per: scale ? scale.granularity.replace("per-", "") : "",
+    codes: quantizer.codes,
     "zero-point": valuesText(quantizer.zero_point),
     rounding: quantizer.attributes.rounding_mode || "",
   };

@@ -107,6 +107,7 @@ function quantizerSummary(each, values, origins) {
     role: constant ? read : values.inputs.has(x) ? "input" : "activation",
     constant: constant && known,
     bits: operator ? bitsOf(operator, byRole, attributes) : linearBits(each, type, known),
+    codes: !known ? "" : operator ? codesOfOperator(operator, byRole, attributes) : linearCodes(each, type),
     type,
     scale: byRole("scale") ?? null,
     zero_point: byRole("zero-point") ?? null,
@@ -146,8 +147,7 @@ function bitsOf(operator, byRole, attributes) {
   if (byRole("bit-width")) return rangeText(byRole("bit-width"));
   const [e, m] = ["exponent bit-width", "mantissa bit-width"].map(byRole);
   if (!e || !m) return operator.bits;
-  const single = [e, m].every((each) => each.smallest !== null && each.smallest === each.largest);
-  return single && attributes.signed !== false ? String(1 + e.smallest + m.smallest) : `e${rangeText(e)} m${rangeText(m)}`;
+  return codesOfOperator(operator, byRole, attributes) ? String(1 + e.smallest + m.smallest) : `e${rangeText(e)} m${rangeText(m)}`;
 }
 
 function attributesOf(node, operator) {
@@ -170,14 +170,33 @@ function codeType({ node, quantize }, values) {
   return types.find((type) => ONNX.codes.includes(type)) || "";
 }
 
-function linearBits({ node, lowest, highest }, type, known) {
+function linearBits(each, type, known) {
   if (type === "") return "?";
-  const width = Number(/^u?int(\d+)|float(\d)/.exec(type).slice(1).find((each) => each));
+  const width = widthOf(type);
   if (!known || !type.includes("int")) return String(width);
+  const [low, high] = linearRange(each, type);
+  if (areSigns(each, low, high)) return "1";
+  return String(Math.max(1, Math.ceil(Math.log2(high - low + 1))));
+}
+
+const widthOf = (type) => Number(/^u?int(\d+)|float(\d)/.exec(type).slice(1).find((each) => each));
+
+function linearCodes(each, type) {
+  if (type === "") return "";
+  if (!type.includes("int")) return type in REGISTRY.formats ? `${type} to ${general(REGISTRY.formats[type][3])}` : "";
+  const [low, high] = linearRange(each, type);
+  if (low > high) return "";
+  return areSigns(each, low, high) ? "-1, 1" : `${low}..${high}`;
+}
+
+const areSigns = ({ node }, low, high) => low === -1 && high === 1
+  && node.metadata.some(({ key, value }) => key === ONNX.codingKey && value === ONNX.signs);
+
+function linearRange({ node, lowest, highest }, type) {
+  const width = widthOf(type);
   const half = type.startsWith("u") ? 0 : 2 ** (width - 1);
   const noted = /^(-?\d{1,10})\.\.(-?\d{1,10})$/.exec(
     (node.metadata.find((each) => each.key === ONNX.rangeKey) || {}).value || "");
   const [low, high] = noted ? noted.slice(1).map(Number) : [lowest ?? -Infinity, highest ?? Infinity];
-  const count = Math.min(2 ** width - 1 - half, high) - Math.max(-half, low) + 1;
-  return String(Math.max(1, Math.ceil(Math.log2(count))));
+  return [Math.max(-half, low), Math.min(2 ** width - 1 - half, high)];
 }

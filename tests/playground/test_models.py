@@ -50,8 +50,6 @@ def said(browser: Browser, model: bytes) -> str:
 def assert_same_as_info(browser: Browser, model: bytes) -> None:
     theirs: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(info(model))))
     ours = json.loads(said(browser, model))
-    for quantizer in theirs["quantizers"]:
-        del quantizer["codes"]
     # What nodes compute of constants is one weight there, and what they compute it of is one here.
     for summary in (ours, theirs):
         summary["weights"] = sorted(summary["weights"].values())
@@ -74,11 +72,37 @@ def test_converted_models(browser: Browser, form: str) -> None:
     assert_same_as_info(browser, proto(anybit.convert(EXAMPLE, to=form)))
 
 
+@needs_models
+def test_signs_in_standard_types(browser: Browser) -> None:
+    model = proto(anybit.convert(MODELS / "TFC_1W1A.onnx", to="qdq"))
+    assert "-1, 1" in {each.codes for each in info(model).quantizers}
+    assert_same_as_info(browser, model)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float6_e3m2fn", "float16", "bfloat16"])
+@pytest.mark.parametrize("limit", [None, 1.5, 1.1])
+def test_codes_of_minifloats(browser: Browser, name: str, limit: float | None) -> None:
+    values = [*getattr(anybit.formats, name)][: 3 if limit is None else 4]
+    if limit is not None:
+        values[3] = limit
+    names = ["scale", "exponent_bitwidth", "mantissa_bitwidth", "exponent_bias", "max_val"]
+    names = names[: len(values) + 1]
+    pairs = zip(names, [0.5, *values], strict=True)
+    tensors = [helper.make_tensor(each, TensorProto.FLOAT, [], [value]) for each, value in pairs]
+    domain = "qonnx.custom_op.general"
+    node = helper.make_node("FloatQuant", ["x", *names], ["y"], "q", domain=domain)
+    x, y = (helper.make_tensor_value_info(each, TensorProto.FLOAT, [2]) for each in "xy")
+    graph = helper.make_graph([node], "g", [x], [y], tensors)
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(domain, 1)]
+    assert_same_as_info(
+        browser, helper.make_model(graph, opset_imports=imports).SerializeToString()
+    )
+
+
 ROLES = {
     Role.SCALE: [0.5],
     Role.IN_SCALE: [0.125],
     Role.ZERO_POINT: [1],
-    Role.BITWIDTH: [3, 5],
     Role.IN_BITWIDTH: [8],
     Role.EXPONENT_BITWIDTH: [4],
     Role.MANTISSA_BITWIDTH: [3],
@@ -89,12 +113,14 @@ ROLES = {
 
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("flags", [0, 1])
-def test_every_operator(browser: Browser, operator: str, flags: int) -> None:
+@pytest.mark.parametrize("widths", [[3, 5], [5]])
+def test_every_operator(browser: Browser, operator: str, flags: int, widths: list[int]) -> None:
     declared = OPERATORS[operator]
+    roles = ROLES | {Role.BITWIDTH: widths}
     tensors = []
     for each in declared.inputs[1:]:
         kind = TensorProto.FLOAT if each.domain.dtypes != ("int8", "uint8", "int32") else 3
-        values = ROLES[each.role]
+        values = roles[each.role]
         tensors.append(helper.make_tensor(each.name, kind, [len(values)], values))
     names = [each.name for each in declared.inputs]
     attributes = {
@@ -177,6 +203,7 @@ def test_a_dropped_file_is_shown(browser: Browser) -> None:
     assert rows[0][:7] == ["node", "operator", "quantizes", "tensor", "shape", "bits", "scale"]
     weight = ["weight_1_q", "IntQuant", "weight*", "weight_1", "[64, 64]", "4", "0.002..0.062"]
     assert weight in [row[:7] for row in rows]
+    assert [row[8] for row in rows[:3]] == ["codes", "0..15", "-7..7"]
     assert len(rows) == 10
     assert browser.said == []
 
