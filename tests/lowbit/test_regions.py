@@ -42,9 +42,13 @@ def network(body, x="n, 4, 6, 6", y="n, 3, 6, 6", bits=4):
     text = re.sub(r"(Quant <[^>]*>)\((\w+)\)", r"\1 (\2, step, none, bits)", text)
     lines = "\n".join(f"    {line.strip()}" for line in text.strip().splitlines())
     model = onnx.parser.parse_model(f"{HEAD}\ng (float[{x}] x) => (float[{y}] y)\n{{\n{lines}\n}}")
-    for name, values in constants.items():
-        array = np.asarray(values, np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return give(model, **{name: np.asarray(each, np.float32) for name, each in constants.items()})
+
+
+def give(model, **constants):
+    """The model, with arrays or numbers of NumPy as constants by name."""
+    for name, array in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
     return model
 
 
@@ -169,8 +173,7 @@ def test_a_convolution_along_one_axis():
         y = Q(c)"""
     model = network(body, "n, 4, 9", "n, 4, 9")
     weights = (np.random.default_rng(2).integers(-7, 8, (4, 1, 3)) / 4).astype(np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "dw1"))
-    check(model, 1, shape=(4, 4, 9))
+    check(give(model, dw1=weights), 1, shape=(4, 4, 9))
 
 
 def test_a_flattened_image_is_multiplied():
@@ -193,14 +196,13 @@ def test_slices_pads_and_nearest_neighbours():
         z = Resize <mode = "nearest", nearest_mode = "floor"> (q, , scales)
         y = Conv <strides = [2, 2]> (z, w2)"""
     model = network(body, y="n, 3, 4, 4")
-    for name, values, dtype in (
-        ("from", [0, 1], np.int64),
-        ("to", [6, 6], np.int64),
-        ("axes", [2, 3], np.int64),
-        ("pads", [0, 0, 1, 0, 0, 0, 0, 2], np.int64),
-        ("scales", [1, 1, 2, 2], np.float32),
-    ):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(values, dtype), name))
+    sizes = {
+        "from": np.array([0, 1], np.int64),
+        "to": np.array([6, 6], np.int64),
+        "axes": np.array([2, 3], np.int64),
+        "pads": np.array([0, 0, 1, 0, 0, 0, 0, 2], np.int64),
+    }
+    give(model, scales=np.float32([1, 1, 2, 2]), **sizes)
     check(model, 2)
 
 
@@ -215,9 +217,7 @@ def test_channels_are_put_together_and_taken_apart():
         e = Conv <pads = [1, 1, 1, 1]> (two, w)
         y = Add (d, e)"""
     model = network(body)
-    sizes = onnx.numpy_helper.from_array(np.array([3, 4], np.int64), "sizes")
-    model.graph.initializer.append(sizes)
-    check(model, 3)
+    check(give(model, sizes=np.array([3, 4], np.int64)), 3)
 
 
 @pytest.mark.parametrize(
@@ -239,13 +239,8 @@ def test_tensors_of_other_scales_are_quantized_before_they_are_put_together(behi
         {behind}
         y = Conv (q, w10)"""
     model = network(body, y="n, 2, 6, 6")
-    for name, array in (
-        ("zero", np.uint8(3)),
-        ("offset0", np.float32(0.75)),
-        ("w10", np.random.default_rng(0).integers(-7, 8, (2, 10, 1, 1)).astype(np.float32)),
-    ):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-    check(model, 3)
+    weights = np.random.default_rng(0).integers(-7, 8, (2, 10, 1, 1)).astype(np.float32)
+    check(give(model, zero=np.uint8(3), offset0=np.float32(0.75), w10=weights), 3)
 
 
 @pytest.mark.parametrize(("mode", "regions"), [('mode = "nearest"', 1), ('mode = "linear"', 2)])
@@ -259,9 +254,7 @@ def test_what_is_repeated_is_quantized_before(mode, regions):
         q = Q(l)
         y = Conv (q, w2)"""
     model = network(body, y="n, 3, 10, 10")
-    scales = onnx.numpy_helper.from_array(np.float32([1, 1, 2, 2]), "scales")
-    model.graph.initializer.append(scales)
-    compiled = check(model, 2, regions)
+    compiled = check(give(model, scales=np.float32([1, 1, 2, 2])), 2, regions)
     assert compiled.codes == {"a", "q"}
 
 
@@ -285,9 +278,7 @@ def test_what_is_put_together_and_read_otherwise_stays_so(behind):
         model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
     weights = np.random.default_rng(0).integers(-7, 8, (2, 7, 1, 1)).astype(np.float32)
     gains = (np.arange(7, dtype=np.float32) - 2).reshape(7, 1, 1)
-    for name, array in (("w7", weights), ("gains", gains)):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    check(model, 2, regions=2)
+    check(give(model, w7=weights, gains=gains), 2, regions=2)
 
 
 @pytest.mark.parametrize(
@@ -312,13 +303,13 @@ def test_channels_are_shuffled(order, back, regions):
         v = Reshape (u, whole)
         y = Conv (v, w6)"""
     model = network(body, y="n, 2, 6, 6")
-    for name, array in (
-        ("groups", np.array([0, 2, 3, 6, 6])),
-        ("back", np.array(back)),
-        ("whole", np.array([-1, 6, 6, 6])),
-        ("w6", np.random.default_rng(0).integers(-7, 8, (2, 6, 1, 1)).astype(np.float32)),
-    ):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    give(
+        model,
+        groups=np.array([0, 2, 3, 6, 6]),
+        back=np.array(back),
+        whole=np.array([-1, 6, 6, 6]),
+        w6=np.random.default_rng(0).integers(-7, 8, (2, 6, 1, 1)).astype(np.float32),
+    )
     check(model, 2, regions)
 
 
@@ -370,8 +361,7 @@ def test_a_value_for_codes_and_for_floats():
 def test_what_stays_float_says_why(body, reason):
     model = network(body)
     weights = np.ones((4, 3, 3, 3), np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "wt"))
-    compiled = check(model, 0, regions=0, of=1)
+    compiled = check(give(model, wt=weights), 0, regions=0, of=1)
     assert reason in compiled.report.layers[0].reason
 
 
