@@ -75,7 +75,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--large", type=int, default=16 << 20, help="elements of the large arrays")
     options = parser.parse_args()
-    print(f"{machine()}; {anybit._native._core.isa()}; {versions('numpy')}")
+    print(f"{machine()}; {anybit._native.isa()}; {versions('numpy')}")
     columns = ("operator", "best", "slowest per-tensor", "slowest", "rate", "slowest variant")
     for elements in (options.large, 64 << 10):
         show(

@@ -175,7 +175,7 @@ def main() -> None:
             )
         )
     packages = versions("numpy", "qonnx", "onnxruntime", "torch", "ml_dtypes")
-    print(f"{machine()}; {anybit._native._core.isa()}; {packages}")
+    print(f"{machine()}; {anybit._native.isa()}; {packages}")
     title = f"{options.elements >> 10} Ki float32, one thread, bytes read and written over time"
     show(title, ("peer", "peer's rate", "ours", "our rate", "speedup"), rows, options.markdown)
 

@@ -214,7 +214,7 @@ def main() -> None:
     x = torch.randn(options.elements // CHANNELS // 64, CHANNELS, 64, generator=generator)
     rows = [row_of(contest, x, options.rounds) for contest in contests()]
     packages = versions("torch", "brevitas", "torchao", "gfloat")
-    print(f"{machine()}; {anybit._native._core.isa()}; {packages}")
+    print(f"{machine()}; {anybit._native.isa()}; {packages}")
     columns = (
         "peer",
         "ours",

@@ -23,11 +23,6 @@ def module_of(path: Path) -> str:
 FILES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
-def folder_of(module: str) -> str:
-    """The package that a module stands in; a package stands in itself."""
-    return module if FILES[module].name == "__init__.py" else module.rpartition(".")[0]
-
-
 def only_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
@@ -41,14 +36,46 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imported(module: str) -> Iterator[tuple[str, str]]:
-    """What a module imports of this package: (the module that it comes from, the name in it)."""
-    for node in walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
+    """What a module imports of this package: (the module that it comes from, the name in it).
+
+    What it takes of a module that it has imported counts, too, as in `_native._core`, and so do
+    names of modules in strings, which are imported when they are needed.
+    """
+    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
+    bound: dict[str, str] = {}  # what names stand for
+    for node in walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((each.name, "") for each in node.names if each.name.startswith("anybit"))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("anybit"):
             for each in node.names:
-                inner = f"{node.module}.{each.name}"
-                yield (inner, "") if inner in FILES else (str(node.module), each.name)
+                if each.name.split(".")[0] == "anybit":
+                    bound[each.asname or "anybit"] = each.name if each.asname else "anybit"
+                    yield each.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module} has a relative import"
+            if str(node.module).split(".")[0] != "anybit":
+                continue
+            for each in node.names:
+                source, name = parted(f"{node.module}.{each.name}")
+                if not name:
+                    bound[each.asname or each.name] = source
+                yield source, name
+        elif isinstance(node, ast.Constant) and node.value in FILES and node.value != "anybit":
+            yield node.value, ""
+    for node in walk(tree):
+        names: list[str] = []
+        while isinstance(node, ast.Attribute):
+            names.insert(0, node.attr)
+            node = node.value
+        if names and isinstance(node, ast.Name) and node.id in bound:
+            yield parted(".".join([bound[node.id], *names]))
+
+
+def parted(path: str) -> tuple[str, str]:
+    """A module, and what of it; of a name in a name only the first, which is the module's."""
+    source, names = path, []
+    while source not in FILES:
+        source, _, name = source.rpartition(".")
+        names.append(name)
+    return source, names[-1] if names else ""
 
 
 def test_no_module_imports_itself_through_others() -> None:
@@ -63,18 +90,22 @@ def test_no_module_imports_itself_through_others() -> None:
         raise AssertionError(" -> ".join(reversed(circle.args[1]))) from None
 
 
-def test_private_names_stay_in_their_folder() -> None:
-    """`_x`, be it a module or a name in one, is for the modules of its own folder."""
-    wrong = []
-    for module in FILES:
-        for source, name in imported(module):
-            parts = [*source.split("."), *([name] if name else [])]
-            private = [part.startswith("_") and not part.startswith("__") for part in parts]
-            if not any(private):
-                continue
-            owner = ".".join(parts[: private.index(True)])
-            if owner not in (folder_of(module), "anybit"):
-                wrong.append(f"{module} imports {'.'.join(parts)}")
+def test_private_names_stay_in_their_package() -> None:
+    """What begins with `_`, a module or a name in one, is for the package that it stands in.
+
+    `anybit.a._b` may be imported by `anybit.a` and what is below it, at any depth, and `anybit._c`
+    by everybody here, but `anybit._c._d` by `anybit._c` and what is below that only. A name in a
+    module that is no package is for this module alone. What only type checkers see does not count.
+    """
+    wrong = {
+        f"{module} imports {'.'.join(parts)}"
+        for module in FILES
+        for source, name in imported(module)
+        for parts in [[*source.split("."), *([name] if name else [])]]
+        for at, part in enumerate(parts)
+        if part.startswith("_") and not part.startswith("__")
+        if not f"{module}.".startswith(".".join(parts[:at]) + ".")
+    }
     assert not wrong
 
 

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 try:
-    from anybit._native._core import num_threads, set_num_threads
+    from anybit._native import num_threads, set_num_threads
 except ImportError as error:
     # A wrong ANYBIT_ISA, say. The command gives one line for it, and this is the first of its code.
     if sys.argv[0].endswith(("/anybit", "\\anybit.exe")) or sys.orig_argv[1:3] == ["-m", "anybit"]:

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch_backend import as_array, exactly  # noqa: E402
 
 import anybit.torch  # noqa: E402
-from anybit._native import _core  # noqa: E402
+from anybit import _native  # noqa: E402
 from anybit.ops import OPERATORS, Operator  # noqa: E402
 
 Tensor = torch.Tensor
@@ -89,8 +89,8 @@ def test_the_kernel_is_told_the_threads_of_pytorch(monkeypatch: pytest.MonkeyPat
         limits.append(count)
         return before(count)
 
-    before = _core.limit_threads
-    monkeypatch.setattr(_core, "limit_threads", limit_threads)
+    before = _native.limit_threads
+    monkeypatch.setattr(_native, "limit_threads", limit_threads)
     x = torch.ones(10_000, requires_grad=True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

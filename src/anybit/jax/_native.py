@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anybit._native import _core
+from anybit._native import xla_handlers
 from anybit.ops import Operator
 
 
 def register() -> None:
     """Make the kernels known to XLA, under names that exported programs keep."""
-    for name, handler in _core.xla_handlers.items():
+    for name, handler in xla_handlers.items():
         jax.ffi.register_ffi_target(_target(name), handler, platform="cpu")
 
 
@@ -26,11 +26,6 @@ def evaluate(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence
     return compute(*_aligned(operator, attributes, inputs), **attributes)
 
 
-def differentiable(operator: Operator) -> frozenset[str]:
-    """The inputs for which `gradients` has kernels."""
-    return frozenset(_core.descriptions[operator.name]["differentiable"])
-
-
 def gradients(
     operator: Operator,
     attributes: Mapping[str, Any],
@@ -38,7 +33,7 @@ def gradients(
     gradient: Any,
     inputs: Sequence[Any],
 ) -> dict[str, Any]:
-    """The gradients of the wanted inputs, computed by the kernels."""
+    """The gradients of the wanted inputs, which must be `differentiable`, by the kernels."""
     aligned = _aligned(operator, attributes, inputs)
     places = [place for place, declared in enumerate(operator.inputs) if declared.name in wanted]
     # Under vmap each element of the batch has sums of its own, so that all inputs get the axis.

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from anybit._native import differentiable
 from anybit.jax import _native
 from anybit.ops import Operator
 from anybit.ops.arrays import cast, compute_type
@@ -36,7 +37,7 @@ def gradients(
     inputs: Sequence[Any],
 ) -> dict[str, Any]:
     """The gradients of the wanted inputs, from that of the result."""
-    kernels = [name for name in wanted if name in _native.differentiable(operator)]
+    kernels = [name for name in wanted if name in differentiable(operator.name)]
     others = [name for name in wanted if name not in kernels]
 
     def by_reference(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from anybit._native import _core
+from anybit import _native
 from anybit.lowbit.encoding import Encoded, encode
 from anybit.lowbit.program import Program
 
@@ -28,7 +28,7 @@ class Network:
     def __init__(self, program: Program | Encoded) -> None:
         encoded = encode(program) if isinstance(program, Program) else program
         arrays = (encoded.words, encoded.bytes, encoded.integers, encoded.floats)
-        self._native = _core.Network(*arrays)
+        self._native = _native.Network(*arrays)
         # Past this class: small networks take less time than a call in Python.
         self.run = self._native.run
         """The outputs for a list of inputs of float32, each with the same number of rows.
@@ -42,7 +42,7 @@ class Network:
 
         `otherwise` is called for what is not an array, does not fit or is refused, and has its say.
         """
-        return cast(_Run, _core.Call(self._native, output, otherwise).run)
+        return cast(_Run, _native.Call(self._native, output, otherwise).run)
 
     def run_timed(self, inputs: Sequence[Floats]) -> tuple[list[Floats], list[float]]:
         """The outputs, and the seconds that each instruction took in one thread."""

@@ -8,7 +8,6 @@ is written.
 import ctypes
 import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-untyped]
 
-from anybit._native import _core
+from anybit._native import FOLDER
 from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array
 
@@ -53,12 +52,11 @@ FAILURES: tuple[type[Exception], ...] = (
 
 def library_path() -> str:
     """The file to give to `register_custom_ops_library` of any language's ONNX Runtime."""
-    folder = Path(_core.__file__).parent
     for suffix in (".so", ".dylib", ".dll"):
-        path = folder / f"anybit_onnxruntime{suffix}"
+        path = FOLDER / f"anybit_onnxruntime{suffix}"
         if path.exists():
             return str(path)
-    raise FileNotFoundError(f"no anybit_onnxruntime library in {folder}; reinstall anybit")
+    raise FileNotFoundError(f"no anybit_onnxruntime library in {FOLDER}; reinstall anybit")
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:

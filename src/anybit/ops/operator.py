@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from anybit._native import _core
+from anybit._native import kernel
 from anybit.ops import arrays
 from anybit.ops.attribute import Attribute
 from anybit.ops.documentation import Documentation, documentation_of
@@ -172,7 +172,7 @@ class _Declared:
 def _callables(body: Callable[P, R], declared: _Declared) -> tuple[Callable[P, R], Callable[P, R]]:
     """The public function, and the reference that it uses for arrays of other libraries."""
     signature = inspect.signature(body)
-    native = getattr(_core, body.__name__)
+    native = kernel(body.__name__)
     ndarray = np.ndarray  # looked up once: a call on a small array takes a microsecond
 
     def reference(*arguments: P.args, **keywords: P.kwargs) -> R:

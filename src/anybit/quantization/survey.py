@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnxruntime  # type: ignore[import-untyped]
 
-from anybit._native._core import isa
+from anybit._native import isa
 from anybit.quantization.findings import FORMAT, Findings
 from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recording

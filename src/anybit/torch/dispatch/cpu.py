@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import empty_like
 
-from anybit._native import _core
+from anybit import _native
 from anybit.ops import Operator
 from anybit.torch.checks import check, check_backward, check_out
 from anybit.torch.dispatch.reference import backward_by_partials
@@ -38,7 +38,7 @@ def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
 
 
 def out_kernel(operator: Operator) -> Callable[..., None]:
-    native = getattr(_core, operator.name)
+    native = _native.kernel(operator.name)
 
     def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
         try:
@@ -59,7 +59,7 @@ def out_kernel(operator: Operator) -> Callable[..., None]:
 def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     """Natively for x and the real parameters, by the reference for bit-widths."""
     native = native_gradients(operator)
-    fast = frozenset(_core.descriptions[operator.name]["differentiable"])
+    fast = _native.differentiable(operator.name)
     slow = backward_by_partials(operator)
 
     def kernel(
@@ -84,7 +84,7 @@ def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
 
 def native_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], torch.Tensor]:
     """The operator on tensors, and numbers beside the first."""
-    native = getattr(_core, operator.name)
+    native = _native.kernel(operator.name)
     has_dtype_of_x = operator.result_dtype is None
 
     def call(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> torch.Tensor:
@@ -101,7 +101,7 @@ def native_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, A
 
 def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     """The gradients that are wanted, in that order, of inputs that are differentiated natively."""
-    native = getattr(_core, f"{operator.name}_backward")
+    native = _native.backward_kernel(operator.name)
     x_name = operator.inputs[0].name
 
     def call(
@@ -149,8 +149,8 @@ def _as_tensor(array: Array) -> torch.Tensor:
 
 def _run(native: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """The kernel on no more threads than PyTorch may use in this thread."""
-    previous = _core.limit_threads(torch.get_num_threads())
+    previous = _native.limit_threads(torch.get_num_threads())
     try:
         return native(*arguments, **keywords)
     finally:
-        _core.limit_threads(previous)
+        _native.limit_threads(previous)

@@ -17,7 +17,7 @@ from torch import is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from anybit._native import _core
+from anybit._native import differentiable
 from anybit.ops import Operator
 from anybit.torch.dispatch.cpu import native_gradients, native_result
 from anybit.torch.dispatch.parameters import Attributes, Call, apart, joined
@@ -116,7 +116,7 @@ def _picks(operator: Operator) -> Callable[..., tuple[tuple[str, ...], Pick] | N
     The inputs that do, and what puts None beside their gradients; None if not all are native.
     """
     names = [declared.name for declared in operator.inputs]
-    native = frozenset(_core.descriptions[operator.name]["differentiable"])
+    native = differentiable(operator.name)
 
     @functools.cache
     def asked(

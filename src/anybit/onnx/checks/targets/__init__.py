@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from anybit.onnx.checks.finding import Finding
 from anybit.onnx.checks.subject import Subject
-
-from . import finn, hls4ml, onnxruntime, qdq, standard
+from anybit.onnx.checks.targets import finn, hls4ml, onnxruntime, qdq, standard
 
 Rules = Callable[[Subject], Iterator[Finding]]
 
