@@ -78,6 +78,43 @@ def test_better_than_where_training_starts(seed: int) -> None:
     assert sqnr(floats(x), model.eval()(x)) > sqnr(floats(x), started.eval()(x)) + 2
 
 
+@pytest.mark.parametrize(("bits", "count", "rows"), [(8, 1, 2), (8, 2, 8), (8, 5, 51), (4, 3, 5)])
+def test_few_rows_are_no_worse_than_their_ranges(bits: int, count: int, rows: int) -> None:
+    """What is rare is not seen in fewer values of a channel than there are codes."""
+    floats = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.ReLU(),
+        torch.nn.Linear(32, 4),
+    )  # fmt: skip
+    spec = {"weight": "int8 per-channel narrow", "activation": f"uint{bits}"}
+    spec["layers"] = {"0": {"activation": f"int{bits}"}}
+    for seed in range(6):
+        data = [random(rows, 16, seed=100 * seed + each) for each in range(count)]
+        model = calibrate(quantize_model(floats, spec), data).eval()
+        ranges, x = copy.deepcopy(model), torch.cat(data)
+        for layer, quantized in zip(floats, ranges, strict=True):
+            if quantizer := getattr(quantized, "input_quantizer", None):
+                largest = 2 ** (bits - quantizer.signed) - 1
+                below = -x.min() / (largest + 1) if quantizer.signed else torch.tensor(0.0)
+                least = torch.maximum(x.max() / largest, below)
+                quantizer.scale.set(least * (1 + x.numel() ** -0.5))
+            x = layer(x)
+        others = random(1000, 16, seed=9)
+        wanted = floats(others)
+        assert sqnr(wanted, model(others)) > sqnr(wanted, ranges(others)) - 0.01
+
+
+@pytest.mark.parametrize(("rows", "cut"), [(15, False), (16, True)])
+def test_as_many_rows_as_codes_show_what_may_be_cut_off(rows: int, cut: bool) -> None:
+    """One channel goes far, and counts for little."""
+    floats = torch.nn.Linear(8, 8)
+    with torch.no_grad():
+        floats.weight[:, 7] = 1e-3
+    x = random(16, 8) * torch.cat([torch.ones(7), torch.tensor([30.0])])
+    layer = quantize_model(floats, {"weight": "int8", "activation": "int4"})
+    calibrate(layer, [x[:rows]])
+    assert bool(layer.input_quantizer.scale.threshold < x[:rows].abs().max()) == cut
+
+
 def test_nothing_else_changes() -> None:
     model = quantize_model(Network(), SPEC)
     model.body.eval()

@@ -38,6 +38,15 @@ def whole(bits: int, statistics: Statistics) -> tuple[float, float]:
     return statistics.lowest * factor, statistics.highest * factor
 
 
+def may_cut(bits: int, values: float) -> bool:
+    """Whether so many values of a channel show what it comes to if some are cut off.
+
+    What is cut off loses many steps of the grid, and what is not gains a share of one: fewer values
+    than there are steps do not show how often.
+    """
+    return values >= 1 << bits
+
+
 def cut_off(statistics: Statistics) -> Iterator[tuple[float, float]]:
     """Ranges that leave something out; none where nothing was seen."""
     if not statistics.count:

@@ -21,7 +21,7 @@ from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.ranges import WIDE, cut_off, least, whole, within
+from anybit.quantization.ranges import WIDE, cut_off, least, may_cut, whole, within
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.smoothing import smoothed_range, smoothings
 from anybit.quantization.statistics import Statistics
@@ -161,9 +161,7 @@ class Trial:
             Choice(_grid(scheme, *smoothed_range(scheme.bits, statistics, each)), each)
             for each in self._smoothings(statistics)
         ]
-        # What is cut off loses many steps of the grid, and what is not gains a share of one: fewer
-        # values than there are steps do not show what that comes to.
-        cuts = statistics.per_channel >= 2**scheme.bits
+        cuts = may_cut(scheme.bits, statistics.per_channel)
         others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics) if cuts]
         fractions = _FRACTIONS if cuts else ()
         for each in self._best(smoothed, few, _FEW):

@@ -119,6 +119,9 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
             output = output.transpose(0, 1)
         return output, weights if need_weights else None
 
+    def channels(self) -> tuple[int, int]:
+        return self.embed_dim, self.embed_dim
+
     def read(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """What the projections make of it; where key and value are wider, theirs."""
         weights = [values[name] for name in self._weights()]

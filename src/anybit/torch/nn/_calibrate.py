@@ -80,7 +80,8 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
         readers = _readers(layers, scales)
         for quantizer, record in records.items():
             if record.statistics.count:
-                trial = Trial(quantizer, readers.get(quantizer, [(_same, _same)]))
+                read = readers.get(quantizer, [(_same, _same)])
+                trial = Trial(quantizer, read, _channels(quantizer, layers))
                 scales[quantizer] = trial.chosen(record.statistics, *record.samples.divided())
     for quantizer, scale in scales.items():
         quantizer.scale.set(scale)
@@ -144,6 +145,13 @@ def _readers(
         pair = (partial(layer.read, values=floats), partial(layer.read, values=rounded))
         found.setdefault(layer.input_quantizer, []).append(pair)
     return found
+
+
+def _channels(quantizer: Quantizer, layers: Iterable[QuantizedLayer]) -> int:
+    """How many channels its tensor has, of whose values some might be cut off; 1 if unknown."""
+    layout = quantizer.scale.layout
+    read = [each.channels()[0] for each in layers if each.input_quantizer is quantizer]
+    return layout.channels or 1 if layout.per_channel else max(read, default=1)
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:

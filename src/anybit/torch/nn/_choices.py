@@ -3,6 +3,7 @@
 
 The search is that of `anybit.quantize`: the same ranges and the same rule, on layers of PyTorch.
 There channels that reach far are scaled down; here all of them stay, and shorter ranges are tried.
+So a range cuts off what only one channel has, and few values of each show nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import torch
 
 from anybit.ops.int_quant import codes_of
 from anybit.quantization.placement import Weight
-from anybit.quantization.ranges import FRACTIONS, WIDE, cut_off, least, spare, whole
+from anybit.quantization.ranges import FRACTIONS, WIDE, cut_off, least, may_cut, spare, whole
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.weights import nearest
@@ -43,11 +44,15 @@ class Trial:
     Args:
         quantizer: The quantizer.
         readers: Each as it is in floats, and with its weights quantized.
+        channels: How many channels the tensor has, as the readers see it.
     """
 
-    def __init__(self, quantizer: Quantizer, readers: Sequence[tuple[Reader, Reader]]) -> None:
+    def __init__(
+        self, quantizer: Quantizer, readers: Sequence[tuple[Reader, Reader]], channels: int
+    ) -> None:
         self._quantizer = quantizer
         self._readers = readers
+        self._channels = channels
         self._wanted: dict[int, list[torch.Tensor]] = {}
 
     def chosen(
@@ -58,14 +63,15 @@ class Trial:
         if self._quantizer.scale.layout.per_channel:
             assert statistics.channels is not None
             low, high = statistics.channels * spare(bits, statistics)
-            ranges = [(low, high), *((low * each, high * each) for each in FRACTIONS)]
+            shorter = [(low * each, high * each) for each in FRACTIONS]
         else:
             low, high = whole(bits, statistics)
-            ranges = [(low, high), *cut_off(statistics)]
-        ranges += [(low * each, high * each) for each in _SHORTER]
-        scales = [scale_for(self._quantizer, *map(np.asarray, each)) for each in ranges]
+            shorter = [*cut_off(statistics)]
+        shorter += [(low * each, high * each) for each in _SHORTER]
+        cuts = bits < WIDE and may_cut(bits, statistics.count / self._channels)
+        ranges = [(low, high), *(shorter if cuts else ())]
         found = least(
-            scales[:1] if bits >= WIDE else scales,
+            [scale_for(self._quantizer, *map(np.asarray, each)) for each in ranges],
             lambda scale: self._tried(scale, first),
             lambda scale: self._tried(scale, second),
         )

@@ -32,5 +32,5 @@ class QuantEmbedding(QuantizedLayer, torch.nn.Embedding):
         )
         return quantized(self.output_quantizer, rows)[0]
 
-    def _channels(self) -> tuple[int, int]:
+    def channels(self) -> tuple[int, int]:
         return self.num_embeddings, self.embedding_dim

@@ -71,7 +71,7 @@ class QuantizedLayer(torch.nn.Module):
         self.bias_quantizer = bias_quantizer
         self.input_quantizer = input_quantizer
         self.output_quantizer = output_quantizer
-        inputs, outputs = self._channels()
+        inputs, outputs = self.channels()
         channel, shape = self._channel_axis, self.weight.shape
         weight_sizes = {axis: shape[axis] for axis in range(-len(shape), len(shape))}
         for quantizer, axis, sizes, batch_axis in (
@@ -182,7 +182,7 @@ class QuantizedLayer(torch.nn.Module):
             step = (input_scale * weight_scale.flatten()).detach()
         return self.bias_quantizer(self.bias, step)
 
-    def _channels(self) -> tuple[int, int]:
+    def channels(self) -> tuple[int, int]:
         """The numbers of input and of output channels."""
         return self.in_channels, self.out_channels
 
@@ -230,7 +230,7 @@ class QuantLinear(QuantizedLayer, torch.nn.Linear):
 
     _channel_axis = -1
 
-    def _channels(self) -> tuple[int, int]:
+    def channels(self) -> tuple[int, int]:
         return self.in_features, self.out_features
 
     def _computed(

@@ -46,10 +46,8 @@ class QuantizedRecurrent(QuantizedLayer):
         weights = [each for each in parameters if each[0].startswith("weight")]
         self._attach_copies(weight_quantizer, weights)
         batch_axis = 0 if self.batch_first else 1
-        outputs = (self.proj_size or self.hidden_size) * (1 + self.bidirectional)
-        for quantizer, channels in (
-            (input_quantizer, self.input_size),
-            (output_quantizer, outputs),
+        for quantizer, channels in zip(
+            (input_quantizer, output_quantizer), self.channels(), strict=True
         ):
             if quantizer is not None:
                 quantizer.settle(-1, {-1: channels}, batch_axis)
@@ -83,6 +81,10 @@ class QuantizedRecurrent(QuantizedLayer):
         finally:
             self._flat_weights = kept
         return _with_data(output, quantized(self.output_quantizer, _data(output))[0]), states
+
+    def channels(self) -> tuple[int, int]:
+        states = self.proj_size or self.hidden_size
+        return self.input_size, states * (1 + self.bidirectional)
 
     def read(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The products of the input, step by step: sequences may be packed."""
