@@ -7,7 +7,7 @@ is written.
 
 import ctypes
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,6 +38,12 @@ _MOST_NODES_TO_PLAN = 5000
 # Protobuf's limit of 2 GiB, less what the tensors' names and shapes take.
 _LARGEST_MESSAGE = 2**31 - 2**24
 
+# Types that NumPy itself knows, and what the runtime calls tensors of them.
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_PLAIN = {np.dtype(each): f"tensor({each})" for each in ("bool", "float16", *_INTEGERS)} | {
+    np.dtype("float32"): "tensor(float)",
+    np.dtype("float64"): "tensor(double)",
+}
 
 FAILURES: tuple[type[Exception], ...] = (
     RuntimeError,
@@ -110,17 +116,39 @@ def make_session(
         Exception: Whatever ONNX Runtime raises for the model; see `reason`.
     """
     own = options is not None
-    if options is None:
-        options = exact_session_options()
-        options.intra_op_num_threads = threads
-        options.enable_mem_reuse = len(model.graph) <= _MOST_NODES_TO_PLAN
+    options = options or _exact(len(model.graph), threads)
+    message, tensors = serialize(model)
+    if own:
+        message, tensors = _embedded(message, tensors)
+    return _started(message, tensors, options, providers)
+
+
+def session_of(
+    message: bytes, tensors: Mapping[str, Array], nodes: int, *, threads: int = 0
+) -> onnxruntime.InferenceSession:
+    """The session that `make_session` makes of a model of so many nodes, by what `serialize` gives
+    for it."""
+    return _started(message, tensors, _exact(nodes, threads))
+
+
+def _exact(nodes: int, threads: int) -> onnxruntime.SessionOptions:
+    """The exact options for a model of so many nodes."""
+    options = exact_session_options()
+    options.intra_op_num_threads = threads
+    options.enable_mem_reuse = nodes <= _MOST_NODES_TO_PLAN
+    return options
+
+
+def _started(
+    message: bytes,
+    tensors: Mapping[str, Array],
+    options: onnxruntime.SessionOptions,
+    providers: Sequence[Provider] | None = None,
+) -> onnxruntime.InferenceSession:
     register(options)
     for key, value in _EXACT.items():
         if not _has_entry(options, key):
             options.add_session_config_entry(key, value)
-    message, tensors = serialize(model)
-    if own:
-        message, tensors = _embedded(message, tensors)
     if tensors:
         values = [ort_value(array) for array in tensors.values()]
         options.add_external_initializers(list(tensors), values)
@@ -165,10 +193,18 @@ def run_session(
     Unlike the runtime's own `run` it takes and gives bfloat16, float8 and types below 8 bits.
     """
     taken = {each.name for each in session.get_inputs()}
-    values = {name: ort_value(array) for name, array in feeds.items() if name in taken}
-    names = [each.name for each in session.get_outputs() if wanted is None or each.name in wanted]
-    # No names are all names to the runtime.
-    results = session.run_with_ort_values(names, values) if names else []
+    given = {name: np.asarray(array) for name, array in feeds.items() if name in taken}
+    outputs = [each for each in session.get_outputs() if wanted is None or each.name in wanted]
+    names = [each.name for each in outputs]
+    if not names:  # which are all names to the runtime
+        return {}
+    if _are_plain(given.values(), outputs):
+        # In a sixth of the time, which counts for small models.
+        results = session.run(names, given)
+        # The runtime's memory stays its own: what is kept would hold on to far more of it.
+        return dict(zip(names, map(np.array, results), strict=True))
+    values = {name: ort_value(array) for name, array in given.items()}
+    results = session.run_with_ort_values(names, values)
     return {
         name: _array(value)
         for name, value in zip(names, results, strict=True)
@@ -190,6 +226,13 @@ def evaluate(fragment: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]
         value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
         value.shape = ir.Shape(array.shape)
     return run_session(make_session(fragment, threads=1), feeds)
+
+
+def _are_plain(given: Iterable[Array], outputs: Iterable[onnxruntime.NodeArg]) -> bool:
+    """Whether NumPy itself knows the types of arrays and of outputs."""
+    return all(each.dtype in _PLAIN for each in given) and all(
+        each.type in _PLAIN.values() for each in outputs
+    )
 
 
 def reason(error: Exception) -> str:

@@ -41,7 +41,7 @@ from anybit.quantization.logarithms import logarithms
 from anybit.quantization.macs import multiplications
 from anybit.quantization.placement import Layer, placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
-from anybit.quantization.recording import Recorder
+from anybit.quantization.recording import recording
 from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
@@ -185,7 +185,9 @@ def quantize(
     samples, macs = None, {}
     if data is not None:
         samples = Samples(data, declared_inputs(model.graph, where))
-        samples.take_whole_unless(independent(Recorder(model, model.graph.outputs, where).run))
+        samples.take_whole_unless(
+            independent(recording(model, model.graph.outputs, where).recorder(alone=False).run)
+        )
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
     learns = much.learned and samples is not None and find_spec("torch") is not None

@@ -11,15 +11,15 @@ from anybit.onnx.graph.editor import Editor
 from anybit.quantization.branches import expose
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Layer
-from anybit.quantization.recording import Recorder
+from anybit.quantization.recording import recording
 
 
 def multiplications(
     model: ir.Model, layers: Sequence[Layer], sample: Sample, where: str
 ) -> dict[Layer, int]:
     """Those of each layer for one sample, with zeros around a tensor; 0 of one that did not run."""
-    wanted = [value for layer in layers for value in (*layer.computed, *layer.node.outputs)]
-    names = {str(value.name) for value in wanted if value.name}
+    values = [value for layer in layers for value in (*layer.computed, *layer.node.outputs)]
+    names = {str(value.name) for value in values if value.name}
     copy = model.clone()
     expose(copy, names - {str(value.name) for value in _values(copy)})
     editor = Editor(copy)
@@ -28,7 +28,11 @@ def multiplications(
     for name, node in shapes.items():
         node.outputs[0].name = editor.unique(f"{name}_shape")
         copy.graph.append(node)
-    found = Recorder(copy, [node.outputs[0] for node in shapes.values()], where).run(sample)
+    found = (
+        recording(copy, [node.outputs[0] for node in shapes.values()], where)
+        .recorder(alone=False)
+        .run(sample)
+    )
     known = {
         name: tuple(found[str(node.outputs[0].name)].tolist()) for name, node in shapes.items()
     }

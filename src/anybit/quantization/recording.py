@@ -9,11 +9,11 @@ from hashlib import sha256
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.files.message import restored, serialize
+from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.walk import inner_graphs
 from anybit.onnx.memory import give_back
-from anybit.onnx.runtime import make_session, reason, run_session
+from anybit.onnx.runtime import reason, run_session, session_of
 from anybit.quantization.branches import expose
 from anybit.quantization.items import Sample
 
@@ -22,9 +22,7 @@ class Recorder:
     """A session of a model with some of its tensors for outputs.
 
     Args:
-        model: The model.
-        values: The tensors.
-        where: What to call the model in messages.
+        of: The model and the tensors.
         alone: Whether each run takes one thread. How a runtime divides sums among threads
             determines their last bits, and these should not depend on the machine.
 
@@ -32,18 +30,13 @@ class Recorder:
         ModelError: The model cannot be loaded.
     """
 
-    def __init__(
-        self, model: ir.Model, values: Sequence[ir.Value], where: str, alone: bool = False
-    ) -> None:
-        self._where = where
-        self._names = [str(value.name) for value in values]
+    def __init__(self, of: "Recording", alone: bool) -> None:
+        self._where, self._names = of.where, of.names
         give_back()  # a session of the model is large
         try:
-            self._session = make_session(_cut(model, self._names), threads=int(alone))
-        except ModelError:
-            raise
+            self._session = session_of(of.message, of.tensors, of.nodes, threads=int(alone))
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"{where} cannot be loaded: {reason(error)}") from error
+            raise ModelError(f"{of.where} cannot be loaded: {reason(error)}") from error
 
     def run(self, sample: Sample, names: Sequence[str] | None = None) -> dict[str, Array]:
         """The tensors for one sample, by name: all, or some of them. Constants and texts are not
@@ -62,34 +55,35 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a Recorder is made of by those whom it is sent to.
+    """What a Recorder is made of, also by those whom it is sent to.
 
     Attributes:
         names: Of the tensors.
+        where: What to call the model in messages.
+        message, tensors: The model, as a runtime takes it.
+        nodes: How many it has.
     """
 
     names: tuple[str, ...]
-    _where: str
-    _message: bytes
-    _tensors: Mapping[str, Array]
+    where: str
+    message: bytes
+    tensors: Mapping[str, Array]
+    nodes: int
 
-    def recorder(self) -> Recorder:
+    def recorder(self, alone: bool = True) -> Recorder:
         """It, for one thread at a time.
 
         Raises:
             ModelError: The model cannot be loaded.
         """
-        model = restored(self._message, self._tensors)
-        made = _made(model)
-        values = [made.get(name) or ir.Value(name=name) for name in self.names]
-        return Recorder(model, values, self._where, alone=True)
+        return Recorder(self, alone)
 
     @cached_property
     def digest(self) -> bytes:
         """A hash of the model and of what is recorded of it."""
         state = sha256(repr(self.names).encode())
-        state.update(sha256(self._message).digest())
-        for name, array in self._tensors.items():
+        state.update(sha256(self.message).digest())
+        for name, array in self.tensors.items():
             state.update(repr((name, array.dtype.str, array.shape)).encode())
             state.update(array.data)
         return state.digest()
@@ -98,7 +92,8 @@ class Recording:
 def recording(model: ir.Model, values: Sequence[ir.Value], where: str) -> Recording:
     """What is to be sent for some tensors of a model."""
     names = tuple(str(value.name) for value in values)
-    return Recording(names, where, *serialize(_cut(model, names)))
+    copy = _cut(model, names)
+    return Recording(names, where, *serialize(copy), len(copy.graph))
 
 
 def _cut(model: ir.Model, names: Sequence[str]) -> ir.Model:

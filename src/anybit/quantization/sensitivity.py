@@ -24,7 +24,7 @@ from anybit.quantization.copies import on_copies
 from anybit.quantization.items import Sample
 from anybit.quantization.pieces import along_channels, smoothed_weight
 from anybit.quantization.placement import Layer, Source, Weight
-from anybit.quantization.recording import Recorder
+from anybit.quantization.recording import recording
 from anybit.quantization.schemes import Scheme, quantized
 from anybit.quantization.search import Choice
 from anybit.quantization.verdict import Comparison, Judge, compared
@@ -69,7 +69,7 @@ class Probe:
         self._sources = tuple(choices)
         self._choices = choices
         self._samples = samples
-        self._values = Recorder(model, values, probed.where, alone=True)
+        self._values = recording(model, values, probed.where).recorder()
         copy = model.clone()
         nodes = dict(zip(nodes_in(model.graph), nodes_in(copy.graph), strict=True))
         self._feeds: dict[str, Array] = {}

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from anybit.inputs import declared_inputs
 from anybit.quantization.independence import independent
 from anybit.quantization.items import Sample
-from anybit.quantization.recording import Recorder
+from anybit.quantization.recording import recording
 from anybit.quantization.samples import Data, Samples
 from anybit.quantization.shards import is_taken
 from anybit.reporting.facts import Ran
@@ -43,10 +43,10 @@ def run(
         ModelError: Data that do not fit, or the model cannot be run.
     """
     samples = Samples(data, declared_inputs(model.graph, where))
-    whole = Recorder(model, model.graph.outputs, where)
+    whole = recording(model, model.graph.outputs, where).recorder(alone=False)
     samples.take_whole_unless(independent(whole.run))
     values = [value for each, _ in gauges for value in (each.x, each.quantizer.node.outputs[0])]
-    recorder = Recorder(model, values, where)
+    recorder = recording(model, values, where).recorder(alone=False)
     digest, shortest, count = sha256(), float("inf"), 0
     step = -(-len(samples) // _MOST_SAMPLES)
     for number, sample in enumerate(samples):

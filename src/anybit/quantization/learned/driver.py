@@ -18,7 +18,7 @@ from anybit.quantization.learned.running import Runner, tensor_of
 from anybit.quantization.learned.stretches import Stretch, singles, stretches_of
 from anybit.quantization.pieces import Piece, smoothed_weight
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.recording import Recorder
+from anybit.quantization.recording import recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.search import Choice
 from anybit.quantization.shards import scattered
@@ -105,8 +105,8 @@ class _Learner:
 
     def _lesson(self, stretch: Stretch) -> "_Lesson":
         read = [*stretch.inputs, stretch.output]
-        quantized = Recorder(self._model, read, self._attempts.where, alone=True)
-        floats = Recorder(self._network, [stretch.output], self._attempts.where, alone=True)
+        quantized = recording(self._model, read, self._attempts.where).recorder()
+        floats = recording(self._network, [stretch.output], self._attempts.where).recorder()
         found: dict[int, tuple[Sample, Array]] = {}
         size = 0
         # Data may be sorted: those for which there is memory lie anywhere.
@@ -148,7 +148,7 @@ class _Learner:
     def _error(self, layer: Layer, source: Source, choice: Choice) -> float:
         """Of a layer by itself, noise over signal."""
         piece = Piece(self._network, layer, dict(source.readers)[layer], self._plan.weights[layer])
-        read = Recorder(self._network, layer.computed, self._attempts.where, alone=True)
+        read = recording(self._network, layer.computed, self._attempts.where).recorder()
         samples = (read.run(each) for each in self._deciding)
         noise, signal = 0.0, 0.0
         moved = choice.corrections.get(layer, np.zeros(1, np.float32))
@@ -163,8 +163,8 @@ class _Learner:
     def _errors(self, model: ir.Model, stretch: Stretch) -> _Errors:
         outputs = [*self._network.graph.outputs]
         where, name = self._attempts.where, str(stretch.output.name)
-        quantized = Recorder(model, [stretch.output, *model.graph.outputs], where, alone=True)
-        floats = Recorder(self._network, [stretch.output, *outputs], where, alone=True)
+        quantized = recording(model, [stretch.output, *model.graph.outputs], where).recorder()
+        floats = recording(self._network, [stretch.output, *outputs], where).recorder()
         noise, judge = 0.0, Judge()
         for sample in self._deciding:
             y, q = floats.run(sample), quantized.run(sample)
