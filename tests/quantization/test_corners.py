@@ -223,3 +223,14 @@ def test_weights_without_elements(words: dict[str, str | None]) -> None:
     found = anybit.quantize(proto, random(16, 8), **words)
     assert found.left == {"empty": "its weights have no elements"}
     assert [layer.name for layer in found.layers] == ["full"]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 5])
+def test_layers_are_judged_by_samples_that_choose_nothing(samples: int) -> None:
+    """A bias makes up for everything that happens to the only sample that there is."""
+    proto = head(random(8, 6, seed=1), random(6, seed=2))
+    found = anybit.quantize(proto, random(samples, 8))
+    (layer,) = found.layers
+    assert (layer.sqnr is None) == (samples < 5)
+    assert any("too few samples" in each for each in found.remarks) == (samples < 5)
+    assert layer.sqnr is None or layer.sqnr < 100

@@ -18,6 +18,7 @@ from anybit.layers.layer import Layer
 from anybit.quantization import Mix, Verdict
 from anybit.reporting import Report, page
 from anybit.reporting.facts import Finding, Histogram, ReportedLayer, Tensor
+from anybit.reporting.findings import with_findings
 from anybit.reporting.wording import FEW_SAMPLES, of_verdict
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&"
@@ -199,6 +200,19 @@ def test_a_verdict_is_one_sentence(sqnr: float, samples: int) -> None:
     assert said.count(":") == 1
     assert ("give hundreds" in said) == (samples < FEW_SAMPLES)
     assert ("not the model that it was" in said) == (sqnr < 10)
+
+
+@pytest.mark.parametrize(
+    ("samples", "seen", "said"),
+    [
+        (1, True, "No sample was held back to judge by."),
+        (1, False, "Only 1 sample was held back to judge by."),
+        (2, False, "Only 2 samples were held back to judge by."),
+    ],
+)
+def test_few_samples_are_a_finding(samples: int, seen: bool, said: str) -> None:
+    report = with_findings(Report("m", (), verdict=Verdict(30.0, 1.0, samples, seen=seen)))
+    assert [each.text for each in report.findings] == [said]
 
 
 def test_layers_are_ranked() -> None:

@@ -167,6 +167,12 @@ def divided_samples(samples: Samples) -> tuple[list[int], list[int]]:
     return order[: len(order) - apart], order[len(order) - apart :]
 
 
+def decides_by_others(samples: Samples) -> bool:
+    """Whether there are enough samples for some to decide about what others chose."""
+    to_choose, to_decide = _divided(divided_samples(samples)[0])
+    return set(to_choose).isdisjoint(to_decide)
+
+
 def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Two parts to choose by and one to decide by, as far as there are several."""
     to_choose = math.ceil(len(numbers) * _TO_CHOOSE / (_TO_CHOOSE + _TO_DECIDE))

@@ -33,7 +33,7 @@ from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.between import with_between
 from anybit.quantization.branches import separate
 from anybit.quantization.budget import mixed, noises_of
-from anybit.quantization.calibration import divided_samples
+from anybit.quantization.calibration import decides_by_others, divided_samples
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
@@ -65,6 +65,10 @@ _NOT_LEARNED = (
 _NO_DATA = "There were no data: nothing was learned from them, and weights are rounded to nearest."
 _NOT_MEASURED = (
     "What each layer does to the outputs was not measured, which needs data and a float output."
+)
+_NOT_JUDGED = (
+    "What each layer adds is not said: there are too few samples for some to have no part in its "
+    "choices."
 )
 _TOO_FEW = (
     "Rounding was not learned: one of six samples that are not held back decides about it; give "
@@ -213,6 +217,9 @@ def quantize(
                 found, attempts, samples, lambda share: advance(_BEFORE + (1 - _BEFORE) * share)
             )
     advance(1.0)
+    judged = samples is None or decides_by_others(samples)
+    if much.kept and not judged:
+        remarks += (_NOT_JUDGED,)
     if sensitivity and noises is None:
         remarks += (_NOT_MEASURED,)
     if much.learned and not learns:
@@ -221,7 +228,7 @@ def quantize(
         remarks += (_TOO_FEW,)
     return Quantized(
         found.model,
-        tuple(row(layer, found, macs, noises) for layer in found.plan.layers),
+        tuple(row(layer, found, macs, noises, judged) for layer in found.plan.layers),
         found.plan.left,
         remarks
         + ((*samples.remarks, *unchanging(samples)) if samples else ())

@@ -43,9 +43,21 @@ class Sizes:
 
 
 def row(
-    layer: Layer, found: Attempt, macs: Mapping[Layer, int], noises: Noises | None
+    layer: Layer,
+    found: Attempt,
+    macs: Mapping[Layer, int],
+    noises: Noises | None,
+    judged: bool,
 ) -> QuantizedLayer:
-    """What became of a layer."""
+    """What became of a layer.
+
+    Args:
+        layer: The layer.
+        found: What the model became.
+        macs: How many multiplications layers take.
+        noises: What each does to the outputs; None if that was not measured.
+        judged: Whether errors are those on samples that choices were not made by.
+    """
     read = {source: each for source, each in found.choices.items() if layer in dict(source.readers)}
     schemes = [
         found.plan.activations[source]
@@ -67,7 +79,7 @@ def row(
         parameters=parameters,
         bytes=sum(stored_bytes(array, weight, scheme) for weight, array in layer.constants),
         macs=macs.get(layer),
-        sqnr=_decibels(max(errors)) if errors else None,
+        sqnr=_decibels(max(errors)) if errors and judged else None,
         output_sqnr=None if noises is None else _decibels(noises.of(layer, found.plan)),
         smoothed=any(choice.smoothing is not None for choice in read.values()),
         tried=tuple(each for choice in read.values() for each in choice.tried),

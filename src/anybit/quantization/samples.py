@@ -182,7 +182,7 @@ class Samples:
         """How many of them are joined in one."""
         return self._reader.count(sample) or 1
 
-    def fitting(self, numbers: Sequence[int], memory: int) -> list[int]:
+    def fitting(self, numbers: Sequence[int], memory: int = _MEMORY) -> list[int]:
         """The first of some numbers, whose samples take no more than that; one at least."""
         sizes = list(self.sizes())
         ends = accumulate(sizes[number] for number in numbers)
@@ -190,10 +190,9 @@ class Samples:
         return few or list(numbers[:1])
 
     def several(self, numbers: Sequence[int], at_once: int = _MEMORY) -> list[Sample]:
-        """The first of those with some numbers, as many as there is memory for, several in one as
-        far as that gives the same, and no more than so many bytes; neighbours have the same sizes
-        often."""
-        known = [each for _, each in self.numbered(frozenset(self.fitting(numbers, _MEMORY)))]
+        """Those with some numbers, several in one as far as that gives the same, and no more than
+        so many bytes; neighbours have the same sizes often."""
+        known = [each for _, each in self.numbered(frozenset(numbers))]
         most = max(sum(array.nbytes for array in each.values()) for each in known)
         step = max(min(_TOGETHER, at_once // max(most, 1)), 1)
         return [

@@ -88,7 +88,8 @@ class _Output:
         return np.asarray(a.argmax(axis=-1) == b.argmax(axis=-1))
 
     def _add_floats(self, a: Array, b: Array) -> None:
-        """Infinities and NaN that both have are not noise; those of one alone are no end of it."""
+        """Infinities and NaN that both have are not noise; those that one alone has are endless
+        noise."""
         x, y = a.astype(np.float64), b.astype(np.float64)
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         finite = np.isfinite(x)

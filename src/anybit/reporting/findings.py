@@ -39,9 +39,11 @@ def _of_verdict(report: Report) -> Iterator[Finding]:
             "floats (--keep).",
         )
     if verdict.seen or verdict.samples < FEW_SAMPLES:
-        number = "No sample was" if verdict.seen else f"Only {counted(verdict.samples, 'sample')}"
+        were = "was" if verdict.samples == 1 else "were"
+        few = f"Only {counted(verdict.samples, 'sample')} {were}"
         yield Finding(
-            f"{number} held back to judge by.", "Give hundreds of samples; they need no labels."
+            f"{'No sample was' if verdict.seen else few} held back to judge by.",
+            "Give hundreds of samples; they need no labels.",
         )
 
 

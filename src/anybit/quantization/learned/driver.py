@@ -70,8 +70,8 @@ class _Learner:
         self._attempts, self._plan = attempts, found.plan
         self._choices = dict(found.choices)
         self._network, self._model = attempts.model, found.model
-        self._learning = samples.several(learning)
-        self._deciding = samples.several(deciding)
+        self._learning = samples.several(samples.fitting(learning))
+        self._deciding = samples.several(samples.fitting(deciding))
         self._opset = self._network.graph.opset_imports.get("", 1)
 
     def learned(self, progress: Callable[[float], None]) -> Attempt:
