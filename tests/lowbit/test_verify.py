@@ -32,14 +32,15 @@ PRODUCT = p.Product(
 MAXPOOL = p.MaxPool(1, 2, POOL)
 LOOKUP = p.Lookup(2, 3, bytes_of(0, 1, 1, 0))
 COMBINE = p.Combine(3, 3, 4, bytes_of(0, 1, 1, 0))
-GATHER = p.Gather(4, 5, ints(0, -1), ints(1, 0), ints(1, 0, 1), 0, 1)
-RESHAPE = p.Reshape(5, 6, 1, 0)
-DEQUANTIZE = p.Dequantize(6, 0, np.float32([-1, 1]))
-INSTRUCTIONS = (QUANTIZE, PRODUCT, MAXPOOL, LOOKUP, COMBINE, GATHER, RESHAPE, DEQUANTIZE)
+ADD = p.Add(4, 3, 5, ints(0, 1), np.float32([1, -1]), np.float32([0.5]), 0, 0, 1)
+GATHER = p.Gather(5, 6, ints(0, -1), ints(1, 0), ints(1, 0, 1), 0, 1)
+RESHAPE = p.Reshape(6, 7, 1, 0)
+DEQUANTIZE = p.Dequantize(7, 0, np.float32([-1, 1]))
+INSTRUCTIONS = (QUANTIZE, PRODUCT, MAXPOOL, LOOKUP, COMBINE, ADD, GATHER, RESHAPE, DEQUANTIZE)
 TENSORS = (
     *(p.Tensor(4, 4, 8, -2, 1, 4), p.Tensor(4, 4, 2, 0, 1, 4), p.Tensor(2, 2, 2, 0, 1, 4)),
-    *(p.Tensor(2, 2, 2, -1, 2, 2), p.Tensor(2, 2, 2, -1, 2, 2), p.Tensor(2, 2, 3, -1, 2, 2)),
-    p.Tensor(1, 1, 12, -1, 2, 2),
+    *(p.Tensor(2, 2, 2, -1, 2, 2), p.Tensor(2, 2, 2, -1, 2, 2), p.Tensor(2, 2, 2, -1, 2, 2)),
+    *(p.Tensor(2, 2, 3, -1, 2, 2), p.Tensor(1, 1, 12, -1, 2, 2)),
 )
 SOUND = p.Program(
     (p.Port(ints(8, 4, 4), 4, 4, 8, 1),), (p.Port(ints(12), 1, 1, 12, 0),), TENSORS, INSTRUCTIONS
@@ -89,7 +90,7 @@ ROWS = [
     (with_instruction(0, source=1), "number of the input must be 0, got 1"),
     (with_instruction(0, source=-1), "number of the input must be 0, got -1"),
     (with_instruction(0, target=1), "Quantize.*differ in their sizes"),
-    (with_instruction(0, target=7), "number of the tensor must be from 0 to 6, got 7"),
+    (with_instruction(0, target=8), "number of the tensor must be from 0 to 7, got 8"),
     (with_instruction(0, directions=ints(0)), "a direction is 0"),
     (with_instruction(0, directions=ints(-(2**31))), "a direction is -2147483648"),
     (with_instruction(0, directions=ints(1, 1)), "directions must have 1 or 8 elements, got 2"),
@@ -150,24 +151,36 @@ ROWS = [
     (with_instruction(4, entries=bytes_of(0, 1)), "entries must have 4 or 8 elements, got 2"),
     (with_instruction(4, first=2), "entries must have 8 or 16 elements, got 4"),
     (with_instruction(4, first=0), "a source and the target differ in their sizes"),
-    (with_instruction(5, rows=ints(0, 2)), "a row must be from -1 to 1, got 2"),
-    (with_instruction(5, rows=ints(0, -2)), "a row must be from -1 to 1, got -2"),
-    (with_instruction(5, columns=ints(0)), "columns must have 2 elements, got 1"),
-    (with_instruction(5, channels=ints(0, 1)), "tensor 5 is read before it is written"),
-    (with_instruction(5, channels=ints(0, 1, 2)), "a channel must be from -1 to 1, got 2"),
-    (with_instruction(5, first_channel=1), "first channel must be 0, got 1"),
-    (with_instruction(5, fill=-1), "index that fills must be from 0 to 1, got -1"),
-    (with_instruction(6, source_channels_first=2), "source_channels_first must be from 0 to 1"),
-    (with_tensor(6, channels=13), "Reshape.*number of elements must be 12, got 13"),
-    (with_instruction(7, values=np.float32([1])), "values must have 2 or 24 elements, got 1"),
-    (with_instruction(7, target=1), "number of the output must be 0, got 1"),
+    (with_instruction(5, first=0), "a source and the target differ in their sizes"),
+    (with_instruction(5, first=6), "tensor 6 is read before it is written"),
+    (with_instruction(5, target=4), "tensor 4 is written twice"),
+    (with_instruction(5, zeros=ints(0)), "zeros must have 2 elements, got 1"),
+    (with_instruction(5, zeros=ints(0, 2**20 + 1)), "a zero must be from -1048576 to 1048576"),
+    (with_instruction(5, gains=np.float32([1])), "gains must have 2 elements, got 1"),
+    (with_instruction(5, offset=np.float32([])), "the offset must have 1 elements, got 0"),
+    (with_instruction(5, shift=2**20 + 1), "the shift must be from -1048576 to 1048576"),
+    (with_instruction(5, shift=-(2**63)), "the shift must be from -1048576 to 1048576"),
+    (with_instruction(5, lowest=-1), "the lowest index must be from 0 to 1, got -1"),
+    (with_instruction(5, lowest=1, highest=0), "the highest index must be 1, got 0"),
+    (with_instruction(5, highest=2), "the highest index must be from 0 to 1, got 2"),
+    (with_instruction(6, rows=ints(0, 2)), "a row must be from -1 to 1, got 2"),
+    (with_instruction(6, rows=ints(0, -2)), "a row must be from -1 to 1, got -2"),
+    (with_instruction(6, columns=ints(0)), "columns must have 2 elements, got 1"),
+    (with_instruction(6, channels=ints(0, 1)), "tensor 6 is read before it is written"),
+    (with_instruction(6, channels=ints(0, 1, 2)), "a channel must be from -1 to 1, got 2"),
+    (with_instruction(6, first_channel=1), "first channel must be 0, got 1"),
+    (with_instruction(6, fill=-1), "index that fills must be from 0 to 1, got -1"),
+    (with_instruction(7, source_channels_first=2), "source_channels_first must be from 0 to 1"),
+    (with_tensor(7, channels=13), "Reshape.*number of elements must be 12, got 13"),
+    (with_instruction(8, values=np.float32([1])), "values must have 2 or 24 elements, got 1"),
+    (with_instruction(8, target=1), "number of the output must be 0, got 1"),
     (
         replace(SOUND, instructions=(*INSTRUCTIONS, DEQUANTIZE)),
         "output 0 is written twice",
     ),
     (
-        replace(SOUND, instructions=(*INSTRUCTIONS[:6], GATHER, *INSTRUCTIONS[6:])),
-        "tensor 5 is written twice",
+        replace(SOUND, instructions=(*INSTRUCTIONS[:7], GATHER, *INSTRUCTIONS[7:])),
+        "tensor 6 is written twice",
     ),
 ]
 
@@ -213,7 +226,7 @@ def test_an_unknown_instruction_is_refused():
     place = len(words) - 8
     assert words[place] == 0
     words[place] = len(p.INSTRUCTIONS)
-    with pytest.raises(ValueError, match="a record of kind 8, there are 8"):
+    with pytest.raises(ValueError, match="a record of kind 9, there are 9"):
         Network(Encoded(words, encoded.bytes, encoded.integers, encoded.floats))
 
 

@@ -86,7 +86,7 @@ class _Maker:
             self._quantize()
         kinds = (
             *(self._product, self._product, self._product, self._maxpool, self._lookup),
-            *(self._combine, self._gather, self._reshape, self._concat),
+            *(self._combine, self._add, self._gather, self._reshape, self._concat),
         )
         for _ in range(self._integer(0, 6)):
             self._one_of(kinds)()
@@ -248,7 +248,8 @@ class _Maker:
         entries = self._rng.integers(0, self._tensors[target].levels, size).astype(np.uint8)
         self._instructions.append(p.Lookup(source, target, entries))
 
-    def _combine(self) -> None:
+    def _pair(self) -> tuple[int, int, int]:
+        """Two sources, one of which may have a single channel, and a target."""
         first = self._source()
         tensor = self._tensors[first]
         h, w, c = tensor.height, tensor.width, tensor.channels
@@ -258,10 +259,27 @@ class _Maker:
             if (other.height, other.width) == (h, w) and other.channels in (1, c)
         ]
         second = self._one_of(tuple(fitting))
-        levels = tensor.levels * self._tensors[second].levels
         if self._integer(0, 1):
             first, second = second, first
-        target = self._tensor(h, w, c)
+        return first, second, self._tensor(h, w, c)
+
+    def _add(self) -> None:
+        pair = self._pair()
+        levels = self._tensors[pair[2]].levels
+        zeros = self._rng.integers(-3, 200, 2).astype(np.int32)
+        gains = self._rng.normal(size=2).astype(np.float32)
+        offset = self._rng.normal(size=1).astype(np.float32) * levels
+        shift = self._one_of((0, levels // 2, -3, 2**20, -(2**20)))
+        lowest = self._integer(0, levels - 1)
+        highest = self._integer(lowest, levels - 1)
+        self._instructions.append(
+            p.Add(*pair, zeros, gains, offset - shift, shift, lowest, highest)
+        )
+
+    def _combine(self) -> None:
+        first, second, target = self._pair()
+        c = self._tensors[target].channels
+        levels = self._tensors[first].levels * self._tensors[second].levels
         size = levels * (c if levels * c <= MOST_ENTRIES and self._integer(0, 1) else 1)
         entries = self._rng.integers(0, self._tensors[target].levels, size).astype(np.uint8)
         self._instructions.append(p.Combine(first, second, target, entries))

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from anybit.layers.layer import Guarantee
 from anybit.lowbit import program as p
+from anybit.lowbit.additions import addition_of
 from anybit.lowbit.arithmetic import arithmetic_of, guessed
 from anybit.lowbit.functions import Function, are_increasing
 from anybit.lowbit.layers import CompiledLayer, compiled
@@ -124,9 +125,13 @@ class Planner:
             return
         assert isinstance(root, PairRoot), "the last kind"
         pairs = _pairs(root, expression)
-        entries = _entries(codes.index(function(*pairs)))
+        index = codes.index(function(*pairs))
         reads = (root.first, root.second)
-        self._planned.append(Planned(p.Combine, reads, target, {"entries": entries}))
+        fields = addition_of(self._model, expression, pairs, codes, index)
+        if fields is not None:
+            self.add(p.Add, reads, target, **fields)
+        else:
+            self.add(p.Combine, reads, target, entries=_entries(index))
 
     def _product(self, expression: Expression, root: SumRoot, target: Coded) -> None:
         found = self._tail(expression, root, target.codes)

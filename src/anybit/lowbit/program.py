@@ -21,12 +21,8 @@ from anybit.lowbit.steps import Floats as Floats
 from anybit.lowbit.steps import Operation as Operation
 from anybit.lowbit.steps import Step as Step
 
-VERSION = 1
-"""Goes up with every change of a record; a library runs only the versions that it knows."""
-
-MOST_LEVELS = 256
-"""So many values an index has at most: it is kept in a byte."""
-
+VERSION = 1  # goes up with every change of a record; a library runs only those that it knows
+MOST_LEVELS = 256  # so many values has an index at most: it is kept in a byte
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
 
 Integers: TypeAlias = npt.NDArray[np.int32]
@@ -261,8 +257,27 @@ class Dequantize:
     values: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class Add:
+    """index = rint(first * gains[0] + (second * gains[1] + offset)) + shift: a weighted sum.
+
+    First and second are indices less the zero of each. Sources are those of a `Combine`, arithmetic
+    and shift those of an `Affine`. Results stay within lowest..highest; NaN is the lowest.
+    """
+
+    first: int
+    second: int
+    target: int
+    zeros: Integers
+    gains: Floats
+    offset: Floats
+    shift: int
+    lowest: int
+    highest: int
+
+
 Instruction: TypeAlias = (
-    Quantize | Product | MaxPool | Lookup | Combine | Gather | Reshape | Dequantize
+    Quantize | Product | MaxPool | Lookup | Combine | Gather | Reshape | Dequantize | Add
 )
 
 # Their places are their numbers in an encoded program.

@@ -88,6 +88,10 @@ class _Run:
         size = self.tensors[at.first].levels * levels
         self.indices[at.target][:] = _chosen(at.entries, index, size)
 
+    def add(self, at: p.Add) -> None:
+        first, second = self.indices[at.first], self.indices[at.second]
+        self.indices[at.target][:] = added(at, first, second)
+
     def gather(self, at: p.Gather) -> None:
         source = self.indices[at.source]
         taken = source[:, at.rows][:, :, at.columns][..., at.channels]
@@ -176,8 +180,23 @@ def index_of(tail: p.Affine, sums: Array, levels: int) -> Array:
 
 def rounded(y: Array, shift: int, levels: int) -> Array:
     """The indices of numbers in steps of the codes."""
-    bottom = np.float32(-shift)
-    inside = np.clip(np.where(y > bottom, y, bottom), None, bottom + np.float32(levels - 1))
+    return _between(y, shift, 0, levels - 1)
+
+
+def added(at: p.Add, first: Array, second: Array) -> Array:
+    """The indices of sums of two tensors, by their indices."""
+    with np.errstate(all="ignore"):
+        x, other = (
+            (index - zero).astype(np.float32) * gain
+            for index, zero, gain in zip((first, second), at.zeros, at.gains, strict=True)
+        )
+        y = x + (other + at.offset[0])
+    return _between(y, at.shift, at.lowest, at.highest)
+
+
+def _between(y: Array, shift: int, lowest: int, highest: int) -> Array:
+    bottom, top = np.float32(lowest - shift), np.float32(highest - shift)
+    inside = np.clip(np.where(y > bottom, y, bottom), None, top)
     return np.asarray(np.rint(inside) + np.float32(shift), np.int64)
 
 

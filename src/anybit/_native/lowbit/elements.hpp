@@ -37,6 +37,14 @@ struct WindowRow {
   std::int64_t pixel = 0;
 };
 
+// index = rint(first * gain + (second * other gain + offset)) + shift, after it was brought between
+// the bounds; NaN is the lower one. First and second are indices less the zero of each.
+struct Addition {
+  std::int32_t zero = 0, other_zero = 0;
+  float gain = 0, other_gain = 0, offset = 0, lowest = 0, highest = 0;
+  std::int32_t shift = 0;
+};
+
 struct ElementLoops {
   static constexpr Level serving(Level level) { return without_integer_extensions(level); }
 
@@ -61,6 +69,9 @@ struct ElementLoops {
   // to[i] = table[first[i] * levels + second[i]]
   void (*combine)(const std::uint8_t* table, std::int32_t levels, const std::uint8_t* first,
                   const std::uint8_t* second, std::int64_t n, std::uint8_t* to);
+
+  void (*add)(const Addition& addition, const std::uint8_t* first, const std::uint8_t* second,
+              std::int64_t n, std::uint8_t* to);
 };
 
 }  // namespace anybit::lowbit

@@ -231,8 +231,22 @@ struct Dequantize {
   }
 };
 
+struct Add {
+  static constexpr std::string_view name = "Add";
+  std::int64_t first = 0, second = 0, target = 0;
+  Integers zeros;
+  Floats gains, offset;
+  std::int64_t shift = 0, lowest = 0, highest = 0;
+
+  void visit(auto&& field) {
+    field("first", first), field("second", second), field("target", target);
+    field("zeros", zeros), field("gains", gains), field("offset", offset);
+    field("shift", shift), field("lowest", lowest), field("highest", highest);
+  }
+};
+
 using Instruction =
-    std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape, Dequantize>;
+    std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape, Dequantize, Add>;
 
 struct Program {
   static constexpr std::string_view name = "Program";

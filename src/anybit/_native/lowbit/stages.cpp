@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instructions that work element by element on indices.
+#include <utility>
 #include <vector>
 
 #include "runs.hpp"
@@ -62,32 +63,29 @@ class LookupStage final : public TensorStage {
   const bool whole_lines_;
 };
 
-class CombineStage final : public TensorStage {
+// One index of two.
+class PairStage : public TensorStage {
  public:
-  CombineStage(const Combine& at, const Tensor& first, const Tensor& second, const Place& from,
-               const Place& other, const Place& to, const ElementLoops& loops)
-      : TensorStage(Combine::name, &from, to),
-        loops_(loops),
+  PairStage(std::string_view instruction, const Place& from, const Place& other, const Place& to,
+            bool per_channel)
+      : TensorStage(instruction, &from, to),
         other_(other),
-        levels_(static_cast<std::int32_t>(second.levels)),
-        entries_(at.entries, first.levels * second.levels),
-        whole_lines_(in_bytes(from) && in_bytes(other) && in_bytes(to) && !entries_.per_channel() &&
-                     first.channels == second.channels) {}
-
-  std::int64_t bytes() const override { return entries_.bytes(); }
+        whole_lines_(in_bytes(from) && in_bytes(other) && in_bytes(to) && !per_channel &&
+                     from.storage.channels == other.storage.channels) {}
 
  protected:
-  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
+  // The indices of a run, which begins at that channel.
+  virtual void combine(const Run& run, const std::uint8_t* first, const std::uint8_t* second,
+                       std::uint8_t* to) const = 0;
+
+  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const final {
     std::byte* const to = target->row(memory, row);
     for_each_run(target->storage.width, channels, whole_lines_, [&](const Run& run) {
       Room in, other_in, out;
       const std::uint8_t* const first = operand(*source, memory, row, y, run, in);
       const std::uint8_t* const second = operand(other_, memory, row, y, run, other_in);
       std::uint8_t* const result = room_for(target->storage, to, y, run, out);
-      if (entries_.per_channel())
-        for (std::int64_t i = 0; i < run.count; ++i)
-          result[i] = entries_.of(run.channel + i)[first[i] * levels_ + second[i]];
-      else loops_.combine(entries_.of(0), levels_, first, second, run.count, result);
+      combine(run, first, second, result);
       put_indices(target->storage, to, y, run, result);
     });
   }
@@ -103,11 +101,64 @@ class CombineStage final : public TensorStage {
     return room;
   }
 
-  const ElementLoops& loops_;
   const Place& other_;
+  const bool whole_lines_;
+};
+
+class CombineStage final : public PairStage {
+ public:
+  CombineStage(const Combine& at, const Tensor& first, const Tensor& second, const Place& from,
+               const Place& other, const Place& to, const ElementLoops& loops)
+      : CombineStage({at.entries, first.levels * second.levels}, second, from, other, to, loops) {}
+
+  std::int64_t bytes() const override { return entries_.bytes(); }
+
+ protected:
+  void combine(const Run& run, const std::uint8_t* first, const std::uint8_t* second,
+               std::uint8_t* to) const override {
+    if (!entries_.per_channel())
+      return loops_.combine(entries_.of(0), levels_, first, second, run.count, to);
+    for (std::int64_t i = 0; i < run.count; ++i)
+      to[i] = entries_.of(run.channel + i)[first[i] * levels_ + second[i]];
+  }
+
+ private:
+  CombineStage(PerChannel<std::uint8_t> entries, const Tensor& second, const Place& from,
+               const Place& other, const Place& to, const ElementLoops& loops)
+      : PairStage(Combine::name, from, other, to, entries.per_channel()),
+        loops_(loops),
+        levels_(static_cast<std::int32_t>(second.levels)),
+        entries_(std::move(entries)) {}
+
+  const ElementLoops& loops_;
   const std::int32_t levels_;
   const PerChannel<std::uint8_t> entries_;
-  const bool whole_lines_;
+};
+
+class AddStage final : public PairStage {
+ public:
+  AddStage(const Add& at, const Place& from, const Place& other, const Place& to,
+           const ElementLoops& loops)
+      : PairStage(Add::name, from, other, to, false),
+        loops_(loops),
+        addition_{at.zeros[0],
+                  at.zeros[1],
+                  at.gains[0],
+                  at.gains[1],
+                  at.offset[0],
+                  static_cast<float>(at.lowest - at.shift),
+                  static_cast<float>(at.highest - at.shift),
+                  static_cast<std::int32_t>(at.shift)} {}
+
+ protected:
+  void combine(const Run& run, const std::uint8_t* first, const std::uint8_t* second,
+               std::uint8_t* to) const override {
+    loops_.add(addition_, first, second, run.count, to);
+  }
+
+ private:
+  const ElementLoops& loops_;
+  const Addition addition_;
 };
 
 class DequantizeStage final : public Stage {
@@ -221,6 +272,11 @@ std::unique_ptr<Stage> make_stage(const Combine& at, const Tensor& first, const 
                                   const Place& target, const ElementLoops& loops) {
   return std::make_unique<CombineStage>(at, first, second, first_place, second_place, target,
                                         loops);
+}
+
+std::unique_ptr<Stage> make_stage(const Add& at, const Place& first, const Place& second,
+                                  const Place& target, const ElementLoops& loops) {
+  return std::make_unique<AddStage>(at, first, second, target, loops);
 }
 
 std::unique_ptr<Stage> make_stage(const Gather& at, const Place& source, const Place& target) {

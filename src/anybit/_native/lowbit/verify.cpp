@@ -195,6 +195,26 @@ class Verification {
   }
 
   void verify(const Combine& at) {
+    const Tensor& to = pair(at);
+    const std::int64_t levels = tensor(at.first).levels * tensor(at.second).levels;
+    need_size(at.entries.size(), levels, to.channels, "entries");
+    need_within(at.entries, 0, to.levels - 1, "an entry");
+  }
+
+  void verify(const Add& at) {
+    const Tensor& to = pair(at);
+    need_size(at.zeros.size(), 2, "zeros");
+    need_within(at.zeros, -most_shift, most_shift, "a zero");
+    need_size(at.gains.size(), 2, "gains");
+    need_size(at.offset.size(), 1, "the offset");
+    need(at.shift, -most_shift, most_shift, "the shift");
+    need(at.lowest, 0, to.levels - 1, "the lowest index");
+    need(at.highest, at.lowest, to.levels - 1, "the highest index");
+  }
+
+  // The target of an instruction with two sources, whose elements are those of both.
+  template <class Kind>
+  const Tensor& pair(const Kind& at) {
     const Tensor &first = source(at.first), &second = source(at.second), &to = target(at.target);
     for (const Tensor* each : {&first, &second}) {
       if (each->height != to.height || each->width != to.width ||
@@ -203,8 +223,7 @@ class Verification {
     }
     if (first.channels != to.channels && second.channels != to.channels)
       refuse("no source has the channels of the target");
-    need_size(at.entries.size(), first.levels * second.levels, to.channels, "entries");
-    need_within(at.entries, 0, to.levels - 1, "an entry");
+    return to;
   }
 
   void verify(const Gather& at) {
