@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: `anybit COMMAND`. One file per command."""
 
+import atexit
+import gc
 import logging
 import os
 import sys
@@ -23,6 +25,7 @@ from anybit.cli import (
     run,
 )
 from anybit.errors import ModelError
+from anybit.onnx.files.collection import seldom_collected
 from anybit.text import problem, shown
 
 app = typer.Typer(
@@ -66,8 +69,11 @@ def main() -> None:
     """Run a command. Bad input gives one line on stderr and exit code 2, never a traceback."""
     # Python prints the warnings of loggers that nobody listens to; the errors say the same.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
+    # Python would look through all that is left, which takes a second behind a long model.
+    atexit.register(gc.freeze)
     try:
-        code = app(prog_name="anybit", standalone_mode=False)
+        with seldom_collected():
+            code = app(prog_name="anybit", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except BrokenPipeError:

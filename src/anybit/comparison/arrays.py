@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the arrays of a comparison may be: those of NumPy, and those of ml_dtypes."""
 
+import math
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
@@ -16,6 +17,14 @@ def is_number(array: Array) -> bool:
 def is_float(array: Array) -> bool:
     """Whether it holds floating-point numbers. NumPy sees the types of ml_dtypes as bytes."""
     return array.dtype.kind == "f" or "float" in array.dtype.name
+
+
+def same_bits(a: Array, b: Array) -> bool:
+    """Whether two arrays are bit for bit one: most that are compared are."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    bits = f"u{math.gcd(a.dtype.itemsize, 8)}"
+    return bool((a.reshape(-1).view(bits) == b.reshape(-1).view(bits)).all())
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

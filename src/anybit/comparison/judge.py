@@ -4,6 +4,8 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +22,7 @@ from anybit.onnx.quantizers.trace import Traces
 from anybit.text import shown
 
 _NOT_COMPARABLE = Measured(0, 0, np.inf, np.inf, -np.inf, None, None, 0, 0, ())
+_LOG2_OF_10 = np.log2(10)
 _ORDER = (Verdict.EQUAL, Verdict.TOLERATED, Verdict.DIFFERENT)
 
 
@@ -50,7 +53,7 @@ class _Judgement:
                 f"nothing to compare: no tensor of {b.label} has the name, or the place, of one "
                 f"of {a.label}; {b.label} holds {', '.join(list(b.arrays)[:8]) or 'nothing'}"
             )
-        self._values_b = {} if b.network is None else {v.name: v for v in b.network.values()}
+        self._values_b = {} if b.network is None else {v.name: v for v in b.network.values}
         self._known_a = {**a.arrays, **a.feeds}
         self._known_b = {**b.arrays, **b.feeds}
         self._traces = Traces()
@@ -60,7 +63,7 @@ class _Judgement:
 
     def result(self, notes: tuple[str, ...], progress: Callable[[float], None]) -> Difference:
         assert self._a.network is not None
-        values = self._a.network.values()
+        values = self._a.network.values
         tensors = []
         for done, value in enumerate(values):
             progress(done / len(values))
@@ -119,8 +122,8 @@ class _Judgement:
             operator=node.op_type if node is not None else "",
             shape=a.shape,
             other_shape=b.shape,
-            dtype=a.dtype.name,
-            other_dtype=b.dtype.name,
+            dtype=_name_of(a.dtype),
+            other_dtype=_name_of(b.dtype),
             elements=a.size,
             **{name: getattr(measured, name) for name in Measured.__dataclass_fields__},
             harm=_harm(_noise(measured.sqnr), noise),
@@ -183,8 +186,13 @@ class _Judgement:
                 yield f"{name} is equal with these inputs, but {found}"
 
 
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # which NumPy puts together every time
+
+
 def _noise(sqnr: float) -> float:
-    return float(np.exp2(-sqnr / 10 * np.log2(10)))
+    return float(np.exp2(-sqnr / 10 * _LOG2_OF_10))
 
 
 def _harm(noise: float, upstream: float) -> float:

@@ -64,6 +64,8 @@ class _Matching:
 
     def by_position(self) -> None:
         """Where the sequences of what is left agree, between what is already matched."""
+        if self._free_a.keys().isdisjoint(self._made_a):
+            return
         others = {pair.a: pair.b for pair in self.pairs}
         ours = [self._key(value, self._a, others) for value in self._made_a.values()]
         theirs = [self._key(value, self._b, {}) for value in self._made_b.values()]

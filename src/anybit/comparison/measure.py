@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """By how much two arrays of one shape differ."""
 
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from anybit.comparison.arrays import Array, is_float
+from anybit.comparison.arrays import Array, is_float, same_bits
 from anybit.comparison.steps import Step
 from anybit.ops.grids import Spacing
 
@@ -49,14 +49,14 @@ class Measured:
 
 def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Measured:
     """The figures for two arrays of one shape. NaN equals NaN, and 0 equals -0."""
+    if same_bits(a, b):
+        return _nothing(step)
     same_type = a.dtype == b.dtype
     left, right = (a, b) if same_type else (a.astype(np.float64), b.astype(np.float64))
     unequal = differing_elements(left, right)
     zero_signs = _zero_signs(left, right)
     if not unequal.any():
-        nothing = None if step is None else 0.0
-        ulps = 0 if same_type else None
-        return Measured(0, 0, 0.0, 0.0, np.inf, ulps, nothing, 0, zero_signs, ())
+        return _nothing(step, ulps=0 if same_type else None, zero_signs=zero_signs)
     x, y = left[unequal], right[unequal]
     distance = _distance(x, y)
     picked = None if step is None else step.at(unequal)
@@ -81,9 +81,18 @@ def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Meas
     )
 
 
+def _nothing(step: Step | None, ulps: int | None = 0, zero_signs: int = 0) -> Measured:
+    """The figures of arrays whose elements are equal."""
+    steps = None if step is None else 0.0
+    return Measured(0, 0, 0.0, 0.0, np.inf, ulps, steps, 0, zero_signs, ())
+
+
 def differing_elements(a: Array, b: Array) -> Array:
     """A mask of the elements that are not equal."""
-    return np.asarray((a != b) & ~(_nan(a) & _nan(b)))
+    unequal = np.asarray(a != b)
+    if unequal.any():
+        unequal &= ~(_nan(a) & _nan(b))
+    return unequal
 
 
 def differences(a: Array, b: Array, step: Step | None) -> Array:
@@ -125,7 +134,8 @@ def _nan(array: Array) -> Array:
 def _zero_signs(a: Array, b: Array) -> int:
     if not is_float(a):
         return 0
-    return int(np.count_nonzero((a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))))
+    zeros = np.asarray((a == 0) & (b == 0))
+    return int(np.count_nonzero(np.signbit(a[zeros]) != np.signbit(b[zeros]))) if zeros.any() else 0
 
 
 def _distance(x: Array, y: Array) -> Array:
@@ -186,15 +196,13 @@ def _samples(
 ) -> tuple[Sample, ...]:
     order = _largest(distance if steps is None else np.where(np.isnan(steps), -1, steps))
     places = np.flatnonzero(unequal)[order]
-    indices = zip(*np.unravel_index(places, unequal.shape), strict=True) if unequal.ndim else [()]
+    axes = np.unravel_index(places, unequal.shape) if unequal.ndim else ()
+    indices = zip(*(each.tolist() for each in axes), strict=True) if axes else [()]
+    apart = np.full(len(order), np.nan) if steps is None else steps[order]
+    figures = (_numbers(x[order]), _numbers(y[order]), apart.tolist())
     return tuple(
-        Sample(
-            index=tuple(int(axis) for axis in index),
-            a=_number(x[at]),
-            b=_number(y[at]),
-            steps=None if steps is None or np.isnan(steps[at]) else float(steps[at]),
-        )
-        for index, at in zip(indices, order, strict=True)
+        Sample(index, a, b, None if math.isnan(each) else each)
+        for index, a, b, each in zip(indices, *figures, strict=True)
     )
 
 
@@ -208,6 +216,9 @@ def _largest(values: Array) -> Array:
     return np.concatenate([above, np.flatnonzero(values == limit)[: _SAMPLES - len(above)]])
 
 
-def _number(value: Any) -> float:
-    """A Python number; integers stay integers, which may be larger than floats can tell apart."""
-    return int(value) if np.asarray(value).dtype.kind in "iub" else float(value)
+def _numbers(values: Array) -> list[float]:
+    """Python numbers; integers stay integers, which may be larger than floats can tell apart."""
+    if values.dtype.kind not in "iu":
+        values = values.astype(np.int8 if values.dtype.kind == "b" else np.float64)
+    numbers: list[float] = values.tolist()
+    return numbers

@@ -32,21 +32,21 @@ def step_of(value: ir.Value, arrays: Arrays, traces: Traces) -> Step | None:
     array = arrays.get(value.name or "")
     if array is None:
         return None
-    for quantizer, label in _quantizers(value, traces):
+    for quantizer, label in _quantizers(value, arrays, traces):
         if not is_float(array):  # codes of a quantizer: their step is 1
             return Step(np.ones(()), quantizer=label)
-        found = quantizer.given(arrays).spacing(array.shape, made=label == "itself")
+        found = quantizer.spacing(array.shape, made=label == "itself")
         if found is not None:
             return Step(found.scale, found.mantissa_bitwidth, found.exponent_bias, quantizer=label)
     return None
 
 
-def _quantizers(value: ir.Value, traces: Traces) -> Iterator[tuple[Quantizer, str]]:
+def _quantizers(value: ir.Value, arrays: Arrays, traces: Traces) -> Iterator[tuple[Quantizer, str]]:
     producer = value.producer()
-    made = None if producer is None else quantizer_of(producer, traces)
+    made = None if producer is None else quantizer_of(producer, traces, arrays)
     if made is not None:
         yield made, "itself"
     for reader, index in value.uses():
-        read = quantizer_of(reader, traces) if index == 0 else None
+        read = quantizer_of(reader, traces, arrays) if index == 0 else None
         if read is not None:
             yield read, label_of(reader)

@@ -35,10 +35,15 @@ def prepare(source: Source) -> ir.Model:
     return prepared(read_copy(source), source)
 
 
-def prepared(model: ir.Model, source: Source) -> ir.Model:
-    """The same of a model that has been read, in place."""
+def prepared(model: ir.Model, source: Source, *, normalized: bool = False) -> ir.Model:
+    """The same of a model that has been read, in place.
+
+    `normalized` says that it has its one form already, apart from what is in local functions.
+    """
+    called = bool(model.functions)
     inline(model, source)
-    apply(model, source, Normalize(), StandardLayout())
+    if called or not normalized:
+        apply(model, source, Normalize(), StandardLayout())
     if any(_measures(node) for node in nodes_in(model.graph)):
         apply(model, source, InferShapes())
     apply(model, source, FoldConstants(codes=True))

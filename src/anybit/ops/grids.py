@@ -89,11 +89,14 @@ class Spacing:
 
     def at(self, mask: Array) -> "Spacing":
         """That of those elements of a tensor that a mask of its shape selects."""
-        picked = (
-            None if each is None else np.broadcast_to(each, mask.shape)[mask]
-            for each in (self.mantissa_bitwidth, self.exponent_bias)
+
+        def picked(each: Array) -> Array:
+            return np.broadcast_to(each, mask.shape)[mask] if each.ndim else each
+
+        formats = (self.mantissa_bitwidth, self.exponent_bias)
+        return Spacing(
+            picked(self.scale), *(None if each is None else picked(each) for each in formats)
         )
-        return Spacing(np.broadcast_to(self.scale, mask.shape)[mask], *picked)
 
     def positions(self, values: Array) -> Array:
         """How many steps each value lies above 0, in float64; between two, a fraction."""

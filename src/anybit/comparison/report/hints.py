@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from anybit.comparison.arrays import Array
+from anybit.comparison.arrays import same_bits
 from anybit.comparison.measure import differing_elements
 from anybit.comparison.report.wording import value
 from anybit.comparison.results import TensorDifference
@@ -70,7 +70,7 @@ def _parameters(ours: ir.Node, theirs: ir.Node, known_a: Arrays, known_b: Arrays
         name = declared.name
         a = None if first is None else known_a.get(first.name or "")
         b = None if second is None else known_b.get(second.name or "")
-        if a is None or b is None or _is_same(a, b):
+        if a is None or b is None or same_bits(a, b):
             continue
         try:
             a, b = np.broadcast_arrays(a.astype(np.float64), b.astype(np.float64))
@@ -83,11 +83,6 @@ def _parameters(ours: ir.Node, theirs: ir.Node, known_a: Arrays, known_b: Arrays
             more = f" and {counted(len(places) - 1, 'more place')}" if len(places) > 1 else ""
             where = f" at {list(at)}{more}" if a.size > 1 else ""
             yield f"{name} is {value(a[at])} in A and {value(b[at])} in B{where}"
-
-
-def _is_same(a: Array, b: Array) -> bool:
-    """Whether it is bit for bit one array: most parameters are."""
-    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 def _attributes(ours: ir.Node, theirs: ir.Node) -> Iterator[str]:

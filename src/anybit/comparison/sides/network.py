@@ -4,6 +4,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ class Network:
     def outputs(self) -> list[str]:
         return [value.name or "" for value in self.model.graph.outputs]
 
+    @cached_property
     def values(self) -> list[ir.Value]:
         """Constants and computed tensors, each before what reads it. Inputs are not among them."""
         found: dict[ir.Value, None] = {}
@@ -52,7 +54,7 @@ class Network:
         """The stored tensors that nodes read, by name."""
         return {
             value.name or "": array
-            for value in self.values()
+            for value in self.values
             if value.producer() is None and is_number(array := array_of(value))
         }
 
@@ -75,7 +77,7 @@ class Side:
             return []
         return [
             value
-            for value in self.network.values()
+            for value in self.network.values
             if value.producer() is not None and value.name in self.arrays
         ]
 

@@ -39,7 +39,7 @@ def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     exposed, folded = _folded(_exposed(model))
     if not exposed.graph.outputs:
         return folded
-    return folded | run_session(make_session(prepared(exposed, exposed)), feeds)
+    return folded | run_session(make_session(prepared(exposed, exposed, normalized=True)), feeds)
 
 
 def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:

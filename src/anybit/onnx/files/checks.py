@@ -18,6 +18,8 @@ _MOST_ELEMENTS = 2**40
 # Runtimes put the bodies of local functions in the place of their calls.
 _MOST_NODES = 2**15
 
+_DATA_TYPES = frozenset(each.value for each in ir.DataType if each is not ir.DataType.UNDEFINED)
+
 FREE_SIZE = -1
 """How some exporters write a size that is not fixed; runtimes and the checker take it so."""
 
@@ -165,8 +167,7 @@ def check_tensors(proto: onnx.ModelProto, folder: Path | None, where: str) -> No
 
 
 def _bytes(tensor: onnx.TensorProto, elements: int, what: str) -> int | None:
-    known = {dtype.value for dtype in ir.DataType} - {ir.DataType.UNDEFINED.value}
-    if tensor.data_type not in known:
+    if tensor.data_type not in _DATA_TYPES:
         raise ModelError(f"{what} has the unknown data type {tensor.data_type}")
     dtype = ir.DataType(tensor.data_type)
     if dtype == ir.DataType.STRING:

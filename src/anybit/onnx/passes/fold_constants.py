@@ -57,8 +57,9 @@ class FoldConstants(InPlacePass):
         self._codes = codes
 
     def call(self, model: ir.Model) -> PassResult:
-        budget = model.meta.get(_BUDGET, _ROOM + _GROWTH * _bytes(model))
-        folding = _Folding(model, budget, self._operators, self._codes)
+        if _BUDGET not in model.meta:
+            model.meta[_BUDGET] = _ROOM + _GROWTH * _bytes(model)
+        folding = _Folding(model, model.meta[_BUDGET], self._operators, self._codes)
         folding.fold(list(nodes_in(model.graph)))
         model.meta[_BUDGET] = folding.budget
         modified = RemoveUnusedNodesPass()(model).modified

@@ -149,14 +149,6 @@ class Quantizer:
         except (TypeError, ValueError) as error:
             raise ModelError(f"{described(self.node)}: {error}") from error
 
-    def given(self, arrays: Mapping[str, Array]) -> "Quantizer":
-        """The same with parameters from a run: `arrays` are all tensors by name."""
-        values = zip(self.inputs[1:], self.node.inputs[1:], strict=False)
-        names = ((declared.name, value.name or "") for declared, value in values if value)
-        return replace(
-            self, parameters={key: arrays[name] for key, name in names if name in arrays}
-        )
-
     def spacing(self, shape: tuple[int, ...], *, made: bool) -> Spacing | None:
         """How far the values of a tensor of that shape lie apart: the result's, or x's.
 
@@ -170,7 +162,8 @@ class Quantizer:
             found.append(None if array is None else self._aligned(array.astype(np.float64), shape))
         try:
             for each in found:
-                np.broadcast_to(0 if each is None else each, shape)
+                if each is not None and each.ndim:
+                    np.broadcast_to(each, shape)
         except ValueError:
             return None
         scale, mantissa_bitwidth, exponent_bias = found
@@ -208,14 +201,18 @@ def inputs_of(node: ir.Node) -> tuple[Input, ...]:
     return () if operator is None else operator.inputs
 
 
-def quantizer_of(node: ir.Node, traces: Traces) -> Quantizer | None:
+def quantizer_of(
+    node: ir.Node, traces: Traces, arrays: Mapping[str, Array] | None = None
+) -> Quantizer | None:
     """The quantizer that a node is. Whoever asks for many gives the same traces with each.
+
+    Its parameters are those that are stored, or those of a run: `arrays` are all tensors by name.
 
     Raises:
         ModelError: A number of inputs or an attribute that makes no sense.
     """
     if is_quantize(node) or is_dequantize(node):
-        return _linear_quantizer(node, traces)
+        return _linear_quantizer(node, traces, arrays)
     operator = operator_of(node)
     if operator is None:
         return None
@@ -224,14 +221,16 @@ def quantizer_of(node: ir.Node, traces: Traces) -> Quantizer | None:
         node=node,
         operator=operator,
         x=x,
-        parameters=_parameters(node),
+        parameters=_parameters(node, arrays),
         attributes=keywords_of(node, operator),
         constant=x is not None and is_constant(x),
         spelled=node.op_type,
     )
 
 
-def _linear_quantizer(node: ir.Node, traces: Traces) -> Quantizer:
+def _linear_quantizer(
+    node: ir.Node, traces: Traces, arrays: Mapping[str, Array] | None
+) -> Quantizer:
     trace = trace_of(node, traces)
     quantize = None if trace is None else trace.source.producer()
     if trace is not None and quantize is None:
@@ -245,7 +244,7 @@ def _linear_quantizer(node: ir.Node, traces: Traces) -> Quantizer:
         node=node,
         operator=None,
         x=x,
-        parameters=_parameters(node),
+        parameters=_parameters(node, arrays),
         attributes=attributes,
         constant=x is not None and is_constant(x),
         quantize=quantize,
@@ -281,10 +280,13 @@ def quantizers_in(model: ir.Model) -> list[Quantizer]:
     return once
 
 
-def _parameters(node: ir.Node) -> dict[str, Array]:
+def _parameters(node: ir.Node, arrays: Mapping[str, Array] | None) -> dict[str, Array]:
     found = {}
     for declared, value in zip(inputs_of(node)[1:], node.inputs[1:], strict=False):
-        if value is not None and is_constant(value):
+        if value is not None and arrays is not None:
+            if value.name is not None and value.name in arrays:
+                found[declared.name] = arrays[value.name]
+        elif value is not None and is_constant(value):
             try:
                 found[declared.name] = array_of(value)
             except ModelError:  # reported when the model is folded
