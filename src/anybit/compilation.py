@@ -15,6 +15,7 @@ from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import expose, plan, rewritten
 from anybit.lowbit.emission import Region
 from anybit.lowbit.report import Report
+from anybit.lowbit.timing import timed
 from anybit.made_up_inputs import with_sizes
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
@@ -24,6 +25,7 @@ from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after, followable
+from anybit.speed import measured
 
 
 class Compiled(Model):
@@ -85,6 +87,7 @@ def compile(
     guarantee: str = Guarantee.BOUNDED,
     input_ranges: Ranges | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    time: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Compiled:
     """Let the quantized layers of a model run on integers: exactly, and several times as fast.
@@ -106,6 +109,8 @@ def compile(
             nearest of these.
         shapes: Of inputs, by name, whose sizes the file leaves free: layers of unknown sizes stay
             float. The result is for these; if they say one row, and the file any number, for any.
+        time: Measure each layer, and the whole beside the float graph, on one row, for a few
+            seconds: the report has `speed` then, which says whether compiling was worth it.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
@@ -113,13 +118,22 @@ def compile(
     """
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _guarantee(guarantee)
-    model = followable(sized(source, shapes or {}))
+    floats = sized(source, shapes or {})
+    model = followable(floats)
     found = plan(model, weakest, _known(model, input_ranges), progress)
     whole = _engine(model, found.regions, where)
     report = Report(found.layers, tuple(region.program for region in found.regions))
     regions = rewritten(found.model, found.regions)
     engine = RuntimeEngine(found.model, where) if whole is None else whole
-    return Compiled(engine, found.model, report, regions)
+    compiled = Compiled(engine, found.model, report, regions)
+    if time:
+        compiled.report = with_times(compiled, floats)
+    return compiled
+
+
+def with_times(compiled: Compiled, source: Source) -> Report:
+    """The report with the times of layers, and of the whole, beside those of the float graph."""
+    return replace(timed(compiled.report, source), speed=measured(source, compiled))
 
 
 def sized(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:

@@ -17,6 +17,7 @@ from small_models import DOMAIN
 
 from anybit import Compiled, Model
 from anybit.cli import _timing
+from anybit.lowbit.speed import Speed
 
 QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 
@@ -309,7 +310,7 @@ def test_times_are_measured_where_that_is_asked_for(shell: Shell) -> None:
 def test_a_model_that_became_slower_says_so(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, mine: float, said: bool
 ) -> None:
-    monkeypatch.setattr(_timing, "_measured", lambda *_: [mine, 2e-3, 1e-3])
+    monkeypatch.setattr(_timing, "measured", lambda *_: Speed(mine, 2e-3, 1e-3))
     proto = onnx.load("layer.onnx")
     (last,) = proto.graph.output
     proto.graph.node.append(onnx.helper.make_node("Softmax", [last.name], ["likely"]))

@@ -2,10 +2,13 @@
 """The times of layers: of each in the float graph, and of those on integers besides."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper, parser
 
 import anybit
+from anybit.lowbit.report import Report
+from anybit.lowbit.speed import Speed
 from anybit.lowbit.timing import timed
 
 MIXED = """
@@ -24,10 +27,15 @@ graph (float[ROWS, 4] x) => (float[ROWS, 4] y)
 """
 
 
-@pytest.mark.parametrize("rows", ["N", "8"])
-def test_layers_have_times(rows: str) -> None:
+def mixed(rows: str) -> onnx.ModelProto:
     model = parser.parse_model(MIXED.replace("ROWS", rows))
     model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    return model
+
+
+@pytest.mark.parametrize("rows", ["N", "8"])
+def test_layers_have_times(rows: str) -> None:
+    model = mixed(rows)
     kept = model.SerializeToString()
     compiled = anybit.compile(model)
     first, *others = timed(compiled.report, model).layers
@@ -41,3 +49,31 @@ def test_layers_have_times(rows: str) -> None:
         assert layer.seconds > 0
         assert layer.float_seconds >= 0
     assert model.SerializeToString() == kept
+
+
+def test_the_report_says_how_fast_it_is_where_that_is_asked_for() -> None:
+    report = anybit.compile(mixed("N"), time=True).report
+    assert report.speed is not None
+    seconds = report.to_json()["speed"]
+    assert seconds.keys() == {"compiled", "floats", "optimized"}
+    assert min(seconds.values()) > 0
+    assert any(layer.seconds for layer in report.layers)
+    assert "per run of one row" in report.whole
+    silent = anybit.compile(mixed("N")).report
+    assert (silent.speed, silent.whole, silent.to_json()["speed"]) == (None, "", None)
+
+
+@pytest.mark.parametrize(
+    ("speed", "slower"),
+    [
+        (Speed(1e-3, 4e-3, 2e-3), False),
+        (Speed(1e-3, 4e-3, 0.9e-3), False),
+        (Speed(1e-3, 4e-3, 0.5e-3), True),
+        (Speed(1e-3, 0.5e-3, 2e-3), True),
+    ],
+)
+def test_what_is_clearly_slower_is_said_to_be(speed: Speed, slower: bool) -> None:
+    said = Report((), (), speed).whole
+    assert speed.is_slower == slower
+    assert said.startswith("slower than the float graph: 1 ms per run") == slower
+    assert str(speed) in said

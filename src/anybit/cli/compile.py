@@ -15,15 +15,14 @@ from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, file_size
 from anybit.cli._inputs import Ranges, sizes_given
 from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
-from anybit.cli._timing import slower, speed
+from anybit.cli._timing import slower
 from anybit.cli._verify import verification_inputs, verify
-from anybit.compilation import Compiled, sized
+from anybit.compilation import Compiled, sized, with_times
 from anybit.compilation import compile as compile_model
 from anybit.layers import Guarantee
 from anybit.layers.wording import NUMBERS, reasons
 from anybit.lowbit import wording
 from anybit.lowbit.page import page
-from anybit.lowbit.timing import timed
 from anybit.onnx.analysis.ranges import named
 from anybit.text import counted
 
@@ -91,10 +90,9 @@ def compile(
     compiled.save(output)
     floats = sized(model, sizes)
     if time:
-        report = timed(compiled.report, floats)
-        compiled.report = replace(report, whole=speed(floats, compiled))
+        compiled.report = with_times(compiled, floats)
     else:
-        compiled.report = replace(compiled.report, whole=slower(floats, compiled))
+        compiled.report = replace(compiled.report, speed=slower(floats, compiled))
     record = json.dumps(plain(compiled.report.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(reports or (), lambda: record, lambda: page(compiled.report, model.name))
     if as_json:

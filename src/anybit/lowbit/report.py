@@ -8,6 +8,7 @@ from typing import Any
 from anybit.layers.layer import Guarantee
 from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.program import Program
+from anybit.lowbit.speed import Speed
 from anybit.text import counted, percent
 
 
@@ -18,13 +19,13 @@ class Report:
     Attributes:
         layers: In the order of the graph, those that stay float among them.
         programs: One per integer region.
-        whole: How long a run takes, and one of the float graph, if that was measured.
+        speed: How long a run takes, and one of the float graph, if that was measured.
         measured: How the times of layers were.
     """
 
     layers: tuple[CompiledLayer, ...]
     programs: tuple[Program, ...] = field(repr=False)
-    whole: str = ""
+    speed: Speed | None = None
     measured: str = ""
 
     @property
@@ -62,6 +63,17 @@ class Report:
         counts = Counter(layer.guarantee for layer in self.compiled)
         return {each: counts[each] for each in Guarantee if counts[each]}
 
+    @property
+    def whole(self) -> str:
+        """The speed in words, and what to do if it is none; empty if it was not measured."""
+        if self.speed is None or not self.speed.is_slower:
+            return str(self.speed or "")
+        return (
+            f"slower than the float graph: {self.speed}; where floats stay between integer "
+            "regions, these cost more than they gain: quantize with --integer-only, or run the "
+            "model as it is"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """All of it as numbers, texts, lists and dicts."""
         return {
@@ -71,6 +83,7 @@ class Report:
                 "macs": self.share,
             },
             "whole": self.whole,
+            "speed": None if self.speed is None else asdict(self.speed),
             "measured": self.measured,
             "regions": len(self.programs),
             "layers": [asdict(layer) for layer in self.layers],
