@@ -24,6 +24,10 @@ X = (np.random.default_rng(0).standard_normal((3, 4, 5)) * 3).astype(np.float32)
 SCALES = np.float32([0.1, 0.3, 0.7])
 PER_COLUMN = np.random.default_rng(1).uniform(0.1, 1, (3, 5)).astype(np.float32)
 
+needs_kernels = pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="asks for the kernels, which run on CPUs"
+)
+
 
 def assert_same(actual: Any, expected: np.ndarray) -> None:
     actual = np.asarray(actual)
@@ -167,6 +171,7 @@ def test_parameters_of_few_bits(transform: Any, scale: str, bits: str) -> None:
         transform(lambda x: anybit.jax.dynamic_quantize(x, scales[:1], dtype="u8"))(X)
 
 
+@needs_kernels
 def test_unknown_values_are_checked_when_the_program_runs() -> None:
     program = jax.jit(lambda bits: anybit.jax.int_quant(X, 1.0, 0, bits))
     with pytest.raises(RuntimeError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
@@ -196,6 +201,7 @@ def test_integers_beyond_32_bits_are_refused_where_jax_has_none() -> None:
 def test_the_reference_that_other_platforms_run(name: str, parameters: Any, wide: bool) -> None:
     """On this one too, away from subnormals: every division is a division."""
     from anybit.jax import _programs
+    from anybit.jax._rounded_once import rounded_once
 
     operator = getattr(anybit, name).operator
     dtype = np.float64 if wide else np.float32
@@ -203,11 +209,31 @@ def test_the_reference_that_other_platforms_run(name: str, parameters: Any, wide
         x = (np.random.default_rng(0).standard_normal(100_000) * 100).astype(dtype)
         given = [value if isinstance(value, int) else dtype(value) for value in parameters]
 
+        @rounded_once
         def reference(x: Any, *given: Any) -> Any:
             return operator.reference(*_programs._unfolded(operator, (x, *given)))
 
         found = jax.jit(reference)(x, *map(jnp.asarray, given))
     assert_same(found, operator.function(x, *given))
+
+
+def test_float32_is_divided_and_summed_in_float64_elsewhere() -> None:
+    """With 32 bits, too: in functions within the function, and in the derivatives."""
+    from anybit.jax._rounded_once import rounded_once
+
+    def function(x: Any, y: Any) -> Any:
+        return {"quotient": jnp.where(x > 0, x / y, jax.jit(jnp.divide)(y, x)), "sum": x.sum()}
+
+    with jax.enable_x64(False):
+        program = jax.make_jaxpr(rounded_once(function))(X, X)
+        found = jax.jit(rounded_once(function))(X, X + 1)
+    widened = [
+        each for each in program.eqns if each.primitive in (jax.lax.div_p, jax.lax.reduce_sum_p)
+    ]
+    assert len(widened) == 3
+    assert {each.outvars[0].aval.dtype for each in widened} == {np.dtype(np.float64)}
+    assert_same(found["quotient"], np.where(X > 0, X / (X + 1), (X + 1) / X))
+    assert_same(found["sum"], X.astype(np.float64).sum().astype(np.float32))
 
 
 def test_functions_for_all_libraries_take_jax_arrays() -> None:
@@ -225,6 +251,7 @@ def test_functions_for_all_libraries_take_jax_arrays() -> None:
         assert_same(function(x, *parameters), function(X, *parameters))
 
 
+@needs_kernels
 def test_export_needs_leave_for_the_kernels() -> None:
     from jax import export
 

@@ -26,13 +26,16 @@ def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
 def evaluate_jitted(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
     """The same with 64 bits in a compiled program whose inputs are not known when it is traced.
 
-    Faults of their values are found when it runs, and are errors of JAX's then.
+    Faults of their values are found when it runs, and are errors of JAX's then; on CPUs only.
     """
     function = getattr(anybit.jax, operator)
     with jax.enable_x64(True):
         program = jax.jit(lambda *arrays: function(*arrays, **attributes))
         try:
-            return np.asarray(program(*map(as_argument, inputs)))
+            found = np.asarray(program(*map(as_argument, inputs)))
+            if jax.default_backend() != "cpu":
+                pytest.skip("faults of values that are not known are found on CPUs only")
+            return found
         except ERROR as error:
             fault = re.fullmatch(r"INVALID_ARGUMENT: (.*)", str(error), re.DOTALL)
             if fault is None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from anybit._native import differentiable
 from anybit.jax import _native
+from anybit.jax._rounded_once import rounded_once
 from anybit.ops import Operator
 from anybit.ops.arrays import cast, compute_type
 from anybit.ops.gradient import carried_back
@@ -23,6 +24,7 @@ def evaluate(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence
     def native(*inputs: Any) -> Any:
         return _native.evaluate(operator, attributes, inputs)
 
+    @rounded_once
     def traced(*inputs: Any) -> Any:
         return _strong(operator.reference(*_unfolded(operator, inputs), **attributes))
 
@@ -53,6 +55,7 @@ def gradients(
             found |= _native.gradients(operator, attributes, kernels, gradient, inputs)
         return found
 
+    @rounded_once
     def traced(gradient: Any, *inputs: Any) -> dict[str, Any]:
         return by_reference(wanted, gradient, inputs)
 
