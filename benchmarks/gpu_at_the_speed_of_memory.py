@@ -6,7 +6,9 @@
 First every row of the case tables runs on the GPU and is compared bit for bit. Then every operator
 is timed against a copy from device to device of as many bytes, at 256 Mi elements: forward, and
 backward against a copy and a masked copy. The ratio is that of the bandwidths; 100 % is a copy's.
-Needs PyTorch with CUDA, Triton and the packages of the tests.
+Last, PyTorch's own fake quantization and its float8, beside ours: on many elements, and on a few,
+where a call costs what it costs to start a kernel. Needs PyTorch with CUDA, Triton and the packages
+of the tests.
 """
 
 import sys
@@ -27,18 +29,19 @@ TESTS = Path(__file__).parent.parent / "tests" / "support"
 ROW = 4096
 
 
-def seconds(call: Call, rounds: int) -> float:
-    """The median time on the GPU, each call between two events."""
+def seconds(call: Call, rounds: int, repeats: int = 1) -> float:
+    """The median time of a call on the GPU, that many of them between two events."""
     for _ in range(3):
         call()
     times = []
     for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        call()
+        for _ in range(repeats):
+            call()
         end.record()
         end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
+        times.append(start.elapsed_time(end) / 1e3 / repeats)
     return median(times)
 
 
@@ -112,11 +115,11 @@ def training(elements: int, rounds: int) -> list[tuple[str, ...]]:
     """Forward and backward, over a copy and a masked copy."""
     x = torch.randn(elements // ROW, ROW, device="cuda", requires_grad=True)
     gradient, target = torch.ones_like(x), torch.empty_like(x)
-    mask = x > 0
+    mask, none = x > 0, torch.zeros((), device="cuda")
 
     def copies() -> None:
         target.copy_(x.detach())
-        torch.where(mask, gradient, 0, out=target)
+        torch.where(mask, gradient, none, out=target)
 
     base = seconds(copies, rounds)
     rows = [("copy and masked copy", "", f"{base * 1e3:.2f} ms", "1.00")]
@@ -130,6 +133,59 @@ def training(elements: int, rounds: int) -> list[tuple[str, ...]]:
 
             time = seconds(step, rounds)
             rows.append((name, wanted, f"{time * 1e3:.2f} ms", f"{time / base:.2f}"))
+    return rows
+
+
+def contests() -> Iterator[tuple[str, Callable[..., Any], str, Callable[..., Any]]]:
+    """What PyTorch has, as a function of x and a scale or a column of scales, and its twin here."""
+    ops, e4m3 = anybit.torch, anybit.formats.float8_e4m3fn
+    zero = torch.zeros((), dtype=torch.int32, device="cuda")
+
+    def by_channel(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        zeros = torch.zeros(len(scale), dtype=torch.int32, device="cuda")
+        return torch.fake_quantize_per_channel_affine(x, scale.reshape(-1), zeros, 0, -8, 7)
+
+    fake_quantize = torch.fake_quantize_per_tensor_affine
+    yield (
+        "fake_quantize_per_tensor_affine",
+        lambda x, s: fake_quantize(x, s.reshape(-1)[0], zero, -8, 7),
+        "int_quant, per-tensor",
+        lambda x, s: ops.int_quant(x, s.reshape(-1)[0], 0, 4),
+    )
+    yield (
+        "fake_quantize_per_channel_affine",
+        by_channel,
+        "int_quant, per row",
+        lambda x, s: ops.int_quant(x, s, 0, 4),
+    )
+    yield (
+        "x.to(float8_e4m3fn).to(float32)",
+        lambda x, s: x.to(torch.float8_e4m3fn).to(x.dtype),
+        "float_quant e4m3",
+        lambda x, s: ops.float_quant(x, 1.0, *e4m3),
+    )
+
+
+def beside_pytorch(count: int, repeats: int, rounds: int) -> list[tuple[str, ...]]:
+    """Microseconds forward, and forward and back to x; calls one behind another."""
+    x = torch.randn(max(1, count // ROW), min(count, ROW), device="cuda")
+    scale = torch.linspace(0.1, 1, len(x), device="cuda").reshape(-1, 1)
+    gradient, rows = torch.ones_like(x), []
+
+    def forward(function: Callable[..., Any]) -> None:
+        function(x, scale)
+
+    def both_ways(function: Callable[..., Any]) -> None:
+        function(x.detach().requires_grad_(), scale).backward(gradient)
+
+    for theirs, their_function, ours, our_function in contests():
+        for way, run in (("forward", forward), ("forward and backward", both_ways)):
+            took, compared = (
+                1e6 * seconds(lambda f=f, run=run: run(f), rounds, repeats)
+                for f in (their_function, our_function)
+            )
+            times = (f"{took:.1f}", f"{compared:.1f}", f"{took / compared:.2f} x")
+            rows.append((theirs, ours, way, *times))
     return rows
 
 
@@ -150,6 +206,11 @@ def main() -> None:
     title = f"Forward and backward, {count >> 20} Mi elements of float32"
     columns = ("operator", "gradients of", "time", "over the copies")
     show(title, columns, training(count, options.rounds), options.markdown)
+    columns = ("PyTorch's", "ours", "what", "theirs, us", "ours, us", "faster")
+    for elements, repeats in ((count, 1), (4096, 200)):
+        title = f"Beside PyTorch's own, {elements} elements of float32"
+        rows = beside_pytorch(elements, repeats, options.rounds)
+        show(title, columns, rows, options.markdown)
     if any(wrong != "0" for _, _, wrong in tables):
         sys.exit("the GPU gives other bits than the case tables")
 

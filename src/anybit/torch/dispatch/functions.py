@@ -54,9 +54,9 @@ def function_of(operator: Operator) -> Callable[..., Any]:
         _, *parameters = as_tensors(operator, arguments)
         if out is not None:
             _check_tensor(out, "out", operator)
-        if differentiable:
+        if differentiable is not None:
             refuse_tangents(operator, (x, *parameters))
-        hidden = differentiable and out is None and _inside_functional_gradient()
+        hidden = differentiable is not None and out is None and _inside_functional_gradient()
         if not hidden and not _needs_gradient(x, *parameters, out) and not _is_lazy(out):
             if out is None:
                 return overload(x, *parameters, **attributes)
@@ -64,7 +64,7 @@ def function_of(operator: Operator) -> Callable[..., Any]:
             return out
         refuse_gradients(operator, parameters)
         # Compilers and torch.export know the derivatives of the operators themselves.
-        if differentiable and not is_compiling():
+        if differentiable is not None and not is_compiling():
             inputs = [
                 given if type(given) in NUMBERS else tensor
                 for given, tensor in zip(arguments, (x, *parameters), strict=True)
