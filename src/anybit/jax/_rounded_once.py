@@ -17,7 +17,7 @@ import jax.numpy as jnp
 try:
     from jax import enable_x64
 except ImportError:  # before JAX 0.8
-    from jax.experimental import enable_x64  # type: ignore[attr-defined,no-redef]
+    from jax.experimental import enable_x64
 
 _WIDENED = (jax.lax.div_p, jax.lax.reduce_sum_p)
 # Functions within a program, most of them the array library's own.
@@ -66,8 +66,11 @@ def _applied(equation: Any, values: list[Any]) -> list[Any]:
 def _narrowed(y: Any) -> Any:
     """y in float32.
 
-    Of a conversion that follows a division directly compilers know, too, that it could be left out
-    with the one before it, and then divide float32. What stands between changes no value.
+    Compilers know that conversions around a division could be left out if it were one of float32,
+    and take the liberty to leave out those to float32 and back again. Not so beside other work.
     """
-    y = jnp.where(jnp.isfinite(y), y - (y - y), y)
-    return jax.lax.convert_element_type(y, jnp.float32)
+    return _unchanged(jax.lax.convert_element_type(_unchanged(y), jnp.float32))
+
+
+def _unchanged(y: Any) -> Any:
+    return jnp.where(jnp.isfinite(y), y - (y - y), y)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain CPU tensors straight to the native kernels, past the dispatcher.
+"""Plain tensors straight to the kernels, past the dispatcher.
 
 The dispatcher would end in the same kernels, but asks autograd, Python and itself on the way, which
 takes longer than a small tensor does. Whatever may see a call that goes through the dispatcher, or
 change it, is told from its keys: of the tensors, and of the thread. With any key but those of
-dense CPU tensors, nothing is done here.
+dense tensors of one device, a CPU or a GPU, nothing is done here.
 """
 
 import functools
@@ -19,7 +19,7 @@ from torch.compiler import is_compiling
 
 from anybit._native import differentiable
 from anybit.ops import Operator
-from anybit.torch.dispatch.cpu import native_gradients, native_result
+from anybit.torch.dispatch import cpu, gpu
 from anybit.torch.dispatch.parameters import Attributes, Call, apart, joined
 
 # The result, or None for a call that is the dispatcher's.
@@ -31,10 +31,11 @@ CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-def _other_keys() -> int:
-    """All keys but those under which a dense CPU tensor ends in the CPU kernel, as bits."""
+def _other_keys(device: str) -> int:
+    """All keys but those under which a dense tensor ends in the kernel of its device, as bits."""
     own = 0
-    for name in ("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU", "BackendSelect"):
+    names = (device, "ADInplaceOrView", f"Autograd{device}", f"Autocast{device}", "BackendSelect")
+    for name in names:
         own |= torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr()
     return ~own
 
@@ -47,7 +48,7 @@ def _question() -> Callable[..., bool]:
         as_bits = torch._C.DispatchKeySet.raw_repr
         function_modes = torch._C._len_torch_function_stack
         is_profiled = torch._C._autograd._profiler_enabled
-        others = _other_keys()
+        not_cpu, not_gpu = _other_keys("CPU"), _other_keys("CUDA")
         int(forward_ad._current_level)  # read at each call
     except AttributeError:
         return lambda *tensors: False
@@ -58,20 +59,25 @@ def _question() -> Callable[..., bool]:
             if type(tensor) not in _TENSORS:
                 return False
             keys |= as_bits(keys_of(tensor))
-        return not (
-            keys & others or function_modes() or is_profiled() or forward_ad._current_level >= 0
-        )
+        if keys & not_cpu and keys & not_gpu:
+            return False
+        return not (function_modes() or is_profiled() or forward_ad._current_level >= 0)
 
     return are_direct
 
 
-# Whether these are dense CPU tensors that nothing watches, records, transforms or replaces.
+# Whether these are dense tensors of a CPU, or of GPUs, that nothing watches, records, transforms or
+# replaces.
 are_direct = _question()
 
 
 def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
     """The operator for plain calls. `carry_back` is its derivative for all that are not."""
-    result = native_result(operator)
+    on_cpu, on_gpu = cpu.native_result(operator), gpu.result(operator)
+
+    def result(inputs: Sequence[Any], attributes: Attributes) -> torch.Tensor:
+        return (on_gpu if inputs[0].is_cuda else on_cpu)(inputs, attributes)
+
     apply = carry_back and _differentiable(operator, result, carry_back)
     fixed = _without_gradient(operator)
 
@@ -137,7 +143,7 @@ def _differentiable(
     result: Callable[[Sequence[Any], Attributes], torch.Tensor],
     carry_back: CarryBack,
 ) -> Callable[..., torch.Tensor]:
-    gradients = native_gradients(operator)
+    on_cpu, on_gpu = cpu.native_gradients(operator), gpu.gradients(operator)
     asked = _picks(operator)
     alone = asked((0,), (False, True))
     only_x = alone and alone[0]
@@ -155,6 +161,7 @@ def _differentiable(
             if is_compiling() or is_grad_enabled() or not are_direct(gradient, *saved):
                 return carry_back(ctx, gradient)
             call = ctx.call
+            gradients = on_gpu if gradient.is_cuda else on_cpu
             if only_x and len(saved) == 1:
                 return None, gradients(gradient, (*saved, *call[1]), only_x, call[0])[0]
             found = asked(call[2], ctx.needs_input_grad)

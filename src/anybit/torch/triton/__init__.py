@@ -7,6 +7,7 @@ cut to the layout of the tensors (`tiles`, `plan`). So there is no third
 implementation of an operator, and a new operator has kernels at once.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ Backward = Callable[..., list[torch.Tensor]]
 _KEPT = 4096
 
 
+@functools.cache
 def forward_kernel(operator: Operator) -> Forward:
     """The operator on tensors of a GPU. It takes what the reference takes, without `out`."""
     plans: dict[Any, Plan] = {}
@@ -43,6 +45,7 @@ def forward_kernel(operator: Operator) -> Forward:
     return kernel
 
 
+@functools.cache
 def backward_kernel(operator: Operator) -> Backward:
     """The gradients of the inputs named in `wanted`, in that order.
 

@@ -3,7 +3,7 @@
 
 import torch
 
-from anybit.torch.triton.tiles import Axes, Sizes, Tiles
+from anybit.torch.triton.tiles import Axes, Sizes, Tiles, contiguous_strides
 
 
 class Sums:
@@ -23,12 +23,17 @@ class Sums:
         self._kept = tuple(
             size if step else 1 for size, step in zip(axes.sizes, strides, strict=True)
         )
+        # Without axes of one element, which may have any stride.
+        steps = zip(self._kept, strides, contiguous_strides(self._kept), strict=True)
+        self._in_order = all(size == 1 or step == wanted for size, step, wanted in steps)
         self._strides = strides
         self._shape = shape
 
     def finished(self, partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The gradient from the sums of the tiles."""
         total = partial.sum(self._repeated, keepdim=True) if self._repeated else partial
+        if self._in_order:
+            return total.reshape(self._shape).to(dtype)
         gradient = torch.empty(self._shape, dtype=dtype, device=partial.device)
         gradient.as_strided(self._kept, self._strides).copy_(total)
         return gradient

@@ -16,6 +16,9 @@ Sizes: TypeAlias = tuple[int, ...]
 # depends on parameters only is computed once for all of them.
 _TILE = 2048
 _PER_WARP = 512
+# Where parameters move along n alone, tiles are as narrow as is read at full speed, so that threads
+# use again for the next row what they have computed for a column.
+_NARROW = 128
 # How many threads may find nothing to do before smaller tiles are better.
 _WASTE = 1.125
 
@@ -73,7 +76,8 @@ def merged(shape: Sizes, strides: Sequence[Sizes]) -> Axes:
 def tiles(axes: Axes) -> Tiles:
     """Tiles that fit the last two axes with little waste."""
     size_m, size_n = axes.sizes[-2:]
-    tile_n = _power_within(size_n, _TILE)
+    by_column = size_m > 1 and any(each[-1] and not each[-2] for each in axes.strides)
+    tile_n = _power_within(size_n, _NARROW if by_column else _TILE)
     tile_m = min(_TILE // tile_n, _power_above(size_m))
     blocks_m, blocks_n = -(-size_m // tile_m), -(-size_n // tile_n)
     uneven = tile_m * blocks_m != size_m or tile_n * blocks_n != size_n
