@@ -11,6 +11,7 @@ Prints one line per version; the exit code is the number of versions that fail.
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,7 +57,9 @@ def test(version: str, wheel: Path, folder: Path, forms: Path) -> str:
     python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     runtime = "onnxruntime" if version == NEWEST else f"onnxruntime=={version}"
     packages = [runtime, *COMPANIONS[version], "numpy", "onnx", "onnx-ir", "array-api-compat"]
-    install = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
+    uv = ("uv", "pip", "install", "-q", "--python", python)
+    install = uv if shutil.which("uv") else pip
     if run(*install, *packages, "pytest"):
         return "no such environment can be made"
     if run(*install, "--no-deps", "--force-reinstall", wheel):
