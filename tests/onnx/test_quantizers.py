@@ -14,7 +14,8 @@ import anybit
 from anybit.errors import ModelError
 from anybit.onnx import read
 from anybit.onnx.passes import FoldConstants, Normalize
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizers_in
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of, quantizers_in
+from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, FloatGrid, IntegerGrid
 
@@ -146,7 +147,9 @@ def test_parameters_of_a_run() -> None:
     (found,) = quantizers(proto)
     assert (found.computed, found.grid) == (("scale",), None)
     assert found.spacing((2,), made=True) is None
-    given = found.given({"s": array(-0.25), "z": array(0), "b": array(3)})
+    arrays = {"s": array(-0.25), "z": array(0), "b": array(3)}
+    given = quantizer_of(found.node, Traces(), arrays)
+    assert given is not None
     assert given.known
     spacing = given.spacing((2,), made=True)
     assert spacing is not None
