@@ -24,6 +24,7 @@ from anybit.torch.dispatch.parameters import Attributes, Call, apart, joined
 
 # The result, or None for a call that is the dispatcher's.
 Direct = Callable[[Sequence[Any], Attributes], torch.Tensor | None]
+Result = Callable[[Sequence[Any], Attributes], torch.Tensor]
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 _Given = tuple[Call, Sequence[Any]]
 CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
@@ -74,11 +75,7 @@ are_direct = _question()
 def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
     """The operator for plain calls. `carry_back` is its derivative for all that are not."""
     on_cpu, on_gpu = cpu.native_result(operator), gpu.result(operator)
-
-    def result(inputs: Sequence[Any], attributes: Attributes) -> torch.Tensor:
-        return (on_gpu if inputs[0].is_cuda else on_cpu)(inputs, attributes)
-
-    apply = carry_back and _differentiable(operator, result, carry_back)
+    apply = carry_back and _differentiable(operator, on_cpu, on_gpu, carry_back)
     fixed = _without_gradient(operator)
 
     def direct(inputs: Sequence[Any], attributes: Attributes) -> torch.Tensor | None:
@@ -93,7 +90,7 @@ def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
                         if apply is None or (len(tensors) > 1 and _any_requires(inputs, fixed)):
                             return None
                         return apply((call, inputs), *tensors)
-            return result(inputs, attributes)
+            return (on_gpu if tensors[0].is_cuda else on_cpu)(inputs, attributes)
         except (TypeError, ValueError):
             return None  # so that there is one wording of what is refused
 
@@ -139,11 +136,9 @@ def _picks(operator: Operator) -> Callable[..., tuple[tuple[str, ...], Pick] | N
 
 
 def _differentiable(
-    operator: Operator,
-    result: Callable[[Sequence[Any], Attributes], torch.Tensor],
-    carry_back: CarryBack,
+    operator: Operator, on_cpu: Result, on_gpu: Result, carry_back: CarryBack
 ) -> Callable[..., torch.Tensor]:
-    on_cpu, on_gpu = cpu.native_gradients(operator), gpu.gradients(operator)
+    back_on_cpu, back_on_gpu = cpu.native_gradients(operator), gpu.gradients(operator)
     asked = _picks(operator)
     alone = asked((0,), (False, True))
     only_x = alone and alone[0]
@@ -153,7 +148,7 @@ def _differentiable(
         def forward(ctx: Any, given: _Given, *tensors: torch.Tensor) -> torch.Tensor:
             ctx.call, inputs = given
             ctx.save_for_backward(*tensors)
-            return result(inputs, ctx.call[0])
+            return (on_gpu if tensors[0].is_cuda else on_cpu)(inputs, ctx.call[0])
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
@@ -161,7 +156,7 @@ def _differentiable(
             if is_compiling() or is_grad_enabled() or not are_direct(gradient, *saved):
                 return carry_back(ctx, gradient)
             call = ctx.call
-            gradients = on_gpu if gradient.is_cuda else on_cpu
+            gradients = back_on_gpu if gradient.is_cuda else back_on_cpu
             if only_x and len(saved) == 1:
                 return None, gradients(gradient, (*saved, *call[1]), only_x, call[0])[0]
             found = asked(call[2], ctx.needs_input_grad)
