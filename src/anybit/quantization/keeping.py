@@ -44,11 +44,12 @@ def kept(
     common: list[list[Sample]] = [[] for _ in parts]
     alone: list[dict[int, Sample]] = [{} for _ in sources]
     found = hands.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
-    for sample, (at, number) in zip(found, runs.places, strict=True):
-        if number is None:
-            common[at].append(sample)
-        else:
-            alone[at][number] = sample
+    for sample, (places, number) in zip(found, runs.places, strict=True):
+        for at in places:
+            if number is None:
+                common[at].append(sample)
+            else:
+                alone[at][number] = {name: sample[name] for name in names[at] if name in sample}
     give_back()  # the session is gone
     return common, alone
 
@@ -76,7 +77,7 @@ class _Runs:
     """What the model is run on, read as it is asked for if it takes much memory.
 
     Attributes:
-        places: Of each piece that was asked for, the part that it belongs to; or the tensor, and
+        places: Of each piece that was asked for, the part that it belongs to; or the tensors, and
             the number of the sample.
         are_large: Whether one run takes much memory.
     """
@@ -97,7 +98,7 @@ class _Runs:
         self._known = dict(samples.numbered(numbers)) if is_little else {}
         most = max(map(self._at_once, parts), default=1)
         self.are_large = 2 * most * (size + given) > MEMORY
-        self.places: list[tuple[int, int | None]] = []
+        self.places: list[tuple[tuple[int, ...], int | None]] = []
 
     def pieces(self, all_names: Sequence[str], names: Sequence[Sequence[str]]) -> Iterator[Piece]:
         """Those of the parts, of which as many samples as possible are joined, then the others."""
@@ -106,13 +107,13 @@ class _Runs:
                 numbers = part[start : start + self._at_once(part)]
                 known = dict(self._read(numbers))
                 for feeds, count in self._joined([known[number] for number in numbers]):
-                    self.places.append((at, None))
+                    self.places.append(((at,), None))
                     yield Piece(feeds, all_names, count, numbers[0], False)
         for number, sample in self._read({*chain(*self._farthest)}):
-            for at, wanted in enumerate(self._farthest):
-                if number in wanted:
-                    self.places.append((at, number))
-                    yield Piece(sample, names[at], 1, number, True)
+            tensors = tuple(at for at, those in enumerate(self._farthest) if number in those)
+            self.places.append((tensors, number))
+            wanted = dict.fromkeys(chain.from_iterable(names[at] for at in tensors))
+            yield Piece(sample, tuple(wanted), 1, number, True)
 
     def _at_once(self, part: Sequence[int]) -> int:
         """How many samples of a part are joined."""
@@ -135,7 +136,7 @@ def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[Pie
     recorder = tensors.recorder()
 
     def of_piece(piece: Piece) -> Sample:
-        found = recorder.run(piece.feeds)
+        found = recorder.run(piece.feeds, piece.names)
         known = {}
         for name in piece.names:
             if name in found:

@@ -75,11 +75,18 @@ class Piece:
         weights: Sequence[Rounded] = (),
     ) -> float:
         """Noise over signal of the layer's output, as powers."""
-        noise = signal = 0.0
+        return over(self.powers(grid, smoothing, samples, weights))
+
+    def powers(
+        self,
+        grid: Grid | DynamicGrid | None,
+        smoothing: Array | None,
+        samples: Sequence[Sample],
+        weights: Sequence[Rounded] = (),
+    ) -> Iterator[tuple[float, float]]:
+        """For each sample the powers of noise and signal of the layer's output."""
         for difference, power in self.differences(grid, smoothing, samples, weights):
-            noise += float(np.square(difference, dtype=np.float64).sum())
-            signal += power
-        return noise / signal if signal else noise
+            yield float(np.square(difference, dtype=np.float64).sum()), power
 
     def differences(
         self,
@@ -144,6 +151,15 @@ class Piece:
         value = self.layer.node.inputs[weight.index]
         assert value is not None
         return str(value.name)
+
+
+def over(powers: Iterable[tuple[float, float]]) -> float:
+    """Noise over signal of all samples, by the powers of both for each."""
+    noise = signal = 0.0
+    for each, power in powers:
+        noise += each
+        signal += power
+    return noise / signal if signal else noise
 
 
 def smoothed_weight(array: Array, weight: Weight, smoothing: Array) -> Array:

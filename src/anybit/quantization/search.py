@@ -19,7 +19,7 @@ from anybit.quantization.bias import correction
 from anybit.quantization.common import Common
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
-from anybit.quantization.pieces import Piece, Sample
+from anybit.quantization.pieces import Piece, Sample, over
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.ranges import WIDE, cut_off, least, may_cut, whole, within
 from anybit.quantization.schemes import Scheme
@@ -104,6 +104,7 @@ class Trial:
         self._common = common
         self._smooth = not any(layer in common.apart for layer, _ in source.readers)
         self._told: dict[int, tuple[Grid | DynamicGrid, Candidate]] = {}
+        self._known: dict[tuple[Layer, int], dict[int, tuple[float, float]]] = {}
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -262,8 +263,7 @@ class Trial:
 
     def _tried(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
         errors = {
-            piece.layer: piece.error(candidate.grid, candidate.smoothing, samples)
-            for piece in self._pieces
+            piece.layer: over(self._powers(piece, candidate, samples)) for piece in self._pieces
         }
         found = replace(candidate, errors=errors)
         # Those that are tried again on other samples have been told.
@@ -272,6 +272,17 @@ class Trial:
             told = Candidate(self._name, *ends, smoothed, found.error)
             self._told[id(candidate.grid)] = candidate.grid, told  # which keeps its number
         return found
+
+    def _powers(
+        self, piece: Piece, candidate: Choice, samples: Sequence[Sample]
+    ) -> Iterator[tuple[float, float]]:
+        """Those of noise and signal for each sample. What was tried on some of them is known."""
+        known = self._known.setdefault((piece.layer, id(candidate.grid)), {})
+        new = [each for each in samples if id(each) not in known]
+        if new:
+            found = piece.powers(candidate.grid, candidate.smoothing, new)
+            known.update(zip(map(id, new), found, strict=True))
+        return (known[id(each)] for each in samples)
 
 
 def _some(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
