@@ -4,7 +4,7 @@
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -13,10 +13,11 @@ from anybit.quantization.common import Common, Shared, linked
 from anybit.quantization.copies import on_copies
 from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
-from anybit.quantization.judging import Few, judged
+from anybit.quantization.judging import Few, Outputs, judged, outputs_of
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
 from anybit.quantization.products import product_of
+from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
@@ -53,6 +54,14 @@ class Attempt:
     remarks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Written:
+    """A quantized model, and what is to be sent for its outputs."""
+
+    model: ir.Model
+    outputs: Recording
+
+
 class Attempts:
     """Quantizes a model by plans, one after the other.
 
@@ -81,10 +90,19 @@ class Attempts:
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
         """The model quantized by a plan, and judged."""
         choices: Mapping[Source, Choice] = self.choices(plan, progress)
-        said = None
-        if self._samples is not None:
-            choices, said = best(choices, partial(self._tried, plan))
-        return replace(self.judged(plan, choices), remarks=(said,) if said else ())
+        if self._samples is None:
+            return self.judged(plan, choices)
+        tried: list[tuple[Mapping[Source, Choice], _Written]] = []
+
+        def judged(some: Mapping[Source, Choice]) -> Verdict:
+            tried.append((some, self._written(plan, some)))
+            return self._few.verdict(tried[-1][1].outputs)
+
+        choices, said = best(choices, judged)
+        known = next((found for some, found in tried if some is choices), None)
+        tried.clear()
+        found = self._judged(plan, choices, known or self._written(plan, choices))
+        return replace(found, remarks=(said,) if said else ())
 
     def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
         """The model with what was chosen."""
@@ -92,14 +110,22 @@ class Attempts:
 
     def judged(self, plan: Plan, choices: Mapping[Source, Choice]) -> Attempt:
         """It, and what became of its outputs."""
-        model = self.written(plan, choices)
-        verdict = None
-        if self._samples is not None:
-            verdict = judged(self.model, model, self._samples, self.where, self.workers)
-        return Attempt(plan, choices, model, verdict)
+        if self._samples is None:
+            return Attempt(plan, choices, self.written(plan, choices), None)
+        return self._judged(plan, choices, self._written(plan, choices))
 
-    def _tried(self, plan: Plan, choices: Mapping[Source, Choice]) -> Verdict:
-        return self._few.verdict(self.written(plan, choices))
+    def _judged(self, plan: Plan, choices: Mapping[Source, Choice], found: "_Written") -> Attempt:
+        assert self._samples is not None, "asked before"
+        verdict = judged(self._floats, found.outputs, self._samples, self.workers)
+        return Attempt(plan, choices, found.model, verdict)
+
+    def _written(self, plan: Plan, choices: Mapping[Source, Choice]) -> "_Written":
+        model = self.written(plan, choices)
+        return _Written(model, recording(model, model.graph.outputs, self.where))
+
+    @cached_property
+    def _floats(self) -> Outputs:
+        return outputs_of(self.model, self.where)
 
     @cached_property
     def _few(self) -> Few:
@@ -111,7 +137,7 @@ class Attempts:
         parts = [those[: len(unknown)], those[len(unknown) :]]
         pieces = [each for part in parts if part for each in samples.several(part, _AT_ONCE)]
         counts = [samples.count(each) for each in pieces]
-        return Few(self.model, pieces, counts, self.where, self.workers)
+        return Few(self._floats, pieces, counts, self.workers)
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""

@@ -35,18 +35,33 @@ class Pair:
     classes: frozenset[str]
 
 
-def judged(
-    model: ir.Model, quantized: ir.Model, samples: Samples, where: str, workers: Workers
-) -> Verdict:
+@dataclass(frozen=True)
+class Outputs:
+    """What a model gives.
+
+    Attributes:
+        recording: The outputs.
+        classes: Those with classes.
+    """
+
+    recording: Recording
+    classes: frozenset[str]
+
+
+def outputs_of(model: ir.Model, where: str) -> Outputs:
+    """Those of a model that has that name in messages."""
+    return Outputs(recording(model, model.graph.outputs, where), with_classes(model))
+
+
+def judged(floats: Outputs, quantized: Recording, samples: Samples, workers: Workers) -> Verdict:
     """What quantization did to the outputs of a model, on samples that were held back.
 
     Raises:
         ModelError: A model cannot be run, or a sample does not fit.
     """
-    floats, found = (recording(each, each.graph.outputs, where) for each in (model, quantized))
     only = len(samples) == 1
     judge = Judge()
-    pair = Pair(floats, found, only, with_classes(model))
+    pair = Pair(floats.recording, quantized, only, floats.classes)
     for shard in workers.map(comparer, pair, samples.shards(workers.near)):
         for number, each in shard:
             judge.add(each, number)
@@ -57,24 +72,22 @@ class Few:
     """What a float model gives for a few samples, to compare others with.
 
     Args:
-        model: The model.
+        floats: The outputs of the model.
         samples: The samples. Where outputs take too much memory, the first of them.
         counts: How many are joined in each.
-        where: Its name, for messages.
         workers: Who runs it.
     """
 
     def __init__(
         self,
-        model: ir.Model,
+        floats: Outputs,
         samples: Sequence[Sample],
         counts: Sequence[int],
-        where: str,
         workers: Workers,
     ) -> None:
-        self._where, self._workers, self._classes = where, workers, with_classes(model)
+        self._workers, self._classes = workers, floats.classes
         self._samples, self._floats, size = list(samples), [], 0
-        for each in self._outputs(model):
+        for each in self._outputs(floats.recording):
             self._floats.append(each)
             size += sum(array.nbytes for array in each.values())
             if size > _MEMORY:
@@ -82,16 +95,15 @@ class Few:
         del self._samples[len(self._floats) :]
         self._count = sum(counts[: len(self._floats)])
 
-    def verdict(self, quantized: ir.Model) -> Verdict:
+    def verdict(self, quantized: Recording) -> Verdict:
         """What became of the outputs of a quantized model."""
         judge = Judge()
         for floats, each in zip(self._floats, self._outputs(quantized), strict=True):
             judge.add(compared(floats, each, self._classes))
         return replace(judge.verdict(seen=True), samples=self._count)
 
-    def _outputs(self, model: ir.Model) -> Iterator[dict[str, Array]]:
-        found = recording(model, model.graph.outputs, self._where)
-        return self._workers.map(runner, found, self._samples)
+    def _outputs(self, of: Recording) -> Iterator[dict[str, Array]]:
+        return self._workers.map(runner, of, self._samples)
 
 
 def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:
