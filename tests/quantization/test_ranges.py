@@ -93,13 +93,13 @@ def test_few_samples_show_which_candidates_are_tried_on_all(
     data = [random(1, 3 + at, 64, seed=at) for at in range(40)]
     if rank == 2:
         data = [np.concatenate([each[0] for each in data])]
-    error, seen = Piece.error, []
+    powers, seen = Piece.powers, []
 
     def counted(piece: Piece, grid: object, smoothing: object, samples: list, *others: object):
         seen.append(sum(array.size for each in samples for array in each.values()))
-        return error(piece, grid, smoothing, samples, *others)
+        return powers(piece, grid, smoothing, samples, *others)
 
-    monkeypatch.setattr(Piece, "error", counted)
+    monkeypatch.setattr(Piece, "powers", counted)
     found = []
     for few in (4, 1):
         monkeypatch.setattr(search, "_FEW", few)
