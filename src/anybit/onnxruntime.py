@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.onnx import Source, prepare
-from anybit.onnx.runtime import Provider, library_path, make_session, register
+from anybit.onnx.library import library_path, register
+from anybit.onnx.runtime import Provider, make_session
 
 __all__ = ["library_path", "register", "session"]
 

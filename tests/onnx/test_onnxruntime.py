@@ -309,3 +309,17 @@ def test_sessions_compute_the_graph_as_it_is_written() -> None:
     file = model(nodes, {"x": (F32, [1])}, {"y": (F32, None)}, {"zero": np.array(0, F32)})
     (y,) = anybit.onnxruntime.session(file).run(None, {"x": F32([0])})
     assert np.signbit(y[0])
+
+
+@pytest.mark.parametrize("domain", ["qonnx.custom_op.general", "finn.custom_op.general"])
+def test_options_may_name_the_domains_that_they_need(domain):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("anybit.domains", "named")
+    options.add_session_config_entry(f"anybit.domains.{domain}", "1")
+    anybit.onnxruntime.register(options)
+    proto = onnx.load_from_string(quantizer())
+    proto.graph.node[0].domain = domain
+    onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    proto.graph.node[0].domain = "onnx.brevitas"
+    with pytest.raises(Exception, match=r"onnx\.brevitas"):
+        onnxruntime.InferenceSession(proto.SerializeToString(), options)

@@ -15,7 +15,8 @@ import anybit
 from anybit.onnx import prepare, read
 from anybit.onnx.folding import pieces
 from anybit.onnx.graph.cut import cut
-from anybit.onnx.runtime import FAILURES, evaluate, register
+from anybit.onnx.library import register
+from anybit.onnx.runtime import FAILURES, evaluate
 
 NAMED = 'opset_import: ["": 17, "qonnx.custom_op.general": 1]'
 

@@ -24,7 +24,6 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import inputs_of
 from anybit.onnx.runtime import (
     FAILURES,
-    exact_session_options,
     make_session,
     reason,
     run_session,
@@ -119,9 +118,7 @@ class Nodes:
                 node.attributes.pop("auto_pad", None)
             for output in node.outputs:
                 output.shape = None
-        options = exact_session_options()
-        options.intra_op_num_threads = 1
-        return make_session(piece, options), constants
+        return make_session(piece, threads=1), constants
 
     def __call__(self, *elements: Array) -> Array:
         """The results for elements x channels.

@@ -16,9 +16,9 @@ import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-untyped]
 
-from anybit._native import FOLDER
 from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.library import has_entry, register, register_named
 
 Provider: TypeAlias = str | tuple[str, dict[str, Any]]
 
@@ -54,20 +54,6 @@ FAILURES: tuple[type[Exception], ...] = (
     ),
 )
 """What ONNX Runtime raises for a model that it cannot load or run: its classes have no base."""
-
-
-def library_path() -> str:
-    """The file to give to `register_custom_ops_library` of any language's ONNX Runtime."""
-    for suffix in (".so", ".dylib", ".dll"):
-        path = FOLDER / f"anybit_onnxruntime{suffix}"
-        if path.exists():
-            return str(path)
-    raise FileNotFoundError(f"no anybit_onnxruntime library in {FOLDER}; reinstall anybit")
-
-
-def register(session_options: onnxruntime.SessionOptions) -> None:
-    """Add the operators to session options. Doing it again changes nothing."""
-    session_options.register_custom_ops_library(library_path())
 
 
 def exact_session_options() -> onnxruntime.SessionOptions:
@@ -119,6 +105,7 @@ def make_session(
     options = options or _exact(len(model.graph), threads)
     message, tensors = serialize(model)
     if own:
+        register(options)
         message, tensors = _embedded(message, tensors)
     return _started(message, tensors, options, providers)
 
@@ -145,9 +132,9 @@ def _started(
     options: onnxruntime.SessionOptions,
     providers: Sequence[Provider] | None = None,
 ) -> onnxruntime.InferenceSession:
-    register(options)
+    register_named(options, message)
     for key, value in _EXACT.items():
-        if not _has_entry(options, key):
+        if not has_entry(options, key):
             options.add_session_config_entry(key, value)
     if tensors:
         values = [ort_value(array) for array in tensors.values()]
@@ -264,14 +251,6 @@ def _array(value: Any) -> Array:
     data = bytes((ctypes.c_char * size).from_address(value.data_ptr()))
     tensor = onnx.TensorProto(dims=shape, data_type=int(dtype), raw_data=data)
     return np.asarray(ir.TensorProtoTensor(tensor).numpy())
-
-
-def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
-    try:
-        options.get_session_config_entry(key)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _embedded(message: bytes, tensors: dict[str, Array]) -> tuple[bytes, dict[str, Array]]:

@@ -61,6 +61,12 @@ std::vector<std::vector<OrtElementType>> type_choices(std::span<const Input> inp
   return choices;
 }
 
+bool has_entry(const Host& host, const OrtSessionOptions* options, const std::string& key) {
+  int found = 0;
+  check(host.api, host.api.HasSessionConfigEntry(options, key.c_str(), &found));
+  return found != 0;
+}
+
 // All operators for one host. Never destroyed: sessions may outlive every order of destruction.
 class Library {
  public:
@@ -78,9 +84,12 @@ class Library {
     add(network_, network_domain);
   }
 
+  // All domains, or those that the options name: what is added costs every session time.
   void add_to(OrtSessionOptions* options) const {
+    const bool named = has_entry(host_, options, "anybit.domains");
     for (const auto& [name, domain] : domains_)
-      check(host_.api, host_.api.AddCustomOpDomain(options, domain));
+      if (!named || has_entry(host_, options, "anybit.domains." + name))
+        check(host_.api, host_.api.AddCustomOpDomain(options, domain));
   }
 
  private:
@@ -142,9 +151,7 @@ std::uint32_t minor_of(const char* version) {
 // Session options remember that they have the library: registering twice would be an error.
 void register_once(OrtSessionOptions* options, const OrtApiBase& base, const Host& host) {
   constexpr const char* key = "anybit.registered";
-  int registered = 0;
-  check(host.api, host.api.HasSessionConfigEntry(options, key, &registered));
-  if (registered != 0) return;
+  if (has_entry(host, options, key)) return;
   library_for(base, host).add_to(options);
   check(host.api, host.api.AddSessionConfigEntry(options, key, "1"));
 }
