@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit.info` and `anybit info`: what a model holds."""
 
+import io
 import re
 from typing import Any
 
@@ -8,13 +9,15 @@ import numpy as np
 import onnx
 import pytest
 from places import MODELS, needs_models
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from shell import Shell
 from small_models import array, model, node, quantized_input, quantized_weight
 
 import anybit
-from anybit.cli._columns import width
+from anybit.cli._columns import joined, width
 from anybit.errors import ModelError
 
 
@@ -201,3 +204,32 @@ def test_the_width_of_a_long_table_is_that_of_its_widest_rows() -> None:
     found = width(rows, {"node"}, table, console)
     assert found == console.measure(table(rows), options=console.options.update(width=999)).maximum
     assert measured[0] <= 6
+
+
+@pytest.mark.parametrize("names", [["first", "", "the third"], ["", "", ""], ["界", "x"]])
+def test_rows_that_are_joined_look_as_if_they_were_not(names: list[str]) -> None:
+    cells = [[Text(name), Text(str(at))] for at, name in enumerate(names)]
+    printed = []
+    for rows in (cells, [joined(cells)]):
+        table = Table("name", "number", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for row in rows:
+            table.add_row(*row)
+        out = io.StringIO()
+        Console(width=40, force_terminal=True, file=out).print(table)
+        printed.append(out.getvalue())
+    assert printed[0] == printed[1]
+
+
+def test_rows_of_folded_names_stay_beside_each_other(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only rows of one line each may be joined."""
+    proto = long_names()
+    for letter, each in zip("ABC", proto.graph.node, strict=True):
+        each.name = letter * 80
+    onnx.save(proto, "folded.onnx")
+    lines = shown_at(shell, 60, monkeypatch, "info", "folded.onnx").splitlines()
+    for letter in "ABC":
+        found = [line for line in lines if letter * 3 in line]
+        assert len(found) > 1
+        assert [" 0.5 " in f"{line} " for line in found] == [True] + [False] * (len(found) - 1)

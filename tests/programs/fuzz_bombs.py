@@ -8,18 +8,21 @@ Each runs in a process of its own. The bounds are generous: nobody is to wait fo
 machine, and what grows faster than its file passes them by far.
 """
 
+import contextlib
 import gc
+import io
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import support_path  # noqa: F401
-from bombs import BOMBS, CHAINS
+from bombs import BOMBS, CHAINS, multiplied
 
 SECONDS = 300
 """For all that is done with one file."""
@@ -55,10 +58,16 @@ def attack(kind: str) -> None:
         make, count = BOMBS[kind]
         spent(make(count).SerializeToString())
     else:
-        files = (CHAINS[kind](count).SerializeToString() for count in LENGTHS)
         # The trial of the short ones in ONNX Runtime is not what is compared.
-        compared = kind in COMPARED
-        _, short, long = (spent(file, runtime="any", compared=compared) for file in files)
+        _, short, long = (
+            spent(
+                CHAINS[kind](count).SerializeToString(),
+                runtime="any",
+                compared=kind in COMPARED,
+                product=multiplied(CHAINS[kind](count)).SerializeToString(),
+            )
+            for count in LENGTHS
+        )
         steep = grown(short, long)
         if steep:
             raise AssertionError(f"more than linear time: {steep}")
@@ -80,20 +89,26 @@ def most_resident() -> int:
     return int(kibibytes) * 1024
 
 
-def spent(file: bytes, runtime: str = "onnxruntime", *, compared: bool = False) -> dict[str, float]:
+def spent(
+    file: bytes,
+    runtime: str = "onnxruntime",
+    *,
+    compared: bool = False,
+    product: bytes = b"",
+) -> dict[str, float]:
     """Processor time of all that is done with a file. ModelErrors are an answer.
 
-    `compared` says that it is run, too, and compared with itself.
+    `compared` says that it is run, too, and compared with itself; `product` is another, which is
+    checked.
     """
     import anybit
     from anybit.errors import ModelError
     from anybit.onnx.conversion import Form
     from anybit.onnx.graph.walk import tensors_in
-    from anybit.onnx.summary import info
 
     actions: dict[str, Callable[[bytes], object]] = {
         "load": anybit.load,
-        "info": info,
+        "info": printed,
         "check": anybit.check,
         "analyze": anybit.analyze,
         "compile": partial(anybit.compile, guarantee="exact"),
@@ -104,6 +119,8 @@ def spent(file: bytes, runtime: str = "onnxruntime", *, compared: bool = False) 
         actions[f"convert to {form}"] = partial(anybit.convert, to=form, runtime=runtime)
     if compared:
         actions["diff"] = lambda file: anybit.diff(file, file)
+    if product:
+        actions["check the product"] = lambda file: anybit.check(product)
     seconds = {}
     for name, action in actions.items():
         gc.collect()  # models refer to themselves: what one action left is not the next one's
@@ -117,6 +134,16 @@ def spent(file: bytes, runtime: str = "onnxruntime", *, compared: bool = False) 
         if written > WRITTEN + 5 * len(file):
             raise AssertionError(f"holds {written} bytes of constants")
     return seconds
+
+
+def printed(file: bytes) -> None:
+    """`anybit info`, with its table."""
+    from anybit.cli.info import info
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(file)
+        info(path)
 
 
 def grown(short: Mapping[str, float], long: Mapping[str, float]) -> str:

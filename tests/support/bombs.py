@@ -299,6 +299,25 @@ def joined(count: int) -> onnx.ModelProto:
     return _model(nodes, f"v{count // 12}", {**_PARAMETERS, "w": weights})
 
 
+def multiplied(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A chain with products of quantized weights behind it: a MatMul, and a Gemm."""
+    (result,) = model.graph.output[:1]
+    given = {f"p{name}": value for name, value in _PARAMETERS.items()} | {"weights": np.eye(4)}
+    model.graph.node.extend(
+        [
+            helper.make_node("IntQuant", ["weights", "ps", "pz", "pb"], ["wq"], domain=OURS),
+            helper.make_node("MatMul", [result.name, "wq"], ["product"]),
+            helper.make_node("Gemm", ["product", "wq"], ["products"]),
+        ]
+    )
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value, np.float32), name)
+        for name, value in given.items()
+    )
+    result.name = "products"
+    return model
+
+
 BOMBS: dict[str, tuple[Callable[[int], onnx.ModelProto], int]] = {
     "shapes of shapes": (shapes_of_shapes, 6),
     "expanded": (expanded, 10),

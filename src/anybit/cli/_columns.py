@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that fit the terminal: of rows that are too wide some columns are left out."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from rich.box import SIMPLE_HEAD
@@ -56,6 +56,18 @@ def spared(
             break
         rows = [{heading: row[heading] for heading in row if heading != column} for row in rows]
     return rows
+
+
+def fits(
+    rows: Rows, names: Collection[str], table: Callable[[Rows], Table], console: Console
+) -> bool:
+    """Whether all of the table has room, so that nothing goes over several lines."""
+    return width(rows, names, table, console) <= console.width
+
+
+def joined(cells: Iterable[Sequence[Text]]) -> list[Text]:
+    """Plain rows of one line each as one row of many lines: it looks the same, in half the time."""
+    return [Text("\n").join(column) for column in zip(*cells, strict=True)]
 
 
 def show(

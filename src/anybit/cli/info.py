@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from anybit.cli._columns import NARROWEST_NAME, spared, width
+from anybit.cli._columns import NARROWEST_NAME, fits, joined, spared
 from anybit.cli._console import stdout
 from anybit.cli._files import file_size, readable
 from anybit.cli._report import Json, Report, check_report, deliver
@@ -101,8 +101,8 @@ def _what_runs(quantizers: tuple[QuantizerSummary, ...]) -> str:
 def _quantizers(quantizers: tuple[QuantizerSummary, ...], console: Console) -> Table:
     """One row per quantizer, with whole names where there is room for them."""
     rows = [_row(each) for each in quantizers]
-    if width(rows, _NAMES, _table, console) <= console.width:
-        return _table(rows)
+    if fits(rows, _NAMES, _table, console):
+        return _table(rows, whole=True)
     notes = []
     for heading in _NAMES:
         beginning = _beginning(row[heading] for row in rows)
@@ -113,11 +113,11 @@ def _quantizers(quantizers: tuple[QuantizerSummary, ...], console: Console) -> T
     missing = [name for name in _SPARED if name not in rows[0]]
     if missing:
         notes.append(f"no room here for {', '.join(missing)}; --json shows all")
-    return _table(rows, notes)
+    return _table(rows, notes, whole=fits(rows, _NAMES, _table, console))
 
 
-def _table(rows: list[dict[str, str]], notes: Iterable[str] = ()) -> Table:
-    """What all rows have in common stands below the table."""
+def _table(rows: list[dict[str, str]], notes: Iterable[str] = (), *, whole: bool = False) -> Table:
+    """What all rows have in common stands below the table. `whole`: there is room for all of it."""
     values = {
         heading: {row[heading] for row in rows} - {""}
         for heading in ("codes", "zero-point", "rounding")
@@ -135,8 +135,9 @@ def _table(rows: list[dict[str, str]], notes: Iterable[str] = ()) -> Table:
             table.add_column(heading, overflow="fold", min_width=NARROWEST_NAME)
         else:
             table.add_column(heading, no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(shown(row[heading])) for heading in headings))
+    cells = ([Text(shown(row[heading])) for heading in headings] for row in rows)
+    for each in [joined(cells)] if whole else cells:
+        table.add_row(*each)
     return table
 
 

@@ -25,7 +25,7 @@ def in_compute_type(declared: Input, array: Array) -> Array:
     return _converted(declared, array)
 
 
-@lru_cache(4096)
+@lru_cache(2**14)
 def _number(declared: Input, dtype: np.dtype, shape: tuple[int, ...], data: bytes) -> Array:
     """One element: the same few widths and zero-points come again and again in a model."""
     return _converted(declared, np.frombuffer(data, dtype).reshape(shape))
