@@ -16,7 +16,7 @@ from small_models import model, node
 import anybit
 from anybit.quantization import gptq as module
 from anybit.quantization import products
-from anybit.quantization.factors import cholesky, factors_of
+from anybit.quantization.factors import Moments, cholesky, factors_of
 from anybit.quantization.gptq import gptq, refined
 from anybit.quantization.pieces import Piece
 from anybit.quantization.placement import placement_of
@@ -33,6 +33,11 @@ def correlated(rows: int, terms: int, seed: int = 0) -> Array:
     )
 
 
+def moments_of(x: Array) -> Moments:
+    """Those of rows, of one group."""
+    return Moments((x.T.astype(np.float64) @ x)[None], len(x))
+
+
 def noise(x: Array, w: Array, q: Array) -> Array:
     """The squared error of the sums, for each column."""
     return np.square(x.astype(np.float64) @ (w - q).T.astype(np.float64)).sum(axis=0)
@@ -47,7 +52,7 @@ def test_nearly_the_best_of_all_roundings(words: str, terms: int) -> None:
     best = np.full(len(w), np.inf)
     for each in itertools.product(values, repeat=terms):
         best = np.minimum(best, noise(x, w, np.float32(each)[None]))
-    factors = factors_of((x.T.astype(np.float64) @ x)[None])
+    factors = factors_of(moments_of(x))
     found = gptq(w[None], factors, lambda v, _: quantized(v.astype(np.float32), grid))[0]
     assert np.isin(found, values).all()
     assert (noise(x, w, found) >= best * (1 - 1e-6)).all()
@@ -61,10 +66,11 @@ def test_nearly_the_best_of_all_roundings(words: str, terms: int) -> None:
 def test_no_error_is_larger_than_that_of_half_a_step_in_each_direction() -> None:
     """Babai's bound: sum d_i^2 / 4 for a step of 1, as long as nothing is clipped."""
     x, w = correlated(300, 100), random(20, 100, seed=5)
-    moments = (x.T.astype(np.float64) @ x)[None]
+    moments = moments_of(x)
     factors = factors_of(moments)
     off = w - gptq(w[None], factors, lambda v, _: np.rint(v))[0]
-    damped = moments[0] + 0.01 * np.trace(moments[0]) / 100 * np.eye(100)
+    (sums,) = moments.sums
+    damped = sums + 0.1 / 3 * np.trace(sums) / 100 * np.eye(100)  # of 300 rows
     errors = np.einsum("ni,ij,nj->n", off, damped, off)
     assert (errors <= factors.diagonal.sum() / 4 * (1 + 1e-9)).all()
     assert np.square(x @ off.T).sum() < np.square(x @ (w - np.rint(w)).T).sum() / 20
@@ -74,8 +80,22 @@ def test_terms_without_correlation_are_rounded_to_nearest() -> None:
     w = random(3, 8, 100, seed=1)
     sizes = np.square(random(3, 100, seed=2)).astype(np.float64)
     sizes[1] = 0
-    factors = factors_of(sizes[:, None] * np.eye(100))
+    factors = factors_of(Moments(sizes[:, None] * np.eye(100), 1000))
     np.testing.assert_array_equal(gptq(w, factors, lambda v, _: np.rint(v)), np.rint(w))
+
+
+@pytest.mark.parametrize("rows", [40, 100])
+def test_what_few_rows_say_is_believed_less(rows: int) -> None:
+    """There is less noise on other rows than if they were as many as one would wish for."""
+    directions, _ = np.linalg.qr(random(100, 100, seed=9))
+    x = random(rows + 1000, 100) * np.arange(1, 101, dtype=np.float32) ** -0.7 @ directions
+    w, known, others = random(20, 100, seed=5), moments_of(x[:rows]), x[rows:]
+    many = Moments(known.sums, 10**6)
+    assert (known.damping, many.damping) == (pytest.approx(10 / rows), 0.01)
+    found = [gptq(w[None], factors_of(each), lambda v, _: np.rint(v))[0] for each in (known, many)]
+    careful, believing = (noise(others, w, each).sum() for each in found)
+    assert careful < 0.9 * believing
+    assert careful < 0.6 * noise(others, w, np.rint(w)).sum()
 
 
 @pytest.mark.parametrize("terms", [1, 31, 33, 200])
@@ -91,7 +111,7 @@ def test_factors_by_pieces_are_those_of_numpy(terms: int) -> None:
 def test_weights_are_rounded_one_after_the_other(terms: int) -> None:
     """The formula, term by term."""
     x, w = correlated(300, terms), random(5, terms, seed=5) * 3
-    factors = factors_of((x.T.astype(np.float64) @ x)[None])
+    factors = factors_of(moments_of(x))
     order, triangle = factors.order[0], factors.triangle[0]
     wanted = np.zeros((5, terms))
     for i in reversed(range(terms)):
@@ -208,10 +228,9 @@ def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = product_of(layer).matrix(piece.smoothed(None)[0])[0]
     steps = np.broadcast_to(found.grid.scale, found.array.shape).T
     for part in apart:
-        moments = (x[:, part].T.astype(np.float64) @ x[:, part])[None]
         step = steps[:, part.start]
         on_grid = lambda v, _, step=step: np.clip(np.rint(v / step), -3, 3) * step  # noqa: E731
-        alone = gptq(wanted[None, :, part], factors_of(moments), on_grid)[0]
+        alone = gptq(wanted[None, :, part], factors_of(moments_of(x[:, part])), on_grid)[0]
         np.testing.assert_allclose(columns[:, part], alone, rtol=1e-6)
 
 

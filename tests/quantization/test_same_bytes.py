@@ -14,7 +14,7 @@ from hashlib import sha256
 import anybit
 import numpy as np
 import onnx_ir as ir
-from anybit.quantization.factors import add_squares, factors_of
+from anybit.quantization.factors import Moments, factors_of
 from onnx import TensorProto, helper, numpy_helper
 
 rng = np.random.default_rng(1)
@@ -27,11 +27,11 @@ ends = [
 nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
 graph = helper.make_graph(nodes, "graph", *ends, [numpy_helper.from_array(w, "w")])
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-sums, rows = np.zeros((1, 513, 513)), rng.standard_normal((1, 2047, 513)).astype(np.float32)
-add_squares(sums, [rows])
-factors = factors_of(sums)
+moments = Moments(np.zeros((1, 513, 513)))
+moments.add([rng.standard_normal((1, 2047, 513)).astype(np.float32)])
+factors = factors_of(moments)
 found = anybit.quantize(model, x, weights="int4")
-for each in (sums, factors.triangle, factors.diagonal):
+for each in (moments.sums, factors.triangle, factors.diagonal):
     print(sha256(each.tobytes()).hexdigest())
 print(sha256(ir.to_proto(found.model).SerializeToString()).hexdigest())
 """

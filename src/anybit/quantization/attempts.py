@@ -22,7 +22,7 @@ from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
 from anybit.quantization.simpler import best
-from anybit.quantization.together import Moments, Together
+from anybit.quantization.together import Parts, Together
 from anybit.quantization.verdict import Verdict
 from anybit.quantization.weights import Rounded, nearest
 from anybit.workers import Workers
@@ -190,11 +190,11 @@ class Attempts:
 
 def chooser(
     model: ir.Model, weights: Mapping[Layer, Scheme]
-) -> Callable[[tuple[Evidence, Scheme | None]], tuple[Choice, Moments]]:
+) -> Callable[[tuple[Evidence, Scheme | None]], tuple[Choice, Parts]]:
     """Who chooses what becomes of a tensor, by what is known of it."""
     common = Common(weights)
 
-    def chosen(piece: tuple[Evidence, Scheme | None]) -> tuple[Choice, Moments]:
+    def chosen(piece: tuple[Evidence, Scheme | None]) -> tuple[Choice, Parts]:
         each, scheme = piece
         trial = Trial(model, each.source, weights, common)
         samples = each.to_choose, each.to_decide, each.to_round

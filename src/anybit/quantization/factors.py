@@ -12,7 +12,8 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.runtime import make_session, run_session
 
-_DAMPING = 0.01
+# Of the mean of the diagonal of H, what is added to it at least, and times the terms per row.
+_LEAST, _PER_TERM = 0.01, 0.1
 # Terms that are handled with one product of matrices.
 TOGETHER = 32
 # The pieces of such a product.
@@ -32,7 +33,7 @@ square (float[groups, rows, terms] x) => (float[groups, terms, terms] y) {
 class Factors:
     """The second moments H = X^T X of what is multiplied, as t^T d^2 t; for several groups.
 
-    A hundredth of the mean of H's diagonal is added to that before.
+    A share of the mean of H's diagonal is added to that before.
 
     Attributes:
         order: The numbers of the terms in the order of the factors, as [groups, terms].
@@ -45,17 +46,46 @@ class Factors:
     diagonal: Array
 
 
-def add_squares(sums: Array, rows: Iterable[Array]) -> None:
-    """Add X^T X, as [groups, terms, terms], of rows that come some at a time.
+@dataclass
+class Moments:
+    """X^T X for several groups.
 
-    A session with one thread adds up those of a block in float32: a library for matrices would
-    divide sums by how many threads it has, which changes their last bits.
+    Attributes:
+        sums: As [groups, terms, terms].
+        rows: How many X has, for each of the groups.
     """
-    for block in _blocks(rows):
-        reach = float(np.abs(block).max(initial=0.0))
-        exponent = int(np.frexp(reach)[1])  # squares of what is far from 1 are not float32
-        squares = run_session(_square(), {"x": np.ldexp(block, -exponent)})["y"]
-        sums += np.ldexp(squares, 2 * exponent, dtype=np.float64)
+
+    sums: Array
+    rows: int = 0
+
+    def add(self, rows: Iterable[Array]) -> None:
+        """Add those of rows, as [groups, rows, terms], that come some at a time.
+
+        A session with one thread adds up those of a block in float32: a library for matrices would
+        divide sums by how many threads it has, which changes their last bits.
+        """
+        for block in _blocks(rows):
+            reach = float(np.abs(block).max(initial=0.0))
+            exponent = int(np.frexp(reach)[1])  # squares of what is far from 1 are not float32
+            squares = run_session(_square(), {"x": np.ldexp(block, -exponent)})["y"]
+            self.sums += np.ldexp(squares, 2 * exponent, dtype=np.float64)
+            self.rows += block.shape[1]
+
+    @property
+    def damping(self) -> float:
+        """The share of the mean of the diagonal that is added to it: the more the fewer the rows.
+
+        Few know little of the directions in which they are short, and what is rounded there at no
+        cost to them costs others. Shrinking covariances to a multiple of the identity (Ledoit and
+        Wolf, 2004, https://doi.org/10.1016/S0047-259X(03)00096-4) adds as much where the variance
+        of the eigenvalues is ten times the square of their mean.
+        """
+        return max(_LEAST, _PER_TERM * float(self.sums.shape[1]) / max(self.rows, 1))
+
+    def merge(self, other: "Moments") -> None:
+        """Add those of other rows."""
+        self.sums += other.sums
+        self.rows += other.rows
 
 
 def _blocks(rows: Iterable[Array]) -> Iterator[Array]:
@@ -75,14 +105,15 @@ def _square() -> onnxruntime.InferenceSession:
     return make_session(ir.from_onnx_text(_SQUARE), threads=1)
 
 
-def factors_of(moments: Array) -> Factors:
-    """The factors of X^T X, as [groups, terms, terms] in float64; zeros are allowed."""
-    sizes = np.diagonal(moments, axis1=1, axis2=2).copy()
+def factors_of(moments: Moments) -> Factors:
+    """The factors of X^T X, damped; zeros are allowed."""
+    sizes = np.diagonal(moments.sums, axis1=1, axis2=2).copy()
     order = np.argsort(sizes, axis=1, kind="stable")
-    groups = np.arange(len(moments))[:, None, None]
-    turned = moments[groups, order[:, :, None], order[:, None]]
+    groups = np.arange(len(sizes))[:, None, None]
+    turned = moments.sums[groups, order[:, :, None], order[:, None]]
+    share = moments.damping
     del moments  # as large as what follows
-    damping = _DAMPING * sizes.mean(axis=1, keepdims=True)
+    damping = share * sizes.mean(axis=1, keepdims=True)
     # Where there is nothing but zeros any rounding is as good as nearest.
     np.einsum("gii->gi", turned)[...] += np.where(damping > 0, damping, 1.0)
     cholesky(turned)

@@ -14,7 +14,7 @@ the first, each is made as small as the grid allows, given the ones behind it:
 Frantar et al. (2022, https://arxiv.org/abs/2210.17323) compute the same from the inverse of H, from
 the first term to the last. That it is the same, and Babai's nearest plane, was shown by Chen et al.
 (2025, https://arxiv.org/abs/2507.18553). Terms with large x come last here, and so are rounded
-first, and H is damped.
+first, and H is damped, more so where it comes of few rows.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -27,7 +27,7 @@ import numpy as np
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
-from anybit.quantization.factors import TOGETHER, Factors, add_product, add_squares, factors_of
+from anybit.quantization.factors import TOGETHER, Factors, Moments, add_product, factors_of
 from anybit.quantization.pieces import Piece, Sample
 from anybit.quantization.products import Product, product_of
 from anybit.quantization.schemes import Scheme, operator_for
@@ -41,7 +41,6 @@ _MOST_TERMS = 2048
 _ROWS_PER_TERM, _ROWS = 8, 1024
 
 Nearest = Callable[[Array, Array], Array]
-Moments = Callable[[slice], Array]
 
 
 def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
@@ -131,18 +130,18 @@ def moments_of(
     grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
     samples: Sequence[Sample],
-) -> Moments:
+) -> Callable[[slice], Moments]:
     """X^T X of what a layer reads, for some of the terms of its product."""
     product = product_of(piece.layer)
     assert product is not None, "asked before"
     shape = piece.layer.constants[0][1].shape
 
-    def moments(part: slice) -> Array:
+    def moments(part: slice) -> Moments:
         terms = part.stop - part.start
         most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(samples))
-        found = np.zeros((product.groups, terms, terms))
+        found = Moments(np.zeros((product.groups, terms, terms)))
         read = (piece.read(grid, smoothing, sample) for sample in samples)
-        add_squares(found, (few[..., part] for x in read for few in product.rows(x, shape, most)))
+        found.add(few[..., part] for x in read for few in product.rows(x, shape, most))
         return found
 
     return moments

@@ -18,6 +18,7 @@ from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
 from anybit.quantization.common import Common
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
+from anybit.quantization.factors import Moments
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
 from anybit.quantization.pieces import Piece, Sample, over
 from anybit.quantization.placement import Layer, Source
@@ -211,9 +212,9 @@ class Trial:
                 weights[piece.layer], errors[piece.layer] = found, error
         return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
 
-    def moments(self, choice: Choice, many: Sequence[Sample]) -> dict[Layer, list[Array]]:
+    def moments(self, choice: Choice, many: Sequence[Sample]) -> dict[Layer, list[Moments]]:
         """Those of what each layer reads whose weights are common, part by part."""
-        found: dict[Layer, list[Array]] = {}
+        found: dict[Layer, list[Moments]] = {}
         for piece in self._pieces if many else ():
             if shared := self._common.rounded.get(piece.layer):
                 of = moments_of(piece, choice.grid, choice.smoothing, many)

@@ -11,9 +11,8 @@ from functools import partial
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import Array
 from anybit.quantization.common import Common, Shared
-from anybit.quantization.factors import Factors, factors_of
+from anybit.quantization.factors import Factors, Moments, factors_of
 from anybit.quantization.gptq import refined_by
 from anybit.quantization.pieces import Piece
 from anybit.quantization.placement import Layer, Source
@@ -21,7 +20,7 @@ from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice
 from anybit.quantization.weights import Rounded
 
-Moments = Mapping[Layer, list[Array]]
+Parts = Mapping[Layer, list[Moments]]
 
 
 class Together:
@@ -35,14 +34,14 @@ class Together:
     def __init__(self, model: ir.Model, weights: Mapping[Layer, Scheme]) -> None:
         self.common = Common(weights)
         self._model, self._weights = model, weights
-        self._sums: dict[Shared, list[Array]] = {}
+        self._sums: dict[Shared, list[Moments]] = {}
         self._read: dict[Shared, tuple[Layer, int, Choice]] = {}
 
     def concerns(self, source: Source) -> bool:
         """Whether layers that read a tensor have a constant in common."""
         return any(layer in self.common.rounded for layer, _ in source.readers)
 
-    def add(self, source: Source, choice: Choice, moments: Moments) -> None:
+    def add(self, source: Source, choice: Choice, moments: Parts) -> None:
         """What became of a tensor, and the moments of what such layers read then."""
         for layer, index in source.readers:
             if layer not in moments:
@@ -53,7 +52,7 @@ class Together:
                 self._sums[shared] = moments[layer]
                 continue
             for total, part in zip(self._sums[shared], moments[layer], strict=True):
-                total += part
+                total.merge(part)
 
     def rounded(self) -> dict[Layer, Rounded]:
         """The first weight of each layer that has it in common. The moments are used up."""
@@ -88,7 +87,7 @@ class Together:
         }
 
 
-def _factors(by_start: Mapping[int, Array], part: slice) -> Factors:
+def _factors(by_start: Mapping[int, Moments], part: slice) -> Factors:
     return factors_of(by_start[part.start])
 
 
