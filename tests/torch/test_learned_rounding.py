@@ -237,11 +237,13 @@ def test_what_is_held_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Samples, "numbered", recorded)
     row = 7 * 16 * 4  # as the model takes it, which is float32
     monkeypatch.setattr(samples_module, "_MEMORY", 40 * row + 5)
-    found = samples.several(order)
+    found = samples.several(samples.fitting(order))
     assert sum(len(each["x"]) for each in found) == 40
     assert asked == [frozenset(order[:40])]
     monkeypatch.setattr(samples_module, "_MEMORY", 1)
-    assert [len(each["x"]) for each in samples.several(deciding)] == [1], "one at least"
+    assert [len(each["x"]) for each in samples.several(samples.fitting(deciding))] == [1], (
+        "one at least"
+    )
 
 
 def test_what_a_stretch_takes_lies_anywhere_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,11 +182,12 @@ class Samples:
         """How many of them are joined in one."""
         return self._reader.count(sample) or 1
 
-    def fitting(self, numbers: Sequence[int], memory: int = _MEMORY) -> list[int]:
+    def fitting(self, numbers: Sequence[int], memory: int | None = None) -> list[int]:
         """The first of some numbers, whose samples take no more than that; one at least."""
         sizes = list(self.sizes())
         ends = accumulate(sizes[number] for number in numbers)
-        few = [number for number, end in zip(numbers, ends, strict=True) if end <= memory]
+        most = _MEMORY if memory is None else memory
+        few = [number for number, end in zip(numbers, ends, strict=True) if end <= most]
         return few or list(numbers[:1])
 
     def several(self, numbers: Sequence[int], at_once: int = _MEMORY) -> list[Sample]:
