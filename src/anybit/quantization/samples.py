@@ -183,7 +183,8 @@ class Samples:
         return self._reader.count(sample) or 1
 
     def fitting(self, numbers: Sequence[int], memory: int | None = None) -> list[int]:
-        """The first of some numbers, whose samples take no more than that; one at least."""
+        """The first of some numbers, whose samples take no more than that, or than there is memory
+        for; one at least."""
         sizes = list(self.sizes())
         ends = accumulate(sizes[number] for number in numbers)
         most = _MEMORY if memory is None else memory
