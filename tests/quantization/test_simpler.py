@@ -13,7 +13,7 @@ import anybit
 from anybit.quantization import attempts, judging
 from anybit.quantization.search import Choice
 from anybit.quantization.shards import is_held, scattered
-from anybit.quantization.simpler import best
+from anybit.quantization.simpler import best, outdone
 from anybit.quantization.verdict import Verdict
 
 EXAMPLES = ROOT / "examples"
@@ -96,6 +96,46 @@ def test_what_adds_the_least_noise(decibels: tuple[float, ...], samples: int, ke
     assert (said is not None) == bool(kept)
     if kept:
         assert f"give {decibels[kept]:.1f} dB, and they 30.0 dB" in str(said)
+
+
+@pytest.mark.parametrize(
+    ("few", "decibels", "kept"),
+    [
+        (36, (26, 27, 37), 2),
+        (36, (26, 36, 37), 1),
+        (36, (26, 28, 28.9), 0),
+        (36, (33.5, 60, 60), 0),
+        (20, (26, 60, 60), 0),
+    ],
+)
+def test_what_is_held_back_shows_far_more_noise(
+    few: float, decibels: tuple[float, ...], kept: int
+) -> None:
+    held, *others = (Verdict(each, None, 75, False) for each in decibels)
+    simpler = iter(others)
+    given = {"x": ALL}, Verdict(few, None, 40, True), held
+    found, said = outdone(*given, lambda choices: next(simpler))  # type: ignore[arg-type]
+    if not kept:
+        assert (found, said) == (None, None)
+        return
+    assert found["x"].smoothing is (ALL, RANGES, PLAIN)[kept].smoothing  # type: ignore[index]
+    assert "were dropped: on the 75 samples held back" in str(said)
+    assert f"give {decibels[kept]:.1f} dB, and they 26.0 dB" in str(said)
+
+
+def test_what_is_rare_need_not_be_among_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, data = convolutions(), data_for("convolutions", 32)
+    wanted = anybit.quantize(network, data, weights="int4", effort="fast")
+    by_few = (Verdict(float(each), None, 40, seen=True) for each in (30, 20, 20))
+    by_held = (Verdict(float(each), None, 8, seen=False) for each in (10, 10, 25))
+    monkeypatch.setattr(judging.Few, "verdict", lambda *_: next(by_few))
+    monkeypatch.setattr(attempts, "judged", lambda *_: next(by_held))
+    found = anybit.quantize(network, data, weights="int4")
+    a, b = (ir.to_proto(each.model).SerializeToString() for each in (found, wanted))
+    assert a == b
+    assert found.verdict is not None
+    assert found.verdict.sqnr == 25
+    assert "on the 8 samples held back whole ranges" in found.remarks[0]
 
 
 def test_where_outputs_are_large_those_set_apart_come_first(

@@ -21,7 +21,7 @@ from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice, Trial
-from anybit.quantization.simpler import best
+from anybit.quantization.simpler import best, outdone
 from anybit.quantization.together import Parts, Together
 from anybit.quantization.verdict import Verdict
 from anybit.quantization.weights import Rounded, nearest
@@ -89,20 +89,41 @@ class Attempts:
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
         """The model quantized by a plan, and judged."""
-        choices: Mapping[Source, Choice] = self.choices(plan, progress)
+        chosen: Mapping[Source, Choice] = self.choices(plan, progress)
         if self._samples is None:
-            return self.judged(plan, choices)
-        tried: list[tuple[Mapping[Source, Choice], _Written]] = []
+            return self.judged(plan, chosen)
+        tried: list[tuple[Mapping[Source, Choice], _Written, Verdict]] = []
 
-        def judged(some: Mapping[Source, Choice]) -> Verdict:
-            tried.append((some, self._written(plan, some)))
-            return self._few.verdict(tried[-1][1].outputs)
+        def by_few(some: Mapping[Source, Choice]) -> Verdict:
+            these = self._written(plan, some)
+            tried.append((some, these, self._few.verdict(these.outputs)))
+            return tried[-1][2]
 
-        choices, said = best(choices, judged)
-        known = next((found for some, found in tried if some is choices), None)
+        choices, said = best(chosen, by_few)
+        kept = next((each for each in tried if each[0] is choices), None)
         tried.clear()
-        found = self._judged(plan, choices, known or self._written(plan, choices))
-        return replace(found, remarks=(said,) if said else ())
+        if kept is None:
+            return self.judged(plan, choices)
+        _, these, few = kept
+        found = self._judged(plan, choices, these)
+        assert found.verdict is not None, "there are samples"
+        instead, better = self._outdone(plan, chosen, few, found.verdict)
+        said = better or said
+        return replace(instead or found, remarks=(said,) if said else ())
+
+    def _outdone(
+        self, plan: Plan, choices: Mapping[Source, Choice], few: Verdict, held: Verdict
+    ) -> tuple[Attempt | None, str | None]:
+        """What does far better on the samples that were held back."""
+        tried: list[Attempt] = []
+
+        def by_held(some: Mapping[Source, Choice]) -> Verdict:
+            tried.append(self.judged(plan, some))
+            assert tried[-1].verdict is not None, "there are samples"
+            return tried[-1].verdict
+
+        found, said = outdone(choices, few, held, by_held)
+        return next((each for each in tried if each.choices is found), None), said
 
     def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
         """The model with what was chosen."""

@@ -6,6 +6,10 @@ Choices are made for one layer after the other, on few samples. What is best for
 not be for all together, nor on other data. So the network is run with all choices, with ranges and
 smoothing alone, and with none, and what adds the least noise is kept. Where few samples were set
 apart, some that choices were made by stand beside them: luck is the greater danger then.
+
+A few samples need not have what is rare. Where those that were held back show far more noise than
+they did, the question is asked of these again; what is simpler must be so much better that it does
+not matter to the verdict who chose.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,6 +29,8 @@ _SIMPLER = (
 # By how many dB what is simpler has to be better. On few samples, which choices were made by, it
 # may be worse: by so many over the square of their number, and no more than the last.
 _BETTER, _WORSE, _MOST = 0.1, 72.0, 2.0
+# By how many dB these have to be worse than the few, and what is simpler better by them.
+_FAR = 3.0
 
 
 def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choices, str | None]:
@@ -50,6 +56,36 @@ def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choice
                 f"Choices of {what} were dropped: on {counted(samples, 'sample')} "
                 f"{instead} give {worth:.1f} {unit}, and they {first:.1f} {unit}"
                 f"{', which so few do not prove' if worth < first else ''}."
+            )
+    return found, said
+
+
+def outdone(
+    choices: Choices, few: Verdict, held: Verdict, judged: Callable[[Choices], Verdict]
+) -> tuple[Choices | None, str | None]:
+    """Simpler choices that do far better on what was held back, and what is to be said of that.
+
+    Args:
+        choices: All choices.
+        few: What was found by a few samples for those that were kept.
+        held: What is found by those that were held back.
+        judged: The same for other choices.
+    """
+    expected, first = _worth(few), _worth(held)
+    if expected is None or first is None or first > expected - _FAR:
+        return None, None
+    found, said, least = None, None, first
+    most = max((len(each.simpler) for each in choices.values()), default=0)
+    for level, (what, instead) in enumerate(_SIMPLER[:most]):
+        simpler = {source: _at(choice, level) for source, choice in choices.items()}
+        verdict = judged(simpler)
+        worth = _worth(verdict)
+        if worth is not None and worth > least + _FAR:
+            found, least = simpler, worth
+            unit = "dB" if verdict.sqnr is not None else "% agreement"
+            said = (
+                f"Choices of {what} were dropped: on the {counted(verdict.samples, 'sample')} held "
+                f"back {instead} give {worth:.1f} {unit}, and they {first:.1f} {unit}."
             )
     return found, said
 
