@@ -14,6 +14,9 @@ from anybit.text import duration
 from anybit.words.budgets import Budget
 
 _ROUNDS = 3
+# How many there are at most until one is quiet enough, and how much quieter the next is expected to
+# be than those that were not.
+_MOST_ROUNDS, _QUIETER = 8, 10**-0.15
 # What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
 _AIM, _NEAR = 10**-0.02, 10**-0.05
 _AIM_SECONDS, _NEAR_SECONDS = 0.97, 0.93
@@ -73,7 +76,7 @@ def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Tr
     assert budget.noise is not None, "asked before"
     aim, best, worst = _AIM * budget.noise, None, math.inf
     tried: dict[Picks, float] = {}
-    for _ in range(_ROUNDS):
+    for number in range(1, _MOST_ROUNDS + 1):
         option = cheapest(options, aim) or front(options)[-1]
         noise = try_it.noise(option)
         tried[option.picks] = noise
@@ -83,7 +86,9 @@ def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Tr
             best = option
         if budget.noise * _NEAR <= noise <= budget.noise:
             break
-        aim = _AIM * budget.noise / try_it.factor(option)
+        if best is not None and number >= _ROUNDS:
+            break
+        aim = min(_AIM * budget.noise / try_it.factor(option), _QUIETER * worst)
         if best is not None and worst < math.inf:
             aim = math.sqrt(best.noise * worst)
     if best is None:
