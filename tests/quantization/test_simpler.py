@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choices that were made layer by layer are dropped where the whole network is better without."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -162,6 +163,12 @@ def test_where_outputs_are_large_those_set_apart_come_first(
         given = [row.tobytes() for sample in samples for row in sample["x"]]
         assert count == len(given) <= len(apart)
         assert set(given) <= {data[number]["x"][0].tobytes() for number in apart}
+
+
+def test_outputs_that_become_infinite() -> None:
+    verdicts = iter(Verdict(each, None, 40, True) for each in (-math.inf, 20.0, 10.0))
+    _, said = best({"x": ALL}, lambda choices: next(verdicts))  # type: ignore[dict-item]
+    assert "give 20.0 dB, and they nothing finite" in str(said)
 
 
 def test_outputs_that_are_no_floats() -> None:

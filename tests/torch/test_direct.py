@@ -21,7 +21,7 @@ from torch_backend import as_array, as_tensors
 
 import anybit.torch
 from anybit.ops import OPERATORS
-from anybit.torch.dispatch import direct
+from anybit.torch.dispatch import direct, gpu
 
 Call = Callable[[], Any]
 NAMES = [operator.name for operator in OPERATORS]
@@ -122,6 +122,25 @@ def test_the_dispatcher_is_not_asked(monkeypatch: pytest.MonkeyPatch, learned: b
         anybit.torch.int_quant(x, scale, 0, 4)
     with dispatched(), pytest.raises(AssertionError, match="asked"):
         anybit.torch.int_quant(x, scale, 0, 4)
+
+
+def test_numbers_on_a_gpu_are_made_once_and_by_each_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is kept for others a graph could be left with memory that is no longer its own."""
+    captured = False
+    monkeypatch.setattr(gpu, "_current_stream", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
+    as_tensors = gpu._with_constants(anybit.int_quant.operator)
+    _, *first = as_tensors((X, 0.1, 0, 4))
+    captured = True
+    _, *of_graph = as_tensors((X, 0.1, 0, 4))
+    captured = False
+    _, *again = as_tensors((X, 0.1, 0, 4))
+    for ours, other, graphs in zip(first, again, of_graph, strict=True):
+        assert ours is other
+        assert graphs is not ours
+        assert torch.equal(graphs, ours)
+    assert as_tensors((X, 0.1, 0.0, 4))[2] is not first[1]
+    assert as_tensors((X, -0.0, 0, 4))[1].signbit()
 
 
 class Subclass(torch.Tensor):

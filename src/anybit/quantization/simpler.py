@@ -12,6 +12,7 @@ they did, the question is asked of these again; what is simpler must be so much 
 not matter to the verdict who chose.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -51,10 +52,9 @@ def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choice
             break
         if worth > least + _BETTER - min(_WORSE / samples**2, _MOST):
             found, least = simpler, max(least, worth)
-            unit = "dB" if verdict.sqnr is not None else "% agreement"
             said = (
                 f"Choices of {what} were dropped: on {counted(samples, 'sample')} "
-                f"{instead} give {worth:.1f} {unit}, and they {first:.1f} {unit}"
+                f"{instead} give {_shown(worth, verdict)}, and they {_shown(first, verdict)}"
                 f"{', which so few do not prove' if worth < first else ''}."
             )
     return found, said
@@ -82,10 +82,9 @@ def outdone(
         worth = _worth(verdict)
         if worth is not None and worth > least + _FAR:
             found, least = simpler, worth
-            unit = "dB" if verdict.sqnr is not None else "% agreement"
             said = (
                 f"Choices of {what} were dropped: on the {counted(verdict.samples, 'sample')} held "
-                f"back {instead} give {worth:.1f} {unit}, and they {first:.1f} {unit}."
+                f"back {instead} give {_shown(worth, verdict)}, and they {_shown(first, verdict)}."
             )
     return found, said
 
@@ -101,3 +100,9 @@ def _worth(verdict: Verdict) -> float | None:
     if verdict.sqnr is None:
         return None if verdict.agreement is None else 100 * verdict.agreement
     return verdict.sqnr
+
+
+def _shown(worth: float, verdict: Verdict) -> str:
+    if math.isinf(worth):
+        return "nothing finite" if worth < 0 else "the same"
+    return f"{worth:.1f} dB" if verdict.sqnr is not None else f"{worth:.1f} % agreement"

@@ -51,8 +51,8 @@ def gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
 def _with_constants(operator: Operator) -> Callable[[Sequence[Any]], list[Any]]:
     """All inputs as tensors. To make one of a number is a kernel of its own, so they are kept.
 
-    They are kept for one stream: on another they might not be there yet. What is made while a graph
-    is captured belongs to the graph.
+    They are kept for one stream: on another they might not be there yet. A graph that is captured has
+    its own, since what is kept here may be given up while it still reads them.
     """
     kept: dict[Any, list[torch.Tensor | None]] = {}
 
@@ -61,14 +61,15 @@ def _with_constants(operator: Operator) -> Callable[[Sequence[Any]], list[Any]]:
         shown = [None if isinstance(each, torch.Tensor) else repr(each) for each in parameters]
         device = x.get_device()
         key = (*shown, x.dtype == torch.float64, device, _current_stream(device))
-        constants = kept.get(key)
+        captured = torch.cuda.is_current_stream_capturing()
+        constants = None if captured else kept.get(key)
         if constants is None:
             each = zip(shown, parameters, operator.inputs[1:], strict=True)
             constants = [
                 None if text is None else as_parameter(value, declared, x)
                 for text, value, declared in each
             ]
-            if not torch.cuda.is_current_stream_capturing():
+            if not captured:
                 if len(kept) >= _KEPT:
                     kept.clear()
                 kept[key] = constants

@@ -14,14 +14,6 @@ _DIVIDE = """\
 def divide(first, second):
     return tl.div_rn(first, second)
 """
-# Before Triton 3.6 `div_rn` flushes subnormal numbers: div.rn.ftz.f32.
-_FIRST_EXACT = (3, 6)
-_DIVIDE_IN_ASSEMBLY = """\
-def divide(first, second):
-    return tl.inline_asm_elementwise(
-        "div.rn.f32 $0, $1, $2;", "=f,f,f", [first, second], tl.float32, True, 1
-    )
-"""
 
 
 @functools.cache
@@ -38,12 +30,10 @@ def compiled(name: str, text: str, interpret: bool) -> Any:
         raise ImportError(
             'kernels for GPUs need Triton; install it with pip install "anybit[triton]"'
         ) from error
-    old = tuple(map(int, triton.__version__.split(".")[:2])) < _FIRST_EXACT
-    divide = _DIVIDE_IN_ASSEMBLY if old and not interpret else _DIVIDE
     known = {
         "tl": tl,
         "add": triton.jit(_function("add", _ADD, {"tl": tl})),
-        "divide": triton.jit(_function("divide", divide, {"tl": tl})),
+        "divide": triton.jit(_function("divide", _DIVIDE, {"tl": tl})),
     }
     return triton.jit(_function(name, text, known))
 
