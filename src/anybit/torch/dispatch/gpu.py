@@ -51,8 +51,8 @@ def gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
 def _with_constants(operator: Operator) -> Callable[[Sequence[Any]], list[Any]]:
     """All inputs as tensors. To make one of a number is a kernel of its own, so they are kept.
 
-    They are kept for one stream: on another they might not be there yet. A graph that is captured has
-    its own, since what is kept here may be given up while it still reads them.
+    They are kept for one stream: on another they might not be there yet. A graph that is captured
+    has its own, since what is kept here may be given up while it still reads them.
     """
     kept: dict[Any, list[torch.Tensor | None]] = {}
 
