@@ -42,10 +42,9 @@ def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choice
         judged: What becomes of the outputs with choices.
     """
     found, said = choices, None
-    most = max((len(each.simpler) for each in choices.values()), default=0)
-    first = least = _worth(judged(choices)) if most else None
-    for level, (what, instead) in enumerate(_SIMPLER[:most]):
-        simpler = {source: _at(choice, level) for source, choice in choices.items()}
+    others = _simpler(choices)
+    first = least = _worth(judged(choices)) if others else None
+    for what, instead, simpler in others:
         verdict = judged(simpler)
         worth, samples = _worth(verdict), verdict.samples
         if worth is None or first is None or least is None:
@@ -75,9 +74,7 @@ def outdone(
     if expected is None or first is None or first > expected - _FAR:
         return None, None
     found, said, least = None, None, first
-    most = max((len(each.simpler) for each in choices.values()), default=0)
-    for level, (what, instead) in enumerate(_SIMPLER[:most]):
-        simpler = {source: _at(choice, level) for source, choice in choices.items()}
+    for what, instead, simpler in _simpler(choices):
         verdict = judged(simpler)
         worth = _worth(verdict)
         if worth is not None and worth > least + _FAR:
@@ -87,6 +84,15 @@ def outdone(
                 f"back {instead} give {_shown(worth, verdict)}, and they {_shown(first, verdict)}."
             )
     return found, said
+
+
+def _simpler(choices: Choices) -> list[tuple[str, str, Choices]]:
+    """What is dropped, what there is instead, and the choices that are left, more and more."""
+    most = max((len(each.simpler) for each in choices.values()), default=0)
+    return [
+        (what, instead, {source: _at(choice, level) for source, choice in choices.items()})
+        for level, (what, instead) in enumerate(_SIMPLER[:most])
+    ]
 
 
 def _at(choice: Choice, level: int) -> Choice:
