@@ -7,13 +7,13 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from beside import python_runs_beside
 from cases import Case, assert_same_bits
 from layouts import LAYOUTS, call, layouts, random_array
 from places import ROOT
@@ -100,21 +100,12 @@ def test_gil_is_released(threads: Callable[[int], None]) -> None:
     threads(1)
     x = random_array(16 * LARGE)
     out = np.empty_like(x)
-    started, done = threading.Event(), threading.Event()
+    assert python_runs_beside(lambda: anybit.int_quant(x, 0.3, 0, 4, out=out))
 
-    def work() -> None:
-        started.set()
-        anybit.int_quant(x, 0.3, 0, 4, out=out)
-        done.set()
 
-    worker = threading.Thread(target=work)
-    worker.start()
-    started.wait()
-    counted = 0
-    while not done.is_set():
-        counted += 1
-    worker.join()
-    assert counted > 1000  # milliseconds of counting; none at all under the GIL
+def test_gil_is_kept_by_what_does_not_release_it() -> None:
+    numbers = list(range(LARGE))
+    assert not python_runs_beside(lambda: sum(numbers), seconds=0.5)
 
 
 @pytest.mark.parametrize("elements", [5_000, 3_000_000])
