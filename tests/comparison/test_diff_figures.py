@@ -298,3 +298,12 @@ def test_a_difference_that_comes_from_nowhere() -> None:
     assert found.first is not None
     assert (found.first.name, found.first.starts, found.inputs) == ("noise", True, ())
     assert found.hints == ("seed is 1.0 in A and 2.0 in B",)
+
+
+def test_extended_precision_is_compared_without_ulps() -> None:
+    a = np.array([1, 2, 0], np.longdouble)
+    b = a + np.array([np.finfo(np.longdouble).eps, 0, 0])
+    found = measure(a, b, Step(np.array(0.5), quantizer="itself"), EXACT)
+    assert (found.differing, found.ulps) == (1, None)
+    assert measure(a, b, Step(np.array(0.5), quantizer="itself"), Tolerance(1, 0)).differing == 0
+    assert measure(a, a.copy(), None, EXACT).differing == 0

@@ -142,8 +142,12 @@ def _distance(x: Array, y: Array) -> Array:
     if x.dtype.kind in "iub":
         return ulps_between(x, y).astype(np.float64)
     with np.errstate(all="ignore"):
-        distance = np.abs(x.astype(np.float64) - y.astype(np.float64))
+        distance = np.abs(_widened(x) - _widened(y))
     return np.asarray(np.where(np.isnan(distance), np.inf, distance))
+
+
+def _widened(floats: Array) -> Array:
+    return floats if floats.dtype.itemsize > 8 else floats.astype(np.float64)
 
 
 def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
@@ -177,9 +181,7 @@ def _rounding(step: Spacing, original: Array, x: Array, y: Array) -> Array:
     """By how much two multiples of a step may miss them: each is rounded to its type."""
     if not is_float(original):
         return np.zeros(len(x))
-    one = np.ones(1, original.dtype)
-    above = (one.view(f"u{one.dtype.itemsize}") + 1).view(one.dtype)
-    epsilon = float(above[0]) - 1
+    epsilon = float(np.spacing(np.ones((), original.dtype)))
     with np.errstate(all="ignore"):
         return np.asarray(
             epsilon * np.maximum(np.abs(step.positions(x)), np.abs(step.positions(y)))
@@ -187,6 +189,8 @@ def _rounding(step: Spacing, original: Array, x: Array, y: Array) -> Array:
 
 
 def _largest_ulps(x: Array, y: Array) -> int | None:
+    if x.dtype.itemsize > 8:  # extended precision has no integers of its size
+        return None
     numbers = ~(_nan(x) | _nan(y))
     return int(ulps_between(x[numbers], y[numbers]).max()) if numbers.any() else None
 
