@@ -246,6 +246,10 @@ def test_models_that_cannot_be_quantized() -> None:
     [
         ("int5 perchannel", 'unknown word "perchannel"; did you mean "per-channel"'),
         ("fp8", 'did you mean "float8_e4m3fn"'),
+        ("1bit", 'did you mean "bipolar" or "uint1"'),
+        ("quint8", 'did you mean "uint8"'),
+        ("int4 per-group 32", 'unknown word "per-group"; did you mean "per-block NUMBER"'),
+        ("int4 block 32", 'unknown word "block"; did you mean "per-block NUMBER"'),
         ("int40", "use 1 to 16 bits"),
         ("int1", "say bipolar"),
         ("bipolar asymmetric", "asymmetric is for integers"),

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from anybit.formats import FloatFormat
 from anybit.words.block_formats import BLOCK_FORMATS, BlockFormat
-from anybit.words.meant import kinds_meant, unknown
+from anybit.words.meant import details_meant, kinds_meant, unknown
 from anybit.words.named_formats import FORMATS, format_named
 
 
@@ -103,7 +103,7 @@ def _option(
         except ValueError:
             raise ValueError(f"{word!r} in {words!r}: the {name} must be a number") from None
     there = [*known, f"{PER_BLOCK} NUMBER", *(f"{each}=NUMBER" for each in numbers)]
-    raise ValueError(unknown("word", word, there) + f", in {words!r}")
+    raise ValueError(unknown("word", word, there, details_meant(word, there)) + f", in {words!r}")
 
 
 def _kind(kind: str, said: Options) -> tuple[Kind, Options]:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from anybit.words.named_formats import FORMATS
 
-_INTEGER = re.compile(r"(u|s|q)?(?:int|bits?|b|i)?[-_]?(\d+)[-_]?(?:bits?|b)?")
+_INTEGER = re.compile(r"(q?[us]|q)?(?:int|bits?|b|i)?[-_]?(\d+)[-_]?(?:bits?|b)?")
 _FLOAT = re.compile(r"(?:float|fp|f)[-_]?(\d+)")
 _WIDTHS = re.compile(r"(?:(?:float|fp|f)\d+[-_]?)?(e\d+m\d+)\w*")
 _MOST_BITS = 32
 _OTHER_NAMES = {"half": "float16", "bf16": "bfloat16", "binary": "bipolar", "sign": "bipolar"}
+_BLOCKS = re.compile(r"(?:per[-_]?)?(?:group|block)(?:[-_]?(?:size|wise))?\b.*")
 
 
 def unknown(what: str, word: str, known: Sequence[str], meant: Iterable[str] = ()) -> str:
@@ -32,8 +33,10 @@ def kinds_meant(word: str) -> list[str]:
     if plain in FORMATS or plain in _OTHER_NAMES:
         return [_OTHER_NAMES.get(plain, plain)]
     if integer := _INTEGER.fullmatch(plain):
-        unsigned = "u" if integer[1] == "u" else ""
-        return [f"{unsigned}int{integer[2]}"] if 1 <= int(integer[2]) <= _MOST_BITS else []
+        bits, unsigned = int(integer[2]), "u" if "u" in (integer[1] or "") else ""
+        if bits == 1 and not unsigned:
+            return ["bipolar", "uint1"]
+        return [f"{unsigned}int{bits}"] if 1 <= bits <= _MOST_BITS else []
     return formats_meant(plain)
 
 
@@ -51,3 +54,13 @@ def formats_meant(word: str) -> list[str]:
         as_wide = [name for name, each in FORMATS.items() if each.bits == int(number[1])]
         return [f"float{number[1]}"] if f"float{number[1]}" in as_wide else as_wide
     return []
+
+
+def details_meant(word: str, known: Sequence[str]) -> list[str]:
+    """The words behind a kind that are called so elsewhere.
+
+    >>> details_meant("group-size", ("narrow", "per-block NUMBER"))
+    ['per-block NUMBER']
+    """
+    blocks = _BLOCKS.fullmatch(word.lower())
+    return [each for each in known if blocks and each.startswith("per-block")]
