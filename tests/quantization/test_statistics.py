@@ -35,7 +35,7 @@ def test_any_split_gives_the_same(cuts: list[int], seed: int) -> None:
 @pytest.mark.parametrize("share", [0.0, 1e-3, 0.01, 0.2])
 def test_quantiles(share: float) -> None:
     x = random(200_000, 2) * np.float32(3) + np.float32(1)
-    low, high = of(x).quantiles(share)
+    ((low, high),) = of(x).quantiles(share)
     wanted = np.quantile(x.astype(np.float64), [share, 1 - share])
     # A bin is as wide as a 64th of its octave; the range is never narrower than that wanted.
     assert wanted[0] - abs(wanted[0]) / 32 - 1e-6 <= low <= wanted[0] + 1e-4

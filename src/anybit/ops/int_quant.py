@@ -38,17 +38,16 @@ def _grid(call: Call) -> Grid | None:
 def _from_grid(grid: Grid) -> Call | None:
     if not isinstance(grid, IntegerGrid) or grid.coding is not Coding.NEAREST:
         return None
-    signed = grid.lowest < 0
-    for bitwidth in range(1, 33):
-        for narrow in (False, True):
-            if codes_of(bitwidth, signed, narrow) == grid.codes:
-                parameters = {
-                    "scale": grid.scale,
-                    "zeropt": grid.zeropt,
-                    "bitwidth": np.asarray(bitwidth, np.float32),
-                }
-                attributes = {"signed": signed, "narrow": narrow, "rounding_mode": "ROUND"}
-                return Call(parameters, attributes)
+    bitwidth, signed = grid.bits, grid.lowest < 0
+    for narrow in (False, True):
+        if bitwidth <= 32 and codes_of(bitwidth, signed, narrow) == grid.codes:
+            parameters = {
+                "scale": grid.scale,
+                "zeropt": grid.zeropt,
+                "bitwidth": np.asarray(bitwidth, np.float32),
+            }
+            attributes = {"signed": signed, "narrow": narrow, "rounding_mode": "ROUND"}
+            return Call(parameters, attributes)
     return None
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an error in each weight costs, when others make up for it: second moments, taken apart."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,8 @@ _LEAST, _PER_TERM = 0.01, 0.1
 TOGETHER = 32
 # The pieces of such a product.
 _ROWS, _COLUMNS = 64, 128
+# The powers of two that float32 and their squares float64 hold, at least.
+_FARTHEST = 126
 # Rows whose squares are added up in float32.
 _ROWS_TOGETHER = 2048
 _SQUARE = """
@@ -65,10 +68,12 @@ class Moments:
         divide sums by how many threads it has, which changes their last bits.
         """
         for block in _blocks(rows):
-            reach = float(np.abs(block).max(initial=0.0))
-            exponent = int(np.frexp(reach)[1])  # squares of what is far from 1 are not float32
-            squares = run_session(_square(), {"x": np.ldexp(block, -exponent)})["y"]
-            self.sums += np.ldexp(squares, 2 * exponent, dtype=np.float64)
+            reach = max(float(block.max(initial=0.0)), -float(block.min(initial=0.0)))
+            # Squares of what is far from 1 are not float32.
+            exponent = min(max(math.frexp(reach)[1], -_FARTHEST), _FARTHEST)
+            block *= np.float32(2.0**-exponent)
+            squares = run_session(_square(), {"x": block})["y"]
+            self.sums += np.multiply(squares, 4.0**exponent, dtype=np.float64)
             self.rows += block.shape[1]
 
     @property

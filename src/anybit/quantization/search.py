@@ -104,14 +104,18 @@ class Trial:
         self._source, self._name = source, str(source.value.name)
         self._common = common
         self._smooth = not any(layer in common.apart for layer, _ in source.readers)
-        self._told: dict[int, tuple[Grid | DynamicGrid, Candidate]] = {}
+        self._told: dict[int, tuple[Grid | DynamicGrid, bool, float]] = {}
         self._known: dict[tuple[Layer, int], dict[int, tuple[float, float]]] = {}
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """What was tried: the first one, which is the whole range, and the best of the others."""
-        told = [each for _, each in self._told.values()]
-        return *told[:1], *sorted(told[1:], key=lambda each: each.error)[:_MOST_TOLD]
+        told = list(self._told.values())
+        best = sorted(told[1:], key=lambda each: each[2])[:_MOST_TOLD]
+        return tuple(
+            Candidate(self._name, *grid.ends, smoothed, error)
+            for grid, smoothed, error in (*told[:1], *best)
+        )
 
     def choice(
         self,
@@ -269,9 +273,8 @@ class Trial:
         found = replace(candidate, errors=errors)
         # Those that are tried again on other samples have been told.
         if candidate.grid is not None and id(candidate.grid) not in self._told:
-            ends, smoothed = candidate.grid.ends, candidate.smoothing is not None
-            told = Candidate(self._name, *ends, smoothed, found.error)
-            self._told[id(candidate.grid)] = candidate.grid, told  # which keeps its number
+            told = candidate.grid, candidate.smoothing is not None, found.error
+            self._told[id(candidate.grid)] = told  # which keeps its number
         return found
 
     def _powers(

@@ -5,7 +5,9 @@ Counts are integers and extremes do not depend on order, so that any split of th
 any order, gives the same bits.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ from anybit.onnx.graph.constants import Array
 _FRACTION_BITS = 6
 _SHIFT = 23 - _FRACTION_BITS
 BINS = 1 << (32 - _SHIFT)
-# Values that are counted at a time: their bins take twice as many bytes.
-_TOGETHER = 2**20
+# Values that are counted at a time, at most and at least: counting takes eight bytes for each, and
+# looks at every bin.
+_TOGETHER, _FEWEST = 2**20, BINS
 
 
 @dataclass
@@ -28,27 +31,38 @@ class Statistics:
     Attributes:
         name: The tensor's, for messages.
         axis: The axis of its channels, from the end; None if nobody asks for them.
-        counts: How many values fell into each bin of the float32 numbers.
         lowest, highest: The extremes.
         channels: The extremes per channel, two rows of them; None until there are some.
     """
 
     name: str
     axis: int | None = None
-    counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64), repr=False)
     lowest: float = np.inf
     highest: float = -np.inf
     channels: Array | None = None
+    _counted: Array = field(default_factory=lambda: np.zeros(BINS, np.int64), repr=False)
+    _waiting: list[Array] = field(default_factory=list, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to others: few bins have values."""
         bins = np.flatnonzero(self.counts)
-        return vars(self) | {"counts": (bins.astype(np.uint16), self.counts[bins])}
+        return vars(self) | {"_counted": (bins.astype(np.uint16), self.counts[bins])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        bins, counts = state["counts"]
-        vars(self).update(state, counts=np.zeros(BINS, np.int64))
-        self.counts[bins] = counts
+        bins, counts = state["_counted"]
+        vars(self).update(state, _counted=np.zeros(BINS, np.int64))
+        self._counted[bins] = counts
+
+    @property
+    def counts(self) -> Array:
+        """How many values fell into each bin of the float32 numbers."""
+        self._count()
+        return self._counted
+
+    def _count(self) -> None:
+        if self._waiting:
+            self._counted += np.bincount(np.concatenate(self._waiting), minlength=BINS)
+            self._waiting.clear()
 
     def add(self, array: Array) -> float:
         """Count the values of an array, and give their largest magnitude.
@@ -58,26 +72,36 @@ class Statistics:
         """
         if not array.size:
             return 0.0
-        flat = np.ascontiguousarray(array, np.float32).ravel()
-        low, high = float(flat.min()), float(flat.max())
+        channels = self._channels_of(array)
+        ends = array if channels is None else channels
+        low, high = float(np.float32(ends.min())), float(np.float32(ends.max()))
         if not (np.isfinite(low) and np.isfinite(high)):
             raise ModelError(
                 f"{self.name!r} holds NaN or infinity for these data: keep its layers as floats "
                 "(--keep), or leave those data out"
             )
         self.lowest, self.highest = min(self.lowest, low), max(self.highest, high)
+        flat = np.ascontiguousarray(array, np.float32).ravel()
         for start in range(0, flat.size, _TOGETHER):
             bits = flat[start : start + _TOGETHER].view(np.uint32)
-            self.counts += np.bincount(bits >> _SHIFT, minlength=BINS)
-        if self.axis is not None:
-            axis = self.axis + array.ndim if self.axis < 0 else self.axis
-            others = tuple(each for each in range(array.ndim) if each != axis)
-            self._widen(np.stack([array.min(axis=others), array.max(axis=others)]))
+            self._waiting.append((bits >> _SHIFT).astype(np.uint16))
+            if sum(each.size for each in self._waiting) >= _FEWEST:
+                self._count()
+        if channels is not None:
+            self._widen(channels)
         return max(abs(low), abs(high))
+
+    def _channels_of(self, array: Array) -> Array | None:
+        """The extremes per channel; None if nobody asks for them."""
+        if self.axis is None:
+            return None
+        axis = self.axis + array.ndim if self.axis < 0 else self.axis
+        others = tuple(each for each in range(array.ndim) if each != axis)
+        return np.stack([array.min(axis=others), array.max(axis=others)])
 
     def merge(self, other: "Statistics") -> None:
         """Count what another has counted."""
-        self.counts = self.counts + other.counts
+        self._counted = self.counts + other.counts
         self.lowest = min(self.lowest, other.lowest)
         self.highest = max(self.highest, other.highest)
         if other.channels is not None:
@@ -99,17 +123,18 @@ class Statistics:
         """How many values there were of each channel; of all where nobody asks for channels."""
         return self.count / (1 if self.channels is None else self.channels.shape[1])
 
-    def quantiles(self, share: float) -> tuple[float, float]:
-        """The range that leaves out so many of the values, at each end; by whole bins."""
+    def quantiles(self, *shares: float) -> Iterator[tuple[float, float]]:
+        """For each share the range that leaves out so many of the values, at each end; by whole
+        bins."""
         order = _ascending()
-        counts = self.counts[order]
-        total = int(counts.sum())
-        below = np.cumsum(counts)
-        most = int(share * total)
-        first = int(np.searchsorted(below, most, side="right"))
-        last = int(np.searchsorted(below, total - most, side="left"))
-        low, high = _edges(order[[first, min(last, len(order) - 1)]])
-        return max(self.lowest, float(low.min())), min(self.highest, float(high.max()))
+        below = np.cumsum(self.counts[order])
+        total = int(below[-1])
+        for share in shares:
+            most = int(share * total)
+            first = int(np.searchsorted(below, most, side="right"))
+            last = int(np.searchsorted(below, total - most, side="left"))
+            low, high = _edges(order[[first, min(last, len(order) - 1)]])
+            yield max(self.lowest, float(low.min())), min(self.highest, float(high.max()))
 
     def cumulated(self) -> tuple[Array, Array]:
         """Ascending bounds, and how many of the values lie below each, as even in bins."""
@@ -122,6 +147,7 @@ class Statistics:
         return bounds, below
 
 
+@cache
 def _ascending() -> Array:
     """The bins in the order of their values: the negative ones backwards."""
     half = BINS // 2
