@@ -61,6 +61,9 @@ def test_report_of_what_was_quantized(shell: Shell) -> None:
 def test_where_reports_cannot_go(shell: Shell) -> None:
     given = ["quantize", FLOATS, "-o", "q.onnx", "--data", DATA]
     assert "not .pdf" in shell.fails(*given, "--report", "q.pdf")
+    assert shell.fails("report", "q.onnx", "-o", "page.json") == (
+        "page.json: --output is a page, FILE.html; --json prints JSON"
+    )
     assert "folder that exists" in shell.fails(*given, "--report", "no/q.html")
     assert "folder that exists" in shell.fails("report", MODEL, "-o", "no/q.html")
     assert "no such file" in shell.fails("report", "none.onnx")

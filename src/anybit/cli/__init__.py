@@ -65,12 +65,18 @@ def common(
     """Options that stand before the command."""
 
 
+def _leave() -> None:
+    """Python would look through all that is left, which takes a second behind a long model."""
+    # With PyTorch it has to: Triton lists some hundred parts of its own that it finds left behind.
+    if "torch" not in sys.modules:
+        gc.freeze()
+
+
 def main() -> None:
     """Run a command. Bad input gives one line on stderr and exit code 2, never a traceback."""
     # Python prints the warnings of loggers that nobody listens to; the errors say the same.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
-    # Python would look through all that is left, which takes a second behind a long model.
-    atexit.register(gc.freeze)
+    atexit.register(_leave)
     try:
         with seldom_collected():
             code = app(prog_name="anybit", standalone_mode=False)
@@ -100,7 +106,7 @@ def _message(error: Exception) -> str | None:
         # It is empty where the help has been shown for want of a command.
         # Newer versions of typer let a word of their validation through.
         message = usage().replace("Value error, ", "")
-        return message and f"{message} (see {command} --help)"
+        return message and f"{message.removesuffix('.')} (see {command} --help)"
     if isinstance(error, OSError):
         return problem(error)
     if isinstance(error, MemoryError):

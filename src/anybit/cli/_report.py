@@ -34,6 +34,8 @@ def check_report(path: Path | None) -> None:
     """ModelError if the report cannot be written: known before the work, not after it."""
     if path is not None:
         check_folder(path, "--report")
+        if path.suffix.lower() == ".html":
+            raise ModelError(f"{path}: --report writes JSON here, and no page: say FILE.json")
 
 
 def check_reports(paths: Iterable[Path]) -> None:

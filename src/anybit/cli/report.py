@@ -13,6 +13,7 @@ from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, write_text
 from anybit.cli._report import Json, deliver
+from anybit.errors import ModelError
 from anybit.reporting import Report, page, wording
 from anybit.reporting import report as report_on
 
@@ -41,6 +42,8 @@ def report(
     """
     if output is not None:
         check_folder(output, "--output")
+        if output.suffix.lower() == ".json":
+            raise ModelError(f"{output}: --output is a page, FILE.html; --json prints JSON")
     with percentage(f"Looking at {escape(model.name)}") as advance:
         found = report_on(model, data, progress=advance)
     if output is not None:
