@@ -18,10 +18,10 @@ _STYLE = f"""
 :root{{color-scheme:light dark;{_LIGHT}}}
 @media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}
 body{{background:var(--paper);color:var(--ink);max-width:72rem;margin:2rem auto;padding:0 1rem;
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}}
+overflow-wrap:anywhere;font:15px/1.5 system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}}
 h1{{font-size:1.5rem}}h2{{font-size:1.15rem;margin-top:2rem}}
 dl{{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}}dt{{color:var(--faint)}}
-dd{{margin:0;overflow-wrap:anywhere}}
+dd{{margin:0}}
 .scroll{{overflow-x:auto}}
 table{{border-collapse:collapse}}
 th,td{{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid var(--line);

@@ -11,6 +11,14 @@ def shown(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
+def shortened(name: str, longest: int = 60) -> str:
+    """A name as it is shown; of long ones both ends, since layers may differ in either."""
+    if len(name) <= longest and len(shown(name)) <= longest:
+        return shown(name)
+    end = (longest - len("...")) // 2
+    return f"{shown(name[:end])[:end]}...{shown(name[-end:])[-end:]}"
+
+
 def problem(error: OSError) -> str:
     """What the system says of a file, with the file's name, in one line."""
     words = "no such file" if isinstance(error, FileNotFoundError) else error.strerror

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from anybit.reporting.facts import Finding, Report, ReportedLayer, Tensor
 from anybit.reporting.wording import FEW_SAMPLES
-from anybit.text import counted, listed, percent, shown
+from anybit.text import counted, listed, percent, shortened
 
 _MOST = 12
 # One channel alone takes so much of a range that all others share, or a quantizer cuts so much off.
@@ -101,9 +101,7 @@ def _of_range(tensor: Tensor, name: str) -> Iterator[Finding]:
 
 
 def _of_left(report: Report) -> Iterator[Finding]:
-    floats = [shown(name) for name in report.left] or [
-        _name(each) for each in report.layers if each.bits == 32
-    ]
+    floats = list(report.left) or [each.name for each in report.layers if each.bits == 32]
     if floats:
         yield Finding(
             f"{counted(len(floats), 'layer')} {'computes' if len(floats) == 1 else 'compute'} "
@@ -113,9 +111,8 @@ def _of_left(report: Report) -> Iterator[Finding]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return listed([each if len(each) < 60 else f"{each[:57]}..." for each in names], 4)
+    return listed(map(shortened, names), 4)
 
 
 def _name(layer: ReportedLayer) -> str:
-    name = shown(layer.name)
-    return name if len(name) <= 60 else f"{name[:57]}..."
+    return shortened(layer.name)

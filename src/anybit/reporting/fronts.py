@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from anybit.pages import scrolled
 from anybit.quantization import Mix
-from anybit.reporting.wording import name_of, size
-from anybit.text import amount
+from anybit.reporting.wording import size
+from anybit.text import amount, shortened
 
 STYLE = """
 svg.front{width:640px;max-width:none}svg.front text{font-size:13px}
@@ -89,8 +89,8 @@ def _marked(point: Mix, place: _Place, cost: str, taken: list[_Box]) -> Iterator
     """A point, and its name where there is room for it."""
     x, y = place
     kind = "chosen" if point.chosen else "same"
-    text = name_of(point.name) or "chosen"
-    said = f"{name_of(point.name) or 'mix'}: {point.sqnr:.1f} dB, {cost}"
+    text = shortened(point.name) or "chosen"
+    said = f"{shortened(point.name) or 'mix'}: {point.sqnr:.1f} dB, {cost}"
     yield (
         f'<circle class="{kind}" cx="{x:.0f}" cy="{y:.0f}" r="5"><title>{escape(said)}</title>'
         "</circle>"

@@ -14,7 +14,7 @@ from anybit.reporting.fronts import STYLE as FRONTS
 from anybit.reporting.fronts import front
 from anybit.reporting.pictures import STYLE as PICTURES
 from anybit.reporting.pictures import histogram, noise, reach, strip
-from anybit.text import counted, percent, shown
+from anybit.text import counted, percent, shortened, shown
 
 _STYLE = """
 .verdict{font-size:1.15rem;font-weight:600;border-left:.3rem solid var(--bar);padding-left:.8rem}
@@ -110,8 +110,13 @@ def _first_screen(report: Report) -> Iterator[str]:
 
 
 def _tile(tile: wording.Tile) -> str:
-    before = f"<s>{escape(tile.before)} \u2192</s> " if tile.before else ""
-    return f"<div><span>{escape(tile.label)}</span>{before}<b>{escape(tile.after)}</b></div>"
+    before = f"<s>{_figure(tile.before)}\u00a0\u2192</s> " if tile.before else ""
+    return f"<div><span>{escape(tile.label)}</span>{before}<b>{_figure(tile.after)}</b></div>"
+
+
+def _figure(text: str) -> str:
+    """A number stays in one line with its unit."""
+    return escape(text).replace(" ", "\u00a0")
 
 
 def _network_note() -> str:
@@ -159,13 +164,13 @@ def _table(layers: Sequence[ReportedLayer], anchors: dict[str, str]) -> str:
 
 def _left(report: Report) -> Iterator[str]:
     """What stays float, and why."""
-    items = [f"{wording.name_of(name)}: {shown(why[:300])}" for name, why in report.left.items()]
+    items = [f"{shortened(name)}: {shown(why[:300])}" for name, why in report.left.items()]
     if items:
         more = len(items) - _MOST_REASONS
         lines = "".join(f"<li>{escape(each)}</li>" for each in items[:_MOST_REASONS])
         yield "<h2>What stays float, and why</h2>"
         yield f"<ul>{lines}{f'<li>and {more} more</li>' if more > 0 else ''}</ul>"
-    short = [replace(each.layer, name=wording.name_of(each.name)) for each in report.layers]
+    short = [replace(each.layer, name=shortened(each.name)) for each in report.layers]
     yield from reasons(short)
 
 
@@ -175,7 +180,7 @@ def _worst(samples: Sequence[Sample], by_budget: bool) -> Iterator[str]:
     rows = [
         {
             "sample": str(each.number),
-            "file": wording.name_of(each.name),
+            "file": shortened(each.name),
             "SQNR": wording.decibels(each.sqnr),
             "largest": {None: "", True: "the same", False: "another"}[each.agrees],
         }
@@ -199,7 +204,7 @@ def _tried(layer: ReportedLayer) -> Iterator[str]:
             f"{' (all)' if each is whole else ''} {wording.decibels(wording.of_noise(each.error))}"
             for each in sorted([whole, *others], key=lambda each: each.error)
         )
-        name = wording.name_of(tensor)
+        name = shortened(tensor)
         yield f"<p>Ranges tried for {escape(name)}: {escape(', '.join(said))}</p>"
 
 
@@ -240,13 +245,13 @@ def _detail(layer: ReportedLayer, anchor: str) -> str:
     inside += [part for tensor in layer.tensors for part in _tensor(tensor)]
     if not layer.tensors:
         inside.append("<p>No quantizer of a known grid is before it.</p>")
-    name = escape(wording.name_of(layer.name))
+    name = escape(shortened(layer.name))
     summary = f"<summary>{name} <span>{escape(about)}</span></summary>"
     return f"<details>{summary}{''.join(inside)}</div></details>"
 
 
 def _tensor(tensor: Tensor) -> Iterator[str]:
-    yield f"<h3>{tensor.role.capitalize()}: {escape(wording.name_of(tensor.name))}</h3>"
+    yield f"<h3>{tensor.role.capitalize()}: {escape(shortened(tensor.name))}</h3>"
     ends = f"{tensor.lowest:.6g} to {tensor.highest:.6g}"
     unit = " steps" if tensor.in_steps else ""
     said = [f"{tensor.kind}, {ends}{unit}, {counted(tensor.scales, 'scale')}"]

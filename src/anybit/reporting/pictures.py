@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from anybit.reporting.facts import Histogram, ReportedLayer, Tensor
-from anybit.reporting.wording import name_of
-from anybit.text import amount, percent
+from anybit.text import amount, percent, shortened
 
 STYLE = """
 svg.strip{max-width:none}svg.strip a:focus rect,svg.strip a:hover rect{stroke:var(--ink)}
@@ -64,9 +63,9 @@ def strip(layers: Sequence[ReportedLayer], anchors: dict[str, str]) -> str:
 def _about(layers: Sequence[ReportedLayer]) -> str:
     first = layers[0].layer
     if len(layers) > 1:
-        return f"{len(layers)} layers from {name_of(first.name)}"
+        return f"{len(layers)} layers from {shortened(first.name)}"
     bits = f"{first.weight_bits} x {first.input_bits} bits"
-    return f"{name_of(first.name)}: {bits}, {amount(first.macs)} MACs"
+    return f"{shortened(first.name)}: {bits}, {amount(first.macs)} MACs"
 
 
 def _level(bits: int) -> int:
@@ -100,7 +99,7 @@ def noise(ranked: Sequence[ReportedLayer], anchors: dict[str, str]) -> str:
 
 
 def _linked(name: str, anchors: dict[str, str]) -> str:
-    text = escape(name_of(name))
+    text = escape(shortened(name))
     return f'<a href="#{anchors[name]}">{text}</a>' if name in anchors else text
 
 

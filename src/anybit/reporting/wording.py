@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from anybit.quantization import Verdict
 from anybit.reporting.facts import Report, ReportedLayer
-from anybit.text import amount, counted, duration, percent, shown
+from anybit.text import amount, counted, duration, percent, shortened
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _FLOAT_BITS = 32
-_LONGEST_NAME = 60
 FEW_SAMPLES = 16
 """Fewer samples than this say little of a model."""
 
@@ -24,14 +23,6 @@ class Tile:
     label: str
     before: str
     after: str
-
-
-def name_of(name: str) -> str:
-    """A name that can be shown: of long ones the end, in which they differ."""
-    short = shown(name[-2 * _LONGEST_NAME :])
-    if len(name) <= _LONGEST_NAME and len(short) <= _LONGEST_NAME:
-        return short
-    return f"...{short[3 - _LONGEST_NAME :]}"
 
 
 def size(count: int) -> str:
@@ -121,8 +112,8 @@ def row(each: ReportedLayer) -> Row:
     """The cells of a layer by their headings."""
     layer = each.layer
     return {
-        "layer": name_of(layer.name),
-        "operator": name_of(layer.operator),
+        "layer": shortened(layer.name),
+        "operator": shortened(layer.operator),
         "class": layer.kind,
         "bits": f"{layer.weight_bits} x {layer.input_bits}",
         "bytes": size(each.bytes) if each.bytes else "",
@@ -133,7 +124,7 @@ def row(each: ReportedLayer) -> Row:
         "acc. bits": "" if layer.accumulator_bits is None else str(layer.accumulator_bits),
         "sums": "" if layer.sums is None else f"{layer.sums[0]:.3g}..{layer.sums[1]:.3g}",
         "zeros": "" if layer.sparsity is None else percent(layer.sparsity),
-        "result": name_of(layer.shape),
+        "result": shortened(layer.shape),
     }
 
 
