@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixes of one option per part, against all that there are."""
 
+from collections.abc import Callable
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
 from anybit import ModelError
-from anybit.quantization.knapsack import Option, cheapest, front, hull, quietest
+from anybit.quantization.knapsack import Option, cheaper, cheapest, front, hull, quietest
 from anybit.quantization.trials import quiet_enough
 from anybit.words.budgets import budget
 
@@ -89,44 +90,122 @@ def test_hulls_have_no_point_that_others_beat() -> None:
     assert [(each.cost, each.noise) for each in hull(options)] == [(1, 10), (3, 2), (5, 1)]
 
 
-class _Noisy:
-    """Mixes that all have the same noise."""
+@pytest.mark.parametrize("seed", range(40))
+def test_what_makes_a_mix_cheaper_is_found_part_by_part(seed: int) -> None:
+    parts = random_parts(seed)
+    for mix in all_mixes(parts)[:50]:
+        found = cheaper(parts, mix, 3)
+        wanted = {
+            (part, each)
+            for part, options in enumerate(parts)
+            for own in options
+            if own.picks[0] in mix.picks
+            for each in options
+            if each.cost <= own.cost - 3
+        }
+        assert {(each.part, each.option) for each in found} == wanted
+        assert len(found) == len(wanted)
+        saved = [mix.cost - each.mix.cost for each in found]
+        more = [max(each.mix.noise - mix.noise, 1e-30) for each in found]
+        assert all(each >= 3 for each in saved)
+        worth = [a / b for a, b in zip(saved, more, strict=True)]
+        assert worth == sorted(worth, reverse=True)
+        for each in found:
+            assert set(each.mix.picks) - set(mix.picks) == set(each.option.picks)
+
+
+class _Mixes:
+    """Mixes with the noise that a function says, on what judges and on few others."""
+
+    def __init__(
+        self, noise: Callable[[Option], float], few: Callable[[Option], float] | None = None
+    ) -> None:
+        self._noise, self._few = noise, few or noise
+        self.tried: list[Option] = []
+        self.forgotten: list[Option] = []
 
     def noise(self, option: Option) -> float:
-        return 0.5
+        if option not in self.tried:
+            self.tried.append(option)
+        return self._noise(option)
+
+    def quiet(self, option: Option, most: float) -> bool:
+        return max(self.noise(option), self._few(option)) <= most
 
     def factor(self, option: Option) -> float:
-        return 0.5 / option.noise
+        return self.noise(option) / option.noise
+
+    def forget(self, option: Option) -> None:
+        self.forgotten.append(option)
+
+
+def _chosen(words: str, parts: list[list[Option]], tried: _Mixes) -> Option:
+    return quiet_enough(budget(words), parts, tried)  # type: ignore[arg-type]
+
+
+def _wide(count: int, noise: float = 1e-4) -> list[list[Option]]:
+    """Parts of which each may have more bits."""
+    return [
+        [Option(1.0, noise, ((part, 8),)), Option(100.0, noise / 100, ((part, 16),))]
+        for part in range(count)
+    ]
 
 
 def test_a_mix_that_is_tried_again_is_counted_once() -> None:
     parts = [[Option(1.0, 0.1, (("a", 8),)), Option(2.0, 0.05, (("a", 16),))]]
     with pytest.raises(ModelError, match=r"the best of 1 that were tried gives 3\.0 dB"):
-        quiet_enough(budget("40dB"), parts, _Noisy())  # type: ignore[arg-type]
-
-
-class _Unlucky:
-    """Mixes with one sample among those that judge that takes 4 dB more than is expected."""
-
-    def __init__(self) -> None:
-        self.costs: list[float] = []
-
-    def noise(self, option: Option) -> float:
-        self.costs.append(option.cost)
-        # Corrections by what was seen come near, and fall short.
-        return 2.5 * option.noise if option.noise < 5e-4 else 1.1e-3
-
-    def factor(self, option: Option) -> float:
-        return 1.05
+        _chosen("40dB", parts, _Mixes(lambda option: 0.5))
 
 
 def test_mixes_that_fall_short_are_followed_by_others_before_the_dearest() -> None:
-    """Of many parts, of which each may have more bits."""
-    parts = [
-        [Option(1.0, 1e-4, ((part, 8),)), Option(2.0, 1e-6, ((part, 16),))] for part in range(20)
-    ]
-    tried = _Unlucky()
-    found = quiet_enough(budget("30dB"), parts, tried)  # type: ignore[arg-type]
+    """One sample of those that judge takes 4 dB more than is expected, in all but the quietest."""
+    tried = _Mixes(lambda each: 2.5 * each.noise if each.noise < 5e-4 else 1.1e-3)
+    found = _chosen("30dB", _wide(20), tried)
     assert tried.noise(found) <= 1e-3
-    assert found.cost < 40
-    assert len(set(tried.costs)) > 3
+    assert found.cost < 2000
+    assert len(tried.tried) > 3
+
+
+def test_the_cheapest_mix_between_is_found() -> None:
+    """The first is too noisy and the next is not; in between some are, in no order."""
+    parts = _wide(40)
+    first = cheapest(parts, 10**-3.02)
+    assert first is not None
+    lucky = cheapest(parts, first.noise / 1.3)
+    assert lucky is not None
+
+    def noise(option: Option) -> float:
+        enough = option.cost == lucky.cost or option.cost > lucky.cost + 300
+        return 0.99e-3 if enough else 2e-3
+
+    tried = _Mixes(noise)
+    found = _chosen("30dB", parts, tried)
+    assert found.cost == lucky.cost
+    assert any(noise(each) <= 1e-3 for each in tried.tried if each.cost > found.cost)
+
+
+def test_what_can_do_with_fewer_bits_gets_them() -> None:
+    """Of what was expected of one part nothing is true."""
+    parts = [*_wide(12), [Option(1.0, 8e-4, (("a", 8),)), Option(500.0, 1e-6, (("a", 16),))]]
+
+    def noise(option: Option) -> float:
+        return option.noise - (8e-4 if ("a", 8) in option.picks else 0)
+
+    tried = _Mixes(noise)
+    found = _chosen("30dB", parts, tried)
+    assert ("a", 16) in tried.tried[0].picks
+    assert ("a", 8) in found.picks
+    assert noise(found) <= 1e-3
+
+
+def test_luck_is_no_reason_for_fewer_bits() -> None:
+    """What judges would have it, and few others would not."""
+    parts = [*_wide(12), [Option(1.0, 8e-4, (("a", 8),)), Option(500.0, 1e-6, (("a", 16),))]]
+
+    def noise(option: Option) -> float:
+        return option.noise - (8e-4 if ("a", 8) in option.picks else 0)
+
+    tried = _Mixes(noise, few=lambda option: option.noise)
+    found = _chosen("30dB", parts, tried)
+    assert ("a", 16) in found.picks
+    assert any(("a", 8) in each.picks for each in tried.forgotten)

@@ -45,6 +45,8 @@ class Attempt:
         model: The model.
         verdict: What that did to the outputs; None without data.
         remarks: What became of choices that did harm.
+        few: What it does to the outputs for few samples that were not held back; None where these
+            were not asked, since there was nothing that they might decide.
     """
 
     plan: Plan
@@ -52,6 +54,7 @@ class Attempt:
     model: ir.Model
     verdict: Verdict | None
     remarks: tuple[str, ...] = ()
+    few: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Attempts:
         assert found.verdict is not None, "there are samples"
         instead, better = self._outdone(plan, chosen, few, found.verdict)
         said = better or said
-        return replace(instead or found, remarks=(said,) if said else ())
+        return replace(instead or found, remarks=(said,) if said else (), few=few)
 
     def _outdone(
         self, plan: Plan, choices: Mapping[Source, Choice], few: Verdict, held: Verdict

@@ -3,7 +3,7 @@
 
 Noise powers of layers add, nearly: networks with many Softmax are worse than the sum. So the mix is
 run, all predictions are multiplied by the factor that this shows, and another one is chosen, three
-times at most, or eight where none is quiet enough before.
+times at most, or eight where none is quiet enough before; then cheaper ones near it are tried.
 """
 
 import math

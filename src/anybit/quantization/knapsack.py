@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 
 Picks: TypeAlias = tuple[tuple[Any, int], ...]
 
+_LEAST = 1e-30
+
 
 @dataclass(frozen=True)
 class Option:
@@ -87,6 +89,35 @@ def quietest(parts: Sequence[Iterable[Option]], most_cost: float) -> Option | No
             break
         taken[index], left = option, left - more
     return _sum(_filled(parts, taken, left))
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Another option for one part of a mix.
+
+    Attributes:
+        part: The number of the part.
+        option: What it would be.
+        mix: The mix with that.
+    """
+
+    part: int
+    option: Option
+    mix: Option
+
+
+def cheaper(parts: Sequence[Iterable[Option]], mix: Option, least: float) -> list[Exchange]:
+    """What makes a mix cheaper, by so much at least; what saves most for its noise comes first."""
+    parts, picks = [list(options) for options in parts], frozenset(mix.picks)
+    taken = [next(each for each in options if picks.issuperset(each.picks)) for options in parts]
+    found: list[tuple[float, Exchange]] = []
+    for index, (own, options) in enumerate(zip(taken, parts, strict=True)):
+        for each in options:
+            if own.cost - each.cost >= least:
+                worth = (own.cost - each.cost) / max(each.noise - own.noise, _LEAST)
+                other = _sum([*taken[:index], each, *taken[index + 1 :]])
+                found.append((-worth, Exchange(index, each, other)))
+    return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
 
 def _steps(hulls: Sequence[Sequence[Option]]) -> list[tuple[int, Option]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
-from anybit.quantization.knapsack import Option, Picks, cheapest, front, quietest
+from anybit.quantization.knapsack import Option, Picks, cheaper, cheapest, front, quietest
 from anybit.quantization.latency import Clock
 from anybit.quantization.mixing import changed
 from anybit.quantization.plan import Plan
@@ -17,6 +17,10 @@ _ROUNDS = 3
 # How many there are at most until one is quiet enough, and how much quieter the next is expected to
 # be than those that were not.
 _MOST_ROUNDS, _QUIETER = 8, 10**-0.15
+# How many are tried between that one and those that were not, and how far apart they are at least.
+_MOST_BETWEEN, _APART = 5, 10**-0.03
+# How often a part of what was found is tried with fewer bits, and the share that this has to save.
+_MOST_TRIMS, _WORTH = 8, 0.01
 # What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
 _AIM, _NEAR = 10**-0.02, 10**-0.05
 _AIM_SECONDS, _NEAR_SECONDS = 0.97, 0.93
@@ -38,15 +42,17 @@ class Trials:
         self._clock, self._progress = clock, progress
         self._tried: dict[Picks, Attempt] = {}
         self._seconds: dict[Picks, float] = {}
+        self._count = 0
 
     def __call__(self, option: Option) -> Attempt:
         if option.picks not in self._tried:
             wanted = changed(self._base, option.picks)
             self._tried[option.picks] = self._attempts.attempt(wanted, self._advance)
+            self._count += 1
         return self._tried[option.picks]
 
     def _advance(self, share: float) -> None:
-        done = len(self._tried)
+        done = self._count
         self._progress((done + share) / (done + 1 if done >= _ROUNDS else _ROUNDS))
 
     def noise(self, option: Option) -> float:
@@ -55,6 +61,17 @@ class Trials:
         assert verdict is not None, "there are data"
         assert verdict.sqnr is not None, "asked before"
         return float(10 ** (-verdict.sqnr / 10))
+
+    def quiet(self, option: Option, most: float) -> bool:
+        """Whether there is no more noise than that, and none on few samples that are not held back:
+        where several mixes are tried, luck helps one of them on those that judge."""
+        few = self(option).few
+        known = 0.0 if few is None or few.sqnr is None else float(10 ** (-few.sqnr / 10))
+        return max(self.noise(option), known) <= most
+
+    def forget(self, option: Option) -> None:
+        """A model that is not wanted any more takes no memory."""
+        self._tried.pop(option.picks, None)
 
     def seconds(self, option: Option) -> float:
         """What a run of the compiled model takes."""
@@ -71,26 +88,26 @@ class Trials:
 def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Trials) -> Option:
     """The cheapest mix that was tried and has no more noise than that.
 
-    Between one that has and one that has not, the next is looked for in the middle.
+    What is expected is corrected by what is found, until a mix is quiet enough. Then those between
+    it and the cheapest that is not are tried, cheapest first: with few samples to judge by more
+    bits are not always better. What then can have fewer bits, part by part, gets them.
     """
     assert budget.noise is not None, "asked before"
-    aim, best, worst = _AIM * budget.noise, None, math.inf
+    aim, best = _AIM * budget.noise, None
     tried: dict[Picks, float] = {}
+    loudest = 0.0
     for number in range(1, _MOST_ROUNDS + 1):
         option = cheapest(options, aim) or front(options)[-1]
-        noise = try_it.noise(option)
-        tried[option.picks] = noise
+        tried[option.picks] = noise = try_it.noise(option)
         if noise > budget.noise:
-            worst = min(worst, option.noise)
+            loudest = max(loudest, option.noise)
         elif best is None or option.cost < best.cost:
             best = option
-        if budget.noise * _NEAR <= noise <= budget.noise:
+        if best is not None and (loudest or number >= _ROUNDS or noise >= budget.noise * _NEAR):
             break
-        if best is not None and number >= _ROUNDS:
-            break
-        aim = min(_AIM * budget.noise / try_it.factor(option), _QUIETER * worst)
-        if best is not None and worst < math.inf:
-            aim = math.sqrt(best.noise * worst)
+        aim = _AIM * budget.noise / try_it.factor(option)
+        if best is None:
+            aim = min(aim, _QUIETER * option.noise)
     if best is None:
         quietest_of_all = front(options)[-1]
         tried[quietest_of_all.picks] = noise = try_it.noise(quietest_of_all)
@@ -101,6 +118,51 @@ def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Tr
             f"budget {budget.words}: not reached; the best of {len(tried)} that were tried gives "
             f"{reached:.1f} dB"
         )
+    if loudest > best.noise:
+        best = _between(budget.noise, options, loudest, best, try_it)
+    return _trimmed(budget.noise, options, best, try_it)
+
+
+def _between(
+    most: float,
+    options: Sequence[Sequence[Option]],
+    loudest: float,
+    best: Option,
+    try_it: Trials,
+) -> Option:
+    """The cheapest of some mixes between one that is too noisy and one that is not."""
+    count = min(_MOST_BETWEEN, int(math.log(loudest / best.noise) / -math.log(_APART)))
+    for at in range(1, count + 1):
+        option = cheapest(options, loudest * (best.noise / loudest) ** (at / (count + 1)))
+        if option is None or option.cost >= best.cost:
+            break
+        if try_it.quiet(option, most):
+            return option
+        try_it.forget(option)
+    return best
+
+
+def _trimmed(
+    most: float, options: Sequence[Sequence[Option]], best: Option, try_it: Trials
+) -> Option:
+    """A mix with less of what turns out not to be needed, part by part.
+
+    Luck may help a part through on those that judge; what was not held back has to agree.
+    """
+    refused: dict[int, float] = {}
+    for _ in range(_MOST_TRIMS):
+        steps = cheaper(options, best, _WORTH * best.cost)
+        # What was refused once is not tried with more noise.
+        new = (each for each in steps if each.option.noise < refused.get(each.part, math.inf))
+        step = next(new, None)
+        if step is None:
+            break
+        if try_it.quiet(step.mix, most):
+            try_it.forget(best)
+            best = step.mix
+        else:
+            try_it.forget(step.mix)
+            refused[step.part] = step.option.noise
     return best
 
 
