@@ -169,6 +169,14 @@ def read_signature(
     return signature and signature.replace("<factory>", "..."), returned
 
 
+def keep_options_whole(
+    app: Any, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Narrow screens break lines behind hyphens, and would break `-o` and `--data` in two."""
+    option = r'(?<=<span class="w"> </span>)--?\w[\w-]*'
+    context["body"] = re.sub(option, r'<span class="option">\g<0></span>', context.get("body", ""))
+
+
 def finish(app: Any, error: Exception | None) -> None:
     """Pages that are built elsewhere, and a page that leads from the root to the start."""
     out = Path(app.outdir)
@@ -184,4 +192,5 @@ def setup(app: Any) -> None:
     app.connect("source-read", add_navigation)
     app.connect("autodoc-process-docstring", read_docstring, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", read_signature)
+    app.connect("html-page-context", keep_options_whole)
     app.connect("build-finished", finish)

@@ -47,6 +47,16 @@ def test_docstrings(docstring: str, read: str, configuration: ModuleType) -> Non
     assert "\n".join(lines) == read
 
 
+def test_options_of_commands_are_whole(configuration: ModuleType) -> None:
+    blank = '<span class="w"> </span>'
+    context = {"body": f"<pre>anybit{blank}a-b{blank}-o{blank}b.onnx{blank}--integer-only</pre>"}
+    configuration.keep_options_whole(None, "index", "page.html", context, None)
+    whole = [f'<span class="option">{each}</span>' for each in ("-o", "--integer-only")]
+    assert context["body"] == (
+        f"<pre>anybit{blank}a-b{blank}{whole[0]}{blank}b.onnx{blank}{whole[1]}</pre>"
+    )
+
+
 def test_signatures(configuration: ModuleType) -> None:
     def read(signature: str) -> tuple[str, str]:
         found: tuple[str, str] = configuration.read_signature(
