@@ -58,13 +58,8 @@ def shown_calls(page: Path) -> list[Snippet]:
     return [each for each in snippets(page) if each.code.startswith("$ anybit ")]
 
 
-# Pages on which all that is shown of a command is what it prints.
-PAGES_WITH_OUTPUT = [
-    page
-    for page in PAGES
-    if page.stem in ("analyze", "compile")
-    or (page.stem.startswith("tutorial") and shown_calls(page))
-]
+# Pages on which all that is shown of a command is what it prints; that of `check` is an excerpt.
+PAGES_WITH_OUTPUT = [page for page in PAGES if shown_calls(page) and page.stem != "check"]
 
 
 def name(page: Path) -> str:
@@ -137,19 +132,24 @@ def run_session(snippet: Snippet, names: dict[str, object]) -> None:
 
 
 @pytest.mark.usefixtures("copy_of_examples")
-@pytest.mark.parametrize("page", pages_with("bash"), ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in pages_with("bash") if page not in PAGES_WITH_OUTPUT], ids=name
+)
 def test_command_line(page: Path) -> None:
+    for snippet in snippets(page):
+        if snippet.language == "bash":
+            run_calls(snippet)
+
+
+def run_calls(snippet: Snippet) -> None:
     """The calls of `anybit`; what installs, tests or measures is left to CI."""
     from anybit.cli import app
 
-    for snippet in snippets(page):
-        if snippet.language != "bash":
-            continue
-        for command in snippet.code.replace("\\\n", " ").replace("&&", "\n").splitlines():
-            words = shlex.split(command, comments=True)
-            if words[:1] == ["anybit"]:
-                result = CliRunner().invoke(app, words[1:])
-                assert result.exit_code == 0, f"{snippet}: {command}\n{result.output}"
+    for command in snippet.code.replace("\\\n", " ").replace("&&", "\n").splitlines():
+        words = shlex.split(command, comments=True)
+        if words[:1] == ["anybit"]:
+            result = CliRunner().invoke(app, words[1:])
+            assert result.exit_code == 0, f"{snippet}: {command}\n{result.output}"
 
 
 @pytest.mark.usefixtures("copy_of_examples")
@@ -157,7 +157,7 @@ def test_command_line(page: Path) -> None:
 def test_shown_output(page: Path) -> None:
     """What a page shows of a command is what it prints, but for what machines differ in.
 
-    The snippets of Python between commands run too: the ones may need what the others wrote.
+    What stands between runs too, commands and Python: the ones may need what the others wrote.
     """
     from anybit.cli import app
 
@@ -167,6 +167,8 @@ def test_shown_output(page: Path) -> None:
     for snippet in snippets(page):
         if snippet.language == "python":
             run(snippet, names)
+        elif snippet.language == "bash":
+            run_calls(snippet)
         elif snippet in shown:
             call, _, expected = snippet.code.partition("\n")
             result = CliRunner().invoke(app, shlex.split(call)[2:])
