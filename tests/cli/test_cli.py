@@ -372,6 +372,17 @@ def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
     assert "output \\x1b[31m[bold]red" in error
 
 
+def test_help_shows_no_value_for_flags(shell: Shell) -> None:
+    """Versions of typer differ in that; what has a value is named in words that fit a line."""
+    _, out, _ = shell("--help")
+    commands = re.findall(r"^│ (\w+) ", out, re.MULTILINE)
+    assert len(commands) == 11
+    for command in commands:
+        _, out, _ = shell(command, "--help")
+        assert "--help" in out
+        assert not re.findall(r"--[\w-]+ .*<(?:bool|str|int|float|path)", out), command
+
+
 def test_version(shell: Shell) -> None:
     assert shell("--version") == (0, f"anybit {anybit.__version__}\n", "")
 

@@ -6,9 +6,10 @@ import gc
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import anybit
 from anybit.cli import (
@@ -28,23 +29,48 @@ from anybit.errors import ModelError
 from anybit.onnx.files.collection import seldom_collected
 from anybit.text import problem, shown
 
+
+class _Command(TyperCommand):
+    """A command whose help shows no type of a value for what takes none."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class _Commands(TyperGroup):
+    """The same of all of them."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    # Newer versions of typer write `--json <bool>`, as if a word had to follow.
+    for each in parameters:
+        if getattr(each, "is_flag", False) and each.metavar is None:
+            each.metavar = ""
+    return parameters
+
+
 app = typer.Typer(
-    help="Run, check, convert and compare quantized ONNX models, exactly and fast.",
+    cls=_Commands,
+    help="Quantize ONNX models, and run, check, convert, compile and compare quantized ones, "
+    "exactly and fast.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
 )
-app.command()(run.run)
-app.command()(info.info)
-app.command()(check.check)
-app.command()(analyze.analyze)
-app.command()(clean.clean)
-app.command()(convert.convert)
-app.command()(diff.diff)
-app.command()(compile.compile)
-app.command()(quantize.quantize)
-app.command()(report.report)
-app.command()(evaluate.evaluate)
+app.command(cls=_Command)(run.run)
+app.command(cls=_Command)(info.info)
+app.command(cls=_Command)(check.check)
+app.command(cls=_Command)(analyze.analyze)
+app.command(cls=_Command)(clean.clean)
+app.command(cls=_Command)(convert.convert)
+app.command(cls=_Command)(diff.diff)
+app.command(cls=_Command)(compile.compile)
+app.command(cls=_Command)(quantize.quantize)
+app.command(cls=_Command)(report.report)
+app.command(cls=_Command)(evaluate.evaluate)
 
 
 def _show_version(wanted: bool) -> None:

@@ -16,5 +16,8 @@ class RunBy(StrEnum):
 
 Engine: TypeAlias = Annotated[
     RunBy,
-    typer.Option(help="What computes: ONNX Runtime, or what `anybit compile` makes of the model."),
+    typer.Option(
+        metavar="|".join(RunBy),
+        help="What computes: ONNX Runtime, or what `anybit compile` makes of the model.",
+    ),
 ]

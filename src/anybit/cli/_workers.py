@@ -9,7 +9,9 @@ import typer
 Workers: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=1, help="So many processes do the work; without it, threads of this one. Same result."
+        min=1,
+        metavar="N",
+        help="So many processes do the work; without it, threads of this one. Same result.",
     ),
 ]
 Cluster: TypeAlias = Annotated[

@@ -21,7 +21,10 @@ def check(
     model: Annotated[Path, typer.Argument(help="The .onnx file.")],
     target: Annotated[
         str | None,
-        typer.Option(metavar="|".join(TARGETS), help="Also report what this target cannot take."),
+        typer.Option(
+            metavar="TARGET",
+            help=f"Also report what this target cannot take: {', '.join(TARGETS)}.",
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
     as_json: Json = False,

@@ -37,7 +37,10 @@ def compile(
     ],
     guarantee: Annotated[
         Guarantee,
-        typer.Option(help="The weakest class of layers that are compiled; others stay float."),
+        typer.Option(
+            metavar="|".join(Guarantee),
+            help="The weakest class of layers that are compiled; others stay float.",
+        ),
     ] = Guarantee.BOUNDED,
     ranges: Ranges = None,
     shapes: Annotated[

@@ -26,7 +26,10 @@ from anybit.text import shown
 def convert(
     model: Annotated[Path, typer.Argument(help="The .onnx file.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The result.")],
-    to: Annotated[Form | None, typer.Option("--to", help="The form of the result.")] = None,
+    to: Annotated[
+        Form | None,
+        typer.Option("--to", metavar="FORM", help="The form of the result, one of those above."),
+    ] = None,
     runtime: Annotated[
         str | None,
         typer.Option(
@@ -44,7 +47,8 @@ def convert(
         ),
     ] = False,
     opset_limit: Annotated[
-        int, typer.Option(min=13, help="The newest opset to use; 21 avoids 2-bit types.")
+        int,
+        typer.Option(min=13, metavar="N", help="The newest opset to use; 21 avoids 2-bit types."),
     ] = NEWEST_OPSET,
     as_json: Json = False,
     report: Report = None,

@@ -55,10 +55,14 @@ Report: TypeAlias = Annotated[
 ]
 Steps: TypeAlias = Annotated[
     float,
-    typer.Option(min=0, help="Differences up to this many quantization steps count as equal."),
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Differences up to this many quantization steps count as equal.",
+    ),
 ]
 Tolerance: TypeAlias = Annotated[
-    float, typer.Option(min=0, help="Differences up to this count as equal.")
+    float, typer.Option(min=0, metavar="X", help="Differences up to this count as equal.")
 ]
 
 

@@ -26,12 +26,13 @@ _DEFAULT_COLUMNS = ("sqnr", "agreement")
 def evaluate(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="A.onnx [B.onnx ...]", help="The first is the reference."),
+        typer.Argument(metavar="MODEL", help="The .onnx files; the first is the reference."),
     ],
     data: Annotated[
         Path,
         typer.Option(
-            help="Inputs: FILE.npz (arrays by input name), FILE.npy, or a folder of them."
+            metavar="DATA",
+            help="Inputs: FILE.npz (arrays by input name), FILE.npy, or a folder of them.",
         ),
     ],
     labels: Annotated[
@@ -44,6 +45,7 @@ def evaluate(
     metric: Annotated[
         str | None,
         typer.Option(
+            metavar="METRIC",
             help="top1, top5, mse, sqnr, agreement, or module:function, which is called with the "
             "outputs for a sample, by name, and its labels or None. top1 if there are labels.",
         ),

@@ -38,21 +38,24 @@ def quantize(
     data: Annotated[
         Path | None,
         typer.Option(
+            metavar="DATA",
             help="Inputs to calibrate with: FILE.npz (arrays by input name), FILE.npy, or a folder "
-            "of them. No labels."
+            "of them. No labels.",
         ),
     ] = None,
     weights: Annotated[
         str,
         typer.Option(
+            metavar="WORDS",
             help="As int8, int4, ternary, fp8_e4m3, 'int4 per-tensor power-of-two', mxfp4, nvfp4, "
-            "'int4 per-block 32'."
+            "'int4 per-block 32'.",
         ),
     ] = "int8",
     activations: Annotated[
         str | None,
         typer.Option(
-            help="The same, or float for none. Without it: uint8 with --data, else float."
+            metavar="WORDS",
+            help="The same, or float for none. Without it: uint8 with --data, else float.",
         ),
     ] = None,
     layer: Annotated[
@@ -107,7 +110,10 @@ def quantize(
     to: Annotated[
         Form | None,
         typer.Option(
-            "--to", help="Write it in that form, as anybit convert does: qdq for other runtimes."
+            "--to",
+            metavar="FORM",
+            help=f"Write it in that form of anybit convert ({', '.join(Form)}); qdq is for other "
+            "runtimes.",
         ),
     ] = None,
     as_json: Json = False,

@@ -29,8 +29,9 @@ def report(
     data: Annotated[
         Path | None,
         typer.Option(
+            metavar="DATA",
             help="Inputs to look at activations with: FILE.npz (arrays by input name), FILE.npy, "
-            "or a folder of them. No labels."
+            "or a folder of them. No labels.",
         ),
     ] = None,
     as_json: Json = False,

@@ -45,7 +45,7 @@ Output: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs by name.")
 ]
 Tolerance: TypeAlias = Annotated[
-    float, typer.Option(min=0, help="The difference that `--expect` allows; none by default.")
+    float, typer.Option(min=0, metavar="X", help="The difference that `--expect` allows.")
 ]
 
 Top1: TypeAlias = Annotated[
@@ -72,9 +72,11 @@ def run(
     top1: Top1 = False,
     labels: LabelFile = None,
     engine: Engine = RunBy.ONNXRUNTIME,
-    repeat: Annotated[int, typer.Option(min=1, help="Run this many times and show the times.")] = 1,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Run this many times and show the times.")
+    ] = 1,
 ) -> None:
-    """Run a model.
+    """Run a model on given or random inputs, and compare what it gives with what is expected.
 
     Where the model fixes the number of rows, the rows of the input are run slice by slice.
     """
