@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -165,3 +166,9 @@ def test_what_is_no_array_of_numbers(x: object) -> None:
 def test_too_many_dimensions() -> None:
     x = np.ones((1,) * 64, np.float32)
     assert anybit.int_quant(x, 1, 0, 4).shape == x.shape
+
+
+@pytest.mark.parametrize("call", [anybit.load, anybit.info, anybit.clean, anybit.compile])
+def test_what_is_no_model_is_said_to_be_none(call: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match=r"a model is a path, .* not int"):
+        call(3)

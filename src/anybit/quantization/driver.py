@@ -180,7 +180,8 @@ def quantize(
         )
     if wanted.activations and data is None:
         raise ModelError(
-            "activations need data to find their ranges; give some, or quantize weights alone"
+            "activations need data to find their ranges; give some, or quantize weights alone "
+            "(--activations float; in Python None)"
         )
     if any(each.block for each in wanted.activations.values()):
         apply(model, source, LiftOpset(OPSET), InferShapes())

@@ -41,8 +41,8 @@ def read(source: Source) -> ir.Model:
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto`, or an `onnx_ir.Model`, which is
-            returned as it is; so is that of a result of `clean`, `convert` or `export`. External
-            data stay on disk until they are used; they need a path.
+            returned as it is; so is that of a result of `clean`, `convert`, `quantize` or `export`.
+            External data stay on disk until they are used; they need a path.
 
     Raises:
         ModelError: Not a readable ONNX file; external data that are missing, too short or outside
@@ -58,6 +58,11 @@ def read(source: Source) -> ir.Model:
         proto = source
     elif isinstance(source, bytes):
         proto = _parse(source, where)
+    elif not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            "a model is a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model, or a "
+            f"result that holds one such as that of anybit.clean, not {type(source).__name__}"
+        )
     else:
         path = Path(source)
         where = str(path)
