@@ -174,6 +174,23 @@ def test_what_is_left_is_named() -> None:
     assert [each.name for each in found.layers] == ["head"]
 
 
+def test_weights_alone_behind_operators_that_nobody_knows() -> None:
+    """Both factors have one type, so that of the weight says the other."""
+    nodes = [
+        node("Secret", "x", "a", domain="some.where"),
+        node("MatMul", "a w", "b", domain="", name="first"),
+        node("Secret", "b", "c", domain="some.where"),
+        node("Gemm", "c v", domain="", name="second"),
+    ]
+    constants = {"w": random(4, 3), "v": random(3, 5)}
+    proto = model(nodes, constants, inputs={"x": ["rows", 4]}, opsets={**OPSETS, "some.where": 1})
+    found = anybit.quantize(proto, weights="int4", activations=None)
+    assert [each.name for each in found.layers] == ["first", "second"]
+    assert not found.left
+    kinds = [each.op_type for each in ir.to_proto(found.model).graph.node]
+    assert kinds.count("Secret") == 2
+
+
 def test_constants_among_the_inputs() -> None:
     proto = convolutions()
     for each in proto.graph.initializer:

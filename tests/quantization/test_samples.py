@@ -150,6 +150,21 @@ def test_equal_rows_are_not_taken_apart() -> None:
     assert [each["x"].shape for each in samples] == [(10, 4)]
 
 
+@pytest.mark.parametrize("form", ["array", "dicts", "files"])
+def test_rows_that_differ_behind_many_equal_ones_are_tried(tmp_path: Path, form: str) -> None:
+    """As sounds that begin with silence."""
+    x = np.concatenate([np.ones((400, 4), np.float32), random(400, 4)])
+    for at in (0, 400):
+        np.savez(tmp_path / f"{at}.npz", x=x[at : at + 400])
+    data = {"array": x, "dicts": [{"x": x[:300]}, {"x": x[300:]}], "files": tmp_path}[form]
+    samples = Samples(data, (X,))
+    tried: list[bool] = []
+    samples.take_whole_unless(lambda a, b, _: tried.append((a["x"] != b["x"]).any()) or True)
+    assert tried == [True]
+    assert len(samples) == 800
+    assert not samples.remarks
+
+
 def test_rows_along_another_axis_stay_together() -> None:
     state = Tensor("h", np.dtype(np.float32), (1, "rows", 4))
     samples = Samples({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
@@ -194,7 +209,7 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
     blank = np.ones((10, 4), np.float32)
     for graph, data, reason in (
         (mean, ROWS, "rows do not give together what they give apart"),
-        (product, blank, "the first rows are all the same"),
+        (product, blank, "rows are all the same"),
     ):
         network = model(graph, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
         (remark,) = of_data(network, data)

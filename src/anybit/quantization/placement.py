@@ -153,7 +153,7 @@ def sources_of(layers: Iterable[Layer]) -> tuple[Source, ...]:
 
 
 def _layer(node: ir.Node) -> Layer | None:
-    if any(not _is_float(value) for value in _multiplied(node)):
+    if _types(node) - {ir.DataType.FLOAT}:
         return None
     if node.domain == "" and node.op_type in _RECURRENT:
         return _recurrent(node)
@@ -218,11 +218,11 @@ def _recurrent(node: ir.Node) -> Layer | None:
 def _reason(node: ir.Node) -> str:
     """Why a node that multiplies weights is not a layer; "" for others."""
     if _multiplies(node):
-        types = {str(value.dtype) for value in _multiplied(node) if not _is_float(value)}
-        if "None" in types:
+        types = _types(node) - {ir.DataType.FLOAT}
+        if None in types:
             return "its type is not known"
         if types:
-            return f"it computes in {', '.join(sorted(types))}"
+            return f"it computes in {', '.join(sorted(map(str, types)))}"
         if any(_is_empty(value) for value in _multiplied(node)):
             return "its weights have no elements"
         return "all that it multiplies is constant" if _is_known(node, 0) else "its weights change"
@@ -241,6 +241,12 @@ def _multiplies(node: ir.Node) -> bool:
 
 def _multiplied(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs[:2] if value is not None]
+
+
+def _types(node: ir.Node) -> set[ir.DataType | None]:
+    """What both factors are: of one type, so that either may say it."""
+    types = {value.dtype for value in _multiplied(node)}
+    return types - {None} or types
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, islice, repeat
+from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -33,8 +33,8 @@ from anybit.quantization.shards import Portion, Shard
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
-# Among so many samples two are looked for that differ, to try whether rows are independent; so many
-# bytes of those that have other shapes are kept.
+# Among the first so many samples, and as many of the others, two are looked for that differ, to try
+# whether rows are independent; so many bytes of those that have other shapes are kept.
 _SEARCHED, _KEPT = 256, 2**28
 # The samples of a shard at least, and the shards at most.
 _SHARD, _SHARDS = 16, 4096
@@ -212,17 +212,17 @@ class Samples:
             if pair is not None:
                 self._why = "rows do not give together what they give apart"
             elif any(self._reader.count(arrays) is not None for _, arrays, _ in self._opened()):
-                self._why = "the first rows are all the same"
+                self._why = "rows are all the same"
             self._reader = replace(self._reader, apart=answer is not False)
             self._joinable = answer is True
             self._count = None
 
     def _pair(self) -> tuple[Sample, Sample, Sample] | None:
-        """Two samples that differ, and both in one; None if there are none among the first."""
+        """Two samples that differ, and both in one; None if none were found."""
         steps = self._reader.steps
         seen: dict[Hashable, Sample] = {}
         held = 0
-        for sample in islice(self, _SEARCHED):
+        for sample in chain(islice(self, _SEARCHED), self._spread()):
             first = seen.get(kind := kind_of(sample, steps), sample)
             if kind not in seen and held <= _KEPT:
                 seen[kind] = sample
@@ -232,13 +232,13 @@ class Samples:
                 return first, sample, sample | joined
         return None
 
+    def _spread(self) -> Iterator[Sample]:
+        """Some from all over the data behind the first."""
+        others = range(_SEARCHED, len(self), max(len(self) // _SEARCHED, 1))
+        yield from (each for _, each in self.numbered(others))
+
     def _named(
-        self,
-        item: object,
-        arrays: Mapping[str, Rows],
-        count: int | None,
-        size: int,
-        near: bool,
+        self, item: object, arrays: Mapping[str, Rows], count: int | None, size: int, near: bool
     ) -> str | None:
         """The path of an item that others read by themselves; None if there is none."""
         if not isinstance(item, str | os.PathLike):
