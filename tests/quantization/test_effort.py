@@ -34,10 +34,10 @@ def runs(effort: str) -> tuple[int, int]:
 
     def counting(index: int, run: Run) -> Run:
         def counted(
-            session: object, feeds: Mapping[str, np.ndarray], *names: object
+            session: object, feeds: Mapping[str, np.ndarray], *names: object, **how: bool
         ) -> dict[str, np.ndarray]:
             counts[index] += sum(each.size for each in feeds.values()) if index else 1
-            return run(session, feeds, *names)
+            return run(session, feeds, *names, **how)
 
         return counted
 

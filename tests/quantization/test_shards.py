@@ -208,11 +208,11 @@ class Counted:
         self.last = 10**9
         everything = Recorder.run
 
-        def run(recorder: Recorder, sample: Any, *names: Any) -> Any:
+        def run(recorder: Recorder, sample: Any, *names: Any, **how: Any) -> Any:
             self.runs += 1
             if self.runs > self.last:
                 raise KeyboardInterrupt
-            return everything(recorder, sample, *names)
+            return everything(recorder, sample, *names, **how)
 
         monkeypatch.setattr(Recorder, "run", run)
 

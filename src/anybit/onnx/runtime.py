@@ -173,9 +173,14 @@ def run_session(
     session: onnxruntime.InferenceSession,
     feeds: Mapping[str, Array],
     wanted: Collection[str] | None = None,
+    *,
+    kept: bool = True,
 ) -> dict[str, Array]:
     """All outputs that are tensors of numbers, or those of them that are wanted, by name. Feeds of
     other names are passed over.
+
+    The runtime's memory stays its own, unless they are not kept: what is would hold on to far more
+    of it.
 
     Unlike the runtime's own `run` it takes and gives bfloat16, float8 and types below 8 bits.
     """
@@ -188,8 +193,7 @@ def run_session(
     if len(given) == len(taken) and _are_plain(given.values(), outputs):
         # In a sixth of the time, which counts for small models.
         results = session.run(names, given)
-        # The runtime's memory stays its own: what is kept would hold on to far more of it.
-        return dict(zip(names, map(np.array, results), strict=True))
+        return dict(zip(names, map(np.array, results) if kept else results, strict=True))
     values = {name: ort_value(array) for name, array in given.items()}
     results = session.run_with_ort_values(names, values)
     return {

@@ -130,6 +130,7 @@ class Findings:
         for place, each in enumerate(found.statistics):
             part = slice(ends[place] - arrays["used"][place], ends[place])
             each.counts[arrays["bins"][part]] = arrays["counts"][part]
+            each.count = int(arrays["counts"][part].sum())
             each.lowest, each.highest = map(float, arrays["ranges"][place])
             if arrays["widths"][place] >= 0:
                 width = 2 * arrays["widths"][place]

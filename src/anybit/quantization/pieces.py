@@ -106,16 +106,17 @@ class Piece:
             wanted, power = self._in_floats(sample)
             found = self._run(sample | {self._x: self.read(grid, smoothing, sample), **constants})
             with np.errstate(all="ignore"):
-                yield found - wanted, power
+                yield np.subtract(found, wanted, out=found), power
 
     def read(
         self, grid: Grid | DynamicGrid | None, smoothing: Array | None, sample: Sample
     ) -> Array:
         """What the layer multiplies its weights with; None for a grid leaves it as it is."""
         x = sample[self._x]
-        if smoothing is not None:
-            x = x * along_channels(1 / smoothing, self.layer)
-        return x if grid is None else quantized(x, grid)
+        if smoothing is None:
+            return x if grid is None else quantized(x, grid)
+        x = x * along_channels(1 / smoothing, self.layer)
+        return x if grid is None else quantized(x, grid, out=x)
 
     def smoothed(self, smoothing: Array | None) -> list[Array]:
         """Its weights in floats, times the smoothing."""

@@ -110,7 +110,8 @@ def _windows(
     strides = attribute_of(node, "strides", ()) or (1,) * rank
     dilations = attribute_of(node, "dilations", ()) or (1,) * rank
     reach = [step * (size - 1) + 1 for step, size in zip(dilations, kernel, strict=True)]
-    padded = np.pad(x, [(0, 0), (0, 0), *_pads(node, x.shape[2:], strides, reach)])
+    pads = _pads(node, x.shape[2:], strides, reach)
+    padded = np.pad(x, [(0, 0), (0, 0), *pads]) if np.any(pads) else x
     view = sliding_window_view(padded, reach, axis=tuple(range(2, 2 + rank)))
     steps = [slice(None, None, step) for step in (*strides, *dilations)]
     places = np.moveaxis(view[:, :, *steps], 1, 1 + rank)

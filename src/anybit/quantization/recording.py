@@ -38,15 +38,17 @@ class Recorder:
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"{of.where} cannot be loaded: {reason(error)}") from error
 
-    def run(self, sample: Sample, names: Sequence[str] | None = None) -> dict[str, Array]:
+    def run(
+        self, sample: Sample, names: Sequence[str] | None = None, *, kept: bool = True
+    ) -> dict[str, Array]:
         """The tensors for one sample, by name: all, or some of them. Constants and texts are not
-        among them.
+        among them. Those that are not kept are not copied out of the runtime's memory.
 
         Raises:
             ModelError: What the runtime reports.
         """
         try:
-            found = run_session(self._session, sample, names)
+            found = run_session(self._session, sample, names, kept=kept)
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"{self._where} cannot be run: {reason(error)}") from error
         known = sample | found

@@ -196,10 +196,10 @@ def operator_for(grid: Grid) -> Match:
     return found
 
 
-def quantized(x: Array, grid: Grid | DynamicGrid) -> Array:
-    """x on the grid: what the operator gives."""
+def quantized(x: Array, grid: Grid | DynamicGrid, out: Array | None = None) -> Array:
+    """x on the grid: what the operator gives, in an array for that, which may be x."""
     if isinstance(grid, DynamicGrid):
         return grid.rounded(x)
     found = operator_for(grid)
-    result = found.operator.function(x, **found.call.parameters, **found.call.attributes)
-    return np.asarray(result)
+    call = found.call
+    return np.asarray(found.operator.function(x, **call.parameters, **call.attributes, out=out))

@@ -7,14 +7,14 @@ weights, on samples of the data, and compared with what the layers give in float
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array
-from anybit.ops.grids import Grid
+from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 from anybit.quantization.bias import correction
 from anybit.quantization.common import Common
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
@@ -105,7 +105,7 @@ class Trial:
         self._common = common
         self._smooth = not any(layer in common.apart for layer, _ in source.readers)
         self._told: dict[int, tuple[Grid | DynamicGrid, bool, float]] = {}
-        self._known: dict[tuple[Layer, int], dict[int, tuple[float, float]]] = {}
+        self._known: dict[Hashable, dict[int, tuple[float, float]]] = {}
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -280,8 +280,9 @@ class Trial:
     def _powers(
         self, piece: Piece, candidate: Choice, samples: Sequence[Sample]
     ) -> Iterator[tuple[float, float]]:
-        """Those of noise and signal for each sample. What was tried on some of them is known."""
-        known = self._known.setdefault((piece.layer, id(candidate.grid)), {})
+        """Those of noise and signal for each sample. What was tried on some of them is known, and
+        so is what has the same numbers: rounded to powers of two, smoothings often have."""
+        known = self._known.setdefault((piece.layer, *_numbers(candidate)), {})
         new = [each for each in samples if id(each) not in known]
         if new:
             found = piece.powers(candidate.grid, candidate.smoothing, new)
@@ -292,6 +293,14 @@ class Trial:
 def _some(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
     """One of so many samples, and the last one, which has the largest magnitudes."""
     return [*samples[:-1][: max(len(samples) // share, 1)], samples[-1]]
+
+
+def _numbers(candidate: Choice) -> tuple[Hashable, ...]:
+    """What candidates of one tensor and one scheme differ in."""
+    arrays = [candidate.smoothing]
+    if isinstance(candidate.grid, IntegerGrid | FloatGrid):
+        arrays += [candidate.grid.scale, candidate.grid.zeropt]
+    return tuple(each if each is None else each.tobytes() for each in arrays)
 
 
 def _grid(scheme: Scheme, low: float, high: float) -> Grid:

@@ -31,12 +31,14 @@ class Statistics:
     Attributes:
         name: The tensor's, for messages.
         axis: The axis of its channels, from the end; None if nobody asks for them.
+        count: How many values there were.
         lowest, highest: The extremes.
         channels: The extremes per channel, two rows of them; None until there are some.
     """
 
     name: str
     axis: int | None = None
+    count: int = 0
     lowest: float = np.inf
     highest: float = -np.inf
     channels: Array | None = None
@@ -80,6 +82,7 @@ class Statistics:
                 f"{self.name!r} holds NaN or infinity for these data: keep its layers as floats "
                 "(--keep), or leave those data out"
             )
+        self.count += array.size
         self.lowest, self.highest = min(self.lowest, low), max(self.highest, high)
         flat = np.ascontiguousarray(array, np.float32).ravel()
         for start in range(0, flat.size, _TOGETHER):
@@ -97,11 +100,13 @@ class Statistics:
             return None
         axis = self.axis + array.ndim if self.axis < 0 else self.axis
         others = tuple(each for each in range(array.ndim) if each != axis)
-        return np.stack([array.min(axis=others), array.max(axis=others)])
+        return np.array([array.min(axis=others), array.max(axis=others)])
 
     def merge(self, other: "Statistics") -> None:
         """Count what another has counted."""
-        self._counted = self.counts + other.counts
+        self.count += other.count
+        self._count()
+        self._counted += other.counts
         self.lowest = min(self.lowest, other.lowest)
         self.highest = max(self.highest, other.highest)
         if other.channels is not None:
@@ -109,14 +114,9 @@ class Statistics:
 
     def _widen(self, channels: Array) -> None:
         mine = channels if self.channels is None else self.channels
-        self.channels = np.stack(
+        self.channels = np.array(
             [np.minimum(mine[0], channels[0]), np.maximum(mine[1], channels[1])]
         )
-
-    @property
-    def count(self) -> int:
-        """How many values there were."""
-        return int(self.counts.sum())
 
     @property
     def per_channel(self) -> float:
@@ -128,7 +128,7 @@ class Statistics:
         bins."""
         order = _ascending()
         below = np.cumsum(self.counts[order])
-        total = int(below[-1])
+        total = self.count
         for share in shares:
             most = int(share * total)
             first = int(np.searchsorted(below, most, side="right"))

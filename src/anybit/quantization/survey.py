@@ -52,7 +52,7 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
                 return shard, known
         made = Findings.none(names, survey.axes)
         for number, sample in _calibration(shard):
-            made.add(number - shard.first, recorder.run(sample))
+            made.add(number - shard.first, recorder.run(sample, kept=False))
         if path is not None:
             made.save(path)
         return shard, made
