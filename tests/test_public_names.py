@@ -208,3 +208,10 @@ def test_import_loads_these_modules_of_ours() -> None:
     ours = {each for each in modules_after("import anybit") if each.startswith("anybit")}
     assert {each.split(".")[1] for each in ours if "." in each} == {"_native", "formats", "ops"}
     assert len(ours) < 30
+
+
+def test_type_checkers_miss_names_that_are_not_there() -> None:
+    """A `__getattr__` that they could see would make any name one of type Any."""
+    tree = ast.parse((ROOT / "src/anybit/__init__.py").read_text(encoding="utf-8"))
+    seen = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+    assert "__getattr__" not in seen

@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers of any width that compute the same bits everywhere."""
+"""Quantized networks, exact and fast: operators of any width on arrays, and whole models.
+
+    y = anybit.int_quant(x, 0.25, 0, 4)
+    model = anybit.load("model.onnx")
+    found = anybit.quantize("float.onnx", "data.npz")
+
+What belongs to a framework is imported by itself: `anybit.torch`, `anybit.jax`,
+`anybit.onnxruntime`.
+"""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -35,6 +43,8 @@ if TYPE_CHECKING:
     from anybit.onnx.summary import Summary, info
     from anybit.quantization import Quantized, quantize
     from anybit.reporting import Report, report
+
+    __version__: str
 
 __all__ = [
     "Analyzed",
@@ -104,16 +114,18 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
+if not TYPE_CHECKING:  # for which names that are not there would be Any
 
-        return version("anybit")
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+            return version("anybit")
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
