@@ -239,6 +239,23 @@ def test_names_are_readable_where_there_is_little_room(
     assert any(line.startswith("    the_sum_of_the") for line in lines)
 
 
+def test_long_names_take_few_lines_where_there_is_little_room(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "first/" + "a_block/" * 20 + "last"
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        nodes = [node("Mul", "x f", long, domain=""), node("Neg", long, "y", domain="", name="n")]
+        onnx.save(model(nodes, {"f": factor}), f"{name}.onnx")
+    lines = narrow(shell, monkeypatch, "a.onnx", "b.onnx")
+    table = lines[: next(i for i, line in enumerate(lines) if line.startswith("no room here for"))]
+    assert max(map(len, lines)) <= 80
+    assert len(table) < 14
+    assert "the middle of long names" in lines[len(table)]
+    names = "".join(line[4:18].rstrip() for line in table[3:])
+    assert "first/a_block/" in names
+    assert "/last" in names
+
+
 def test_one_model_under_two_runners(shell: Shell) -> None:
     for given, runner in (((), "onnxruntime"), (("--with", "reference"), "reference")):
         code, out, _ = shell("diff", "model.onnx", *given)

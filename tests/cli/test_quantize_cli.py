@@ -31,6 +31,13 @@ def test_what_is_shown(files: Shell) -> None:
     assert anybit.load("q.onnx").run(np.zeros((2, 3, 8, 8), np.float32))["y"].shape == (2, 10)
 
 
+def test_columns_of_which_nothing_is_known_are_left_out(files: Shell) -> None:
+    code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx")
+    assert code == 0
+    assert "weights" in out
+    assert not {"SQNR", "smoothed"} & set(out.split())
+
+
 def test_json(files: Shell) -> None:
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--json"]
     code, out, _ = files(*arguments, "--keep", "head")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anybit.text import shown
+from anybit.text import shortened, shown
 
 Rows = list[dict[str, str]]
 
@@ -18,6 +18,7 @@ _STYLES = {"exact": "green", "certified": "green", "bounded": "yellow", "float":
 
 NARROWEST_NAME = 14
 """A column of names takes this much; longer ones go over several lines."""
+_LONGEST_NAME = 48
 
 
 def width(
@@ -79,15 +80,21 @@ def show(
 ) -> None:
     """Print the rows without the first of these columns, as many as there is no room for.
 
-    Words for guarantees are coloured; a last row that is for all of them stands apart.
+    Where there is not room for all, of long names both ends are shown. Words for guarantees are
+    coloured; a last row that is for all of them stands apart.
     """
 
     def table(rows: Rows) -> Table:
         return _table(rows, names, numbers)
 
+    missing = []
+    if not fits(rows, names, table, console):
+        whole, known = rows, [name for name in names if name in rows[0]]
+        rows = [row | {name: shortened(row[name], _LONGEST_NAME) for name in known} for row in rows]
+        missing += ["the middle of long names"] if rows != whole else []
     fitting = spared(rows, columns, names, table, console)
     console.print(table(fitting))
-    missing = [name for name in rows[0] if name not in fitting[0]]
+    missing += [name for name in rows[0] if name not in fitting[0]]
     if missing:
         console.print(Text(f"no room here for {', '.join(missing)}: --json has all", style="dim"))
 

@@ -191,7 +191,14 @@ def _show(
         }
         for layer in found.layers
     ]
-    show(rows, _SPARED, ("layer",), _NUMBERS, console)
+    known = [name for name in rows[0] if any(row[name] for row in rows)]
+    show(
+        [{name: row[name] for name in known} for row in rows],
+        _SPARED,
+        ("layer",),
+        _NUMBERS,
+        console,
+    )
     if found.front:
         console.print(Text(_mix(found)))
     for name, reason in found.left.items():
