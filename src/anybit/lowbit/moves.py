@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
+from anybit.lowbit.moving import CONCATENATION, GATHERING, POOLING, RESHAPING, TRANSPOSITION
 from anybit.lowbit.parts import Coded, Codes, CodesRoot, Expression, Pending, PortRoot
 from anybit.lowbit.places import Place, place_of
 from anybit.lowbit.planning import Planner, reshape_fields
@@ -48,11 +49,6 @@ def moved(graph: Graph, node: ir.Node) -> Expression | None:
     rule = None if node.domain else _RULES.get(node.op_type)
     x = node.inputs[0] if node.inputs else None
     return None if rule is None or x is None else rule(graph, node, x)
-
-
-def is_move(node: ir.Node) -> bool:
-    """Whether what comes out has the codes of what goes in."""
-    return not node.domain and node.op_type in _RULES
 
 
 def _reshaped(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
@@ -218,9 +214,9 @@ def _gathered(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
 
 
 _RULES: dict[str, Callable[[Graph, ir.Node, ir.Value], Expression | None]] = {
-    **dict.fromkeys(["Flatten", "Reshape", "Squeeze", "Unsqueeze"], _reshaped),
-    **dict.fromkeys(["Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample"], _gathered),
-    **dict.fromkeys(("MaxPool", "GlobalMaxPool"), _pooled),
-    "Concat": _concatenated,
-    "Transpose": _transposed,
+    **dict.fromkeys(RESHAPING, _reshaped),
+    **dict.fromkeys(GATHERING, _gathered),
+    **dict.fromkeys(POOLING, _pooled),
+    CONCATENATION: _concatenated,
+    TRANSPOSITION: _transposed,
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from anybit.lowbit.groups import Groups
-from anybit.lowbit.moves import is_move
+from anybit.lowbit.moving import is_move
 from anybit.lowbit.parts import Codes
 from anybit.lowbit.program import MOST_LEVELS
 from anybit.onnx.analysis.analysis import Analysis

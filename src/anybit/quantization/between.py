@@ -15,7 +15,7 @@ import onnx_ir as ir
 from anybit.lowbit.elementwise import varying_inputs
 from anybit.lowbit.functions import is_monotone
 from anybit.lowbit.groups import Groups
-from anybit.lowbit.moves import is_move
+from anybit.lowbit.moving import is_move
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of, is_identity

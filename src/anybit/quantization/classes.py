@@ -3,7 +3,7 @@
 
 import onnx_ir as ir
 
-from anybit.lowbit.moves import is_move
+from anybit.lowbit.moving import is_move
 
 # As many words has the largest vocabulary.
 _MOST = 2**18

@@ -30,9 +30,7 @@ from anybit.onnx.passes import (
 from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
-from anybit.quantization.between import with_between
 from anybit.quantization.branches import separate
-from anybit.quantization.budget import mixed, noises_of
 from anybit.quantization.calibration import decides_by_others, divided_samples
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
@@ -158,8 +156,7 @@ def quantize(
     advance = progress or (lambda share: None)
     if scales not in (None, _POWER_OF_TWO):
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
-    limit = None if budget is None else parsed(budget)
-    much = effort_of(effort)
+    limit, much = None if budget is None else parsed(budget), effort_of(effort)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
         raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
     if limit is not None and data is None:
@@ -169,6 +166,8 @@ def quantize(
     said = (weights, activations or FLOAT), layers or {}, named, scales is not None
     placement = placement_of(model)
     if integer_only:
+        from anybit.quantization.between import with_between
+
         placement = with_between(placement, model)
     wanted = plan(model, placement, *said)
     if integer_only:
@@ -205,10 +204,13 @@ def quantize(
         attempts = Attempts(model, where, samples, hands, cache, much)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: chosen_so_far(_CHOSEN * share))
-            verdict = found.verdict
-            if sensitivity and samples is not None and verdict and verdict.sqnr is not None:
+            if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:
+                from anybit.quantization.budget import noises_of
+
                 noises = noises_of(found, attempts, samples)
         else:
+            from anybit.quantization.budget import mixed
+
             mix = mixed(limit, wanted, attempts, samples, macs, size, chosen_so_far)
             found, noises = mix.attempt, mix.noises
         if learns and samples is not None:
@@ -250,8 +252,7 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
     model = read_copy(source)
     inline(model, source)
     # Files of old versions list their constants among the inputs. Nobody replaces them from now on.
-    given = [value for value in model.graph.inputs if not value.is_initializer()]
-    model.graph.inputs[:] = given
+    model.graph.inputs[:] = [each for each in model.graph.inputs if not each.is_initializer()]
     apply(model, source, Normalize(), StandardLayout())
     ours = [node for node, _ in operators_in(model)]
     others = [node for node in nodes_in(model.graph) if is_quantize(node) or is_dequantize(node)]

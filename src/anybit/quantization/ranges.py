@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from anybit.quantization.statistics import Statistics
@@ -13,6 +14,24 @@ FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 WIDE, _SPARE = 12, 2.0
 # A step that is kept has to lower the error by so much, where it was not chosen.
 _WORTH = 0.98
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What might have become of a tensor.
+
+    Attributes:
+        tensor: Its name.
+        lowest, highest: The ends of its grid.
+        smoothed: Whether channels are scaled.
+        error: Of the layers that read it, noise over signal, as a power.
+    """
+
+    tensor: str
+    lowest: float
+    highest: float
+    smoothed: bool
+    error: float
 
 
 class Tried(Protocol):

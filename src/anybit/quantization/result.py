@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from anybit.onnx.files.writer import Result
-from anybit.quantization.search import Candidate
+from anybit.quantization.ranges import Candidate
 from anybit.quantization.verdict import Verdict
 
 

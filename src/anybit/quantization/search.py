@@ -22,7 +22,7 @@ from anybit.quantization.factors import Moments
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
 from anybit.quantization.pieces import Piece, Sample, over
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.ranges import WIDE, cut_off, least, may_cut, whole, within
+from anybit.quantization.ranges import WIDE, Candidate, cut_off, least, may_cut, whole, within
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.smoothing import smoothed_range, smoothings
 from anybit.quantization.statistics import Statistics
@@ -33,24 +33,6 @@ _FRACTIONS = (0.9, 0.8, 0.7, 0.6)
 _MOST_TOLD = 7
 # One of so many samples shows which of so many candidates are worth the others.
 _FEW = 4
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """What might have become of a tensor.
-
-    Attributes:
-        tensor: Its name.
-        lowest, highest: The ends of its grid.
-        smoothed: Whether channels are scaled.
-        error: Of the layers that read it, noise over signal, as a power.
-    """
-
-    tensor: str
-    lowest: float
-    highest: float
-    smoothed: bool
-    error: float
 
 
 @dataclass(frozen=True)

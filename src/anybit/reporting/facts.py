@@ -7,7 +7,7 @@ from typing import Any
 
 from anybit.layers.layer import Layer
 from anybit.quantization import Mix, Verdict
-from anybit.quantization.search import Candidate
+from anybit.quantization.ranges import Candidate
 
 
 @dataclass(frozen=True)
