@@ -8,6 +8,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
+from places import ROOT
 
 import anybit
 
@@ -172,3 +173,13 @@ def test_too_many_dimensions() -> None:
 def test_what_is_no_model_is_said_to_be_none(call: Callable[[object], object]) -> None:
     with pytest.raises(TypeError, match=r"a model is a path, .* not int"):
         call(3)
+
+
+def test_a_model_says_what_it_takes_and_gives() -> None:
+    source = ROOT / "examples/digits_w4a4.onnx"
+    assert repr(anybit.load(source)) == (
+        "<anybit.Model: x: float32[rows, 8, 8] -> y: float32[rows, 10]>"
+    )
+    assert repr(anybit.compile(source)) == (
+        "<anybit.Compiled: x: float32[?, 8, 8] -> y: float32[?, 10]>"
+    )

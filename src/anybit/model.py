@@ -112,6 +112,10 @@ class Model:
         first = self.inputs[0] if len(self.inputs) == 1 else None
         self._ordinary = None if first is None else (first.dtype, first.shape)
 
+    def __repr__(self) -> str:
+        takes, gives = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
+        return f"<anybit.{type(self).__name__}: {takes} -> {gives}>"
+
     @property
     def session(self) -> Any:
         """The `onnxruntime.InferenceSession` underneath.
