@@ -29,6 +29,21 @@ void transpose_eight(const std::uint8_t* from, std::int64_t from_line, std::byte
   for (int i = 0; i < 8; ++i) std::memcpy(to + i * to_line, &words[i], 8);
 }
 
+// Pixels from three lines, the colours of most pictures, which are `apart` bytes apart. All but the
+// last are written with a byte of the next one.
+void interleave_three(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels,
+                      std::byte* to) {
+  const std::uint8_t *const first = lines, *const second = lines + apart,
+                            *const third = lines + 2 * apart;
+  const auto word = [&](std::int64_t p) { return first[p] | second[p] << 8 | third[p] << 16; };
+  for (std::int64_t p = 0; p + 1 < pixels; ++p) {
+    const std::int32_t pixel = word(p);
+    std::memcpy(to + p * 3, &pixel, 4);
+  }
+  const std::int32_t last = word(pixels - 1);
+  std::memcpy(to + (pixels - 1) * 3, &last, 3);
+}
+
 class QuantizeStage final : public TensorStage {
  public:
   QuantizeStage(const Quantize& at, const PortPlace& from, const Tensor& tensor, const Place& to,
@@ -117,6 +132,7 @@ class QuantizeStage final : public TensorStage {
   // Pixels from lines of one channel each, which are `apart` bytes apart.
   void interleave(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels,
                   std::int64_t some, std::byte* to) const {
+    if (some == 3 && channels == 3) return interleave_three(lines, apart, pixels, to);
     const std::int64_t whole_lines = some / 8 * 8, whole_pixels = pixels / 8 * 8;
     for (std::int64_t i = 0; i < whole_lines; i += 8)
       for (std::int64_t p = 0; p < whole_pixels; p += 8)

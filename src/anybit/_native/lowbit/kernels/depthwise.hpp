@@ -12,27 +12,44 @@ namespace {
 
 constexpr int group_channels = 32;
 
+// The sums of some taps, which fit 16 bits.
+template <int pixels>
+[[gnu::always_inline]] inline void add_taps(const anybit::lowbit::SumBlock& at,
+                                            const std::byte* const (&windows)[pixels], int start,
+                                            int end, const std::byte* weights,
+                                            Shorts (&narrow)[pixels]) {
+  for (int tap = start; tap < end; ++tap) {
+    const auto weight = read<Shorts>(weights + std::ptrdiff_t{tap} * 2 * group_channels);
+    unroll<pixels>([&](auto p) __attribute__((always_inline)) {
+      narrow[p] += widened_bytes(windows[p] + at.segments[tap]) * weight;
+    });
+  }
+}
+
 template <int pixels>
 [[gnu::always_inline]] inline void depthwise_tile(const anybit::lowbit::SumBlock& at, int first,
                                                   int channel, const std::byte* weights) {
   const std::byte* windows[pixels];
   unroll<pixels>(
       [&](auto p) __attribute__((always_inline)) { windows[p] = at.pixels[first + p] + channel; });
+  std::int32_t* const target = at.sums + first * at.stride + channel;
+  // Most windows are small, and never leave 16 bits.
+  if (at.segment_count <= at.narrow_steps) {
+    Shorts narrow[pixels] = {};
+    add_taps(at, windows, 0, at.segment_count, weights, narrow);
+    return unroll<pixels>([&](auto p) __attribute__((always_inline)) {
+      write_widened(target + p * at.stride, narrow[p]);
+    });
+  }
   Lanes sums[pixels][2] = {};
   for (int start = 0; start < at.segment_count; start += at.narrow_steps) {
-    const int end = std::min(start + at.narrow_steps, at.segment_count);
     Shorts narrow[pixels] = {};
-    for (int tap = start; tap < end; ++tap) {
-      const auto weight = read<Shorts>(weights + std::ptrdiff_t{tap} * 2 * group_channels);
-      unroll<pixels>([&](auto p) __attribute__((always_inline)) {
-        narrow[p] += widened_bytes(windows[p] + at.segments[tap]) * weight;
-      });
-    }
+    add_taps(at, windows, start, std::min(start + at.narrow_steps, at.segment_count), weights,
+             narrow);
     unroll<pixels>([&](auto p) __attribute__((always_inline)) { add_widened(sums[p], narrow[p]); });
   }
-  unroll<pixels>([&](auto p) __attribute__((always_inline)) {
-    write(at.sums + (first + p) * at.stride + channel, sums[p]);
-  });
+  unroll<pixels>([&](auto p)
+                     __attribute__((always_inline)) { write(target + p * at.stride, sums[p]); });
 }
 
 void depthwise(const anybit::lowbit::SumBlock& at) {

@@ -95,6 +95,19 @@ template <class Vector>
 #endif
 }
 
+// 32 numbers, each in 32 bits.
+[[gnu::always_inline]] inline void write_widened(std::int32_t* at, const Shorts& shorts) {
+#if defined(__AVX512BW__)
+  const auto all = read<__m512i>(&shorts);
+  _mm512_storeu_si512(at, _mm512_cvtepi16_epi32(_mm512_castsi512_si256(all)));
+  _mm512_storeu_si512(at + 16, _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(all, 1)));
+#else
+  Lanes sums[2] = {};
+  add_widened(sums, shorts);
+  write(at, sums);
+#endif
+}
+
 // One bit per lane: a >= b.
 [[gnu::always_inline]] inline std::uint32_t reached(const Lanes& a, const Lanes& b) {
 #if defined(__AVX512F__)

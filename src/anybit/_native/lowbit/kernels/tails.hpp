@@ -144,10 +144,11 @@ void many_thresholds(const TailBlock& at) {
   else search_thresholds<Settling::general>(at);
 }
 
-// Numbers below 2^22 to the nearest integers, ties to even: 1.5 * 2^23 has a last bit of 1.
-[[gnu::always_inline]] inline Lanes nearest(const Reals& y) {
+// Numbers below 2^22 to the nearest integers, ties to even, and so much more: 1.5 * 2^23 has a last
+// bit of 1.
+[[gnu::always_inline]] inline Lanes nearest(const Reals& y, std::int32_t more = 0) {
   const Reals shifted = y + 12582912.0f;
-  return read<Lanes>(&shifted) - 0x4b400000;
+  return read<Lanes>(&shifted) + (more - 0x4b400000);
 }
 
 template <Settling settling>
@@ -162,7 +163,7 @@ void some_affine(const TailBlock& block) {
     // Saturated first: the bounds are integers, so the order does not matter.
     y = y > bottom ? y : bottom;
     y = y < top ? y : top;
-    return nearest(y) + at.shift;
+    return nearest(y, at.shift);
   });
 }
 
