@@ -121,6 +121,16 @@ def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
     assert len({each.weights for each in found.layers}) > 1
 
 
+def test_mixes_within_decibels_are_found_again() -> None:
+    """Though some of those that are tried are forgotten, and others depend on what was found."""
+    data = data_for("convolutions", 12)
+    found = [anybit.quantize(convolutions(), data, budget="45dB") for _ in range(2)]
+    a, b = (ir.to_proto(each.model).SerializeToString(deterministic=True) for each in found)
+    assert a == b
+    assert found[0].verdict.sqnr >= 45
+    assert len({each.weight_bits for each in found[0].layers}) > 1
+
+
 @pytest.mark.parametrize("budget", ["50%bops", "3660 bytes"])
 def test_a_mix_is_not_worse_than_one_width_for_all(budget: str) -> None:
     examples = ROOT / "examples"
