@@ -65,7 +65,7 @@ def computed_in_session(name: str, level: str) -> np.ndarray:
     model = read(path_of(name))
     Normalize()(model)
     file = ir.to_proto(model).SerializeToString()
-    chosen = options(level, library=True)
+    chosen = options(level, library_for=file)
     return outputs(onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"]), rows(name))
 
 
@@ -101,7 +101,7 @@ def test_deviation_scales_are_moved(name: str, form: Form) -> None:
     file, x = converted_file(name, form), rows(name)
 
     def optimized(disabled: list[str]) -> np.ndarray:
-        chosen = options("optimized", library=False)
+        chosen = options("optimized")
         session = onnxruntime.InferenceSession(
             file, chosen, ["CPUExecutionProvider"], disabled_optimizers=disabled
         )

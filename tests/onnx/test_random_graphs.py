@@ -48,7 +48,7 @@ def computed_in_session(graph: RandomGraph) -> np.ndarray:
     model = read(graph.proto)
     Normalize()(model)
     file = ir.to_proto(model).SerializeToString()
-    chosen = options("as it stands", library=True)
+    chosen = options("as it stands", library_for=file)
     return outputs(onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"]), graph)
 
 

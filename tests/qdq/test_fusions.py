@@ -21,7 +21,7 @@ def check(proto: onnx.ModelProto, form: Form) -> None:
     feeds = {value.name: X for value in proto.graph.input}
     wanted = anybit.load(proto).run(feeds)
     for level in EVERY_LEVEL:
-        chosen = options(level, library=False)
+        chosen = options(level)
         loaded = onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"])
         for name, found in zip(wanted, loaded.run(list(wanted), feeds), strict=True):
             np.testing.assert_array_equal(found, wanted[name], f"{name}, {level}")

@@ -23,9 +23,9 @@ from native_cases import Question, native_cases
 from onnx import TensorProto, helper, numpy_helper
 from ort_backend import BY_NAME, as_tensor, contiguous, node, value_info
 
-import anybit.onnxruntime
 from anybit.onnx.conversion import Conversion
 from anybit.onnx.forms import Form
+from anybit.onnx.library import register_named
 
 Test = TypeVar("Test")
 
@@ -251,15 +251,16 @@ EVERY_LEVEL = LEVELS | {
 }
 
 
-def options(level: str, *, library: bool) -> onnxruntime.SessionOptions:
-    """Exact options: nothing but the level is chosen for the runtime."""
+def options(level: str, *, library_for: bytes | None = None) -> onnxruntime.SessionOptions:
+    """Exact options: nothing but the level is chosen for the runtime. Where a file is given, our
+    library adds the operators of the domains that it names."""
     made = onnxruntime.SessionOptions()
     made.graph_optimization_level = EVERY_LEVEL[level]
     made.log_severity_level = 4
     made.intra_op_num_threads = 1
     made.add_session_config_entry("session.disable_quant_qdq", "1")
-    if library:
-        anybit.onnxruntime.register(made)
+    if library_for is not None:
+        register_named(made, library_for)
     return made
 
 
@@ -267,7 +268,7 @@ def sessions(form: Form, file: bytes, level: str) -> Iterator[tuple[str, Any]]:
     """The ways to run a form: with our library where it has our operators, if they need it."""
     for library in {Form.QONNX: (True,), Form.PORTABLE: (False, True)}.get(form, (False,)):
         made = onnxruntime.InferenceSession(
-            file, options(level, library=library), ["CPUExecutionProvider"]
+            file, options(level, library_for=file if library else None), ["CPUExecutionProvider"]
         )
         yield "with the library" if library else "", made
 

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-import anybit.onnxruntime
+from anybit.onnx.library import register_named
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS, Input, Operator
 
@@ -47,7 +47,8 @@ def model(
         [numpy_helper.from_array(contiguous(array), name) for name, array in constants.items()],
     )
     imports = [helper.make_opsetid("", opset)]
-    imports += [helper.make_opsetid(domain, 1) for domain in DOMAINS]
+    written = graph.SerializeToString()
+    imports += [helper.make_opsetid(each, 1) for each in DOMAINS if each.encode() in written]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
     return proto.SerializeToString()
 
@@ -63,13 +64,14 @@ def value_info(name: str, dtype: Any, shape: Shape) -> onnx.ValueInfoProto:
 def session(
     file: bytes, *, threads: int = 1, entries: Mapping[str, str] | None = None
 ) -> onnxruntime.InferenceSession:
-    """A quiet session with the operators, without anything else that anybit does to models."""
+    """A quiet session with the operators of the domains that the file names, without anything else
+    that anybit does to models. All operators at once cost more than the rest of such a session."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
     for key, value in (entries or {}).items():
         options.add_session_config_entry(key, value)
-    anybit.onnxruntime.register(options)
+    register_named(options, file)
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
