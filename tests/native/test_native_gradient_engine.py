@@ -50,16 +50,42 @@ def test_threads_and_instruction_sets_change_nothing(
         _core.set_isa(isa)
         for count in (1, 2, 3):
             set_threads(count)
-            for call in (
-                ("int_quant", x, scale, 0.5, 4),
-                ("float_quant", x, scale, 2, 1, 1, 3.0),
-                ("trunc", np.rint(x / scale) * scale, scale, 0, 8, scale * 4, 3),
+            for number, (operator, *inputs, mode) in enumerate(
+                (
+                    ("int_quant", x, scale, 0.5, 4, "ROUND"),
+                    ("int_quant", x, scale, 0.5, 4, "HALF_UP"),
+                    ("float_quant", x, scale, 2, 1, 1, 3.0, "ROUND"),
+                    ("float_quant", x, scale, 2, 0, 1, 3.0, "ROUND"),
+                    ("trunc", np.rint(x / scale) * scale, scale, 0, 8, scale * 4, 3, "FLOOR"),
+                )
             ):
-                names = _core.descriptions[call[0]]["differentiable"]
-                parts = backward(call[0], gradient, *call[1:], wanted=names)
-                found.append([call[0].encode(), *(part.tobytes() for part in parts)])
+                names = _core.descriptions[operator]["differentiable"]
+                parts = backward(operator, gradient, *inputs, wanted=names, rounding_mode=mode)
+                found.append([bytes([number]), *(part.tobytes() for part in parts)])
     for other in found:
         assert other == next(first for first in found if first[0] == other[0])
+
+
+@pytest.mark.parametrize("wanted", [["x"], ["x", "scale"], ["x", "scale", "zeropt"]])
+@pytest.mark.parametrize("work", WORK)
+def test_rounding_modes_give_the_same_where_nothing_is_rounded(
+    work: str, wanted: list[str], isas: list[str]
+) -> None:
+    """Also the order of addition is the same: sums of float32 gradients depend on it."""
+    shape, scale_shape = WORK[work]
+    random = np.random.default_rng(0)
+    scale = (2.0 ** random.integers(-2, 2, scale_shape)).astype(np.float32)
+    x = (scale * random.integers(-12, 12, shape)).astype(np.float32)  # some are clipped
+    gradient = random.normal(0, 3, shape).astype(np.float32)
+    for isa in isas:
+        _core.set_isa(isa)
+        first, *others = (
+            backward("int_quant", gradient, x, scale, 0, 4, wanted=wanted, rounding_mode=mode)
+            for mode in ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")
+        )
+        assert all(part.any() for part in first)
+        for other in others:
+            assert [part.tobytes() for part in other] == [part.tobytes() for part in first]
 
 
 def test_out() -> None:

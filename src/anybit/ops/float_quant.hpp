@@ -44,6 +44,9 @@ struct FloatQuant {
   // numbers of T, and the finest step is at most 1, so that y / step cannot underflow. The others
   // are computed by integer exponents.
   static constexpr int variants = 2 * rounding_modes;
+  // Whose gradients may take some more time than they must.
+  template <int variant>
+  static constexpr bool seldom = variant >= rounding_modes;
   template <class T>
   static int variant(const Attributes& attributes, std::span<const Range, 6> ranges) {
     using L = Layout<T>;

@@ -91,23 +91,137 @@ template <class Op, class T, int variant, bool uniform, std::size_t summed, std:
   }
 }
 
-template <class Op, class T, int variant, bool uniform, std::size_t summed>
-void differentiate(const GradientRows& all) {
+// A third loop for each of what is summed takes long to compile. Variants that are seldom asked for
+// have fewer: one leaves the products of all parameters, wanted or not, in a buffer, which
+// functions for all operators add.
+constexpr std::int64_t block = 256;
+static_assert(block % lanes == 0);
+
+template <class T>
+using Products = T (*)[block];
+template <class T>
+using Piece = void(const Row<T>& row, const T* prepared, std::int64_t plane, Products<T> products);
+
+template <class Op, class T, int variant, bool uniform, bool summed, std::size_t... column>
+[[gnu::always_inline]] inline void compute_piece(const Row<T>& row, const T* prepared,
+                                                 std::int64_t plane, Products<T> products,
+                                                 std::index_sequence<column...>) {
+  const T* const x = row.x;
+  const T* const gradient = row.gradient;
+  T* const out = row.out;
+  const auto loop = [=, length = row.length](auto partials_at) {
+    for_each_element(length, [=](std::int64_t i) {
+      const T upstream = gradient[i];
+      const auto partials = partials_at(x[i], i);
+      out[i] = carried(upstream, partials[0]);
+      if constexpr (summed)
+        for (std::size_t p = 0; p + 1 < Op::differentiable.size(); ++p)
+          products[p][i] = carried(upstream, partials[p + 1]);
+    });
+  };
+  if constexpr (uniform) {
+    const T one[] = {prepared[static_cast<std::int64_t>(column) * plane]...};
+    loop([=](T x, std::int64_t) { return Op::template partials<variant>(x, one[column]...); });
+  } else {
+    loop([=](T x, std::int64_t i) {
+      return Op::template partials<variant>(
+          x, prepared[static_cast<std::int64_t>(column) * plane + i]...);
+    });
+  }
+}
+
+template <class Op, class T, int variant, bool uniform, bool summed>
+void piece(const Row<T>& row, const T* prepared, std::int64_t plane, Products<T> products) {
+  compute_piece<Op, T, variant, uniform, summed>(row, prepared, plane, products,
+                                                 std::make_index_sequence<columns<Op, T, true>>{});
+}
+
+template <class T>
+void add_to_lanes(const T* products, std::int64_t length, double* lane) {
+  std::int64_t i = 0;
+  for (; i + lanes <= length; i += lanes)
+    for (int l = 0; l < lanes; ++l) lane[l] += static_cast<double>(products[i + l]);
+  for (int l = 0; i < length; ++i, ++l) lane[l] += static_cast<double>(products[i]);
+}
+
+// The sums are those of differentiate_uniform and differentiate_varying, to the bit. Out of line,
+// or compilers make a copy for each piece.
+template <class T, bool uniform>
+[[gnu::noinline]] void sum_pieces(Piece<T>* piece, const Row<T>& row, const T* prepared,
+                                  std::int64_t plane, std::size_t summed) {
+  alignas(64) T products[max_products][block];
+  double lane[max_products][lanes];
+  for (std::size_t p = 0; p < summed; ++p)
+    for (double& sum : lane[p]) sum = -0.0;
+  for (std::int64_t first = 0; first < row.length; first += block) {
+    const std::int64_t rest = row.length - first;
+    const std::int64_t length = rest < block ? rest : block;
+    piece(Row<T>{row.x + first, row.gradient + first, row.out + first, length, {}},
+          uniform ? prepared : prepared + first, plane, products);
+    for (std::size_t p = 0; p < summed; ++p) {
+      if constexpr (uniform) {
+        add_to_lanes(products[p], length, lane[p]);
+      } else {
+        const T* const product = products[p];
+        double* const sum = row.sums[p] + first;
+        for_each_element(length,
+                         [=](std::int64_t i) { sum[i] += static_cast<double>(product[i]); });
+      }
+    }
+  }
+  if constexpr (uniform)
+    for (std::size_t p = 0; p < summed; ++p) *row.sums[p] += total(lane[p]);
+}
+
+template <class T>
+[[gnu::always_inline]] inline void for_each_row(const GradientRows& all, std::size_t summed,
+                                                auto body) {
   const char* x = static_cast<const char*>(all.rows.x);
   const char* gradient = static_cast<const char*>(all.gradient);
   char* out = static_cast<char*>(all.rows.out);
   const T* prepared = static_cast<const T*>(all.rows.prepared);
   auto sums = all.sums;
   for (std::int64_t row = 0; row < all.rows.rows; ++row) {
-    differentiate_row<Op, T, variant, uniform, summed>(
-        Row<T>{reinterpret_cast<const T*>(x), reinterpret_cast<const T*>(gradient),
-               reinterpret_cast<T*>(out), all.rows.length, sums},
-        prepared, all.rows.plane, std::make_index_sequence<columns<Op, T, true>>{});
+    body(Row<T>{reinterpret_cast<const T*>(x), reinterpret_cast<const T*>(gradient),
+                reinterpret_cast<T*>(out), all.rows.length, sums},
+         prepared);
     x += all.rows.x_step;
     gradient += all.gradient_step;
     out += all.rows.out_step;
     prepared += all.rows.prepared_step;
     for (std::size_t p = 0; p < summed; ++p) sums[p] += all.sums_step;
+  }
+}
+
+template <class T, bool uniform>
+[[gnu::noinline]] void differentiate_pieces(Piece<T>* piece, const GradientRows& all,
+                                            std::size_t summed, bool products) {
+  for_each_row<T>(all, summed, [&](const Row<T>& row, const T* prepared) {
+    if (products) sum_pieces<T, uniform>(piece, row, prepared, all.rows.plane, summed);
+    else piece(row, prepared, all.rows.plane, nullptr);
+  });
+}
+
+// What training asks for: the default rounding mode, and that of most quantizers.
+template <class Op, int variant>
+constexpr bool often_asked() {
+  if constexpr (requires(typename Op::Attributes given) { given.rounding_mode; })
+    return variant == 0 || variant == static_cast<int>(typename Op::Attributes{}.rounding_mode);
+  return true;
+}
+
+template <class Op, class T, int variant, bool uniform, std::size_t summed>
+void differentiate(const GradientRows& all) {
+  if constexpr (often_asked<Op, variant>()) {
+    for_each_row<T>(
+        all, summed, [&](const Row<T>& row, const T* prepared) __attribute__((always_inline)) {
+          differentiate_row<Op, T, variant, uniform, summed>(
+              row, prepared, all.rows.plane, std::make_index_sequence<columns<Op, T, true>>{});
+        });
+  } else {
+    constexpr bool products = summed > 0 || requires { requires Op::template seldom<variant>; };
+    differentiate_pieces<T, uniform>(piece<Op, T, variant, uniform, products>, all, summed,
+                                     products);
   }
 }
 
