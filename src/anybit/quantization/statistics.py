@@ -87,7 +87,7 @@ class Statistics:
         flat = np.ascontiguousarray(array, np.float32).ravel()
         for start in range(0, flat.size, _TOGETHER):
             bits = flat[start : start + _TOGETHER].view(np.uint32)
-            self._waiting.append((bits >> _SHIFT).astype(np.uint16))
+            self._waiting.append(bits >> _SHIFT)
             if sum(each.size for each in self._waiting) >= _FEWEST:
                 self._count()
         if channels is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 
 import onnxruntime  # type: ignore[import-untyped]
 
@@ -40,8 +41,12 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
     With a cache, what is found of a shard becomes a file there, whose name is a hash of all that
     determines it: the model, the tensors, the samples, the runtime and the processor. Samples are
     read twice then, so that no more than one is in memory.
+
+    One thread counts at a time, while others run the model: counting is many short calls that each
+    let go of the interpreter's lock, and two threads that pass it on and on take twice as long.
     """
     recorder = survey.recording.recorder()
+    counting = Lock()
 
     def found(shard: Shard) -> tuple[Shard, Findings]:
         path = None if survey.cache is None else survey.cache / f"{_digest(survey, shard)}.npz"
@@ -52,7 +57,9 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
                 return shard, known
         made = Findings.none(names, survey.axes)
         for number, sample in _calibration(shard):
-            made.add(number - shard.first, recorder.run(sample, kept=False))
+            seen = recorder.run(sample, kept=False)
+            with counting:
+                made.add(number - shard.first, seen)
         if path is not None:
             made.save(path)
         return shard, made
