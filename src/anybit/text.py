@@ -47,6 +47,14 @@ def amount(count: int | None) -> str:
     return str(count)
 
 
+def sized(count: int) -> str:
+    """A number of bytes in the largest unit that fits: "4.5 MiB"."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
 def percent(share: float) -> str:
     """A share in per cent, never rounded to none or to all of it."""
     value = 100 * share

@@ -310,6 +310,8 @@ def test_a_network_that_breaks_is_not_passed() -> None:
     assert found.verdict is not None
     assert not found.verdict.passed
     assert found.to_json()["verdict"]["passed"] is False
+    assert repr(found).startswith("<anybit.Quantized: ")
+    assert " dB, " in repr(found)
 
 
 def test_candidates_are_told() -> None:

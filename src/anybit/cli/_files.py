@@ -11,8 +11,7 @@ from typing import IO
 
 from anybit.errors import ModelError
 from anybit.onnx.files.writer import is_special, naming
-
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+from anybit.text import sized
 
 
 @contextmanager
@@ -63,15 +62,7 @@ def file_size(path: Path) -> str:
     if is_special(path):
         return "size unknown"
     beside = path.with_name(f"{path.name}.data")
-    return readable(path.stat().st_size + (beside.stat().st_size if beside.exists() else 0))
-
-
-def readable(count: int) -> str:
-    """A number of bytes in the largest unit that fits."""
-    for unit, size in _UNITS:
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
+    return sized(path.stat().st_size + (beside.stat().st_size if beside.exists() else 0))
 
 
 def _umask() -> int:

@@ -11,12 +11,11 @@ import typer
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._engines import Engine, RunBy
-from anybit.cli._files import readable
 from anybit.cli._report import Json, deliver
 from anybit.cli._workers import Cluster, Workers
 from anybit.evaluation import Evaluated, Evaluation
 from anybit.evaluation import evaluate as evaluate_models
-from anybit.text import counted, duration
+from anybit.text import counted, duration, sized
 
 _SHARES = ("top1", "top5")
 _SPARED = ("agreement", "size", "per row")
@@ -96,7 +95,7 @@ def _row(model: Evaluated, metric: str | None) -> dict[str, str]:
         "SQNR": "" if model.sqnr is None else _decibels(model.sqnr),
         "agreement": _percent(model.agreement),
         "per row": duration(model.seconds),
-        "size": "" if model.bytes is None else readable(model.bytes),
+        "size": "" if model.bytes is None else sized(model.bytes),
     }
 
 

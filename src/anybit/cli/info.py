@@ -16,12 +16,12 @@ from rich.text import Text
 
 from anybit.cli._columns import NARROWEST_NAME, fits, joined, spared
 from anybit.cli._console import stdout
-from anybit.cli._files import file_size, readable
+from anybit.cli._files import file_size
 from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.summary import ParameterSummary, QuantizerSummary, Summary
 from anybit.onnx.summary import info as summary_of
-from anybit.text import counted, shown
+from anybit.text import counted, shown, sized
 
 _MOST_WEIGHTS = 12
 _NAMES = ("node", "tensor")
@@ -59,7 +59,7 @@ def _header(model: Path, summary: Summary) -> Table:
     weights = f"{summary.parameters:,} in {counted(len(summary.weights), 'tensor')}"
     operators = (f"{count} {_short(name)}" for name, count in summary.operators.items())
     rows = {
-        "file": f"{model} ({file_size(model)}, constants {readable(summary.constant_bytes)})",
+        "file": f"{model} ({file_size(model)}, constants {sized(summary.constant_bytes)})",
         "made by": summary.producer or "unknown",
         "format": f"IR {summary.ir_version}; opsets {opsets or 'not declared'}",
         "nodes": f"{summary.nodes}: {domains}",

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, check_other, readable
+from anybit.cli._files import check_folder, check_other
 from anybit.cli._report import Json, Reports, check_reports, deliver, plain, typed, write_reports
 from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
@@ -24,7 +24,7 @@ from anybit.quantization import Quantized, QuantizedLayer
 from anybit.quantization import quantize as quantize_model
 from anybit.reporting import Finding, page, report
 from anybit.reporting.wording import of_verdict
-from anybit.text import amount, counted, percent
+from anybit.text import amount, counted, percent, sized
 
 _FLOAT = "float"
 _SPARED = ("operator", "parameters", "smoothed")
@@ -205,7 +205,7 @@ def _show(
         console.print(Text(f"{name} stays float: {reason}"))
     for remark in found.remarks:
         console.print(Text(remark))
-    sizes = f"{readable(found.bytes_before)} -> {readable(found.bytes_after)} of constants"
+    sizes = f"{sized(found.bytes_before)} -> {sized(found.bytes_after)} of constants"
     console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)

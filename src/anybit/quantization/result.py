@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.onnx.files.writer import Result
 from anybit.quantization.ranges import Candidate
 from anybit.quantization.verdict import Verdict
+from anybit.text import counted, sized
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,15 @@ class Quantized(Result):
     verdict: Verdict | None
     bytes_before: int
     bytes_after: int
+
+    def __repr__(self) -> str:
+        sqnr = self.verdict.sqnr if self.verdict else None
+        said = [
+            counted(len(self.layers), "layer"),
+            *([] if sqnr is None else [f"{sqnr:.1f} dB"]),
+            f"{sized(self.bytes_before)} -> {sized(self.bytes_after)} of constants",
+        ]
+        return f"<anybit.Quantized: {', '.join(said)}>"
 
     def to_json(self) -> dict[str, Any]:
         """All but the model, as JSON has it."""

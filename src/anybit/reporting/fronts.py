@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 from anybit.pages import scrolled
 from anybit.quantization import Mix
-from anybit.reporting.wording import size
-from anybit.text import amount, shortened
+from anybit.text import amount, shortened, sized
 
 STYLE = """
 svg.front{width:640px;max-width:none}svg.front text{font-size:13px}
@@ -40,7 +39,7 @@ def front(points: Sequence[Mix]) -> str:
     for label, cost in costs.items():
         placed = [(each, cost(each)) for each in known]
         if len({value for _, value in placed}) > 1:
-            parts.append(_plot(placed, label, size if label.startswith("bytes") else amount))
+            parts.append(_plot(placed, label, sized if label.startswith("bytes") else amount))
     return "\n".join(parts)
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from anybit.quantization import Verdict
 from anybit.reporting.facts import Report, ReportedLayer
-from anybit.text import amount, counted, duration, percent, shortened
+from anybit.text import amount, counted, duration, percent, shortened, sized
 
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _FLOAT_BITS = 32
 FEW_SAMPLES = 16
 """Fewer samples than this say little of a model."""
@@ -23,14 +22,6 @@ class Tile:
     label: str
     before: str
     after: str
-
-
-def size(count: int) -> str:
-    """A number of bytes in the largest unit that fits."""
-    for unit, one in _UNITS:
-        if count >= one:
-            return f"{count / one:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def of_verdict(verdict: Verdict) -> str:
@@ -61,7 +52,7 @@ def sentence(report: Report) -> str:
 def tiles(report: Report) -> list[Tile]:
     """The figures of the whole model."""
     layers = [each.layer for each in report.layers]
-    found = [Tile("constants", size(report.bytes_before), size(report.bytes_after))]
+    found = [Tile("constants", sized(report.bytes_before), sized(report.bytes_after))]
     parameters = sum(each.parameters for each in layers)
     if parameters:
         bits = sum(each.parameters * each.weight_bits for each in layers) / parameters
@@ -116,7 +107,7 @@ def row(each: ReportedLayer) -> Row:
         "operator": shortened(layer.operator),
         "class": layer.kind,
         "bits": f"{layer.weight_bits} x {layer.input_bits}",
-        "bytes": size(each.bytes) if each.bytes else "",
+        "bytes": sized(each.bytes) if each.bytes else "",
         "MACs": "" if not layer.macs else amount(layer.macs),
         "SQNR, dB": "" if each.sqnr is None else f"{each.sqnr:.1f}",
         "output, dB": "" if each.output_sqnr is None else f"{each.output_sqnr:.1f}",
