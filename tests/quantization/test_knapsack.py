@@ -133,7 +133,7 @@ class _Mixes:
         return max(self.noise(option), self._few(option)) <= most
 
     def factor(self, option: Option) -> float:
-        return self.noise(option) / option.noise
+        return max(self.noise(option), 1e-30) / max(option.noise, 1e-30)
 
     def forget(self, option: Option) -> None:
         self.forgotten.append(option)
@@ -209,3 +209,11 @@ def test_luck_is_no_reason_for_fewer_bits() -> None:
     found = _chosen("30dB", parts, tried)
     assert ("a", 16) in found.picks
     assert any(("a", 8) in each.picks for each in tried.forgotten)
+
+
+def test_a_mix_without_any_noise_is_found_beside_one_that_has_too_much() -> None:
+    parts = [
+        [Option(1.0, 1e-8, ((part, 8),)), Option(2.0, 0.0, ((part, 16),))] for part in range(20)
+    ]
+    tried = _Mixes(lambda option: 1.0 if option.noise else 0.0)
+    assert tried.noise(_chosen("60dB", parts, tried)) == 0

@@ -131,9 +131,10 @@ def _between(
     try_it: Trials,
 ) -> Option:
     """The cheapest of some mixes between one that is too noisy and one that is not."""
-    count = min(_MOST_BETWEEN, int(math.log(loudest / best.noise) / -math.log(_APART)))
+    ratio = max(best.noise, _LEAST) / loudest
+    count = min(_MOST_BETWEEN, int(math.log(ratio) / math.log(_APART)))
     for at in range(1, count + 1):
-        option = cheapest(options, loudest * (best.noise / loudest) ** (at / (count + 1)))
+        option = cheapest(options, loudest * ratio ** (at / (count + 1)))
         if option is None or option.cost >= best.cost:
             break
         if try_it.quiet(option, most):
