@@ -278,11 +278,14 @@ def _some(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
 
 
 def _numbers(candidate: Choice) -> tuple[Hashable, ...]:
-    """What candidates of one tensor and one scheme differ in."""
-    arrays = [candidate.smoothing]
-    if isinstance(candidate.grid, IntegerGrid | FloatGrid):
-        arrays += [candidate.grid.scale, candidate.grid.zeropt]
-    return tuple(each if each is None else each.tobytes() for each in arrays)
+    """What candidates for one tensor differ in."""
+    grid, smoothing = candidate.grid, candidate.smoothing
+    factors = None if smoothing is None else smoothing.tobytes()
+    if isinstance(grid, IntegerGrid):
+        return factors, grid.scale.tobytes(), grid.zeropt.tobytes(), grid.codes
+    if isinstance(grid, FloatGrid):
+        return factors, grid.scale.tobytes(), grid.format
+    return factors, grid
 
 
 def _grid(scheme: Scheme, low: float, high: float) -> Grid:

@@ -44,6 +44,7 @@ class Statistics:
     channels: Array | None = None
     _counted: Array = field(default_factory=lambda: np.zeros(BINS, np.int64), repr=False)
     _waiting: list[Array] = field(default_factory=list, repr=False)
+    _waiting_values: int = field(default=0, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to others: few bins have values."""
@@ -65,6 +66,7 @@ class Statistics:
         if self._waiting:
             self._counted += np.bincount(np.concatenate(self._waiting), minlength=BINS)
             self._waiting.clear()
+            self._waiting_values = 0
 
     def add(self, array: Array) -> float:
         """Count the values of an array, and give their largest magnitude.
@@ -88,7 +90,8 @@ class Statistics:
         for start in range(0, flat.size, _TOGETHER):
             bits = flat[start : start + _TOGETHER].view(np.uint32)
             self._waiting.append(bits >> _SHIFT)
-            if sum(each.size for each in self._waiting) >= _FEWEST:
+            self._waiting_values += bits.size
+            if self._waiting_values >= _FEWEST:
                 self._count()
         if channels is not None:
             self._widen(channels)
