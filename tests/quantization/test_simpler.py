@@ -127,16 +127,23 @@ def test_what_is_held_back_shows_far_more_noise(
 def test_what_is_rare_need_not_be_among_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     network, data = convolutions(), data_for("convolutions", 32)
     wanted = anybit.quantize(network, data, weights="int4", effort="fast")
-    by_few = (Verdict(float(each), None, 40, seen=True) for each in (30, 20, 20))
+    by_few = (Verdict(float(each), None, 40, seen=True) for each in (30, 20, 21))
     by_held = (Verdict(float(each), None, 8, seen=False) for each in (10, 10, 25))
     monkeypatch.setattr(judging.Few, "verdict", lambda *_: next(by_few))
     monkeypatch.setattr(attempts, "judged", lambda *_: next(by_held))
+    made = []
+    attempt = attempts.Attempts.attempt
+    monkeypatch.setattr(
+        attempts.Attempts, "attempt", lambda *given: made.append(attempt(*given)) or made[-1]
+    )
     found = anybit.quantize(network, data, weights="int4")
     a, b = (ir.to_proto(each.model).SerializeToString() for each in (found, wanted))
     assert a == b
     assert found.verdict is not None
     assert found.verdict.sqnr == 25
     assert "on the 8 samples held back whole ranges" in found.remarks[0]
+    # Those few say of it what they said of it, and not of what it is instead of.
+    assert [each.few.sqnr for each in made] == [21]
 
 
 def test_where_outputs_are_large_those_set_apart_come_first(

@@ -23,9 +23,10 @@ def python_runs_beside(call: Callable[[], object], seconds: float = SECONDS) -> 
             time.sleep(1e-5)  # after it the GIL is wanted, and got only where it is released
 
     thread = threading.Thread(target=count)
-    thread.start()
     end = time.monotonic() + seconds
+    # First of all: who has begun to wait for the GIL asks for it after the interval of that time.
     sys.setswitchinterval(NEVER)
+    thread.start()
     try:
         while time.monotonic() < end:
             before = counted[0]

@@ -104,28 +104,31 @@ class Attempts:
 
         choices, said = best(chosen, by_few)
         kept = next((each for each in tried if each[0] is choices), None)
+        of_simpler = [verdict for _, _, verdict in tried[1:]]
         tried.clear()
         if kept is None:
             return self.judged(plan, choices)
         _, these, few = kept
-        found = self._judged(plan, choices, these)
-        assert found.verdict is not None, "there are samples"
-        instead, better = self._outdone(plan, chosen, few, found.verdict)
+        found = replace(self._judged(plan, choices, these), few=few)
+        instead, better = self._outdone(plan, chosen, found, of_simpler)
         said = better or said
-        return replace(instead or found, remarks=(said,) if said else (), few=few)
+        return replace(instead or found, remarks=(said,) if said else ())
 
     def _outdone(
-        self, plan: Plan, choices: Mapping[Source, Choice], few: Verdict, held: Verdict
+        self, plan: Plan, choices: Mapping[Source, Choice], kept: Attempt, few: Sequence[Verdict]
     ) -> tuple[Attempt | None, str | None]:
-        """What does far better on the samples that were held back."""
+        """What does far better on the samples that were held back, of simpler choices of which a
+        few samples said that."""
         tried: list[Attempt] = []
 
         def by_held(some: Mapping[Source, Choice]) -> Verdict:
-            tried.append(self.judged(plan, some))
+            tried.append(replace(self.judged(plan, some), few=few[len(tried)]))
             assert tried[-1].verdict is not None, "there are samples"
             return tried[-1].verdict
 
-        found, said = outdone(choices, few, held, by_held)
+        assert kept.few is not None, "asked before"
+        assert kept.verdict is not None, "there are samples"
+        found, said = outdone(choices, kept.few, kept.verdict, by_held)
         return next((each for each in tried if each.choices is found), None), said
 
     def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
