@@ -124,7 +124,13 @@ def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
 def test_mixes_within_decibels_are_found_again() -> None:
     """Though some of those that are tried are forgotten, and others depend on what was found."""
     data = data_for("convolutions", 12)
-    found = [anybit.quantize(convolutions(), data, budget="45dB") for _ in range(2)]
+    shares: list[float] = []
+    found = [
+        anybit.quantize(convolutions(), data, budget="45dB", progress=each)
+        for each in (None, shares.append)
+    ]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
     a, b = (ir.to_proto(each.model).SerializeToString(deterministic=True) for each in found)
     assert a == b
     assert found[0].verdict.sqnr >= 45

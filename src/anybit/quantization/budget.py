@@ -40,7 +40,6 @@ from anybit.text import counted
 from anybit.words.budgets import Budget
 
 _SAMPLES, _ITEMS, _TOGETHER = 40, 2, 5
-_ROUNDS = 3
 # No layer gets more than that of the noise that is allowed.
 _SHARE = 0.25
 _MOST_POINTS = 100

@@ -52,8 +52,9 @@ class Trials:
         return self._tried[option.picks]
 
     def _advance(self, share: float) -> None:
-        done = self._count
-        self._progress((done + share) / (done + 1 if done >= _ROUNDS else _ROUNDS))
+        # How many there will be is not known; what is shown never falls.
+        done = self._count + share
+        self._progress(done / (done + 1))
 
     def noise(self, option: Option) -> float:
         """Noise over signal of the worst output, on samples that are held back."""
