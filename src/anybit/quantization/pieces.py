@@ -36,7 +36,7 @@ class Piece:
         self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
         self._fragment = cut(model, [node], [next(each for each in node.outputs if each.name)])
         self._session: Any = None
-        self._wanted: dict[int, tuple[Array, float]] = {}
+        self._wanted: dict[int, tuple[Sample, Array, float]] = {}
         self._constants = {
             str(value.name): array_of(value)
             for value in node.inputs
@@ -131,8 +131,9 @@ class Piece:
     def _in_floats(self, sample: dict[str, Array]) -> tuple[Array, float]:
         if id(sample) not in self._wanted:
             y = self._run(sample)
-            self._wanted[id(sample)] = y, float(np.square(y, dtype=np.float64).sum())
-        return self._wanted[id(sample)]
+            power = float(np.square(y, dtype=np.float64).sum())
+            self._wanted[id(sample)] = sample, y, power  # which keeps its number
+        return self._wanted[id(sample)][1:]
 
     def _run(self, feeds: dict[str, Array]) -> Array:
         feeds = self._constants | feeds
