@@ -110,3 +110,23 @@ def words_of(levels, direction, channels, nan=0):
     tail = p.Arithmetic(np.ones(channels, np.float32), ())
     product = p.Product(0, 0, window, 1, 1, identity, np.int32([0, 1]), tail)
     return p.Program(first.inputs, first.outputs, first.tensors, (first.instructions[0], product))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 8, 33])
+@pytest.mark.parametrize("width", [1, 2, 63, 64, 65, 191])
+def test_images_may_lie_channel_by_channel(width, channels):
+    """Pixels are written in blocks of 64."""
+    height = 3
+    sizes = np.int32([channels, height, width])
+    tensor = p.Tensor(height, width, channels, -128, 1, 256)
+    thresholds = thresholds_of(divided(1 / 16), 256, -20, 20)
+    quantize = p.Quantize(0, 0, np.int32([1]), thresholds, 0)
+    last = p.Dequantize(0, 0, np.arange(256, dtype=np.float32))
+    inside = p.Port(sizes, height, width, channels, 1)
+    outside = p.Port(sizes, height, width, channels, 1)
+    program = p.Program((inside,), (outside,), (tensor,), (quantize, last))
+    x = np.random.default_rng(0).normal(0, 4, (2, *sizes)).astype(np.float32)
+    wanted = reference.run(program, [x])[0]
+    np.testing.assert_array_equal(Network(program).run([x])[0], wanted)
+    codes = np.clip(np.rint(x * 16) + 128, 0, 255)
+    np.testing.assert_array_equal(wanted, codes)

@@ -22,6 +22,8 @@ BINS = 1 << (32 - _SHIFT)
 # Values that are counted at a time, at most and at least: counting takes eight bytes for each, and
 # looks at every bin.
 _TOGETHER, _FEWEST = 2**20, BINS
+# Small arrays that wait to be counted, at most: each takes some hundred bytes.
+_MOST_WAITING = 1024
 
 
 @dataclass
@@ -91,7 +93,7 @@ class Statistics:
             bits = flat[start : start + _TOGETHER].view(np.uint32)
             self._waiting.append(bits >> _SHIFT)
             self._waiting_values += bits.size
-            if self._waiting_values >= _FEWEST:
+            if self._waiting_values >= _FEWEST or len(self._waiting) >= _MOST_WAITING:
                 self._count()
         if channels is not None:
             self._widen(channels)

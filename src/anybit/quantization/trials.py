@@ -139,6 +139,7 @@ def _between(
         if option is None or option.cost >= best.cost:
             break
         if try_it.quiet(option, most):
+            try_it.forget(best)
             return option
         try_it.forget(option)
     return best
