@@ -105,13 +105,13 @@ def test_a_residual_network_is_trained_and_runs_on_integers(tmp_path: Path) -> N
     }
     x = random(4, 1, 8, 8, seed=3)
     assert sqnr(floats(x), model(x)) > 25
+    torch.manual_seed(0)  # of dropout, which may leave next to nothing of a gradient
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     threshold = model.blocks[1].add.input_quantizer.scale.threshold
-    before = threshold.item()
     for _ in range(2):
         model.train()(x).square().sum().backward()
         optimizer.step()
-    assert threshold.item() != before
+    assert abs(threshold.grad.item()) > 1e-6
     model.eval()
     exported = export(model, x, tmp_path / "model.onnx")
     assert exported.steps == 0
