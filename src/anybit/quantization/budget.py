@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.decibels import decibels
 from anybit.quantization.items import Sample
 from anybit.quantization.knapsack import Option, Picks, front, quietest
 from anybit.quantization.latency import STORED, Clock, latency
@@ -45,7 +46,6 @@ _SHARE = 0.25
 _MOST_POINTS = 100
 # Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
 _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
-_LEAST = 1e-30
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 Size = Callable[[Plan], int]
@@ -236,9 +236,8 @@ def _uniform(weights: Iterable[Layer], tensors: Iterable[Source]) -> Iterator[Pi
 def _mix(
     wanted: Plan, chosen: bool, noises: Noises, factor: float, costs: Costs, size: Size
 ) -> Mix:
-    noise = max(noises.total(wanted) * factor, _LEAST)
     kinds = {str(each.kind) for each in wanted.weights.values()}
     others = {str(each.kind) for each in wanted.activations.values()}
     name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""
-    sqnr = -10 * math.log10(noise)
+    sqnr = decibels(noises.total(wanted) * factor)
     return Mix(name, size(wanted), int(costs.bops(wanted)), sqnr, chosen)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-Picks: TypeAlias = tuple[tuple[Any, int], ...]
+from anybit.quantization.decibels import LEAST
 
-_LEAST = 1e-30
+Picks: TypeAlias = tuple[tuple[Any, int], ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def cheaper(parts: Sequence[Iterable[Option]], mix: Option, least: float) -> lis
     for index, (own, options) in enumerate(zip(taken, parts, strict=True)):
         for each in options:
             if own.cost - each.cost >= least:
-                worth = (own.cost - each.cost) / max(each.noise - own.noise, _LEAST)
+                worth = (own.cost - each.cost) / max(each.noise - own.noise, LEAST)
                 other = _sum([*taken[:index], each, *taken[index + 1 :]])
                 found.append((-worth, Exchange(index, each, other)))
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]

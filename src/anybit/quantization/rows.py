@@ -9,14 +9,13 @@ import onnx_ir as ir
 from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.quantization.attempts import Attempt
 from anybit.quantization.common import bytes_of
+from anybit.quantization.decibels import decibels
 from anybit.quantization.mixing import FLOAT_BITS, Noises
 from anybit.quantization.placement import Layer
 from anybit.quantization.plan import Plan
 from anybit.quantization.result import QuantizedLayer
 from anybit.quantization.weights import stored_bytes
 from anybit.text import listed, shown
-
-_LEAST = 1e-30
 
 
 class Sizes:
@@ -79,8 +78,8 @@ def row(
         parameters=parameters,
         bytes=sum(stored_bytes(array, weight, scheme) for weight, array in layer.constants),
         macs=macs.get(layer),
-        sqnr=_decibels(max(errors)) if errors and judged else None,
-        output_sqnr=None if noises is None else _decibels(noises.of(layer, found.plan)),
+        sqnr=decibels(max(errors)) if errors and judged else None,
+        output_sqnr=None if noises is None else decibels(noises.of(layer, found.plan)),
         smoothed=any(choice.smoothing is not None for choice in read.values()),
         tried=tuple(each for choice in read.values() for each in choice.tried),
     )
@@ -101,7 +100,3 @@ def idle(found: Attempt) -> tuple[str, ...]:
         f"{len(names)} {did} floats, since no sample runs a branch: {listed(map(shown, names))}. "
         "Give data that do.",
     )
-
-
-def _decibels(noise: float) -> float:
-    return -10 * math.log10(max(noise, _LEAST))

@@ -21,6 +21,7 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import make_session, run_session
 from anybit.quantization.branches import anchor, holders_in
 from anybit.quantization.copies import on_copies
+from anybit.quantization.decibels import noise_of
 from anybit.quantization.items import Sample
 from anybit.quantization.pieces import along_channels, smoothed_weight
 from anybit.quantization.placement import Layer, Source, Weight
@@ -231,7 +232,7 @@ def _noise(judge: Judge) -> float:
     sqnr = judge.verdict(seen=True).sqnr
     if sqnr is None:
         raise ModelError("no output is a float: what layers do to it cannot be said in dB")
-    return float(10 ** (-sqnr / 10))
+    return noise_of(sqnr)
 
 
 def _read(layer: Layer, weight: Weight) -> Hashable:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.decibels import LEAST, decibels, noise_of
 from anybit.quantization.knapsack import Option, Picks, cheaper, cheapest, front, quietest
 from anybit.quantization.latency import Clock
 from anybit.quantization.mixing import changed
@@ -24,7 +25,6 @@ _MOST_TRIMS, _WORTH = 8, 0.01
 # What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
 _AIM, _NEAR = 10**-0.02, 10**-0.05
 _AIM_SECONDS, _NEAR_SECONDS = 0.97, 0.93
-_LEAST = 1e-30
 
 
 class Trials:
@@ -61,13 +61,13 @@ class Trials:
         verdict = self(option).verdict
         assert verdict is not None, "there are data"
         assert verdict.sqnr is not None, "asked before"
-        return float(10 ** (-verdict.sqnr / 10))
+        return noise_of(verdict.sqnr)
 
     def quiet(self, option: Option, most: float) -> bool:
         """Whether there is no more noise than that, and none on few samples that are not held back:
         where several mixes are tried, luck helps one of them on those that judge."""
         few = self(option).few
-        known = 0.0 if few is None or few.sqnr is None else float(10 ** (-few.sqnr / 10))
+        known = 0.0 if few is None or few.sqnr is None else noise_of(few.sqnr)
         return max(self.noise(option), known) <= most
 
     def forget(self, option: Option) -> None:
@@ -83,7 +83,7 @@ class Trials:
 
     def factor(self, option: Option) -> float:
         """How much more noise there is than was predicted."""
-        return max(self.noise(option), _LEAST) / max(option.noise, _LEAST)
+        return max(self.noise(option), LEAST) / max(option.noise, LEAST)
 
 
 def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Trials) -> Option:
@@ -114,7 +114,7 @@ def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Tr
         tried[quietest_of_all.picks] = noise = try_it.noise(quietest_of_all)
         best = quietest_of_all if noise <= budget.noise else None
     if best is None:
-        reached = -10 * math.log10(max(min(tried.values()), _LEAST))
+        reached = decibels(min(tried.values()))
         raise ModelError(
             f"budget {budget.words}: not reached; the best of {len(tried)} that were tried gives "
             f"{reached:.1f} dB"
@@ -132,7 +132,7 @@ def _between(
     try_it: Trials,
 ) -> Option:
     """The cheapest of some mixes between one that is too noisy and one that is not."""
-    ratio = max(best.noise, _LEAST) / loudest
+    ratio = max(best.noise, LEAST) / loudest
     count = min(_MOST_BETWEEN, int(math.log(ratio) / math.log(_APART)))
     for at in range(1, count + 1):
         option = cheapest(options, loudest * ratio ** (at / (count + 1)))

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.quantization.attempts import Attempt, Attempts
 from anybit.quantization.calibration import divided_samples
+from anybit.quantization.decibels import noise_of
 from anybit.quantization.items import Sample
 from anybit.quantization.learned.rounding import Neighbours, learned, neighbours_of, reproducible
 from anybit.quantization.learned.running import Runner, tensor_of
@@ -173,7 +174,7 @@ class _Learner:
             names = [str(each.name) for each in outputs if {each.name} <= y.keys() & q.keys()]
             judge.add(compared(*({each: given[each] for each in names} for given in (y, q))))
         sqnr = judge.verdict(seen=True).sqnr
-        return _Errors(noise, noise if sqnr is None else 10 ** (-sqnr / 10))
+        return _Errors(noise, noise if sqnr is None else noise_of(sqnr))
 
 
 @dataclass(frozen=True)
