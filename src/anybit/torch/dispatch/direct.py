@@ -47,6 +47,8 @@ def _question() -> Callable[..., bool]:
         keys_of = torch._C._dispatch_keys
         keys_of_thread = torch._C._dispatch_tls_local_include_set
         as_bits = torch._C.DispatchKeySet.raw_repr
+        # What is called, without the layer that makes a method of it.
+        as_bits = getattr(as_bits, "__func__", as_bits)
         function_modes = torch._C._len_torch_function_stack
         is_profiled = torch._C._autograd._profiler_enabled
         not_cpu, not_gpu = _other_keys("CPU"), _other_keys("CUDA")
@@ -147,7 +149,7 @@ def _differentiable(
         @staticmethod
         def forward(ctx: Any, given: _Given, *tensors: torch.Tensor) -> torch.Tensor:
             ctx.call, inputs = given
-            ctx.save_for_backward(*tensors)
+            ctx.to_save = tensors  # what `ctx.save_for_backward` does, without its call
             return (on_gpu if tensors[0].is_cuda else on_cpu)(inputs, ctx.call[0])
 
         @staticmethod

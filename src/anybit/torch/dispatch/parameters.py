@@ -43,7 +43,10 @@ def as_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor |
 def apart(inputs: Sequence[Any], attributes: Attributes) -> tuple[Call, Sequence[torch.Tensor]]:
     """A call without its tensors, and these. The first input is a tensor."""
     parameters = inputs[1:]
-    if NUMBERS.issuperset(map(type, parameters)):
+    for value in parameters:
+        if type(value) not in NUMBERS:
+            break
+    else:
         return (attributes, parameters, _ONLY_X), inputs[:1]
     tensors = [inputs[0]]
     places = _ONLY_X
