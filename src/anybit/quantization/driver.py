@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
+from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import nodes_in
@@ -37,7 +37,7 @@ from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
 from anybit.quantization.logarithms import logarithms
 from anybit.quantization.macs import multiplications
-from anybit.quantization.placement import Layer, placement_of
+from anybit.quantization.placement import placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
 from anybit.quantization.recording import recording
 from anybit.quantization.result import Quantized
@@ -45,6 +45,7 @@ from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.unchanging import unchanging
+from anybit.quantization.weights import check_weights
 from anybit.words.budgets import Budget
 from anybit.words.budgets import budget as parsed
 from anybit.words.grammar import Integers, Signs
@@ -76,6 +77,7 @@ _TOO_FEW = (
 _CHOSEN, _BEFORE = 0.9, 0.5
 
 
+@seldom_collected()
 def quantize(
     source: ModelSource,
     data: Data | None = None,
@@ -185,7 +187,7 @@ def quantize(
     if any(each.block for each in wanted.activations.values()):
         apply(model, source, LiftOpset(OPSET), InferShapes())
         wanted = plan(model, placement_of(model), *said)
-    _check_weights(wanted.layers)
+    check_weights(wanted.layers)
     samples, macs = None, {}
     if data is not None:
         samples = Samples(data, declared_inputs(model.graph, where))
@@ -287,14 +289,3 @@ def _check_integers(wanted: Plan, limit: Budget | None) -> None:
 def _is_computed(scheme: Scheme) -> bool:
     """Whether integer networks have such values."""
     return isinstance(scheme.kind, Integers | Signs) and scheme.bits <= 8 and not scheme.block
-
-
-def _check_weights(layers: Sequence[Layer]) -> None:
-    """ModelError for weights that no grid holds."""
-    for layer in layers:
-        for weight, array in layer.constants:
-            value = layer.node.inputs[weight.index]
-            if not np.isfinite(array).all():
-                raise ModelError(
-                    f"{value and value.name!r}, a weight of {layer.name!r}, holds NaN or infinity"
-                )

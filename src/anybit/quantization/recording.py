@@ -95,7 +95,7 @@ def recording(model: ir.Model, values: Sequence[ir.Value], where: str) -> Record
     """What is to be sent for some tensors of a model."""
     names = tuple(str(value.name) for value in values)
     copy = _cut(model, names)
-    return Recording(names, where, *serialize(copy), len(copy.graph))
+    return Recording(names, where, *serialize(copy, spare=True), len(copy.graph))
 
 
 def _cut(model: ir.Model, names: Sequence[str]) -> ir.Model:

@@ -6,17 +6,18 @@ of the largest magnitude, for every channel by itself.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.quantization.block_scales import candidates
 from anybit.quantization.blocks import Blocks, blocks_of
-from anybit.quantization.placement import Weight
+from anybit.quantization.placement import Layer, Weight
 from anybit.quantization.schemes import Scheme, quantized
 from anybit.words.block_formats import BlockFormat
 from anybit.words.grammar import Signs
@@ -54,6 +55,17 @@ class Rounded:
         if self.blocks.count == 1:
             return self.array, _mapped(self.blocks.first_of_all, self.grid)
         return self.blocks.split(self.array), _mapped(self.blocks.gathered, self.grid)
+
+
+def check_weights(layers: Sequence[Layer]) -> None:
+    """ModelError for weights that no grid holds."""
+    for layer in layers:
+        for weight, array in layer.constants:
+            value = layer.node.inputs[weight.index]
+            if not np.isfinite(array).all():
+                raise ModelError(
+                    f"{value and value.name!r}, a weight of {layer.name!r}, holds NaN or infinity"
+                )
 
 
 def stored_bytes(array: Array, weight: Weight, scheme: Scheme | None) -> int:

@@ -17,21 +17,23 @@ _LARGE = 64 * 1024
 
 
 @quiet()
-def serialize(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
+def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str, Array]]:
     """The bytes of the model without its large initializers, and those initializers by name.
 
     In the bytes they are external data of no file; a session takes them with
     `SessionOptions.add_external_initializers`. Memory-mapped tensors stay so: nothing is copied,
-    and models beyond the 2 GiB that one message can hold work. The model is not changed.
+    and models beyond the 2 GiB that one message can hold work. The model is not changed, unless
+    it is a copy to spare.
 
     Raises:
         ModelError: What is left is still more than one message can hold.
     """
-    slim = model.clone() if any(map(_is_elsewhere, initializers_in(model))) else model
+    slimmer = any(map(_is_elsewhere, initializers_in(model)))
+    slim = model.clone() if slimmer and not spare else model
     large: dict[str, Array] = {}
-    for name, value in slim.graph.initializers.items():
+    for name, value in slim.graph.initializers.items() if slimmer else ():
         tensor = value.const_value
-        if tensor is None or slim is model:  # which is the caller's
+        if tensor is None:
             continue
         if tensor.nbytes < _LARGE or not _is_plain(tensor.dtype):
             value.const_value = in_memory(tensor)
