@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -102,6 +103,22 @@ def test_interruption(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = shell("run", "model.onnx", "--output", "out.npz")
     assert code == 130
     assert "Traceback" not in err
+
+
+def test_interruption_while_modules_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text(
+        "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "anybit", "--version"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        # Whoever started the tests in the background may have had it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert done.stderr == ""
+    assert done.returncode == -signal.SIGINT
 
 
 def test_a_closed_pipe(shell: Shell, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from anybit.cli import (
     run,
 )
 from anybit.errors import ModelError
+from anybit.interrupts import end_at_once, raise_again
 from anybit.onnx.files.collection import seldom_collected
 from anybit.text import problem, shown
 
@@ -103,6 +104,7 @@ def main() -> None:
     # Python prints the warnings of loggers that nobody listens to; the errors say the same.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     atexit.register(_leave)
+    ended = raise_again()
     try:
         with seldom_collected():
             code = app(prog_name="anybit", standalone_mode=False)
@@ -119,6 +121,8 @@ def main() -> None:
         if message:
             print("error:", shown(" ".join(message.split())), file=sys.stderr)
         code = 2
+    if ended:
+        end_at_once()
     sys.exit(code if isinstance(code, int) else 0)
 
 
