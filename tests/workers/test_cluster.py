@@ -24,6 +24,7 @@ import anybit
 from anybit import ModelError
 from anybit.evaluation import driver as evaluation
 from anybit.quantization import attempts, calibration, judging, sensitivity
+from anybit.workers import cluster as cluster_module
 from anybit.workers.cluster import Cluster
 
 pytestmark = [
@@ -82,6 +83,16 @@ def test_order(cluster: Cluster) -> None:
 def test_errors_are_those_of_the_work(cluster: Cluster) -> None:
     with pytest.raises(ModelError, match=r"^not today$"):
         list(cluster.map(errands.refusing, "not today", range(3)))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nowhere.invalid:{}"])
+def test_nobody_answers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_PATIENCE", 1.0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ModelError, match=rf"no cluster answers at .*:{port}: "):
+        cluster_module._check(address.format(port))
 
 
 def test_workers_that_end_on_every_piece(cluster: Cluster) -> None:

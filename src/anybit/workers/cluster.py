@@ -3,6 +3,8 @@
 
 import logging
 import os
+import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -14,6 +16,8 @@ from anybit.workers.interface import Common, Piece, Result, Workers, in_order
 _RETRIES = 3
 # Pieces on their way per core: those that are waited for should not leave the others idle.
 _PER_CORE = 4
+# Seconds until somebody should answer, and between tries.
+_PATIENCE, _PAUSE = 20.0, 0.2
 
 
 class Cluster(Workers):
@@ -24,7 +28,7 @@ class Cluster(Workers):
             which ends with the work. A connection that the program already has is used instead.
 
     Raises:
-        ModelError: Ray is not installed.
+        ModelError: Ray is not installed, or nobody answers there.
         ConnectionError: There is no cluster.
     """
 
@@ -40,6 +44,7 @@ class Cluster(Workers):
             self._ray: Any = ray
             self._ours = not ray.is_initialized()
             if self._ours:
+                _check(address)
                 ray.init(
                     address=address, log_to_driver=False, logging_level=logging.ERROR, **options
                 )
@@ -83,6 +88,26 @@ class Cluster(Workers):
     def close(self) -> None:
         if self._ours:
             self._ray.shutdown()
+
+
+def _check(address: str) -> None:
+    """Ray tries for minutes to reach an address where nobody is."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return  # a word of Ray's
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+        except ConnectionRefusedError as error:  # it may be starting
+            if time.monotonic() > end:
+                raise ModelError(f"no cluster answers at {address}: {error.strerror}") from error
+            time.sleep(_PAUSE)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ModelError(f"no cluster answers at {address}: {reason}") from error
+        else:
+            return
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,8 @@ from anybit.workers.interface import Common, Piece, Result, Workers, in_order
 
 # So often in a row processes may end before anything else comes of them.
 _LIVES = 3
+# A file that says that it was the parent who ended its processes.
+_ENDED = "ended"
 
 
 @dataclass
@@ -111,10 +113,12 @@ class Processes(Workers):
         context = get_context("spawn")
         reader, self._writer = context.Pipe(duplex=False)
         self._reader = reader
-        self._pool = ProcessPoolExecutor(self._count, context, _bound, (reader,))
+        (self._folder / _ENDED).unlink(missing_ok=True)
+        self._pool = ProcessPoolExecutor(self._count, context, _bound, (reader, self._folder))
 
     def _stop(self) -> None:
         """End them at once, whatever they do."""
+        (self._folder / _ENDED).touch()
         self._writer.close()
         self._pool.shutdown(cancel_futures=True)
         self._reader.close()
@@ -124,14 +128,16 @@ class Processes(Workers):
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _bound(reader: Connection) -> None:
+def _bound(reader: Connection, folder: Path) -> None:
     """Tie this process to its parent: it ends when the other end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which goes to all; the parent closes the pipe
-    threading.Thread(target=_end_with, args=(reader,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(reader, folder), daemon=True).start()
 
 
-def _end_with(reader: Connection) -> None:
+def _end_with(reader: Connection, folder: Path) -> None:
     reader.poll(None)
+    if not (folder / _ENDED).exists():
+        shutil.rmtree(folder, ignore_errors=True)  # the parent was killed
     os._exit(1)
 
 
