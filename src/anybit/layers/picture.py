@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from anybit.layers.layer import Layer
 from anybit.pages import scrolled
-from anybit.text import amount, shown
+from anybit.text import amount, shortened, shown
 
 Each = TypeVar("Each", bound=Layer)
 Drawn = TypeVar("Drawn", bound=Layer, contravariant=True)
@@ -136,7 +136,7 @@ def _edge(x: int, source: int, target: int, depth: int) -> str:
 
 def _line(layer: Layer, number: int, gutter: int) -> Iterator[str]:
     name, y = shown(layer.name), _top(number) + 17
-    short = name if len(name) <= _NAME_LENGTH else f"...{name[3 - _NAME_LENGTH :]}"
+    short = shortened(layer.name, _NAME_LENGTH)
     about = f"{layer.operator}, {layer.kind}{': ' if layer.reason else ''}{layer.reason}"
     yield f'<circle class="{layer.kind}" cx="{gutter}" cy="{y - 4}" r="6"/>'
     yield (

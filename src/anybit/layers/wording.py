@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from anybit.layers.layer import Analyzed, Guarantee, Layer, Seen
-from anybit.text import amount, counted, listed, percent, shown
+from anybit.text import amount, counted, listed, percent, shortened, shown, sized
 
 NUMBERS = (
     *("MACs", "BOPs", "parameters", "zeros", "codes in", "codes out", "weight codes"),
@@ -99,7 +99,7 @@ def reasons(layers: Iterable[Layer]) -> list[str]:
 
 
 def _reason(kind: str, layers: Sequence[Layer]) -> str:
-    names, first = listed([shown(each.name) for each in layers], 4), layers[0].reason
+    names, first = listed([shortened(each.name) for each in layers], 4), layers[0].reason
     which = "," if all(each.reason == first for each in layers) else "; of the first,"
     return f"{names}: {kind}{which} {shown(first)}"
 
@@ -113,19 +113,14 @@ def summary(found: Analyzed) -> str:
     share = f", {percent(macs / found.macs)} of MACs" if found.macs else ""
     return (
         f"{len(exact)} of {counted(len(found.layers), 'layer')} exact in float32{share}. "
-        f"{amount(found.parameters)} weights take {_bytes(found.weight_bytes)} at their bits, "
-        f"{_bytes(4 * found.parameters)} as float32."
+        f"{amount(found.parameters)} weights take {sized(found.weight_bytes)} at their bits, "
+        f"{sized(4 * found.parameters)} as float32."
     )
-
-
-def _bytes(count: int) -> str:
-    text = amount(count)
-    return f"{text}B" if text[-1].isalpha() else f"{text} bytes"
 
 
 def unknown_sizes(found: Analyzed) -> str:
     """Which layers are not in the figures; "" if all are."""
-    names = [shown(each.name) for each in found.layers if each.macs is None]
+    names = [shortened(each.name) for each in found.layers if each.macs is None]
     return f"sizes are not known, so that MACs leave out {listed(names, 4)}" if names else ""
 
 
