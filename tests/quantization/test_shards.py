@@ -368,3 +368,10 @@ def test_damaged_and_foreign_files_are_passed_over(
     if path.is_file():
         findings().save(path)
         assert read(path) is not None
+
+
+def test_files_of_other_shards_are_passed_over(tmp_path: Path) -> None:
+    """They hold what may be, of other samples."""
+    findings().save(tmp_path / "f.npz")
+    (tmp_path / "f.npz").rename(tmp_path / "g.npz")
+    assert read(tmp_path / "g.npz") is None

@@ -18,7 +18,7 @@ from anybit.quantization.statistics import BINS, Statistics
 Extreme = tuple[float, int]
 
 # Changed with what is written, or with what it means.
-FORMAT = "anybit findings 1"
+FORMAT = "anybit findings 2"
 
 # More bytes, or values in one bin, than anybody has looked at.
 _MANY = 2**50
@@ -32,6 +32,7 @@ _LISTED = {
     "reaches": np.float64,
     "numbers": np.int64,
     "size": np.int64,
+    "name": np.uint8,
 }
 
 
@@ -99,6 +100,7 @@ class Findings:
             "reaches": [[reach for reach, _ in pair] for pair in pairs],
             "numbers": [[-number for _, number in pair] for pair in pairs],
             "size": [self.size],
+            "name": list(path.stem.encode()),
         }
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
             written = Path(folder) / path.name
@@ -123,7 +125,9 @@ class Findings:
         except (ModelError, OSError):
             return None
         found = cls.none(names, axes)
-        if arrays is None or not _is_sound(arrays, widths, samples):
+        if arrays is None or arrays["name"].tobytes() != path.stem.encode():
+            return None
+        if not _is_sound(arrays, widths, samples):
             return None
         ends = np.cumsum(arrays["used"])
         wide = np.cumsum(2 * np.maximum(arrays["widths"], 0))
