@@ -39,6 +39,46 @@ def test_float16(name: str) -> None:
     assert second.sqnr > 25
 
 
+def doubled(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same in float64."""
+    for each in proto.graph.initializer:
+        if each.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(each).astype(np.float64)
+            each.CopyFrom(numpy_helper.from_array(array, each.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    return proto
+
+
+@pytest.mark.parametrize("name", ["convolutions", "attention"])
+def test_float64(name: str) -> None:
+    network = NETWORKS[name]()
+    found = anybit.quantize(doubled(NETWORKS[name]()), data_for(name, 8))
+    assert found.verdict is not None
+    assert found.verdict.passed
+    assert not found.left
+    assert found.remarks[0].startswith("What was float64")
+    for value in (*found.model.graph.inputs, *found.model.graph.outputs):
+        assert value.dtype is not None
+        assert value.dtype.name == "DOUBLE"
+    plain = anybit.quantize(network, data_for(name, 8))
+    assert [each.sqnr for each in found.layers] == [each.sqnr for each in plain.layers]
+
+
+def test_what_else_is_computed_in_float64_stays() -> None:
+    nodes = [
+        node("MatMul", "x w", "p", domain="", name="first"),
+        node("Cast", "p", "d", domain="", name="wide", to=TensorProto.DOUBLE),
+        node("MatMul", "d v", "q", domain="", name="second"),
+        node("Cast", "q", "y", domain="", name="narrow", to=TensorProto.FLOAT),
+    ]
+    constants = {"w": random(4, 3), "v": random(3, 2).astype(np.float64)}
+    proto = model(nodes, constants, inputs={"x": ["n", 4]})
+    found = anybit.quantize(proto, random(40, 4, seed=1))
+    assert found.left == {"second": "it computes in DOUBLE"}
+    assert not [each for each in found.remarks if "float64" in each]
+
+
 def as_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The same with all constants as nodes."""
     constants = [

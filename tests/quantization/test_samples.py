@@ -209,7 +209,7 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
     blank = np.ones((10, 4), np.float32)
     for graph, data, reason in (
         (mean, ROWS, "rows do not give together what they give apart"),
-        (product, blank, "rows are all the same"),
+        (product, blank, "rows are all the same, as far as they were compared"),
     ):
         network = model(graph, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
         (remark,) = of_data(network, data)
@@ -336,6 +336,31 @@ def test_any_name_of_an_input_is_written() -> None:
 def test_data_that_do_not_fit(data: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         Samples(data, (X,))
+
+
+@pytest.mark.parametrize("workers", [1, None])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_where_no_number_is(tmp_path: Path, workers: int | None, compressed: bool) -> None:
+    """Also in files that are read once, and dealt out in parts."""
+    rows = random(60, 4)
+    np.save(tmp_path / "a.npy", rows)
+    rows[37, 3] = np.nan
+    (np.savez_compressed if compressed else np.savez)(tmp_path / "b.npz", x=rows)
+    proto = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
+    with pytest.raises(ModelError, match=r"b.npz: input 'x' holds NaN or infinity at \[37, 3\]"):
+        anybit.quantize(proto, tmp_path, workers=workers)
+
+
+def test_where_the_model_computes_no_number() -> None:
+    rows = random(60, 4)
+    rows[37, 3] = 3e38
+    nodes = [
+        node("Add", "x x", "twice", domain="", name="twice"),
+        node("MatMul", "twice w", domain="", name="product"),
+    ]
+    proto = model(nodes, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
+    with pytest.raises(ModelError, match="sample 37: 'twice' holds NaN or infinity"):
+        anybit.quantize(proto, rows)
 
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from anybit.onnx.passes import (
     Normalize,
     Simplify,
     StandardLayout,
-    WidenFloat16,
 )
 from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -39,6 +38,7 @@ from anybit.quantization.logarithms import logarithms
 from anybit.quantization.macs import multiplications
 from anybit.quantization.placement import placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
+from anybit.quantization.precision import in_float32
 from anybit.quantization.recording import recording
 from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, idle, row
@@ -53,10 +53,6 @@ from anybit.words.meant import unknown
 from anybit.workers import chosen
 
 _POWER_OF_TWO = "power-of-two"
-_WIDENED = (
-    "What was float16 is computed and counted in float32 here, and compared with that; inputs and "
-    "outputs keep their type."
-)
 _NOT_LEARNED = (
     'Rounding was not learned, which needs PyTorch: pip install "anybit[torch]", or take --effort '
     "default."
@@ -264,11 +260,11 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
             "model that it was made of"
         )
     with errors_named_after(source):
-        widened = WidenFloat16()(model).modified
+        remarks = in_float32(model)
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
     separate(model)
     apply(model, source, Normalize(), InferShapes(), AskTypes(), InferShapes())
-    return model, (_WIDENED,) * widened
+    return model, remarks
 
 
 def _check_integers(wanted: Plan, limit: Budget | None) -> None:

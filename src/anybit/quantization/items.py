@@ -106,8 +106,13 @@ class Reader:
         """How many bytes a sample takes, as the model takes it."""
         return sum(prod(sample[each.name].shape) * each.dtype.itemsize for each in self.inputs)
 
-    def read(self, sample: Mapping[str, Part], where: str) -> Sample:
+    def read(self, sample: Mapping[str, Part], where: str, before: int = 0) -> Sample:
         """The arrays of a sample, as the model takes them.
+
+        Args:
+            sample: What is to be read.
+            where: What to call the item that it is of in messages.
+            before: How many samples of the item stood before those that are left of it.
 
         Raises:
             ModelError: It does not fit, or holds NaN or infinity.
@@ -126,7 +131,11 @@ class Reader:
             feeds = bound(self.inputs, arrays)
         for name, array in feeds.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ModelError(f"{where}input {name!r} holds NaN or infinity; leave it out")
+                place = np.argwhere(~np.isfinite(array))[0].tolist()
+                if place:
+                    place[0] += (sample[name].rows.start or 0) + before * self.steps.get(name, 0)
+                said = f" at {place}" if place else ""
+                raise ModelError(f"{where}input {name!r} holds NaN or infinity{said}; leave it out")
         return feeds
 
 

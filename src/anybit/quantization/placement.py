@@ -217,13 +217,13 @@ def _recurrent(node: ir.Node) -> Layer | None:
 
 def _reason(node: ir.Node) -> str:
     """Why a node that multiplies weights is not a layer; "" for others."""
-    if _multiplies(node):
+    if multiplies(node):
         types = _types(node) - {ir.DataType.FLOAT}
         if None in types:
             return "its type is not known"
         if types:
             return f"it computes in {', '.join(sorted(map(str, types)))}"
-        if any(_is_empty(value) for value in _multiplied(node)):
+        if any(_is_empty(value) for value in multiplied(node)):
             return "its weights have no elements"
         return "all that it multiplies is constant" if _is_known(node, 0) else "its weights change"
     if (node.domain, node.op_type) == ("", "Gather") and _is_table(node.inputs[0]):
@@ -234,18 +234,20 @@ def _reason(node: ir.Node) -> str:
     return ""
 
 
-def _multiplies(node: ir.Node) -> bool:
+def multiplies(node: ir.Node) -> bool:
+    """Whether it multiplies and adds up, be it a layer or not."""
     recurrent = node.domain == "" and node.op_type in _RECURRENT
     return recurrent or effect_of(node) is Effect.MULTIPLY
 
 
-def _multiplied(node: ir.Node) -> list[ir.Value]:
+def multiplied(node: ir.Node) -> list[ir.Value]:
+    """What it multiplies."""
     return [value for value in node.inputs[:2] if value is not None]
 
 
 def _types(node: ir.Node) -> set[ir.DataType | None]:
     """What both factors are: of one type, so that either may say it."""
-    types = {value.dtype for value in _multiplied(node)}
+    types = {value.dtype for value in multiplied(node)}
     return types - {None} or types
 
 
@@ -274,5 +276,5 @@ def _rank(value: ir.Value | None) -> int:
 def _inside(node: ir.Node) -> Iterator[ir.Node]:
     for graph in inner_graphs(node):
         for each in nodes_in(graph):
-            if _multiplies(each):
+            if multiplies(each):
                 yield each

@@ -212,7 +212,7 @@ class Samples:
             if pair is not None:
                 self._why = "rows do not give together what they give apart"
             elif any(self._reader.count(arrays) is not None for _, arrays, _ in self._opened()):
-                self._why = "rows are all the same"
+                self._why = "rows are all the same, as far as they were compared"
             self._reader = replace(self._reader, apart=answer is not False)
             self._joinable = answer is True
             self._count = None
@@ -266,7 +266,7 @@ class Samples:
                 else slice(rows.start * step, rows.stop * step)
             )
             found[name] = Part(array, part).read()
-        return Portion(found, None if rows is None else range(len(rows)), where)
+        return Portion(found, rows and range(len(rows)), where, rows.start if rows else 0)
 
     def _opened(self) -> Iterator[tuple[object, Mapping[str, Rows], str]]:
         """The items, their arrays by input name, and what to call each in messages."""

@@ -35,11 +35,13 @@ class Portion:
     Attributes:
         rows: Which samples; None for the whole item as one.
         where: What to call it in messages.
+        before: How many samples of what was given stood before these, if they were cut out of it.
     """
 
     item: object
     rows: range | None
     where: str
+    before: int = 0
 
     @property
     def count(self) -> int:
@@ -72,7 +74,8 @@ class Shard:
             if wanted:
                 arrays = self._reader.opened(portion.item, portion.where)
             for at, row in wanted:
-                yield at, self._reader.read(self._reader.part(arrays, row), portion.where)
+                part = self._reader.part(arrays, row)
+                yield at, self._reader.read(part, portion.where, portion.before)
 
     def __len__(self) -> int:
         return sum(each.count for each in self._portions)

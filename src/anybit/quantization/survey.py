@@ -3,6 +3,7 @@
 
 import platform
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +12,7 @@ from threading import Lock
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit._native import isa
+from anybit.errors import ModelError
 from anybit.quantization.findings import FORMAT, Findings
 from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recording
@@ -58,13 +60,22 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
         made = Findings.none(names, survey.axes)
         for number, sample in _calibration(shard):
             seen = recorder.run(sample, kept=False)
-            with counting:
+            with counting, _naming(number):
                 made.add(number - shard.first, seen)
         if path is not None:
             made.save(path)
         return shard, made
 
     return found
+
+
+@contextmanager
+def _naming(number: int) -> Iterator[None]:
+    """Say which sample it is that is refused."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"sample {number}: {error}") from error
 
 
 def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:

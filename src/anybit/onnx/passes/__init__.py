@@ -7,6 +7,7 @@ from anybit.onnx.passes.ask_types import AskTypes
 from anybit.onnx.passes.batch_norm_to_affine import BatchNormToAffine
 from anybit.onnx.passes.change_batch import ChangeBatch
 from anybit.onnx.passes.channels_last import ChannelsLast
+from anybit.onnx.passes.compute_in_float32 import ComputeInFloat32
 from anybit.onnx.passes.drop_identities import DropIdentities
 from anybit.onnx.passes.drop_metadata import DropMetadata
 from anybit.onnx.passes.drop_zeros import DropZeros
@@ -32,7 +33,6 @@ from anybit.onnx.passes.simplify import Simplify
 from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_qdq import ToQdq
 from anybit.onnx.passes.use_names import UseNames
-from anybit.onnx.passes.widen_float16 import WidenFloat16
 
 __all__ = [
     "AbsorbTransposes",
@@ -41,6 +41,7 @@ __all__ = [
     "BatchNormToAffine",
     "ChangeBatch",
     "ChannelsLast",
+    "ComputeInFloat32",
     "DropIdentities",
     "DropMetadata",
     "DropZeros",
@@ -66,5 +67,4 @@ __all__ = [
     "StandardLayout",
     "ToQdq",
     "UseNames",
-    "WidenFloat16",
 ]

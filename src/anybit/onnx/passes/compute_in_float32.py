@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compute in float32 what a model computes in another type."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.walk import graphs_in, initializers_in, nodes_in, values_in
+from anybit.onnx.passes.infer_shapes import InferShapes
+
+_FLOAT = ir.DataType.FLOAT
+# The attributes of standard operators that hold the type of a result.
+_TYPES = ("to", "dtype")
+
+
+class ComputeInFloat32(InPlacePass):
+    """Make all constants and values of a type float32; inputs and outputs keep theirs.
+
+    A Cast stands behind each input and before each output of that type. Values between are rounded
+    to 24 bits and no longer to those of their type, so that results are nearly the same. What goes
+    beyond float32 becomes its largest number, since an infinity less an infinity would be NaN.
+
+    Args:
+        type: float16 or float64.
+    """
+
+    def __init__(self, type: ir.DataType) -> None:
+        super().__init__()
+        self._type = type
+
+    def call(self, model: ir.Model) -> PassResult:
+        if not _has(self._type, model):
+            return PassResult(model, False)
+        InferShapes()(model)
+        inputs = [each for each in model.graph.inputs if each.dtype == self._type]
+        outputs = [each for each in model.graph.outputs if each.dtype == self._type]
+        for value in initializers_in(model):
+            if value.const_value is not None and value.dtype == self._type:
+                value.const_value = ir.tensor(_rounded(array_of(value)), name=value.name)
+        for node in nodes_in(model.graph):
+            _change(node, self._type)
+        for graph in graphs_in(model):
+            for value in values_in(graph):
+                if value.dtype == self._type and value not in inputs:
+                    value.dtype = _FLOAT
+        editor = Editor(model)
+        for value in inputs:
+            _cast_input(editor, model.graph, value)
+        for value in dict.fromkeys(outputs):
+            _cast_output(editor, model.graph, value, self._type)
+        return PassResult(model, True)
+
+
+def _rounded(array: Array) -> Array:
+    most = np.finfo(np.float32).max
+    return np.where(np.isfinite(array), np.clip(array, -most, most), array).astype(np.float32)
+
+
+def _has(type: ir.DataType, model: ir.Model) -> bool:
+    values = (value for graph in graphs_in(model) for value in values_in(graph))
+    return any(value.dtype == type for value in values) or any(
+        _is_of(type, attribute)
+        for node in nodes_in(model.graph)
+        for attribute in node.attributes.values()
+    )
+
+
+def _is_of(type: ir.DataType, attribute: ir.Attr) -> bool:
+    if attribute.is_ref():
+        return False
+    if attribute.type is ir.AttributeType.TENSOR:
+        return bool(attribute.value.dtype == type)
+    is_type = attribute.type is ir.AttributeType.INT and attribute.name in _TYPES
+    return bool(is_type and attribute.value == type)
+
+
+def _change(node: ir.Node, type: ir.DataType) -> None:
+    """Change the attributes that say a type, or hold a tensor."""
+    for name, attribute in list(node.attributes.items()):
+        if _is_of(type, attribute) and attribute.type is ir.AttributeType.INT:
+            node.attributes[name] = ir.AttrInt64(name, _FLOAT)
+        elif _is_of(type, attribute):
+            node.attributes[name] = ir.AttrTensor(
+                name, ir.tensor(_rounded(attribute.value.numpy()))
+            )
+
+
+def _cast_input(editor: Editor, graph: ir.Graph, value: ir.Value) -> None:
+    uses = list(value.uses())
+    first = next(iter(graph), None)
+    if not uses or first is None:
+        return
+    to = ir.AttrInt64("to", _FLOAT)
+    name = f"{value.name}_float32"
+    wide = editor.insert(first, "Cast", [value], name, like=value, dtype=_FLOAT, attributes=[to])
+    for use in uses:
+        use.node.replace_input_with(use.idx, wide)
+
+
+def _cast_output(editor: Editor, graph: ir.Graph, value: ir.Value, type: ir.DataType) -> None:
+    if value.is_graph_input():
+        return
+    name = value.name
+    value.name = editor.unique(f"{name}_float32")
+    to = ir.AttrInt64("to", type)
+    node = ir.Node("", "Cast", [value], [to], name=editor.unique(f"{name}_{type.name.lower()}"))
+    graph.append(node)
+    narrow = node.outputs[0]
+    narrow.name, narrow.dtype = name, type
+    narrow.shape = value.shape.copy() if value.shape is not None else None
+    graph.outputs[:] = [narrow if each is value else each for each in graph.outputs]
