@@ -22,6 +22,7 @@ from anybit.onnx import Source, save
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.ranges import Ranges, carriers_of
 from anybit.onnx.files.collection import seldom_collected
+from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after, followable
@@ -80,6 +81,7 @@ class Compiled(Model):
         return Model(RuntimeEngine(model, str(path)))
 
 
+@quiet()
 @seldom_collected()
 def compile(
     source: Source,

@@ -22,6 +22,7 @@ from anybit.inputs import (
 )
 from anybit.onnx import Source, read
 from anybit.onnx.files.collection import seldom_collected
+from anybit.onnx.files.quiet import quiet
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.runtime import exact_session_options, reason
 
@@ -47,6 +48,7 @@ class Engine(Protocol):
         """
 
 
+@quiet()
 @seldom_collected()
 def load(source: Source) -> "Model":
     """Load a model, normalize it, fold its quantized weights and make it ready to run.

@@ -12,6 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from anybit.errors import ModelError
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.files.collection import seldom_collected
+from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.passes import (
@@ -60,6 +61,7 @@ class Cleaned(Result):
     remarks: tuple[str, ...] = ()
 
 
+@quiet()
 @seldom_collected()
 def clean(
     source: Source,

@@ -11,6 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
 from anybit.onnx.files.collection import seldom_collected
+from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
@@ -157,6 +158,7 @@ class _Options:
     opset_limit: int
 
 
+@quiet()
 def _converted(
     source: Source, form: Form, options: _Options
 ) -> tuple[Conversion, tuple[ir.Node, ...]]:

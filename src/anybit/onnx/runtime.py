@@ -151,6 +151,8 @@ def plain_session(
     model: ir.Model,
     entries: Mapping[str, str],
     level: onnxruntime.GraphOptimizationLevel,
+    *,
+    threads: int = 0,
 ) -> onnxruntime.InferenceSession:
     """A session as those make it who do not know this package: no operators, no exact options.
 
@@ -160,6 +162,7 @@ def plain_session(
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4
     for key, value in entries.items():
         options.add_session_config_entry(key, value)

@@ -20,6 +20,7 @@ from anybit.onnx.runtimes import oldest_onnxruntime
 # More is not tried: it would take long, or memory that the model itself does not ask for.
 _MOST_BYTES = 2**28
 _MOST_ELEMENTS = 2**26
+_SMALL = 2**18
 # The runtime's own time grows faster than this.
 _MOST_NODES = 5000
 _ENDLESS = {"Loop", "Scan"}
@@ -87,7 +88,7 @@ class Reference:
         self, model: ir.Model, entries: Mapping[str, str], level: onnxruntime.GraphOptimizationLevel
     ) -> str:
         try:
-            session = plain_session(model, entries, level)
+            session = plain_session(model, entries, level, threads=_threads(model))
         except Exception:  # the runtime's errors share no base
             return "does not load it"
         worst = 0.0
@@ -116,7 +117,7 @@ def reference_of(model: ir.Model, typed: ir.Model | None = None) -> Reference | 
     if len(known) < len(feeds):
         return None
     try:
-        exact = make_session(model)
+        exact = make_session(model, threads=_threads(model))
         return Reference(known, tuple(run_session(exact, each) for each in known))
     except Exception:  # the runtime's errors share no base; what it refuses, it says at run time
         return None
@@ -151,9 +152,18 @@ def _difference(actual: Array, expected: Array) -> float:
         return float(np.abs(a[usual] - b[usual]).max()) / (largest or 1.0)
 
 
-def _is_harmless(model: ir.Model) -> bool:
+def _threads(model: ir.Model) -> int:
+    """One for small models: a second would not work, and spin for longer than the trial takes."""
+    return int(_bytes(model) <= _SMALL)
+
+
+def _bytes(model: ir.Model) -> int:
     constants = (value.const_value for value in model.graph.initializers.values())
-    if sum(tensor.nbytes for tensor in constants if tensor is not None) > _MOST_BYTES:
+    return sum(tensor.nbytes for tensor in constants if tensor is not None)
+
+
+def _is_harmless(model: ir.Model) -> bool:
+    if _bytes(model) > _MOST_BYTES:
         return False
     nodes = list(model.graph.all_nodes())
     if len(nodes) > _MOST_NODES:

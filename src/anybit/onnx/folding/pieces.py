@@ -50,6 +50,8 @@ class Piece:
         Where the runtime refuses the piece, each node is tried alone; what fails is left to the
         session of the whole model, which says better what is wrong.
         """
+        if not self._nodes:
+            return {}
         found = _evaluated(self._model, self._nodes, {})
         if found is None:
             found = {}

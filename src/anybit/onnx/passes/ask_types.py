@@ -23,7 +23,7 @@ class AskTypes(InPlacePass):
         copy = model.clone()
         copy.graph.outputs[:] = list(_untyped(copy))
         try:
-            arguments = make_session(copy).get_outputs()
+            arguments = make_session(copy, threads=1).get_outputs()
         except FAILURES:
             return PassResult(model, False)
         for each in arguments:

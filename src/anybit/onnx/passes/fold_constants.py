@@ -86,6 +86,8 @@ class _Folding:
 
     def fold(self, nodes: Sequence[ir.Node]) -> None:
         for _ in range(_MOST_ROUNDS):
+            if not nodes:
+                break
             nodes = self._round(nodes)
         for node in nodes:  # whoever nests them that deeply waits a little longer
             self._round([node])
