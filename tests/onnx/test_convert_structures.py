@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from forms import FORMS, LEVELS, Form, sessions
+from form_sessions import LEVELS, sessions
+from forms import FORMS, Form
 from onnx import TensorProto, helper, numpy_helper
 from small_models import DOMAIN, model, node
 

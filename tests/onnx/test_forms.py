@@ -4,19 +4,8 @@
 What is compared are numbers: 0 equals -0. The only elements left out are `undefined_in_onnx`.
 """
 
-from forms import (
-    LEVELS,
-    Form,
-    Kind,
-    batches,
-    checked,
-    differences,
-    on_every_case,
-    questions,
-    run,
-    sessions,
-    together,
-)
+from form_sessions import LEVELS, answers, checked
+from forms import Form, Kind, batches, differences, on_every_case, questions, together
 
 import anybit.onnx
 from anybit.onnx.conversion import convert
@@ -26,13 +15,13 @@ from anybit.onnx.conversion import convert
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     found = []
-    for model in batches(kind, questions(operator, every), together(form)):
+    for model in batches(kind, questions(operator, every), together(form, kind)):
         converted = convert(model.proto, to=form)
         assert converted.exact
         undefined = model.undefined(converted)
         file = checked(form, converted).SerializeToString()
         for level in LEVELS:
-            for library, session in sessions(form, file, level):
-                lines = differences(run(session, model.feeds), model, undefined)
+            for library, outputs in answers(form, file, level, model.feeds):
+                lines = differences(outputs, model, undefined)
                 found += [f"{level} {library}: {line}" for line in lines]
     assert not found, "\n".join(found[:20])

@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from forms import FORMS, LEVELS, NATIVE, Form, checked, options, sessions
+from form_sessions import LEVELS, checked, options, sessions
+from forms import FORMS, NATIVE, Form
 from places import MODELS, needs_models
 from small_models import DOMAIN
 

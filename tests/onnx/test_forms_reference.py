@@ -4,17 +4,22 @@
 What it cannot is listed here, each entry with a test that fails once it can.
 """
 
+import itertools
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import onnx
 import pytest
 from cases import Case, computed, f32
+from form_sessions import answered, checked
 from forms import (
     Form,
     Kind,
     Merged,
+    Question,
     batches,
-    checked,
     differences,
+    likeness,
     merged,
     on_every_case,
     questions,
@@ -46,17 +51,37 @@ def beyond_int32(case: Case, action: str) -> np.ndarray:
 
 def evaluated(form: Form, model: Merged, converted: Conversion) -> dict[str, np.ndarray]:
     new_ops = anybit.onnx.reference_ops() if form is Form.QONNX else None
-    evaluator = ReferenceEvaluator(checked(form, converted), new_ops=new_ops)
-    return dict(zip(evaluator.output_names, evaluator.run(None, dict(model.feeds)), strict=True))
+    proto = checked(form, converted)
+
+    def answer() -> dict[str, np.ndarray]:
+        evaluator = ReferenceEvaluator(proto, new_ops=new_ops)
+        results = evaluator.run(None, dict(model.feeds))
+        return dict(zip(evaluator.output_names, results, strict=True))
+
+    return answered(
+        ("ONNX's evaluator", form is Form.QONNX), proto.SerializeToString(), model.feeds, answer
+    )
+
+
+def answerable(form: Form, kind: Kind, asked: Sequence[Question]) -> Iterator[Merged]:
+    """Models of many cases each, but portable ones of cases with the same attributes.
+
+    The branches of functions compare names of rounding modes, which it cannot: let there be none.
+    """
+    alike = (
+        [list(group) for _, group in itertools.groupby(asked, key=lambda each: likeness(each[1]))]
+        if form is Form.PORTABLE
+        else [asked]
+    )
+    for group in alike:
+        yield from batches(kind, group, together(form, kind), opset=OPSET)
 
 
 @on_every_case
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     found = []
-    # Branches of functions compare names of rounding modes, which it cannot.
-    count = 1 if form is Form.PORTABLE else together(form)
-    for model in batches(kind, questions(operator, every), count, opset=OPSET):
+    for model in answerable(form, kind, questions(operator, every)):
         converted = convert(model.proto, to=form)
         left_out = model.undefined(converted)
         for output, (name, case) in model.asked.items():

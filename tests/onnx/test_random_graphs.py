@@ -2,13 +2,15 @@
 """Random small networks keep their numbers in every form, and their quantizers there and back."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from forms import EVERY_LEVEL, FORMS, LEVELS, NATIVE, Form, checked, options, run, sessions
+from form_sessions import EVERY_LEVEL, LEVELS, checked, options, run, sessions
+from forms import FORMS, NATIVE, Form
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from random_graphs import RandomGraph, graphs
@@ -38,11 +40,13 @@ def outputs(session: Any, graph: RandomGraph) -> np.ndarray:
     return run(session, {"x": graph.x})["y"]
 
 
+@lru_cache(maxsize=1)
 def folded(graph: RandomGraph) -> np.ndarray:
     """What the operators compute, with the weights known before."""
     return anybit.load(graph.proto).run(graph.x)["y"]
 
 
+@lru_cache(maxsize=1)
 def computed_in_session(graph: RandomGraph) -> np.ndarray:
     """The same with the weights computed when the model runs, as DequantizeLinear does it."""
     model = read(graph.proto)
@@ -50,6 +54,11 @@ def computed_in_session(graph: RandomGraph) -> np.ndarray:
     file = ir.to_proto(model).SerializeToString()
     chosen = options("as it stands", library_for=file)
     return outputs(onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"]), graph)
+
+
+@lru_cache(maxsize=len(FORMS))
+def converted_to(form: Form, graph: RandomGraph) -> Conversion:
+    return convert(graph.proto, to=form)
 
 
 def deviation_other_kernels(graph: RandomGraph, form: Form, converted: Conversion) -> bool:
@@ -71,7 +80,7 @@ def check_forms(graph: RandomGraph, forms: Sequence[Form] = FORMS) -> None:
         levels = ["as it stands"]
         if graph.exact:
             levels = [*(EVERY_LEVEL if form in NATIVE else LEVELS)]
-        converted = convert(graph.proto, to=form)
+        converted = converted_to(form, graph)
         assert converted.exact
         if deviation_other_kernels(graph, form, converted):
             continue
@@ -134,7 +143,7 @@ def _spread(array: np.ndarray, beside: np.ndarray) -> tuple[Any, ...]:
 
 def check_round_trip(graph: RandomGraph, style: Form) -> None:
     anybit.onnx.register()
-    there = convert(graph.proto, to=style)
+    there = converted_to(style, graph)
     native = {
         step.node.removesuffix("_node")
         for step in there.steps

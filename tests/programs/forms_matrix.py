@@ -109,7 +109,7 @@ def write(folder: Path) -> None:
 
 def _standard_rows(files: Files, form: Form) -> None:
     for operator, kind in product(OPERATORS, (Kind.ACTIVATION, Kind.RUN_TIME)):
-        for model in batches(kind, questions(operator, SAMPLE), together(form)):
+        for model in batches(kind, questions(operator, SAMPLE), together(form, kind)):
             files.add_cases(f"{form}: {operator}", model, convert(model.proto, to=form))
 
 
@@ -135,7 +135,8 @@ def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
 
 
 def _limited_row(files: Files, limit: int) -> None:
-    for model in batches(Kind.ACTIVATION, questions("int_quant", SAMPLE), together(Form.QDQ)):
+    kind = Kind.ACTIVATION
+    for model in batches(kind, questions("int_quant", SAMPLE), together(Form.QDQ, kind)):
         converted = convert(model.proto, to="qdq", opset_limit=limit)
         files.add_cases(f"qdq: int_quant with opset_limit={limit}", model, converted)
 

@@ -5,7 +5,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from forms import EVERY_LEVEL, NATIVE, checked, options
+from form_sessions import EVERY_LEVEL, checked, options
+from forms import NATIVE
 from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between, side_by_side
 from small_models import kinds
 

@@ -32,25 +32,40 @@ class Evaluated:
     clear: np.ndarray
 
 
-def evaluated(proto: onnx.ModelProto, x: np.ndarray) -> Evaluated:
-    """The graph in float64, after its weights and x were quantized as its own type has it."""
-    clean = ir.to_proto(anybit.clean(proto).model)
-    first = [node for node in clean.graph.node if _reads_x(node)]
-    double = _in_double(clean, first)
-    feeds = {"x": x.astype(np.float64), **_quantized(clean, first, x)}
-    names = [each.name for each in double.graph.output]
-    runner = ReferenceEvaluator(double, new_ops=[*reference_ops(), Conv, MaxPool])
-    with np.errstate(all="ignore"):
-        values = feeds | dict(zip(names, runner.run(None, feeds), strict=True))
-        for each in double.graph.initializer:
-            values[each.name] = numpy_helper.to_array(each)
-        clear = np.ones(len(x), bool) if first else ~_extreme(x)
-        for name in names:
-            clear &= ~_extreme(values[name]) if len(values[name]) == len(x) else True
-        for node in double.graph.node:
-            if node.op_type in QUANTIZERS:
-                clear &= ~_near(node, values).reshape(len(x), -1).any(axis=1)
-    return Evaluated(values["y"], clear)
+class DoubleGraph:
+    """A graph in float64; the quantizers of its weights and of x are in its own type."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        clean = ir.to_proto(anybit.clean(proto).model)
+        first = [node for node in clean.graph.node if _reads_x(node)]
+        self._quantizers = anybit.load(_only(clean, first)) if first else None
+        self._double = _in_double(clean, first)
+        self._names = [each.name for each in self._double.graph.output]
+        self._constants = {
+            each.name: numpy_helper.to_array(each) for each in self._double.graph.initializer
+        }
+        self._runner = ReferenceEvaluator(self._double, new_ops=[*reference_ops(), Conv, MaxPool])
+
+    def evaluated(self, x: np.ndarray) -> Evaluated:
+        feeds = {"x": x.astype(np.float64), **self._quantized(x)}
+        with np.errstate(all="ignore"):
+            results = dict(zip(self._names, self._runner.run(None, feeds), strict=True))
+            values = feeds | results | self._constants
+            clear = ~_extreme(x) if self._quantizers is None else np.ones(len(x), bool)
+            for name in self._names:
+                clear &= ~_extreme(values[name]) if len(values[name]) == len(x) else True
+            for node in self._double.graph.node:
+                if node.op_type in QUANTIZERS:
+                    clear &= ~_near(node, values).reshape(len(x), -1).any(axis=1)
+        return Evaluated(values["y"], clear)
+
+    def _quantized(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        if self._quantizers is None:
+            return {}
+        return {
+            name: value if value.dtype.kind in "iu" else value.astype(np.float64)
+            for name, value in self._quantizers.run(x).items()
+        }
 
 
 def _extreme(x: np.ndarray) -> np.ndarray:
@@ -63,22 +78,15 @@ def _reads_x(node: onnx.NodeProto) -> bool:
     return node.op_type in QUANTIZERS and node.input[0] == "x"
 
 
-def _quantized(
-    proto: onnx.ModelProto, first: list[onnx.NodeProto], x: np.ndarray
-) -> dict[str, np.ndarray]:
-    if not first:
-        return {}
+def _only(proto: onnx.ModelProto, first: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """The model with the results of these nodes for outputs."""
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     made.graph.ClearField("output")
     for node in first:
         value = [each for each in proto.graph.value_info if each.name == node.output[0]]
         made.graph.output.extend(value or proto.graph.output)
-    found = anybit.load(made).run(x)
-    return {
-        name: value if value.dtype.kind in "iu" else value.astype(np.float64)
-        for name, value in found.items()
-    }
+    return made
 
 
 class Conv(OpRun):

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
-import onnxruntime
 import pytest
 from cases import OPERATORS, Case, answer, every_case
 from native_cases import Question, native_cases
@@ -25,7 +23,6 @@ from ort_backend import BY_NAME, as_tensor, contiguous, node, value_info
 
 from anybit.onnx.conversion import Conversion
 from anybit.onnx.forms import Form
-from anybit.onnx.library import register_named
 
 Test = TypeVar("Test")
 
@@ -179,21 +176,23 @@ def questions(operator: str, every: int = 1) -> tuple[Question, ...]:
     """
     asked = [*every_case(), *native_cases()]
     valid = [each for each in asked if each[0] == operator and each[1].raises is None]
-    return tuple(sorted(valid[::every], key=lambda each: _likeness(each[1])))
+    return tuple(sorted(valid[::every], key=lambda each: likeness(each[1])))
 
 
-def _likeness(case: Case) -> tuple[Any, ...]:
+def likeness(case: Case) -> tuple[Any, ...]:
+    """Equal for cases that a portable model answers with the same branch of its function."""
     attributes = sorted((name, str(value).upper()) for name, value in case.attributes.items())
     return attributes, len(case.inputs), str(np.asarray(case.inputs[0]).dtype)
 
 
-def together(form: Form) -> int:
+def together(form: Form, kind: Kind) -> int:
     """How many cases one model of a form holds: many, since sessions cost more than their nodes.
 
     But the runtime inlines the local functions of portable models one by one, and where types are
-    native the narrowest in the model decides about the opset of all.
+    native the narrowest in the model decides about the opset of all. Only known parameters are.
     """
-    return 24 if form in (Form.QONNX, Form.STANDARD) else 6
+    native = form in NATIVE and kind is not Kind.RUN_TIME
+    return 6 if native or form is Form.PORTABLE else 24
 
 
 def batches(
@@ -239,58 +238,6 @@ def same_numbers(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Where two arrays of any types hold the same number, or both NaN. 0 equals -0."""
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     return (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-
-
-LEVELS = {
-    "as it stands": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "optimized": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
-EVERY_LEVEL = LEVELS | {
-    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-}
-
-
-def options(level: str, *, library_for: bytes | None = None) -> onnxruntime.SessionOptions:
-    """Exact options: nothing but the level is chosen for the runtime. Where a file is given, our
-    library adds the operators of the domains that it names."""
-    made = onnxruntime.SessionOptions()
-    made.graph_optimization_level = EVERY_LEVEL[level]
-    made.log_severity_level = 4
-    made.intra_op_num_threads = 1
-    made.add_session_config_entry("session.disable_quant_qdq", "1")
-    if library_for is not None:
-        register_named(made, library_for)
-    return made
-
-
-def sessions(form: Form, file: bytes, level: str) -> Iterator[tuple[str, Any]]:
-    """The ways to run a form: with our library where it has our operators, if they need it."""
-    for library in {Form.QONNX: (True,), Form.PORTABLE: (False, True)}.get(form, (False,)):
-        made = onnxruntime.InferenceSession(
-            file, options(level, library_for=file if library else None), ["CPUExecutionProvider"]
-        )
-        yield "with the library" if library else "", made
-
-
-def run(session: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs by name."""
-    names = [each.name for each in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-
-
-def checked(form: Form, converted: Conversion) -> onnx.ModelProto:
-    """The file, after ONNX's checker and a look at what the form promises to hold."""
-    proto = ir.to_proto(converted.model)
-    ours = {operator.onnx_domain for operator in BY_NAME.values()}
-    with_ours = form in (Form.QONNX, Form.PORTABLE)
-    onnx.checker.check_model(proto, full_check=True, check_custom_domain=with_ours)
-    domains = {each.domain for each in converted.model.graph.all_nodes()} | {
-        each.domain for each in proto.opset_import
-    }
-    assert domains <= {"", *(ours if with_ours else ())}
-    assert bool(proto.functions) <= (form is Form.PORTABLE)
-    return proto
 
 
 def on_every_case(test: Test) -> Test:

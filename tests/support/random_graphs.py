@@ -32,7 +32,7 @@ DRAW_FORMAT = st.sampled_from(
 )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class RandomGraph:
     """A model with the input x, and a value for it."""
 

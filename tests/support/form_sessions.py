@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What converted models answer: files that several forms have are asked once."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+from ort_backend import BY_NAME
+
+from anybit.onnx.conversion import Conversion
+from anybit.onnx.forms import Form
+from anybit.onnx.library import register_named
+
+Answer = TypeVar("Answer")
+
+_ANSWERS: dict[tuple[object, bytes], object] = {}
+
+
+def answered(
+    asked: object, file: bytes, feeds: Mapping[str, np.ndarray], answer: Callable[[], Answer]
+) -> Answer:
+    """The answer to a file and its inputs, which is sought the first time that it is asked for.
+
+    `asked` says all else that it depends on.
+    """
+    digest = hashlib.blake2b(file)
+    for name in sorted(feeds):
+        array = feeds[name]
+        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    key = asked, digest.digest()
+    if key not in _ANSWERS:
+        _ANSWERS[key] = answer()
+    return _ANSWERS[key]  # type: ignore[return-value]
+
+
+LEVELS = {
+    "as it stands": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "optimized": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+EVERY_LEVEL = LEVELS | {
+    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+}
+
+
+def options(level: str, *, library_for: bytes | None = None) -> onnxruntime.SessionOptions:
+    """Exact options: nothing but the level is chosen for the runtime. Where a file is given, our
+    library adds the operators of the domains that it names."""
+    made = onnxruntime.SessionOptions()
+    made.graph_optimization_level = EVERY_LEVEL[level]
+    made.log_severity_level = 4
+    made.intra_op_num_threads = 1
+    made.add_session_config_entry("session.disable_quant_qdq", "1")
+    if library_for is not None:
+        register_named(made, library_for)
+    return made
+
+
+def sessions(form: Form, file: bytes, level: str) -> Iterator[tuple[str, Any]]:
+    """The ways to run a form: with our library where it has our operators, if they need it."""
+    for library in {Form.QONNX: (True,), Form.PORTABLE: (False, True)}.get(form, (False,)):
+        made = onnxruntime.InferenceSession(
+            file, options(level, library_for=file if library else None), ["CPUExecutionProvider"]
+        )
+        yield "with the library" if library else "", made
+
+
+def run(session: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs by name."""
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def answers(
+    form: Form, file: bytes, level: str, feeds: Mapping[str, np.ndarray]
+) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """The outputs by name, in each of these ways."""
+    asked = level, form if form in (Form.QONNX, Form.PORTABLE) else "without the library"
+    return answered(
+        asked,
+        file,
+        feeds,
+        lambda: [(library, run(made, feeds)) for library, made in sessions(form, file, level)],
+    )
+
+
+def checked(form: Form, converted: Conversion) -> onnx.ModelProto:
+    """The model, after ONNX's checker and a look at what the form promises to hold."""
+    proto = ir.to_proto(converted.model)
+    file = proto.SerializeToString()
+    ours = {operator.onnx_domain for operator in BY_NAME.values()}
+    with_ours = form in (Form.QONNX, Form.PORTABLE)
+    check = partial(onnx.checker.check_model, full_check=True, check_custom_domain=with_ours)
+    answered(("the checker", with_ours), file, {}, lambda: check(file))
+    domains = {each.domain for each in converted.model.graph.all_nodes()} | {
+        each.domain for each in proto.opset_import
+    }
+    assert domains <= {"", *(ours if with_ours else ())}
+    assert bool(proto.functions) <= (form is Form.PORTABLE)
+    return proto
