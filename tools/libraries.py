@@ -46,17 +46,17 @@ LEVELS = {
     "x86_64": (
         Level("baseline", "kernels", "%xmm", r"%[yz]mm"),
         Level("avx2", "kernels", "%ymm", "%zmm"),
-        Level("avxvnni", "product_kernels", r"\{vex\}\s+vpdpbusds?\s", "%zmm"),
+        Level("avxvnni", "integer_kernels", r"\{vex\}\s+vpdpbusds?\s", "%zmm"),
         Level("avx512", "kernels", "%zmm"),
         Level("avx512", "product_kernels", "%zmm", "vpdpbusd|vpopcnt[dq]"),
-        Level("avx512vnni", "product_kernels", r"vpdpbusds?\s.*%zmm", "vpopcnt[dq]"),
-        Level("avx512vpopcnt", "product_kernels", r"vpopcnt[dq]\s.*%zmm"),
+        Level("avx512vnni", "integer_kernels", r"vpdpbusds?\s.*%zmm", "vpopcnt[dq]"),
+        Level("avx512vpopcnt", "integer_kernels", r"vpopcnt[dq]\s.*%zmm"),
         Level("amx", "amx", r"tdpb[us][us]d\s"),
     ),
     "aarch64": (  # Macs have dot products throughout
         Level("baseline", "kernels", r"\.4s"),
         Level("baseline", "product_kernels", r"cnt.*\.16b"),
-        Level("dotprod", "product_kernels", r"\s[su]dot\s"),
+        Level("dotprod", "integer_kernels", r"\s[su]dot\s"),
     ),
 }
 

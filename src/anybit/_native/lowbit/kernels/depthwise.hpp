@@ -20,7 +20,7 @@ template <int pixels>
                                             Shorts (&narrow)[pixels]) {
   for (int tap = start; tap < end; ++tap) {
     const auto weight = read<Shorts>(weights + std::ptrdiff_t{tap} * 2 * group_channels);
-    unroll<pixels>([&](auto p) __attribute__((always_inline)) {
+    repeat<pixels>([&](int p) __attribute__((always_inline)) {
       narrow[p] += widened_bytes(windows[p] + at.segments[tap]) * weight;
     });
   }
@@ -30,14 +30,14 @@ template <int pixels>
 [[gnu::always_inline]] inline void depthwise_tile(const anybit::lowbit::SumBlock& at, int first,
                                                   int channel, const std::byte* weights) {
   const std::byte* windows[pixels];
-  unroll<pixels>(
-      [&](auto p) __attribute__((always_inline)) { windows[p] = at.pixels[first + p] + channel; });
+  repeat<pixels>(
+      [&](int p) __attribute__((always_inline)) { windows[p] = at.pixels[first + p] + channel; });
   std::int32_t* const target = at.sums + first * at.stride + channel;
   // Most windows are small, and never leave 16 bits.
   if (at.segment_count <= at.narrow_steps) {
     Shorts narrow[pixels] = {};
     add_taps(at, windows, 0, at.segment_count, weights, narrow);
-    return unroll<pixels>([&](auto p) __attribute__((always_inline)) {
+    return repeat<pixels>([&](int p) __attribute__((always_inline)) {
       write_widened(target + p * at.stride, narrow[p]);
     });
   }
@@ -46,9 +46,9 @@ template <int pixels>
     Shorts narrow[pixels] = {};
     add_taps(at, windows, start, std::min(start + at.narrow_steps, at.segment_count), weights,
              narrow);
-    unroll<pixels>([&](auto p) __attribute__((always_inline)) { add_widened(sums[p], narrow[p]); });
+    repeat<pixels>([&](int p) __attribute__((always_inline)) { add_widened(sums[p], narrow[p]); });
   }
-  unroll<pixels>([&](auto p)
+  repeat<pixels>([&](int p)
                      __attribute__((always_inline)) { write(target + p * at.stride, sums[p]); });
 }
 

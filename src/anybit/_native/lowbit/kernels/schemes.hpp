@@ -20,11 +20,11 @@ struct Plain {
   static constexpr int operands_a = words, operands_b = vectors;
   [[gnu::always_inline]] explicit Plain(const std::int8_t*) {}
   [[gnu::always_inline]] static void expand(const Vector (&word)[words], Vector (&row)[words]) {
-    unroll<words>([&](auto w) __attribute__((always_inline)) { row[w] = word[w]; });
+    repeat<words>([&](int w) __attribute__((always_inline)) { row[w] = word[w]; });
   }
   template <int phase>
   [[gnu::always_inline]] void unpack(const Vector (&packed)[vectors], Vector (&b)[vectors]) const {
-    unroll<vectors>([&](auto v) __attribute__((always_inline)) { b[v] = packed[v]; });
+    repeat<vectors>([&](int v) __attribute__((always_inline)) { b[v] = packed[v]; });
   }
   [[gnu::always_inline]] static Vector result(const Vector (&sum)[sums]) {
     static_assert(sums == 1);
@@ -96,7 +96,7 @@ struct Xor : Plain<Isa, planes, 1, planes> {
   using Plain<Isa, planes, 1, planes>::Plain;
   [[gnu::always_inline]] static void step(Vector (&sum)[planes], const Vector (&a)[planes],
                                           const Vector (&b)[1]) {
-    unroll<planes>([&](auto p) __attribute__((always_inline)) {
+    repeat<planes>([&](int p) __attribute__((always_inline)) {
       sum[p] = Isa::count(sum[p], Isa::bit_xor(a[p], b[0]));
     });
   }
@@ -117,7 +117,7 @@ struct Ternary : Plain<Isa, planes, 2, planes> {
   using Plain<Isa, planes, 2, planes>::Plain;
   [[gnu::always_inline]] static void step(Vector (&sum)[planes], const Vector (&a)[planes],
                                           const Vector (&b)[2]) {
-    unroll<planes>([&](auto p) __attribute__((always_inline)) {
+    repeat<planes>([&](int p) __attribute__((always_inline)) {
       sum[p] = Isa::count(sum[p], Isa::and_xor(b[0], a[p], b[1]));
     });
   }
@@ -152,7 +152,7 @@ struct And : Plain<Isa, planes, 2, 2 * planes> {
   using Plain<Isa, planes, 2, 2 * planes>::Plain;
   [[gnu::always_inline]] static void step(Vector (&sum)[2 * planes], const Vector (&a)[planes],
                                           const Vector (&b)[2]) {
-    unroll<planes>([&](auto p) __attribute__((always_inline)) {
+    repeat<planes>([&](int p) __attribute__((always_inline)) {
       sum[2 * p] = Isa::count(sum[2 * p], Isa::bit_and(a[p], b[0]));
       sum[2 * p + 1] = Isa::count(sum[2 * p + 1], Isa::bit_and(a[p], b[1]));
     });

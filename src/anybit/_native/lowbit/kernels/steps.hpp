@@ -20,13 +20,12 @@ struct Stepped {
 [[gnu::always_inline]] inline void apply(const TailStep& step, Stepped& at,
                                          const std::ptrdiff_t (&channels)[step_panels]) {
   const auto each = [&](auto&& result) __attribute__((always_inline)) {
-    unroll<step_panels>([&](auto i) __attribute__((always_inline)) {
+    repeat<step_panels>([&](int i) __attribute__((always_inline)) {
       at.y[i] = result(at.y[i], read<Reals>(step.operands + channels[i]));
     });
   };
   const auto kept = [&](auto&& result) __attribute__((always_inline)) {
-    unroll<step_panels>([&](auto i)
-                            __attribute__((always_inline)) { result(at.y[i], at.kept[i]); });
+    repeat<step_panels>([&](int i) __attribute__((always_inline)) { result(at.y[i], at.kept[i]); });
   };
   switch (step.operation) {
     case Operation::add:
@@ -67,7 +66,7 @@ template <class Store>
       if (++panel == panels) panel = 0, ++pixel;
     }
     Stepped stepped;
-    unroll<step_panels>([&](auto i) __attribute__((always_inline)) {
+    repeat<step_panels>([&](int i) __attribute__((always_inline)) {
       const Lanes sum = accumulators(at, pixels[i], lanes[i]);
       stepped.y[i] = __builtin_convertvector(sum, Reals) * read<Reals>(at.gains + lanes[i]);
       stepped.kept[i] = Reals{};

@@ -46,8 +46,8 @@ template <class Index>
     std::byte* const target = at.targets[pixel];
     if (whole) {
       Lanes panels[chunk_channels / lane_count];
-      unroll<chunk_channels / lane_count>(
-          [&](auto i) __attribute__((always_inline)) { panels[i] = index(pixel, i * lane_count); });
+      repeat<chunk_channels / lane_count>(
+          [&](int i) __attribute__((always_inline)) { panels[i] = index(pixel, i * lane_count); });
       write_narrowed(target, panels);
     } else if (at.coding == Coding::bytes) {
       int lane = 0;
@@ -82,7 +82,7 @@ template <Settling settling>
 [[gnu::always_inline]] inline void to_planes(const TailBlock& at) {
   each_word(at, [&](int pixel, int lane, std::uint32_t mask) __attribute__((always_inline)) {
     std::uint32_t low = 0, high = 0;
-    unroll<2>([&](auto i) __attribute__((always_inline)) {
+    repeat<2>([&](int i) __attribute__((always_inline)) {
       const int from = lane + i * lane_count;
       const Lanes sum = accumulators<settling>(at, pixel, from);
       const std::int32_t* const thresholds = at.thresholds + from * (at.levels - 1);

@@ -26,34 +26,25 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
   constexpr int parts = panel_channels / Isa::lanes;  // registers per panel
   constexpr int columns = panels * parts;
   const Scheme scheme(at.values);
-  const auto each_sum = [](auto&& f) __attribute__((always_inline)) {
-    unroll<rows>([&](auto i) __attribute__((always_inline)) {
-      unroll<columns>([&](auto j) __attribute__((always_inline)) {
-        unroll<sums>([&](auto s) __attribute__((always_inline)) { f(i, j, s); });
-      });
-    });
-  };
-  Vector sum[rows][columns][sums];
-  each_sum([&](auto i, auto j, auto s)
-               __attribute__((always_inline)) { sum[i][j][s] = Isa::zero(); });
+  Vector sum[rows][columns][sums] = {};
 
   const std::byte* a[rows];
-  unroll<rows>([&](auto i) __attribute__((always_inline)) { a[i] = pixels[i]; });
+  repeat<rows>([&](int i) __attribute__((always_inline)) { a[i] = pixels[i]; });
   const std::ptrdiff_t panel = at.panel;
   const auto run = [&](std::ptrdiff_t offset, int steps) __attribute__((always_inline)) {
     for (int k = 0; k < steps; ++k) {
       unroll<Scheme::phases>([&](auto phase) __attribute__((always_inline)) {
         Vector row[rows][Scheme::operands_a], column[columns][Scheme::operands_b];
-        const auto load_row = [&](auto i) __attribute__((always_inline)) {
+        const auto load_row = [&](int i) __attribute__((always_inline)) {
           Vector word[words];
-          unroll<words>([&](auto w) __attribute__((always_inline)) {
+          repeat<words>([&](int w) __attribute__((always_inline)) {
             word[w] = Isa::broadcast(a[i] + offset + (phase * words + w) * 4);
           });
           scheme.expand(word, row[i]);
         };
-        const auto load_column = [&](auto j) __attribute__((always_inline)) {
+        const auto load_column = [&](int j) __attribute__((always_inline)) {
           Vector packed[vectors];
-          unroll<vectors>([&](auto v) __attribute__((always_inline)) {
+          repeat<vectors>([&](int v) __attribute__((always_inline)) {
             packed[v] = Isa::load(b + j / parts * panel + v * vector_block +
                                   j % parts * (vector_block / parts));
           });
@@ -62,18 +53,18 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
         // The operands of the shorter side stay in registers, those of the other come one by one.
         constexpr bool hold_columns = columns * Scheme::operands_b <= rows * Scheme::operands_a;
         if constexpr (hold_columns) {
-          unroll<columns>(load_column);
-          unroll<rows>([&](auto i) __attribute__((always_inline)) {
+          repeat<columns>(load_column);
+          repeat<rows>([&](int i) __attribute__((always_inline)) {
             load_row(i);
-            unroll<columns>([&](auto j) __attribute__((always_inline)) {
+            repeat<columns>([&](int j) __attribute__((always_inline)) {
               scheme.step(sum[i][j], row[i], column[j]);
             });
           });
         } else {
-          unroll<rows>(load_row);
-          unroll<columns>([&](auto j) __attribute__((always_inline)) {
+          repeat<rows>(load_row);
+          repeat<columns>([&](int j) __attribute__((always_inline)) {
             load_column(j);
-            unroll<rows>([&](auto i) __attribute__((always_inline)) {
+            repeat<rows>([&](int i) __attribute__((always_inline)) {
               scheme.step(sum[i][j], row[i], column[j]);
             });
           });
@@ -89,27 +80,28 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
       run(at.segments[segment], at.steps);
   } else {
     // The wide sums are in memory while the narrow ones are in registers.
-    alignas(64) Vector wide[rows][columns][sums];
-    each_sum([&](auto i, auto j, auto s)
-                 __attribute__((always_inline)) { wide[i][j][s] = Isa::zero(); });
+    alignas(64) Vector wide[rows][columns][sums] = {};
     for (int segment = 0; segment < at.segment_count; ++segment) {
       const std::ptrdiff_t offset = at.segments[segment];
       for (int k = 0; k < at.steps; k += at.narrow_steps) {
         run(offset + std::ptrdiff_t{k} * (Scheme::phases * words * 4),
             std::min(at.narrow_steps, at.steps - k));
-        each_sum([&](auto i, auto j, auto s) __attribute__((always_inline)) {
-          wide[i][j][s] = Isa::add(wide[i][j][s], Isa::widened(sum[i][j][s]));
-          sum[i][j][s] = Isa::zero();
+        repeat<rows * columns * sums>([&](int n) __attribute__((always_inline)) {
+          Vector &narrow = sum[n / sums / columns][n / sums % columns][n % sums],
+                 &total = wide[n / sums / columns][n / sums % columns][n % sums];
+          total = Isa::add(total, Isa::widened(narrow));
+          narrow = Vector{};
         });
       }
     }
-    each_sum([&](auto i, auto j, auto s)
-                 __attribute__((always_inline)) { sum[i][j][s] = wide[i][j][s]; });
-  }
-  unroll<rows>([&](auto i) __attribute__((always_inline)) {
-    unroll<columns>([&](auto j) __attribute__((always_inline)) {
-      Isa::store(out + i * at.stride + j * Isa::lanes, Scheme::result(sum[i][j]));
+    repeat<rows * columns * sums>([&](int n) __attribute__((always_inline)) {
+      sum[n / sums / columns][n / sums % columns][n % sums] =
+          wide[n / sums / columns][n / sums % columns][n % sums];
     });
+  }
+  repeat<rows * columns>([&](int n) __attribute__((always_inline)) {
+    const int i = n / columns, j = n % columns;
+    Isa::store(out + i * at.stride + j * Isa::lanes, Scheme::result(sum[i][j]));
   });
 }
 

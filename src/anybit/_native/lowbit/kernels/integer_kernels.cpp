@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of products of levels that add instructions for integers: those that use them. All
+// others are those of the level below.
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC's own headers start some intrinsics from a vector that is undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include "_native/isa/levels.hpp"
+#include "_native/lowbit/product_kernels.hpp"
+#include "product_sums.hpp"
+
+template <>
+const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA>() {
+  static const ProductKernels all = [] {
+    auto kernels = compiled<ProductKernels, without_integer_extensions(Level::ANYBIT_ISA)>();
+    set_dots(kernels);
+#if defined(__AVX512VPOPCNTDQ__) || (defined(__clang__) && !defined(__ARM_NEON))
+    // Clang makes dot products of what else is multiplied and added, too.
+    set_wides(kernels);
+    set_bits(kernels);
+#endif
+    return kernels;
+  }();
+  return all;
+}

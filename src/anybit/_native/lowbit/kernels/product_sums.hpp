@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sums of all schemes, by tiles of a size that fills the registers of the instruction set:
+// pixels, panels, and panels for a single pixel.
+#pragma once
+#include "_native/lowbit/product_kernels.hpp"
+#include "instructions.hpp"
+#include "schemes.hpp"
+#include "tile.hpp"
+
+namespace {
+
+using anybit::lowbit::ProductKernels;
+using anybit::lowbit::Scheme;
+
+constexpr auto& sums_of(ProductKernels& kernels, Scheme scheme) {
+  return kernels.sums[static_cast<std::size_t>(scheme)];
+}
+
+// Templates, so that only what a level asks for is compiled.
+template <class = void>
+constexpr void set_dots(ProductKernels& kernels) {
+  kernels.dot_is_exact = dot_is_exact;
+#if defined(__AVX512F__)
+  sums_of(kernels, Scheme::dot8) = sums<Dots, Dot8, 8, 2, 4>;
+  sums_of(kernels, Scheme::dot4) = sums<Dots, Dot4, 8, 2, 4>;
+  sums_of(kernels, Scheme::dot2) = sums<Dots, Dot2, 8, 2, 4>;
+#elif !defined(ANYBIT_NO_DOTS)
+  sums_of(kernels, Scheme::dot8) = sums<Dots, Dot8, 4, 1, 1>;
+  sums_of(kernels, Scheme::dot4) = sums<Dots, Dot4, 4, 1, 1>;
+  sums_of(kernels, Scheme::dot2) = sums<Dots, Dot2, 4, 1, 1>;
+#endif
+}
+
+template <class = void>
+constexpr void set_wides(ProductKernels& kernels) {
+#if defined(__AVX512F__)
+  sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 4, 2, 2>;
+#else
+  sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 2, 1, 1>;
+#endif
+}
+
+// The low plane of planes says "zero".
+[[maybe_unused]] void less_signs(const SumBlock& at, std::int32_t* addends) {
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    std::int32_t zeros = 0;
+    for (int segment = 0; segment < at.segment_count; ++segment)
+      for (int i = 0; i < at.steps; ++i)
+        zeros += __builtin_popcount(
+            anybit::lowbit::word_at(at.pixels[pixel] + at.segments[segment] + i * 8));
+    addends[pixel] = zeros - at.segment_count * at.steps * 32;
+  }
+}
+
+template <class = void>
+constexpr void set_bits(ProductKernels& kernels) {
+#if defined(__AVX512F__)
+  sums_of(kernels, Scheme::xor11) = sums<Bits, Xor11, 4, 4, 4>;
+  sums_of(kernels, Scheme::xor12) = sums<Bits, Xor12, 4, 2, 4>;
+  sums_of(kernels, Scheme::ternary11) = sums<Bits, Ternary11, 4, 4, 4>;
+  sums_of(kernels, Scheme::ternary12) = sums<Bits, Ternary12, 4, 2, 4>;
+  sums_of(kernels, Scheme::signs12) = sums<Bits, Signs12, 4, 4, 4>;
+  sums_of(kernels, Scheme::and21) = sums<Bits, And21, 4, 2, 2>;
+  sums_of(kernels, Scheme::and22) = sums<Bits, And22, 4, 1, 2>;
+#else
+  sums_of(kernels, Scheme::xor11) = sums<Bits, Xor11, 4, 1, 1>;
+  sums_of(kernels, Scheme::xor12) = sums<Bits, Xor12, 2, 1, 1>;
+  sums_of(kernels, Scheme::ternary11) = sums<Bits, Ternary11, 4, 1, 1>;
+  sums_of(kernels, Scheme::ternary12) = sums<Bits, Ternary12, 2, 1, 1>;
+  sums_of(kernels, Scheme::signs12) = sums<Bits, Signs12, 4, 1, 1>;
+  sums_of(kernels, Scheme::and21) = sums<Bits, And21, 2, 1, 1>;
+  sums_of(kernels, Scheme::and22) = sums<Bits, And22, 1, 1, 1>;
+#endif
+  kernels.less_signs = less_signs;
+}
+
+}  // namespace
