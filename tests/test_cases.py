@@ -13,11 +13,15 @@ ROWS = 15
 
 
 def single_rows() -> list[Any]:
-    """Rows that run one by one; where they are compiled, those that are refused and must say so."""
+    """Rows that run one by one; where they are compiled, those that are refused and must say so.
+
+    A row's back-ends stand together, so that one process asks the oracle once for all of them.
+    """
+    backends = [(backend, marks(backend)) for backend in installed_backends()]
     return [
-        pytest.param(backend, name, case, marks=marks(backend), id=f"{backend}-{name}-{case.name}")
-        for backend in installed_backends()
+        pytest.param(backend, name, case, marks=marked, id=f"{backend}-{name}-{case.name}")
         for name, case in every_case()
+        for backend, marked in backends
         if backend not in COMPILED or case.raises is not None
     ]
 
