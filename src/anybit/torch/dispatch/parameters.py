@@ -37,7 +37,7 @@ def as_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor |
     """All inputs of a call, of which the first is a tensor, as tensors."""
     x = inputs[0]
     parameters = zip(inputs[1:], operator.inputs[1:], strict=True)
-    return [x, *(as_parameter(value, declared, x) for value, declared in parameters)]
+    return [x, *[as_parameter(value, declared, x) for value, declared in parameters]]
 
 
 def apart(inputs: Sequence[Any], attributes: Attributes) -> tuple[Call, Sequence[torch.Tensor]]:
