@@ -19,6 +19,7 @@ from anybit.quantization import Mix, Verdict
 from anybit.reporting import Report, page
 from anybit.reporting.facts import Finding, Histogram, ReportedLayer, Tensor
 from anybit.reporting.findings import with_findings
+from anybit.reporting.fronts import front
 from anybit.reporting.wording import FEW_SAMPLES, of_verdict
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&"
@@ -251,6 +252,38 @@ def test_what_other_widths_cost() -> None:
     text = page(dataclasses.replace(report, front=(*hostile,)))
     assert text.count("<script>") == 1
     assert text.count('<svg class="front"') == 1
+
+
+def test_names_do_not_stand_on_the_line() -> None:
+    """Of formats that lie on it, as those of a network with layers alike do."""
+    mixes = [Mix("", 100 * each, each, 6.0 * each, False) for each in range(2, 9)]
+    same = [Mix(f"int{each}/uint8", 100 * each, each, 6.0 * each, False) for each in range(3, 9)]
+    text = front([*mixes, *same]).split("</svg>")[0]
+    (line,) = re.findall(r'class="line" d="M(.*?)"', text)
+    corners = [tuple(map(float, each.split())) for each in line.split("L")]
+    xs, ys = zip(*corners, strict=True)
+    names = re.findall(r'<text class="same-name" x="(\d+)" y="(\d+)">(.*?)</text>', text)
+    assert len(names) == 6
+    for x, y, name in names:
+        left, base = float(x), float(y)
+        passed = np.interp(np.linspace(left, left + 6.5 * len(name), 50), xs, ys, right=np.inf)
+        assert not np.any((base - 9 < passed) & (passed < base + 2))
+
+
+def test_what_makes_much_of_the_noise() -> None:
+    """It is little of three layers what is much of ten."""
+    for count, share, said in (
+        (3, 0.5, False),
+        (3, 0.7, True),
+        (10, 0.25, False),
+        (10, 0.35, True),
+    ):
+        others = [(1 - share) / (count - 1)] * (count - 1)
+        layers = [
+            dataclasses.replace(layer(at), noise=each) for at, each in enumerate([share, *others])
+        ]
+        texts = [each.text for each in with_findings(Report("m", (*layers,))).findings]
+        assert any("of the noise of all layers" in each for each in texts) == said
 
 
 def test_the_worst_samples_are_named(tmp_path: Path) -> None:

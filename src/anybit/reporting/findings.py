@@ -14,7 +14,8 @@ _ALONE, _CLIPPED = 0.75, 0.01
 _SEVERAL, _FELT = 3, 0.002
 # A grid reaches farther than what was seen by so much.
 _UNUSED = 4.0
-_NOISY = 0.3
+# One layer makes so much of the noise, and so many times as much as it would if all made the same.
+_NOISY, _TIMES_ITS_SHARE = 0.3, 2.0
 
 
 def with_findings(report: Report) -> Report:
@@ -48,10 +49,9 @@ def _of_verdict(report: Report) -> Iterator[Finding]:
 
 
 def _of_noise(report: Report) -> Iterator[Finding]:
-    if len(report.layers) < 3:
-        return
+    striking = max(_NOISY, _TIMES_ITS_SHARE / max(len(report.layers), 1))
     for layer in report.ranked[:1]:
-        if layer.noise is not None and layer.noise > _NOISY:
+        if layer.noise is not None and layer.noise > striking:
             yield Finding(
                 f"{percent(layer.noise)} of the noise of all layers comes from {_name(layer)}.",
                 "Give that layer more bits (--layer), or keep it in floats (--keep).",

@@ -4,6 +4,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from itertools import pairwise, product
 from typing import TypeAlias
 
 from anybit.pages import scrolled
@@ -18,7 +19,7 @@ svg.front .chosen{fill:var(--bad)}svg.front text.chosen{font-weight:600}
 """
 _WIDE, _HIGH, _LEFT, _TOP, _BASE = 640, 320, 84, 16, 46
 _MOST_POINTS = 300
-_LETTER, _LINE, _DOT = 7.2, 14.0, 6.0
+_LETTER, _LINE, _DOT, _PEN = 7.2, 14.0, 6.0, 2.0
 _Place: TypeAlias = tuple[float, float]
 # Left, top, right and bottom.
 _Box: TypeAlias = tuple[float, float, float, float]
@@ -56,16 +57,18 @@ def _plot(placed: Sequence[tuple[Mix, int]], label: str, words: Callable[[int], 
     mixes = sorted(
         (at(each.sqnr, value), each) for each, value in placed if not (each.name or each.chosen)
     )
-    line = "L".join(f"{x:.0f} {y:.0f}" for (x, y), _ in mixes[:: 1 + len(mixes) // _MOST_POINTS])
+    corners = [place for place, _ in mixes[:: 1 + len(mixes) // _MOST_POINTS]]
+    line = "L".join(f"{x:.0f} {y:.0f}" for x, y in corners)
     parts = [*_axes(left, right, (low, high), words, label)]
     parts.append(f'<path class="line" d="M{line}"/>' if line else "")
+    passed = list(_along(corners))
     marked = [pair for pair in placed if pair[0].name or pair[0].chosen]
     places = [at(each.sqnr, value) for each, value in marked]
     taken = [(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y in places]
     for (each, value), place in sorted(
         zip(marked, places, strict=True), key=lambda pair: not pair[0][0].chosen
     ):
-        parts += _marked(each, place, f"{words(value)}", taken)
+        parts += _marked(each, place, f"{words(value)}", taken, passed)
     start = f'<svg class="front" viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-label="{label}">'
     return scrolled(f"{start}{''.join(parts)}</svg>", label)
 
@@ -84,8 +87,19 @@ def _axes(
     yield f'<text x="{_LEFT}" y="{_HIGH - 6}">up: {label}</text>'
 
 
-def _marked(point: Mix, place: _Place, cost: str, taken: list[_Box]) -> Iterator[str]:
-    """A point, and its name where there is room for it."""
+def _along(corners: Sequence[_Place]) -> Iterator[_Box]:
+    """Small boxes that cover a line."""
+    for (x, y), (to_x, to_y) in pairwise(corners):
+        count = 1 + int(max(abs(to_x - x), abs(to_y - y)) / _PEN)
+        for step in range(count + 1):
+            at_x, at_y = (a + (b - a) * step / count for a, b in ((x, to_x), (y, to_y)))
+            yield at_x - _PEN, at_y - _PEN, at_x + _PEN, at_y + _PEN
+
+
+def _marked(
+    point: Mix, place: _Place, cost: str, taken: list[_Box], passed: Sequence[_Box]
+) -> Iterator[str]:
+    """A point, and its name where there is room for it, beside the line if that can be."""
     x, y = place
     kind = "chosen" if point.chosen else "same"
     text = shortened(point.name) or "chosen"
@@ -96,10 +110,10 @@ def _marked(point: Mix, place: _Place, cost: str, taken: list[_Box]) -> Iterator
     )
     text = text if len(text) <= 24 else f"{text[:21]}..."
     wide = _LETTER * len(text)
-    for left, middle in _around(x, y, wide):
+    for others, (left, middle) in product(([*taken, *passed], taken), _around(x, y, wide)):
         box = left, middle - _LINE / 2, left + wide, middle + _LINE / 2
         inside = box[0] > _LEFT and box[2] < _WIDE and box[1] > 0 and box[3] < _HIGH - _BASE
-        if inside and not any(_overlap(box, other) for other in taken):
+        if inside and not any(_overlap(box, other) for other in others):
             taken.append(box)
             yield (
                 f'<text class="{kind}-name" x="{left:.0f}" y="{middle + 4:.0f}">{escape(text)}'
@@ -114,7 +128,7 @@ def _around(x: float, y: float, wide: float) -> Iterator[_Place]:
     Lines rise to the right, so that there is more room to the right and below, and to the left and
     above.
     """
-    for off in (0.0, 1.0, 2.0, 3.0):
+    for off in (0.0, 0.75, 1.5, 2.25, 3.0):
         yield x + 9, y + off * _LINE
         yield x - 9 - wide, y - off * _LINE
 
