@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from passes import random
 
 from anybit import ModelError
-from anybit.quantization.statistics import Statistics
+from anybit.quantization.statistics import BINS, Statistics, add_all
 
 
 def of(*arrays: np.ndarray) -> Statistics:
@@ -48,3 +48,65 @@ def test_what_has_no_range(value: float) -> None:
     x[2, 1] = value
     with pytest.raises(ModelError, match="'x' holds NaN or infinity"):
         of(x)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_has_no_range_is_named_first_among_several(value: float) -> None:
+    several = [Statistics(name) for name in ("a", "b", "c")]
+    arrays = [random(4), random(4), random(4)]
+    arrays[1][3] = arrays[2][0] = value
+    with pytest.raises(ModelError, match="'b' holds NaN or infinity"):
+        add_all(several, arrays)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1, -2])
+def test_any_array_is_counted(dtype: type, axis: int | None) -> None:
+    x = random(6, 4, 10).astype(dtype)
+    every_other, turned = x[:, :, ::2], x.swapaxes(0, 2)
+    for array in (x, every_other, turned, np.asfortranarray(x), np.broadcast_to(x[:1], x.shape)):
+        found, plain = Statistics("x", axis), np.ascontiguousarray(array, np.float32)
+        assert found.add(array) == np.abs(plain).max()
+        bins = plain.view(np.uint32).ravel() >> 17
+        np.testing.assert_array_equal(found.counts, np.bincount(bins, minlength=BINS))
+        assert (found.count, found.lowest, found.highest) == (
+            plain.size,
+            plain.min(),
+            plain.max(),
+        )
+        if axis is None:
+            assert found.channels is None
+            continue
+        others = tuple(each for each in range(3) if each != axis % 3)
+        np.testing.assert_array_equal(found.channels, [plain.min(others), plain.max(others)])
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_float32_does_not_hold_is_refused() -> None:
+    with pytest.raises(ModelError, match="NaN or infinity"):
+        Statistics("x").add(np.array([1e300]))
+
+
+def test_nothing_is_counted_of_nothing() -> None:
+    found = Statistics("x", 1)
+    assert found.add(np.zeros((0, 3), np.float32)) == 0
+    assert found.add(np.zeros((3, 0), np.float32)) == 0
+    assert (found.count, found.channels) == (0, None)
+    assert found.add(np.full((2, 3), -2, np.float32)) == 2
+    assert found.channels is not None
+    assert found.channels.shape == (2, 3)
+
+
+def test_a_number_is_counted() -> None:
+    found = Statistics("x")
+    assert found.add(np.asarray(-1.5, np.float32)) == 1.5
+    assert (found.count, found.lowest, found.highest) == (1, -1.5, -1.5)
+
+
+def test_merging_leaves_the_other_as_it_was() -> None:
+    one, other = Statistics("x", 1), of(random(4, 3))
+    assert other.channels is not None
+    before = other.channels.copy()
+    one.merge(other)
+    one.add(random(4, 3) * np.float32(100))
+    np.testing.assert_array_equal(other.channels, before)

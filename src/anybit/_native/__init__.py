@@ -6,9 +6,13 @@ What is here is what the package uses of `_core`, the compiled module itself.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
 
 from anybit._native import _core
+
+Array: TypeAlias = npt.NDArray[Any]
 
 FOLDER = Path(_core.__file__).parent
 """Where the compiled libraries are, which need not be beside this file."""
@@ -22,6 +26,32 @@ Network = _core.Network
 Call = _core.Call
 
 xla_handlers = _core.xla_handlers
+
+
+def count_values(
+    arrays: list[Array],
+    axes: list[int | None],
+    counts: list[Array],
+    extremes: list[Array | None],
+) -> list[tuple[float, float]]:
+    """Count the values of arrays, and give the least and the largest of each; NaN for both, and
+    nothing is counted, if one is not finite.
+
+    Args:
+        arrays: Of float32.
+        axes: Those of their channels, from 0 on; None where nobody asks for these.
+        counts: For each an array of int64 that becomes larger, with 2^15 bins: the first bits of
+            the values.
+        extremes: Two rows of float32, which become wider: the least and the largest value of each
+            channel so far; of zeros the positive.
+    """
+    return _core.count_values(arrays, axes, counts, extremes)
+
+
+def squared_difference(a: Array, b: Array) -> float:
+    """The sum of the squares of what two arrays of float32 differ in: differences of float32, added
+    up in float64 in an order that depends on their number alone."""
+    return _core.squared_difference(a, b)
 
 
 def kernel(operator: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from anybit.array_files import open_arrays, write_members
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.quantization.statistics import BINS, Statistics
+from anybit.quantization.statistics import BINS, Statistics, add_all
 
 Extreme = tuple[float, int]
 
@@ -64,8 +64,8 @@ class Findings:
             ModelError: One holds NaN or infinity.
         """
         self.size = max(self.size, sum(array.nbytes for array in arrays.values()))
-        for place, statistics in enumerate(self.statistics):
-            reach = statistics.add(arrays[statistics.name])
+        reaches = add_all(self.statistics, [arrays[each.name] for each in self.statistics])
+        for place, reach in enumerate(reaches):
             self.farthest[place] = _two([*self.farthest[place], (reach, -number)])
 
     def merge(self, other: "Findings", first: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from anybit._native import squared_difference
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.runtime import make_session, run_session
@@ -85,8 +86,8 @@ class Piece:
         weights: Sequence[Rounded] = (),
     ) -> Iterator[tuple[float, float]]:
         """For each sample the powers of noise and signal of the layer's output."""
-        for difference, power in self.differences(grid, smoothing, samples, weights):
-            yield float(np.square(difference, dtype=np.float64).sum()), power
+        for found, wanted, power in self._both(grid, smoothing, samples, weights):
+            yield squared_difference(found, wanted), power
 
     def differences(
         self,
@@ -99,14 +100,25 @@ class Piece:
 
         Weights are those that are given, in the layer's order, or else rounded to nearest.
         """
+        for found, wanted, power in self._both(grid, smoothing, samples, weights):
+            with np.errstate(all="ignore"):
+                yield np.subtract(found, wanted, out=found), power
+
+    def _both(
+        self,
+        grid: Grid | DynamicGrid | None,
+        smoothing: Array | None,
+        samples: Iterable[Sample],
+        weights: Sequence[Rounded],
+    ) -> Iterator[tuple[Array, Array, float]]:
+        """For each sample the output of the quantized layer, that in floats, and its power."""
         rounded = [each.values for each in weights or self.nearest(smoothing)]
         names = [self._name(weight) for weight in self.layer.weights]
         constants = dict(zip(names, rounded or self.smoothed(smoothing), strict=True))
         for sample in samples:
             wanted, power = self._in_floats(sample)
             found = self._run(sample | {self._x: self.read(grid, smoothing, sample), **constants})
-            with np.errstate(all="ignore"):
-                yield np.subtract(found, wanted, out=found), power
+            yield found, wanted, power
 
     def read(
         self, grid: Grid | DynamicGrid | None, smoothing: Array | None, sample: Sample

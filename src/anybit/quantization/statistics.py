@@ -5,13 +5,14 @@ Counts are integers and extremes do not depend on order, so that any split of th
 any order, gives the same bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from anybit._native import count_values
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
 
@@ -19,11 +20,6 @@ from anybit.onnx.graph.constants import Array
 _FRACTION_BITS = 6
 _SHIFT = 23 - _FRACTION_BITS
 BINS = 1 << (32 - _SHIFT)
-# Values that are counted at a time, at most and at least: counting takes eight bytes for each, and
-# looks at every bin.
-_TOGETHER, _FEWEST = 2**20, BINS
-# Small arrays that wait to be counted, at most: each takes some hundred bytes.
-_MOST_WAITING = 1024
 
 
 @dataclass
@@ -36,6 +32,7 @@ class Statistics:
         count: How many values there were.
         lowest, highest: The extremes.
         channels: The extremes per channel, two rows of them; None until there are some.
+        counts: How many values fell into each bin of the float32 numbers.
     """
 
     name: str
@@ -44,31 +41,17 @@ class Statistics:
     lowest: float = np.inf
     highest: float = -np.inf
     channels: Array | None = None
-    _counted: Array = field(default_factory=lambda: np.zeros(BINS, np.int64), repr=False)
-    _waiting: list[Array] = field(default_factory=list, repr=False)
-    _waiting_values: int = field(default=0, repr=False)
+    counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64), repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to others: few bins have values."""
         bins = np.flatnonzero(self.counts)
-        return vars(self) | {"_counted": (bins.astype(np.uint16), self.counts[bins])}
+        return vars(self) | {"counts": (bins.astype(np.uint16), self.counts[bins])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        bins, counts = state["_counted"]
-        vars(self).update(state, _counted=np.zeros(BINS, np.int64))
-        self._counted[bins] = counts
-
-    @property
-    def counts(self) -> Array:
-        """How many values fell into each bin of the float32 numbers."""
-        self._count()
-        return self._counted
-
-    def _count(self) -> None:
-        if self._waiting:
-            self._counted += np.bincount(np.concatenate(self._waiting), minlength=BINS)
-            self._waiting.clear()
-            self._waiting_values = 0
+        bins, counts = state["counts"]
+        vars(self).update(state, counts=np.zeros(BINS, np.int64))
+        self.counts[bins] = counts
 
     def add(self, array: Array) -> float:
         """Count the values of an array, and give their largest magnitude.
@@ -76,52 +59,21 @@ class Statistics:
         Raises:
             ModelError: NaN or infinity, which no range holds.
         """
-        if not array.size:
-            return 0.0
-        channels = self._channels_of(array)
-        ends = array if channels is None else channels
-        low, high = float(np.float32(ends.min())), float(np.float32(ends.max()))
-        if not (np.isfinite(low) and np.isfinite(high)):
-            raise ModelError(
-                f"{self.name!r} holds NaN or infinity for these data: keep its layers as floats "
-                "(--keep), or leave those data out"
-            )
-        self.count += array.size
-        self.lowest, self.highest = min(self.lowest, low), max(self.highest, high)
-        flat = np.ascontiguousarray(array, np.float32).ravel()
-        for start in range(0, flat.size, _TOGETHER):
-            bits = flat[start : start + _TOGETHER].view(np.uint32)
-            self._waiting.append(bits >> _SHIFT)
-            self._waiting_values += bits.size
-            if self._waiting_values >= _FEWEST or len(self._waiting) >= _MOST_WAITING:
-                self._count()
-        if channels is not None:
-            self._widen(channels)
-        return max(abs(low), abs(high))
+        return add_all([self], [array])[0]
 
-    def _channels_of(self, array: Array) -> Array | None:
-        """The extremes per channel; None if nobody asks for them."""
-        if self.axis is None:
-            return None
-        axis = self.axis + array.ndim if self.axis < 0 else self.axis
-        others = tuple(each for each in range(array.ndim) if each != axis)
-        return np.array([array.min(axis=others), array.max(axis=others)])
+    def axis_in(self, array: Array) -> int | None:
+        """Which axis of an array is that of the channels, if somebody asks for them."""
+        return None if self.axis is None else self.axis % array.ndim
 
     def merge(self, other: "Statistics") -> None:
         """Count what another has counted."""
         self.count += other.count
-        self._count()
-        self._counted += other.counts
+        self.counts += other.counts
         self.lowest = min(self.lowest, other.lowest)
         self.highest = max(self.highest, other.highest)
         if other.channels is not None:
-            self._widen(other.channels)
-
-    def _widen(self, channels: Array) -> None:
-        mine = channels if self.channels is None else self.channels
-        self.channels = np.array(
-            [np.minimum(mine[0], channels[0]), np.maximum(mine[1], channels[1])]
-        )
+            mine, theirs = self.channels, other.channels
+            self.channels = theirs.copy() if mine is None else _widened(mine, theirs)
 
     @property
     def per_channel(self) -> float:
@@ -150,6 +102,56 @@ class Statistics:
         bounds = np.stack([low, high], axis=1).ravel().astype(np.float64)
         below = np.stack([above - self.counts[order], above], axis=1).ravel()
         return bounds, below
+
+
+def add_all(statistics: Sequence[Statistics], arrays: Sequence[Array]) -> list[float]:
+    """Count the values of an array for each of several tensors, and give the largest magnitudes.
+
+    All are counted in one call, without the interpreter's lock: many short ones of several threads
+    would wait for one another.
+
+    Raises:
+        ModelError: NaN or infinity, which no range holds.
+    """
+    plain = [_plain(each) for each in arrays]
+    axes = [each.axis_in(array) for each, array in zip(statistics, plain, strict=True)]
+    channels = [
+        _room(each, array.shape[axis]) if axis is not None and array.size else None
+        for each, array, axis in zip(statistics, plain, axes, strict=True)
+    ]
+    axes = [None if room is None else axis for axis, room in zip(axes, channels, strict=True)]
+    extremes = count_values(plain, axes, [each.counts for each in statistics], channels)
+    reaches = []
+    for each, array, room, (low, high) in zip(statistics, plain, channels, extremes, strict=True):
+        if array.size:
+            if not low <= high:
+                raise ModelError(
+                    f"{each.name!r} holds NaN or infinity for these data: keep its layers as "
+                    "floats (--keep), or leave those data out"
+                )
+            each.count += array.size
+            each.lowest, each.highest = min(each.lowest, low), max(each.highest, high)
+            each.channels = room
+        reaches.append(max(abs(low), abs(high)) if array.size else 0.0)
+    return reaches
+
+
+def _plain(array: Array) -> Array:
+    """As float32, one value behind the other."""
+    with np.errstate(over="ignore"):  # infinity, then, which is refused
+        return np.ascontiguousarray(array, np.float32)
+
+
+def _room(statistics: Statistics, channels: int) -> Array:
+    """For the extremes of channels: those that are known."""
+    known = statistics.channels
+    if known is None:
+        return np.repeat(np.array([[np.inf], [-np.inf]], np.float32), channels, axis=1)
+    return known
+
+
+def _widened(mine: Array, theirs: Array) -> Array:
+    return np.array([np.minimum(mine[0], theirs[0]), np.maximum(mine[1], theirs[1])])
 
 
 @cache

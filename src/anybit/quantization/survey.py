@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock
 
 import onnxruntime  # type: ignore[import-untyped]
 
@@ -43,12 +42,8 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
     With a cache, what is found of a shard becomes a file there, whose name is a hash of all that
     determines it: the model, the tensors, the samples, the runtime and the processor. Samples are
     read twice then, so that no more than one is in memory.
-
-    One thread counts at a time, while others run the model: counting is many short calls that each
-    let go of the interpreter's lock, and two threads that pass it on and on take twice as long.
     """
     recorder = survey.recording.recorder()
-    counting = Lock()
 
     def found(shard: Shard) -> tuple[Shard, Findings]:
         path = None if survey.cache is None else survey.cache / f"{_digest(survey, shard)}.npz"
@@ -60,7 +55,7 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
         made = Findings.none(names, survey.axes)
         for number, sample in _calibration(shard):
             seen = recorder.run(sample, kept=False)
-            with counting, _naming(number):
+            with _naming(number):
                 made.add(number - shard.first, seen)
         if path is not None:
             made.save(path)

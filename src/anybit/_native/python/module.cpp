@@ -12,6 +12,7 @@
 #include "backward.hpp"
 #include "network.hpp"
 #include "ops/operators.hpp"
+#include "statistics.hpp"
 
 namespace anybit {
 namespace {
@@ -111,6 +112,7 @@ NB_MODULE(_core, module) {
   });
   module.attr("xla_handlers") = handlers;
   add_networks(module);
+  add_statistics(module);
   module.def("num_threads", &num_threads);
   module.def("set_num_threads", &set_num_threads);
   module.def("limit_threads", &limit_threads);
