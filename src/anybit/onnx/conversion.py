@@ -80,6 +80,7 @@ class Conversion(Result):
         }
 
 
+@quiet()
 @seldom_collected()
 def convert(
     source: Source,
@@ -158,7 +159,6 @@ class _Options:
     opset_limit: int
 
 
-@quiet()
 def _converted(
     source: Source, form: Form, options: _Options
 ) -> tuple[Conversion, tuple[ir.Node, ...]]:

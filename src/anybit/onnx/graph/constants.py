@@ -35,7 +35,10 @@ def array_of(value: ir.Value) -> Array:
 
 
 def constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
-    """A new value that holds a tensor; it is for a graph to register."""
+    """A new value that holds a tensor; it is for a graph to register.
+
+    `ir.Tensor(array)` makes one in a tenth of the time of `ir.tensor`, which asks what it is given.
+    """
     return ir.Value(
         name=name,
         const_value=tensor,

@@ -38,7 +38,7 @@ class Editor:
         """As `parameter`, under a name and in a type of the caller's."""
         key = role, content(values)
         if key not in self._shared:
-            self._shared[key] = self.constant(name, ir.tensor(values))
+            self._shared[key] = self.constant(name, ir.Tensor(values))
         return self._shared[key]
 
     def insert(

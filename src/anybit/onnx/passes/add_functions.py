@@ -184,7 +184,7 @@ def _body(unique: Names) -> Body:
     def constant(_: str, array: Array) -> ir.Value:
         key = content(array)
         if key not in known:
-            tensor = ir.AttrTensor("value", ir.tensor(array))
+            tensor = ir.AttrTensor("value", ir.Tensor(array))
             dtype = ir.DataType.from_numpy(array.dtype)
             known[key] = body.append("Constant", [], dtype, {"value": tensor})
         return known[key]

@@ -117,7 +117,7 @@ class _Folding:
     def _fold_sizes(self, node: ir.Node) -> bool:
         sizes = self._sizes.follow(node)
         if sizes is not None:
-            self._replace(node, ir.tensor(sizes))
+            self._replace(node, ir.Tensor(sizes))
             return True
         self._shapes[node.outputs[0]] = result_shape(node, self._shape)
         return False
@@ -167,7 +167,7 @@ class _Folding:
         result = self._result(node)
         if result is not None:
             self.budget -= result.nbytes
-            self._replace(node, ir.tensor(result))
+            self._replace(node, ir.Tensor(result))
 
     def _result(self, node: ir.Node) -> Array | None:
         operator = operator_of(node)
@@ -187,7 +187,7 @@ class _Folding:
             self.budget -= array.nbytes
             node = value.producer()
             assert node is not None, "its result was just computed"
-            self._replace(node, ir.tensor(array))
+            self._replace(node, ir.Tensor(array))
         self._piece = Piece(self._model)
 
     def _replace(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
