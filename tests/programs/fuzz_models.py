@@ -40,7 +40,7 @@ MEMORY = 8 * 2**30
 PATIENCE = 30
 """Seconds that one case may take on a busy machine; usually it is a hundredth of one."""
 WORKERS = 2
-CHUNK = 250
+CHUNK = 500
 """Cases per process."""
 
 
