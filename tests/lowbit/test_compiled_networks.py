@@ -22,7 +22,7 @@ from anybit.lowbit.program import Quantize
 QUICK = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-LONG = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LONG = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BATCHES = (1, 4)
 
 
@@ -83,7 +83,7 @@ def test_networks_of_quantize_and_dequantize(network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))  # which workers share
+@pytest.mark.parametrize("part", range(8))  # which workers share
 @given(network=networks())
 @LONG
 def test_many_networks(network, part):
