@@ -3,15 +3,19 @@
 
     python benchmarks/ptq/what_is_left_of_pretrained_models.py FOLDER
 
-Models come from Python packages (see `_tasks.py`), what is made of them goes to FOLDER. SQNR is
-that of all outputs on the evaluation, against the float model; the score is the task's own.
-The seconds are those of quantizing alone; they mean nothing on a busy machine.
+Models come from Python packages (see `_tasks.py`), what is made of them goes to FOLDER, and so do
+the figures, so that a run for one task leaves those of the others. SQNR is that of all outputs on
+the evaluation, against the float model; the score is the task's own. The seconds are those of
+quantizing alone; they mean nothing on a busy machine. `--docs` writes the table of the
+documentation, of all figures that are known.
 """
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +32,12 @@ from rich.table import Table
 import anybit
 
 Run = Callable[[Path, Task], Array]
+# By task and tool: SQNR, score and seconds.
+Figures = dict[str, dict[str, tuple[str, ...]]]
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "other_tools.md"
+BEGIN, END = "<!-- tools:begin -->\n", "<!-- tools:end -->"
+FLOAT = "float"
 
 
 def by_runtime(model: Path, task: Task) -> Array:
@@ -74,12 +84,31 @@ def tried(tool: Tool, run: Run, task: Task, wanted: Array) -> tuple[str, ...]:
         result = Path(folder, "result.onnx")
         start = time.perf_counter()
         try:
-            tool(task, result)
+            with chdir(folder):  # where some leave files behind
+                tool(task, result)
             seconds = f"{time.perf_counter() - start:.1f}"
             found = run(result, task)
         except Exception as error:  # tools raise whatever they meet
-            return type(error).__name__, "", ""
-    return f"{decibels(wanted, found):.1f} dB", f"{task.score(found):.1%}", seconds
+            return f"raises {type(error).__name__}", "", ""
+    return f"{decibels(wanted, found):.1f} dB", f"{100 * task.score(found):.1f} %", seconds
+
+
+def shown(figures: Figures) -> Table:
+    table = Table("task", "by", "SQNR", "score", "seconds")
+    for name, tools in figures.items():
+        for at, (by, cells) in enumerate(tools.items()):
+            table.add_row("" if at else name, by, *cells)
+    return table
+
+
+def markdown(figures: Figures) -> str:
+    """A row for each tool that is installed, a column for each task."""
+    lines = [f"| | {' | '.join(figures)} |", f"|{' --- |' * (1 + len(figures))}"]
+    for by in (FLOAT, *RUNS):
+        cells = [", ".join(filter(None, tools.get(by, ())[:2])) for tools in figures.values()]
+        if any(cells) and not any("ModuleNotFoundError" in cell for cell in cells):
+            lines.append(f"| {by} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -87,24 +116,32 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="tasks whose name contains this")
     parser.add_argument("--by", default="", help="rows whose name contains this")
+    parser.add_argument("--docs", action="store_true", help=f"write the table in {PAGE.name}")
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     made = {
         "magika": _magika.task,
         "direction": _direction.task,
-        "sentences": lambda: _sentences.task(options.folder),
+        "sentences": lambda: _sentences.task(folder),
     }
-    table = Table("task", "by", "SQNR", "score", "seconds")
+    kept = folder / "figures.json"
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    figures: Figures = {name: known.get(name, {}) for name in made}
     for name, make in made.items():
         if options.only not in name:
             continue
         task = make()
         wanted = by_runtime(task.model, task)
-        table.add_row(name, "float", "", f"{task.score(wanted):.1%}", "")
+        figures[name][FLOAT] = "", f"{100 * task.score(wanted):.1f} %", ""
         for by, (tool, run) in RUNS.items():
             if options.by in by:
-                table.add_row("", by, *tried(tool, run, task, wanted))
-    Console(width=100).print(table)
+                figures[name][by] = tried(tool, run, task, wanted)
+                kept.write_text(json.dumps(figures, indent=1))
+    Console(width=100).print(shown(figures))
+    if options.docs:
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}{markdown(figures)}{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
