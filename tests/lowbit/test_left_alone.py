@@ -213,6 +213,9 @@ def test_sizes_that_a_file_leaves_free() -> None:
     assert free.report.coverage == (
         "0 of 2 layers, 0 % of MACs (not counting 2 layers of unknown sizes)"
     )
+    assert {each.reason for each in free.report.layers} == {
+        "its sizes are not known before it runs; --shape says those of inputs"
+    }
     given = anybit.compile(proto, shapes={"x": (1, 3, 7, 9)})
     assert given.report.coverage == "2 of 2 layers, 100 % of MACs"
     x = random(2, 3, 7, 9, seed=3)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The times of layers: of each in the float graph, and of those on integers besides."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -77,3 +79,16 @@ def test_what_is_clearly_slower_is_said_to_be(speed: Speed, slower: bool) -> Non
     assert speed.is_slower == slower
     assert said.startswith("slower than the float graph: 1 ms per run") == slower
     assert str(speed) in said
+
+
+def test_what_to_do_about_a_slow_model() -> None:
+    slow = Speed(1e-3, 4e-3, 0.5e-3)
+    whole = anybit.compile(mixed("N")).report
+    one = replace(whole, layers=whole.compiled, programs=whole.programs[:1], speed=slow)
+    assert one.whole.endswith("; run the model as it is")
+    two = replace(one, programs=whole.programs[:1] * 2)
+    assert "--integer-only" in two.whole
+    free = replace(whole.compiled[0], macs=None, guarantee=None)
+    unknown = replace(two, layers=(*two.layers, free))
+    assert "--shape" in unknown.whole
+    assert "--integer-only" not in unknown.whole

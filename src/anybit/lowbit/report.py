@@ -68,11 +68,19 @@ class Report:
         """The speed in words, and what to do if it is none; empty if it was not measured."""
         if self.speed is None or not self.speed.is_slower:
             return str(self.speed or "")
-        return (
-            f"slower than the float graph: {self.speed}; where floats stay between integer "
-            "regions, these cost more than they gain: quantize with --integer-only, or run the "
-            "model as it is"
-        )
+        return f"slower than the float graph: {self.speed}; {self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
+        left = [each for each in self.products if each.guarantee is None]
+        if any(layer.macs is None for layer in left):
+            return "layers of unknown sizes stay floats: say those of inputs with --shape"
+        if left or len(self.programs) > 1:
+            return (
+                "where floats stay between integer regions, these cost more than they gain: "
+                "quantize with --integer-only, or run the model as it is"
+            )
+        return "run the model as it is"
 
     def to_json(self) -> dict[str, Any]:
         """All of it as numbers, texts, lists and dicts."""
