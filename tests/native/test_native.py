@@ -19,6 +19,7 @@ from layouts import LAYOUTS, call, layouts, random_array
 from places import ROOT
 
 import anybit
+from anybit import _native
 from anybit._native import _core
 
 LARGE = 1 << 20  # elements; enough for several threads
@@ -230,3 +231,27 @@ def test_bad_environment(variable: str, value: str, message: str) -> None:
 def test_bad_number_of_threads(count: int) -> None:
     with pytest.raises(ValueError, match=str(count)):
         anybit.set_num_threads(count)
+
+
+def test_kernels_take_arguments_in_a_tuple_and_a_dict() -> None:
+    kernel = _native.kernel("int_quant")
+    spread = _native.spread(kernel)
+    x = np.float32([0.7, 1.4, -7.0])
+    expected = kernel(x, 0.5, 0, 4, rounding_mode="FLOOR")
+    out = np.empty_like(x)
+    inputs, attributes = (x, 0.5, 0, 4), {"rounding_mode": "FLOOR"}
+    assert spread(inputs, attributes, ("out",), out) is out
+    assert out.tolist() == expected.tolist() == [0.5, 1.0, -4.0]
+    assert spread(inputs[:2], {"zeropt": 0} | attributes, ("bitwidth",), 4).tolist() == out.tolist()
+    back = _native.spread(_native.backward_kernel("int_quant"))
+    (found,) = back((np.ones_like(x), *inputs), attributes, ("wanted",), ["x"])
+    assert found.tolist() == [1, 1, 0]
+    wrong = [(), (inputs, attributes), (list(inputs), {}, ()), (inputs, [], ()), (inputs, {}, [])]
+    for given in (*wrong, (inputs, {}, ("out",)), (inputs, {}, (), out), ((x,) * 99, {}, ())):
+        with pytest.raises(TypeError, match="positional, attributes, names"):
+            spread(*given)
+    with pytest.raises(TypeError, match="no argument 'scales'"):
+        spread(inputs, {"scales": 1}, ())
+    for attributes, names in (({1: out}, ()), ({}, (1,))):
+        with pytest.raises(TypeError, match="names that are strings, got 1"):
+            spread(inputs, attributes, names, *[out] * len(names))

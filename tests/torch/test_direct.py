@@ -5,6 +5,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_backend import as_array, as_tensors
 
 import anybit.torch
+from anybit import _native
 from anybit.ops import OPERATORS
 from anybit.torch.dispatch import direct, gpu
 
@@ -34,7 +36,7 @@ ASKED = direct.direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
 def dispatched() -> Iterator[None]:
     """Calls take the way through the dispatcher."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(direct, "are_direct", lambda *tensors: False)
+        patch.setattr(direct, "plain_tensors", lambda inputs: None)
         yield
 
 
@@ -141,6 +143,27 @@ def test_numbers_on_a_gpu_are_made_once_and_by_each_graph(monkeypatch: pytest.Mo
         assert torch.equal(graphs, ours)
     assert as_tensors((X, 0.1, 0.0, 4))[2] is not first[1]
     assert as_tensors((X, -0.0, 0, 4))[1].signbit()
+
+
+def test_only_a_tensor_followed_by_tensors_and_numbers_is_plain() -> None:
+    assert direct.plain_tensors((X, 0.5, None, True, 2**70)) == (X,)
+    every = (X, torch.nn.Parameter(X))
+    assert direct.plain_tensors(every) is every
+    for inputs in ((0.5, X), [X], (X, [0.5]), (X, "0.5"), (X, X.numpy())):
+        assert direct.plain_tensors(inputs) is None
+
+
+@pytest.mark.parametrize("keys", [0b10, 2**64, 2**64 + 1, -1, "1"])
+def test_keys_that_are_not_known_are_not_plain(keys: Any) -> None:
+    def question(keys: Any, level: int = -1, watched: bool = False) -> Any:
+        modes = SimpleNamespace(level=level)
+        functions = (lambda tensor: keys, lambda: 0, lambda keys: keys, [0b1], (lambda: watched,))
+        return _native.plain_tensors((torch.Tensor,), *functions, modes, "level")
+
+    assert question(0b1)((X,)) == (X,)
+    assert question(keys)((X,)) is None
+    assert question(0b1, level=0)((X,)) is None
+    assert question(0b1, watched=True)((X,)) is None
 
 
 class Subclass(torch.Tensor):

@@ -136,7 +136,7 @@ def test_looking_at_a_scale_changes_neither_values_nor_gradients(
     for looks in (True, False):
         with monkeypatch.context() as patch:
             if not looks:
-                patch.setattr(direct, "are_direct", lambda *tensors: False)
+                patch.setattr(direct, "plain_tensors", lambda inputs: None)
             threshold = quantizer.scale.threshold
             threshold.data.fill_(7.0)
             threshold.data.view(-1)[0] = value * 7.0  # behind the back of its version

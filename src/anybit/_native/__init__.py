@@ -27,6 +27,9 @@ Call = _core.Call
 
 xla_handlers = _core.xla_handlers
 
+plain_tensors = _core.plain_tensors
+"""Makes the question whether tensors are plain of PyTorch's functions for that."""
+
 
 def count_values(
     arrays: list[Array],
@@ -63,6 +66,16 @@ def kernel(operator: str) -> Callable[..., Any]:
 def backward_kernel(operator: str) -> Callable[..., list[Any]]:
     """The gradients of those of its inputs that are `wanted`."""
     found: Callable[..., list[Any]] = getattr(_core, f"{operator}_backward")
+    return found
+
+
+def spread(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The same kernel on (positional, attributes, names, *values).
+
+    For callers who have a tuple of arguments and a dict of attributes: Python's own way of
+    unpacking them takes longer than a kernel on few elements.
+    """
+    found: Callable[..., Any] = getattr(_core, f"{kernel.__name__}_spread")
     return found
 
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 
 #include "_native/engine/operator_info.hpp"
 #include "arrays.hpp"
@@ -56,16 +57,31 @@ void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
   throw Error(Error::Kind::type, std::string(op) + "() " + rest);
 }
 
-// What the interpreter hands over: the values of keywords follow the positional ones.
+// What the interpreter hands over.
 struct Call {
   PyObject* const* values;
   std::size_t positional;
-  PyObject* names;
+  PyObject* names;                 // a tuple, or null
+  PyObject* const* named;          // their values
+  PyObject* attributes = nullptr;  // more keywords, a dict, or null
 
   std::size_t keywords() const {
     return names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_Size(names));
   }
 };
+
+// A call from (positional, attributes, names, *values): a tuple, a dict, and more keywords.
+inline Call spread(std::span<PyObject* const> given, std::span<PyObject*> positional) {
+  const bool fits = given.size() >= 3 && PyTuple_Check(given[0]) && PyDict_Check(given[1]) &&
+                    PyTuple_Check(given[2]) &&
+                    PyTuple_Size(given[2]) == static_cast<Py_ssize_t>(given.size() - 3) &&
+                    PyTuple_Size(given[0]) <= static_cast<Py_ssize_t>(positional.size());
+  if (!fits) throw Error(Error::Kind::type, "takes (positional, attributes, names, *values)");
+  const auto count = static_cast<std::size_t>(PyTuple_Size(given[0]));
+  for (std::size_t i = 0; i < count; ++i)
+    positional[i] = PyTuple_GetItem(given[0], static_cast<Py_ssize_t>(i));
+  return {positional.data(), count, given[2], given.data() + 3, given[1]};
+}
 
 // The arguments of one call, sorted by the operator's declaration.
 template <class Op>
@@ -85,13 +101,22 @@ struct Arguments {
     if (backward && call.positional > 0) gradient = call.values[0];
     for (std::size_t i = before; i < call.positional; ++i) inputs[i - before] = call.values[i];
     for (std::size_t i = 0; i < call.keywords(); ++i)
-      take(*characters(PyTuple_GetItem(call.names, static_cast<Py_ssize_t>(i))),
-           call.values[call.positional + i]);
+      take(PyTuple_GetItem(call.names, static_cast<Py_ssize_t>(i)), call.named[i]);
+    PyObject *name = nullptr, *value = nullptr;
+    Py_ssize_t next = 0;
+    while (call.attributes != nullptr && PyDict_Next(call.attributes, &next, &name, &value))
+      take(name, value);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].is_valid() && inputs[i].is_none() && Op::inputs[i].optional) inputs[i] = {};
       if (!inputs[i].is_valid() && !Op::inputs[i].optional)
         fail(Op::name, "misses the argument '" + std::string(Op::inputs[i].name) + "'");
     }
+  }
+
+  void take(nb::handle name, nb::handle value) {
+    const auto key = characters(name);
+    if (!key) fail(Op::name, "takes names that are strings, got " + repr_of(name));
+    take(*key, value);
   }
 
   void take(std::string_view key, nb::handle value) {

@@ -2,6 +2,7 @@
 // The operators as Python functions over NumPy arrays. Names no operator.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <type_traits>
 
@@ -12,6 +13,7 @@
 #include "backward.hpp"
 #include "network.hpp"
 #include "ops/operators.hpp"
+#include "plain.hpp"
 #include "statistics.hpp"
 
 namespace anybit {
@@ -44,8 +46,9 @@ template <nb::object (*work)(const Call& call)>
 void add_function(const nb::module_& module, std::string_view name) {
   constexpr auto entry = [](PyObject*, PyObject* const* values, Py_ssize_t count,
                             PyObject* names) -> PyObject* {
-    return raising(
-        [&] { return work({values, static_cast<std::size_t>(count), names}).release().ptr(); });
+    return raising([&] {
+      return work({values, static_cast<std::size_t>(count), names, values + count}).release().ptr();
+    });
   };
   static const std::string kept(name);
   static PyMethodDef definition{kept.c_str(),
@@ -54,6 +57,24 @@ void add_function(const nb::module_& module, std::string_view name) {
   const nb::object module_name = attribute_of(module, "__name__");
   module.attr(kept.c_str()) =
       object_from([&] { return PyCFunction_NewEx(&definition, nullptr, module_name.ptr()); });
+}
+
+// The same for callers that have their arguments in a tuple and a dict: (positional, attributes,
+// names, *values), where the values are those of more keywords.
+template <nb::object (*work)(const Call& call)>
+void add_spread(const nb::module_& module, std::string_view name) {
+  constexpr auto entry = [](PyObject*, PyObject* const* given, Py_ssize_t count) -> PyObject* {
+    return raising([&] {
+      std::array<PyObject*, max_inputs + 1> positional;
+      return work(spread({given, static_cast<std::size_t>(count)}, positional)).release().ptr();
+    });
+  };
+  static const std::string kept = std::string(name) + "_spread";
+  static PyMethodDef definition{kept.c_str(),
+                                reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(+entry)),
+                                METH_FASTCALL, nullptr};
+  module.attr(kept.c_str()) =
+      object_from([&] { return PyCFunction_NewEx(&definition, nullptr, nullptr); });
 }
 
 // What the C++ side believes of an operator, for the test that compares it with the Python side.
@@ -101,8 +122,11 @@ NB_MODULE(_core, module) {
   nb::dict descriptions;
   Operators::for_each([&]<class Op>() {
     add_function<&call<Op>>(module, Op::name);
-    if constexpr (requires { Op::differentiable; })
+    add_spread<&call<Op>>(module, Op::name);
+    if constexpr (requires { Op::differentiable; }) {
       add_function<&call_backward<Op>>(module, std::string(Op::name) + "_backward");
+      add_spread<&call_backward<Op>>(module, std::string(Op::name) + "_backward");
+    }
     descriptions[Op::name.data()] = describe<Op>();
   });
   module.attr("descriptions") = descriptions;
@@ -113,6 +137,7 @@ NB_MODULE(_core, module) {
   module.attr("xla_handlers") = handlers;
   add_networks(module);
   add_statistics(module);
+  module.def("plain_tensors", &plain_tensors);
   module.def("num_threads", &num_threads);
   module.def("set_num_threads", &set_num_threads);
   module.def("limit_threads", &limit_threads);

@@ -20,6 +20,7 @@ Array: TypeAlias = npt.NDArray[Any]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # DLPack's functions in C.
 _EXCHANGE = torch.Tensor.__dlpack_c_exchange_api__
+_OUT, _WANTED = ("out", "exchange"), ("wanted", "out", "exchange")
 # Fewer elements are never split over threads.
 _SHARED = 4096
 
@@ -82,18 +83,20 @@ def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     return kernel
 
 
-def native_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], torch.Tensor]:
+def native_result(
+    operator: Operator,
+) -> Callable[[tuple[Any, ...], Mapping[str, Any]], torch.Tensor]:
     """The operator on tensors, and numbers beside the first."""
-    native = _native.kernel(operator.name)
+    native = _native.spread(_native.kernel(operator.name))
     has_dtype_of_x = operator.result_dtype is None
 
-    def call(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> torch.Tensor:
+    def call(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> torch.Tensor:
         x = inputs[0]
         result = empty_like(x) if has_dtype_of_x else empty_result(operator, x, attributes)
         if x.numel() < _SHARED:
-            native(*inputs, out=result, exchange=_EXCHANGE, **attributes)
+            native(inputs, attributes, _OUT, result, _EXCHANGE)
         else:
-            _run(native, *inputs, out=result, exchange=_EXCHANGE, **attributes)
+            _run(native, inputs, attributes, _OUT, result, _EXCHANGE)
         return result
 
     return call
@@ -101,7 +104,7 @@ def native_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, A
 
 def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     """The gradients that are wanted, in that order, of inputs that are differentiated natively."""
-    native = _native.backward_kernel(operator.name)
+    native = _native.spread(_native.backward_kernel(operator.name))
     x_name = operator.inputs[0].name
 
     def call(
@@ -115,11 +118,11 @@ def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]
         out = empty_like(x) if x_name in wanted else None
         if x.numel() < _SHARED:
             found: list[Any] = native(
-                gradient, *inputs, wanted=wanted, out=out, exchange=_EXCHANGE, **attributes
+                (gradient, *inputs), attributes, _WANTED, wanted, out, _EXCHANGE
             )
         else:
-            keywords = {"wanted": wanted, "out": out, "exchange": _EXCHANGE, **attributes}
-            found = _run(native, gradient, *inputs, **keywords)
+            every = (gradient, *inputs)
+            found = _run(native, every, attributes, _WANTED, wanted, out, _EXCHANGE)
         if len(found) == 1 and out is not None:
             return found
         # The kernel hands `out` back as it is.

@@ -27,8 +27,8 @@ _WIDEST = 2**62
 Attributes: TypeAlias = Mapping[str, Any]
 # The attributes, the parameters with None for those that are tensors, and the places of tensors
 # among the inputs.
-Call: TypeAlias = tuple[Attributes, Sequence[Any], tuple[int, ...]]
-_ONLY_X: tuple[int, ...] = (0,)
+Call: TypeAlias = tuple[Attributes, tuple[Any, ...], tuple[int, ...]]
+ONLY_X: tuple[int, ...] = (0,)
 # Inputs of these types are the same for all kernels, be they tensors or not.
 NUMBERS = frozenset({float, int, bool, NoneType})
 
@@ -42,24 +42,24 @@ def as_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor |
 
 def apart(inputs: Sequence[Any], attributes: Attributes) -> tuple[Call, Sequence[torch.Tensor]]:
     """A call without its tensors, and these. The first input is a tensor."""
-    parameters = inputs[1:]
+    parameters = tuple(inputs[1:])
     for value in parameters:
         if type(value) not in NUMBERS:
             break
     else:
-        return (attributes, parameters, _ONLY_X), inputs[:1]
+        return (attributes, parameters, ONLY_X), inputs[:1]
     tensors = [inputs[0]]
-    places = _ONLY_X
+    places = ONLY_X
     rest = list(parameters)
     for place, value in enumerate(parameters, 1):
         if type(value) not in NUMBERS:
             tensors.append(value)
             places += (place,)
             rest[place - 1] = None
-    return (attributes, rest, places), tensors
+    return (attributes, tuple(rest), places), tensors
 
 
-def joined(call: Call, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
+def joined(call: Call, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     """The inputs of the call again."""
     _, parameters, places = call
     if len(places) == 1:
@@ -67,7 +67,7 @@ def joined(call: Call, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
     inputs = [tensors[0], *parameters]
     for place, tensor in zip(places, tensors, strict=True):
         inputs[place] = tensor
-    return inputs
+    return tuple(inputs)
 
 
 def as_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor | None:

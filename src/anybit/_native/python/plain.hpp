@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether tensors of PyTorch are plain: the question of torch/dispatch/direct.py, which asks
+// PyTorch's own functions for the dispatch keys of tensors and of the thread. Asked from Python it
+// takes longer than a small tensor.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "interpreter.hpp"
+
+namespace anybit {
+
+class PlainTensors {
+ public:
+  // Each function is PyTorch's; the keys of a set are the bits of `as_bits`. `own` has the keys of
+  // each device that a plain tensor of it may have, `watched` the functions that must give false,
+  // and `level` is an attribute of `modes` that must be negative.
+  PlainTensors(const nb::tuple& types, nb::object keys_of, nb::object keys_of_thread,
+               nb::object as_bits, const std::vector<std::uint64_t>& own, const nb::tuple& watched,
+               nb::object modes, nb::object level)
+      : keys_of_(std::move(keys_of)),
+        keys_of_thread_(std::move(keys_of_thread)),
+        as_bits_(std::move(as_bits)),
+        own_(own),
+        modes_(std::move(modes)),
+        level_(std::move(level)) {
+    for (const nb::handle type : types) types_.push_back(nb::borrow(type));
+    for (const nb::handle function : watched) watched_.push_back(nb::borrow(function));
+  }
+
+  // The tensors among the inputs, a tuple that begins with one and goes on with them and numbers.
+  // None where one of them is anything else, or where anything but the kernels of one device might
+  // see a call with them.
+  nb::object among(nb::handle inputs) const {
+    if (!PyTuple_CheckExact(inputs.ptr())) return nb::none();
+    const Py_ssize_t count = PyTuple_Size(inputs.ptr());
+    Py_ssize_t found = 0;
+    std::uint64_t keys = bits(called(keys_of_thread_));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      const nb::handle input = PyTuple_GetItem(inputs.ptr(), i);
+      if (i > 0 && is_number(input)) continue;
+      if (!is_tensor(input)) return nb::none();
+      keys |= bits(called(keys_of_, input));
+      ++found;
+    }
+    const auto fits = [&](std::uint64_t own) { return (keys & ~own) == 0; };
+    if (std::none_of(own_.begin(), own_.end(), fits)) return nb::none();
+    for (const nb::object& function : watched_)
+      if (is_true(called(function))) return nb::none();
+    if (is_inside_a_level()) return nb::none();
+    if (found == count) return nb::borrow(inputs);
+    return tensors(inputs, found);
+  }
+
+ private:
+  static bool is_number(nb::handle input) {
+    PyObject* const object = input.ptr();
+    return PyFloat_CheckExact(object) || PyLong_CheckExact(object) || PyBool_Check(object) ||
+           object == Py_None;
+  }
+
+  bool is_tensor(nb::handle input) const {
+    const auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(input.ptr()));
+    return std::any_of(types_.begin(), types_.end(),
+                       [&](const nb::object& each) { return each.ptr() == type; });
+  }
+
+  // All bits for what has no such bits, which is plain nowhere.
+  std::uint64_t bits(const nb::object& keys) const {
+    const nb::object number = called(as_bits_, keys);
+    const unsigned long long found = PyLong_AsUnsignedLongLong(number.ptr());
+    if (found == ~0ull) PyErr_Clear();
+    return found;
+  }
+
+  bool is_inside_a_level() const {
+    const nb::object level =
+        object_from([this] { return PyObject_GetAttr(modes_.ptr(), level_.ptr()); });
+    const long found = PyLong_AsLong(level.ptr());
+    if (found == -1 && PyErr_Occurred() != nullptr) throw PythonError();
+    return found >= 0;
+  }
+
+  static nb::object tensors(nb::handle inputs, Py_ssize_t count) {
+    const nb::object all = object_from([&] { return PyTuple_New(count); });
+    Py_ssize_t place = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(inputs.ptr()); ++i) {
+      const nb::handle input = PyTuple_GetItem(inputs.ptr(), i);
+      if (!is_number(input)) PyTuple_SetItem(all.ptr(), place++, nb::borrow(input).release().ptr());
+    }
+    return all;
+  }
+
+  std::vector<nb::object> types_, watched_;
+  nb::object keys_of_, keys_of_thread_, as_bits_;
+  std::vector<std::uint64_t> own_;
+  nb::object modes_, level_;
+};
+
+// `PlainTensors::among` as a function of Python's, which keeps what it asks.
+inline nb::object plain_tensors(const nb::tuple& types, nb::object keys_of,
+                                nb::object keys_of_thread, nb::object as_bits,
+                                const std::vector<std::uint64_t>& own, const nb::tuple& watched,
+                                nb::object modes, nb::object level) {
+  constexpr auto entry = [](PyObject* self, PyObject* inputs) -> PyObject* {
+    return raising([&] {
+      const void* const kept = PyCapsule_GetPointer(self, nullptr);
+      if (kept == nullptr) throw PythonError();
+      return static_cast<const PlainTensors*>(kept)->among(inputs).release().ptr();
+    });
+  };
+  static PyMethodDef definition{"plain_tensors", +entry, METH_O, nullptr};
+  auto* const kept =
+      new PlainTensors(types, std::move(keys_of), std::move(keys_of_thread), std::move(as_bits),
+                       own, watched, std::move(modes), std::move(level));
+  const nb::capsule self(kept,
+                         [](void* given) noexcept { delete static_cast<PlainTensors*>(given); });
+  return object_from([&] { return PyCFunction_NewEx(&definition, self.ptr(), nullptr); });
+}
+
+}  // namespace anybit
