@@ -59,7 +59,9 @@ def followable(source: Source) -> ir.Model:
     model = read_copy(source)
     inline(model, source)
     apply(model, source, Normalize(), StandardLayout(), InferShapes())
-    apply(model, source, FoldConstants(operators=False), InferShapes())
+    (folded,) = apply(model, source, FoldConstants(operators=False))
+    if folded.modified:
+        apply(model, source, InferShapes())
     return model
 
 
