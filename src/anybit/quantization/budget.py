@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
-from anybit.quantization.decibels import decibels
+from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
 from anybit.quantization.knapsack import Option, Picks, front, quietest
 from anybit.quantization.latency import STORED, Clock, latency
@@ -59,7 +59,7 @@ class Mixed:
         attempt: The model.
         noises: What its tensors do to the outputs.
         front: The best mixes, and those of one width, by bytes and operations.
-        remarks: How long a run takes, if that was asked for.
+        remarks: How long a run takes, if that was asked for; what is not promised.
     """
 
     attempt: Attempt
@@ -151,7 +151,7 @@ def mixed(
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
     known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
     ordered = sorted(known.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr))
-    remarks = _replaced(weights)
+    remarks = _replaced(weights) + _not_promised(budget, attempt)
     if in_seconds:
         remarks += (clock.remark(try_it.seconds(option)),)
     return Mixed(attempt, noises, tuple(ordered), remarks)
@@ -218,6 +218,26 @@ def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:
     return (
         f"The budget gives {counted(count, 'layer')} integers of other widths in place of ternary; "
         "name those that are to keep it: --layer NAME=ternary.",
+    )
+
+
+def _not_promised(budget: Budget, attempt: Attempt) -> tuple[str, ...]:
+    """What is to be said if other data may have more noise than was asked for."""
+    assert attempt.verdict is not None, "there are data"
+    if budget.noise is None:
+        return ()
+    proven, held = attempt.verdict.proven_sqnr, attempt.verdict.samples
+    if proven is None:
+        return (
+            f"{counted(held, 'sample')} held back: too few to promise {budget.words} for other "
+            "data; give hundreds.",
+        )
+    if noise_of(proven) <= budget.noise:
+        return ()
+    return (
+        f"{budget.words} is not promised for other data: by how much the "
+        f"{counted(held, 'sample')} held back differ it may be {proven:.1f} dB; give more, or ask "
+        "for more decibels.",
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anybit.inputs import Array
+from anybit.quantization.certainty import PROVEN, Spread
+from anybit.quantization.decibels import decibels
 
 LEAST_SQNR, LEAST_AGREEMENT = 10.0, 0.9
 """Below these a model is not what it was."""
@@ -41,6 +43,9 @@ class Verdict:
         samples: How many there were.
         seen: Whether the quantizers were chosen by the same samples, for want of others.
         worst: A few samples, those with the least SQNR first.
+        proven_sqnr: What other data of that kind fall short of in one of twenty cases, by how much
+            these samples differ, in dB; None where they are fewer than eight, or nothing is a
+            float.
     """
 
     sqnr: float | None
@@ -48,6 +53,7 @@ class Verdict:
     samples: int
     seen: bool
     worst: tuple[Example, ...] = ()
+    proven_sqnr: float | None = None
 
     @property
     def passed(self) -> bool:
@@ -66,6 +72,7 @@ class _Output:
     elements: int = 0
     agreeing: int = 0
     rows: int = 0
+    spread: Spread = field(default_factory=Spread)
 
     def add(self, a: Array, b: Array) -> None:
         """Compare; all of what has another shape is noise, and agrees in nothing."""
@@ -100,6 +107,8 @@ class _Output:
         self.noise += noise if np.isfinite(noise) else np.inf
 
     def merge(self, other: "_Output") -> None:
+        """Add what was found for another sample."""
+        self.spread.add(other.noise, other.signal)
         self.signal += other.signal
         self.noise += other.noise
         self.elements += other.elements
@@ -113,6 +122,11 @@ class _Output:
         if not np.isfinite(self.noise) or not self.signal:
             return -np.inf
         return 10 * float(np.log10(self.signal / self.noise))
+
+    def proven(self, confidence: float) -> float | None:
+        """What the samples that were merged prove of it, in dB."""
+        most = self.spread.most(confidence)
+        return None if most is None else decibels(most)
 
 
 @dataclass(frozen=True)
@@ -168,7 +182,14 @@ class Judge:
         outputs = self._outputs.values()
         sqnr = min((each.sqnr for each in outputs if each.is_float), default=None)
         agreement = min((each.agreeing / each.rows for each in outputs if each.rows), default=None)
-        return Verdict(sqnr, agreement, self._samples, seen, tuple(self._worst))
+        least = self.proven(PROVEN)
+        return Verdict(sqnr, agreement, self._samples, seen, tuple(self._worst), least)
+
+    def proven(self, confidence: float) -> float | None:
+        """The least SQNR of the worst output that other data have in so many cases, in dB."""
+        floats = [each.proven(confidence) for each in self._outputs.values() if each.is_float]
+        known = [each for each in floats if each is not None]
+        return min(known) if known and len(known) == len(floats) else None
 
     @property
     def mse(self) -> float | None:
