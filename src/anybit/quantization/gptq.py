@@ -140,7 +140,7 @@ def moments_of(
         terms = part.stop - part.start
         most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(samples))
         found = Moments(np.zeros((product.groups, terms, terms)))
-        read = (piece.read(grid, smoothing, sample) for sample in samples)
+        read = map(piece.reader(grid, smoothing), samples)
         found.add(few[..., part] for x in read for few in product.rows(x, shape, most))
         return found
 

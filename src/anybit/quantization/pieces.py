@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A layer by itself: its output for quantized inputs, beside that for floats."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from anybit.onnx.runtime import make_session, run_session
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.placement import Layer, Weight
-from anybit.quantization.schemes import Scheme, quantized
+from anybit.quantization.schemes import Scheme, rounding
 from anybit.quantization.weights import Rounded, nearest
 
 Sample = dict[str, Array]
@@ -115,20 +115,28 @@ class Piece:
         rounded = [each.values for each in weights or self.nearest(smoothing)]
         names = [self._name(weight) for weight in self.layer.weights]
         constants = dict(zip(names, rounded or self.smoothed(smoothing), strict=True))
+        read = self.reader(grid, smoothing)
         for sample in samples:
             wanted, power = self._in_floats(sample)
-            found = self._run(sample | {self._x: self.read(grid, smoothing, sample), **constants})
+            found = self._run(sample | {self._x: read(sample), **constants})
             yield found, wanted, power
 
-    def read(
-        self, grid: Grid | DynamicGrid | None, smoothing: Array | None, sample: Sample
-    ) -> Array:
-        """What the layer multiplies its weights with; None for a grid leaves it as it is."""
-        x = sample[self._x]
-        if smoothing is None:
-            return x if grid is None else quantized(x, grid)
-        x = x * along_channels(1 / smoothing, self.layer)
-        return x if grid is None else quantized(x, grid, out=x)
+    def reader(
+        self, grid: Grid | DynamicGrid | None, smoothing: Array | None
+    ) -> Callable[[Sample], Array]:
+        """What the layer multiplies its weights with, for a sample; None for a grid leaves it as it
+        is."""
+        factors = None if smoothing is None else along_channels(1 / smoothing, self.layer)
+        rounded = None if grid is None else rounding(grid)
+
+        def read(sample: Sample) -> Array:
+            x = sample[self._x]
+            if factors is None:
+                return x if rounded is None else rounded(x, None)
+            x = x * factors
+            return x if rounded is None else rounded(x, x)
+
+        return read
 
     def smoothed(self, smoothing: Array | None) -> list[Array]:
         """Its weights in floats, times the smoothing."""

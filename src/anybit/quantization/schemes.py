@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How numbers of a range become those of a grid: from words to grids."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ _MOST_BITS = 16
 _TERNARY = "ternary"
 # What scales take of the bits of a block.
 _FLOAT_SCALE, _BYTE_SCALE = 32, 8
+_TINY, _HUGE = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,10 @@ class Scheme:
 
     def _scale(self, scale: Array) -> Array:
         """As float32; neither 0 nor infinite."""
-        with np.errstate(divide="ignore"):
-            scale = np.exp2(np.ceil(np.log2(scale))) if self.power_of_two else scale
-        tiny, huge = np.finfo(np.float32).tiny, np.finfo(np.float32).max
-        return np.where(scale == 0, 1.0, np.clip(scale, tiny, huge)).astype(np.float32)
+        if self.power_of_two:
+            with np.errstate(divide="ignore"):
+                scale = np.exp2(np.ceil(np.log2(scale)))
+        return np.where(scale == 0, 1.0, np.clip(scale, _TINY, _HUGE)).astype(np.float32)
 
 
 def scheme(words: str, role: str) -> Scheme:
@@ -196,10 +198,15 @@ def operator_for(grid: Grid) -> Match:
     return found
 
 
-def quantized(x: Array, grid: Grid | DynamicGrid, out: Array | None = None) -> Array:
-    """x on the grid: what the operator gives, in an array for that, which may be x."""
+def rounding(grid: Grid | DynamicGrid) -> Callable[[Array, Array | None], Array]:
+    """What puts arrays on a grid: what its operator gives, in an array for that, which may be x."""
     if isinstance(grid, DynamicGrid):
-        return grid.rounded(x)
+        return lambda x, out: grid.rounded(x)
     found = operator_for(grid)
-    call = found.call
-    return np.asarray(found.operator.function(x, **call.parameters, **call.attributes, out=out))
+    function, given = found.operator.function, {**found.call.parameters, **found.call.attributes}
+    return lambda x, out: np.asarray(function(x, **given, out=out))
+
+
+def quantized(x: Array, grid: Grid | DynamicGrid) -> Array:
+    """x on the grid."""
+    return rounding(grid)(x, None)
