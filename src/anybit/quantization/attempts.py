@@ -13,7 +13,7 @@ from anybit.quantization.common import Common, Shared, linked
 from anybit.quantization.copies import on_copies
 from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
-from anybit.quantization.judging import Few, Outputs, judged, outputs_of
+from anybit.quantization.judging import Few, Outputs, judged
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
 from anybit.quantization.products import product_of
@@ -72,6 +72,7 @@ class Attempts:
         model: The float model, which is not changed.
         where: Its name, for messages.
         samples: The data; None for weights alone.
+        floats: The outputs of the model; None without data.
         workers: Who reads the data, chooses and judges.
         cache: A folder for what is found in them; None for none.
         effort: How much is tried.
@@ -82,12 +83,13 @@ class Attempts:
         model: ir.Model,
         where: str,
         samples: Samples | None,
+        floats: Outputs | None,
         workers: Workers,
         cache: str | os.PathLike[str] | None,
         effort: Effort,
     ) -> None:
         self.model, self.where, self.workers = model, where, workers
-        self._samples, self._cache, self._effort = samples, cache, effort
+        self._samples, self._floats, self._cache, self._effort = samples, floats, cache, effort
         self._found: dict[Hashable, Choice] = {}
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
@@ -143,6 +145,7 @@ class Attempts:
 
     def _judged(self, plan: Plan, choices: Mapping[Source, Choice], found: "_Written") -> Attempt:
         assert self._samples is not None, "asked before"
+        assert self._floats is not None, "there are samples"
         verdict = judged(self._floats, found.outputs, self._samples, self.workers)
         return Attempt(plan, choices, found.model, verdict)
 
@@ -151,14 +154,11 @@ class Attempts:
         return _Written(model, recording(model, model.graph.outputs, self.where))
 
     @cached_property
-    def _floats(self) -> Outputs:
-        return outputs_of(self.model, self.where)
-
-    @cached_property
     def _few(self) -> Few:
         """The samples that show whether fewer choices do better, first those set apart."""
         samples = self._samples
         assert samples is not None, "asked before"
+        assert self._floats is not None, "there are samples"
         known, unknown = divided_samples(samples)
         those = samples.fitting([*unknown, *reversed(known)][:_TRIED], _TRIED_BYTES)
         parts = [those[: len(unknown)], those[len(unknown) :]]

@@ -34,12 +34,12 @@ from anybit.quantization.calibration import decides_by_others, divided_samples
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
+from anybit.quantization.judging import outputs_of
 from anybit.quantization.logarithms import logarithms
 from anybit.quantization.macs import multiplications
 from anybit.quantization.placement import placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
 from anybit.quantization.precision import in_float32
-from anybit.quantization.recording import recording
 from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
@@ -184,12 +184,11 @@ def quantize(
         apply(model, source, LiftOpset(OPSET), InferShapes())
         wanted = plan(model, placement_of(model), *said)
     check_weights(wanted.layers)
-    samples, macs = None, {}
+    samples, floats, macs = None, None, {}
     if data is not None:
         samples = Samples(data, declared_inputs(model.graph, where))
-        samples.take_whole_unless(
-            independent(recording(model, model.graph.outputs, where).recorder(alone=False).run)
-        )
+        floats = outputs_of(model, where)
+        samples.take_whole_unless(independent(floats.recording.recorder(alone=False).run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
     learns = much.learned and samples is not None and find_spec("torch") is not None
@@ -199,7 +198,7 @@ def quantize(
         advance(choosing * share)
 
     with chosen(workers, cluster) as hands:
-        attempts = Attempts(model, where, samples, hands, cache, much)
+        attempts = Attempts(model, where, samples, floats, hands, cache, much)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: chosen_so_far(_CHOSEN * share))
             if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:
