@@ -44,6 +44,7 @@ struct FloatQuant {
   // numbers of T, and the finest step is at most 1, so that y / step cannot underflow. The others
   // are computed by integer exponents.
   static constexpr int variants = 2 * rounding_modes;
+  static constexpr int preparations = 2;
   // Whose gradients may take some more time than they must.
   template <int variant>
   static constexpr bool seldom = variant >= rounding_modes;

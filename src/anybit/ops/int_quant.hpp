@@ -27,6 +27,7 @@ struct IntQuant {
   };
 
   static constexpr int variants = rounding_modes;
+  static constexpr int preparations = 1;
   static int variant(const Attributes& attributes) {
     return static_cast<int>(attributes.rounding_mode);
   }

@@ -29,6 +29,7 @@ struct Trunc {
   };
 
   static constexpr int variants = rounding_modes;
+  static constexpr int preparations = 1;
   static int variant(const Attributes& attributes) {
     return static_cast<int>(attributes.rounding_mode);
   }

@@ -22,6 +22,7 @@ struct TruncV1 {
   };
 
   static constexpr int variants = rounding_modes;
+  static constexpr int preparations = 1;
   static int variant(const Attributes& attributes) {
     return static_cast<int>(attributes.rounding_mode);
   }

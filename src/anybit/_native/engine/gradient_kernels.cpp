@@ -231,13 +231,14 @@ GradientKernel kernel_of() {
   static_assert(columns<Op, T, true> <= max_columns);
   static_assert(parameters <= max_products);
   return []<int... variant>(std::integer_sequence<int, variant...>) {
-    static constexpr Prepare prepares[] = {prepare<Op, T, variant, true>...};
+    static constexpr auto prepares =
+        prepares_of<Op, T, true>(std::integer_sequence<int, variant...>{});
     static constexpr Differentiate loops[gradient_scopes][2][Op::variants] = {
         {{differentiate<Op, T, variant, true, 0>...}, {differentiate<Op, T, variant, false, 0>...}},
         {{differentiate<Op, T, variant, true, 1>...}, {differentiate<Op, T, variant, false, 1>...}},
         {{differentiate<Op, T, variant, true, parameters>...},
          {differentiate<Op, T, variant, false, parameters>...}}};
-    GradientKernel kernel{{static_cast<int>(columns<Op, T, true>), prepares}, {}};
+    GradientKernel kernel{{static_cast<int>(columns<Op, T, true>), prepares.data()}, {}};
     for (int scope = 0; scope < gradient_scopes; ++scope)
       kernel.loops[scope] = {loops[scope][0], loops[scope][1]};
     return kernel;

@@ -49,6 +49,17 @@ void prepare(const void* attributes, const void* const* gathered, std::int64_t c
   }
 }
 
+// By variant. An operator may say how many preparations its variants have, each as many in a row.
+template <class Op, class T, bool backward, int... variant>
+constexpr auto prepares_of(std::integer_sequence<int, variant...>) {
+  constexpr int sharing = [] {
+    if constexpr (requires { Op::preparations; }) return Op::variants / Op::preparations;
+    else return 1;
+  }();
+  return std::array<Prepare, sizeof...(variant)>{
+      prepare<Op, T, variant / sharing * sharing, backward>...};
+}
+
 // Elements do not depend on one another, not even where x and out are the same array: say so to
 // the compiler, which then vectorizes without asking.
 template <class Body>

@@ -49,10 +49,11 @@ template <class Op, class T>
 Kernel kernel_of() {
   static_assert(Op::inputs.size() <= max_inputs && columns<Op, T, false> <= max_columns);
   return []<int... variant>(std::integer_sequence<int, variant...>) {
-    static constexpr Prepare prepares[] = {prepare<Op, T, variant, false>...};
+    static constexpr auto prepares =
+        prepares_of<Op, T, false>(std::integer_sequence<int, variant...>{});
     static constexpr Apply uniforms[] = {apply<Op, T, variant, true>...};
     static constexpr Apply varyings[] = {apply<Op, T, variant, false>...};
-    return Kernel{{static_cast<int>(columns<Op, T, false>), prepares}, uniforms, varyings};
+    return Kernel{{static_cast<int>(columns<Op, T, false>), prepares.data()}, uniforms, varyings};
   }(std::make_integer_sequence<int, Op::variants>{});
 }
 

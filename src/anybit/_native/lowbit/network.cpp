@@ -39,8 +39,6 @@ std::int64_t bytes_of(const Encoded& encoded) {
 
 Network::Sizes sizes_of(const Port& port) { return {port.sizes.begin(), port.sizes.end()}; }
 
-std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number); }
-
 // The stage of an instruction, whatever that is.
 class StageMaker {
  public:

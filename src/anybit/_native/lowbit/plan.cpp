@@ -51,8 +51,6 @@ void widen(Border& border, const Window& window) {
   border.right = std::max(border.right, other.right);
 }
 
-std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number); }
-
 // The first and the last instruction that has to do with a tensor.
 struct Life {
   std::size_t first = ~std::size_t{0}, last = 0;

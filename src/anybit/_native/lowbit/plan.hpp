@@ -11,6 +11,9 @@
 
 namespace anybit::lowbit {
 
+// The number of a tensor or a port, to look it up.
+inline std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number); }
+
 struct Plan {
   std::vector<Place> tensors;
   std::int64_t rows = 1;   // of the batch, that are worked on together

@@ -26,9 +26,10 @@ struct Pixels {
 };
 
 // Walks over the target's pixels of a part.
-class Walk {
+class PartWalk {
  public:
-  Walk(const State& at, const Part& part, const std::byte* source, std::byte* target, float* floats)
+  PartWalk(const State& at, const Part& part, const std::byte* source, std::byte* target,
+           float* floats)
       : at_(at),
         part_(part),
         source_(source),
@@ -164,7 +165,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   then.stride = stride, then.targets = targets, then.floats = outputs;
 
   Pixels pixels;
-  Walk walk(at, part, source, target, floats);
+  PartWalk walk(at, part, source, target, floats);
   while (walk.next(pixels)) {
     sum.count = pixels.count;
     if (at.scheme == Scheme::signs12) {

@@ -13,7 +13,7 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 // Up to so many thresholds are compared one by one.
-constexpr int few_levels = 8;
+constexpr int counted_levels = 8;
 
 // What the loops compute, see elements.cpp.
 float inside(const Levels& levels, float x) {
@@ -91,7 +91,7 @@ Quantizer::Quantizer(const Quantize& at, const Tensor& target) {
 
 void Quantizer::choose_way(Levels& levels, float lowest_code) {
   levels.way = Levels::Way::search;
-  if (levels.levels <= few_levels) {
+  if (levels.levels <= counted_levels) {
     levels.way = Levels::Way::count;
     return;
   }

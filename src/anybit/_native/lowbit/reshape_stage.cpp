@@ -8,9 +8,9 @@ namespace anybit::lowbit {
 namespace {
 
 // Walks over the elements of a tensor in their order.
-class Walk {
+class StorageWalk {
  public:
-  Walk(const Storage& storage, bool channels_first)
+  StorageWalk(const Storage& storage, bool channels_first)
       : storage_(storage), channels_first_(channels_first) {}
 
   std::int64_t pixel() const { return storage_.offset(y_, x_); }
@@ -85,7 +85,7 @@ class ReshapeStage final : public TensorStage {
 
   void walk(const std::byte* from, std::byte* to) const {
     if (!in_bytes(*target)) clear(target->storage, to, 0, 1);
-    Walk a(source->storage, source_first_), b(target->storage, target_first_);
+    StorageWalk a(source->storage, source_first_), b(target->storage, target_first_);
     for (std::int64_t i = 0; i < elements; ++i, a.next(), b.next())
       put(target->storage.coding, to + b.pixel(), b.channel(),
           take(source->storage.coding, from + a.pixel(), a.channel()));
