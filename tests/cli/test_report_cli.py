@@ -38,7 +38,7 @@ def test_report_of_what_was_quantized(shell: Shell) -> None:
         "--data",
         DATA,
         "--layer",
-        "y=int8",
+        "y=int4",
         "--sensitivity",
     ]
     code, out, err = shell(*given, "--report", "q.html", "--report", "q.json")
