@@ -12,17 +12,15 @@ What belongs to a framework is imported by itself: `anybit.torch`, `anybit.jax`,
 import sys
 from typing import TYPE_CHECKING, Any
 
-if "".join(sys.argv[:1]).endswith(("/anybit", "\\anybit.exe")) or (
-    sys.orig_argv[1:3] == ["-m", "anybit"]
-):
-    from anybit.interrupts import end_at_once
+from anybit.interrupts import end_at_once, is_command
 
+if is_command():  # of which this is the first code
     end_at_once()
 try:
     from anybit._native import num_threads, set_num_threads
 except ImportError as error:
-    # A wrong ANYBIT_ISA, say. The command gives one line for it, and this is the first of its code.
-    if "anybit.interrupts" in sys.modules:
+    # A wrong ANYBIT_ISA, say, for which the command gives one line.
+    if is_command():
         print("error:", error, file=sys.stderr)
         sys.exit(2)
     raise

@@ -6,10 +6,23 @@ Python just was.
 """
 
 import signal
+import sys
+import threading
+from os.path import isfile
+
+
+def is_command() -> bool:
+    """Whether this process is the command, whose name others' folders may have, too."""
+    program = "".join(sys.argv[:1])
+    return sys.orig_argv[1:3] == ["-m", "anybit"] or (
+        program.endswith(("/anybit", "\\anybit.exe")) and isfile(program)
+    )
 
 
 def end_at_once() -> None:
     """Let Ctrl-C end the process, unless somebody has said what else it should do."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # which no other may say
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

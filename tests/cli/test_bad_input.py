@@ -121,6 +121,33 @@ def test_interruption_while_modules_are_imported(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGINT
 
 
+def test_interruption_of_others_is_theirs(tmp_path: Path) -> None:
+    """Of a program in a folder of our name, say, or one that imports the package in a thread."""
+    folder = tmp_path / "anybit"
+    folder.mkdir()
+    (folder / "__main__.py").write_text(
+        "import os, signal, anybit\n"
+        "try: os.kill(os.getpid(), signal.SIGINT); signal.sigtimedwait([], 60)\n"
+        "except KeyboardInterrupt: print('caught')"
+    )
+    program = tmp_path / "bin" / "anybit"
+    program.parent.mkdir()
+    program.write_text(
+        "import threading\n"
+        "def work():\n import anybit\n print('imported')\n"
+        "thread = threading.Thread(target=work); thread.start(); thread.join()"
+    )
+    for path, said in ((folder, "caught\n"), (program, "imported\n")):
+        done = subprocess.run(
+            [sys.executable, str(path)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert (done.stdout, done.stderr) == (said, "")
+
+
 def test_a_closed_pipe(shell: Shell, tmp_path: Path) -> None:
     script = "from anybit.cli import main; main()"
     process = subprocess.Popen(

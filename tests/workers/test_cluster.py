@@ -88,11 +88,19 @@ def test_errors_are_those_of_the_work(cluster: Cluster) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nowhere.invalid:{}"])
 def test_nobody_answers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "_PATIENCE", 1.0)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # as it may be, by other tests
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(ModelError, match=rf"no cluster answers at .*:{port}: "):
-        cluster_module._check(address.format(port))
+        Cluster(address.format(port))
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_what_is_no_host(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(ModelError, match=rf"no cluster answers at {host}:80: "):
+        Cluster(f"{host}:80")
 
 
 def test_workers_that_end_on_every_piece(cluster: Cluster) -> None:

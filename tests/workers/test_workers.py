@@ -2,9 +2,11 @@
 """Who does work in pieces: the order of what comes back, and what happens when workers end."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +56,19 @@ def test_processes() -> None:
         pids |= {pid for _, pid in again}
         assert len(pids) <= 2, "the same processes, of which one may have started late"
     assert not any(is_alive(pid) for pid in pids)
+
+
+def test_the_shared_folder_is_removed_by_somebody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what cleans /tmp does: work that is done is not lost by it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Processes(1) as workers:
+        ((found, pid),) = workers.map(errands.adder, 5, range(1))
+        (folder,) = tmp_path.iterdir()
+        shutil.rmtree(folder)
+    assert found == 5
+    assert not is_alive(pid)
 
 
 def test_what_a_worker_leaves_is_done_by_others(tmp_path: Path) -> None:

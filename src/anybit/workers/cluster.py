@@ -103,7 +103,7 @@ def _check(address: str) -> None:
             if time.monotonic() > end:
                 raise ModelError(f"no cluster answers at {address}: {error.strerror}") from error
             time.sleep(_PAUSE)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ModelError(f"no cluster answers at {address}: {reason}") from error
         else:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import get_context
@@ -118,7 +119,8 @@ class Processes(Workers):
 
     def _stop(self) -> None:
         """End them at once, whatever they do."""
-        (self._folder / _ENDED).touch()
+        with suppress(OSError):  # for want of room or of the folder, which they may remove then
+            (self._folder / _ENDED).touch()
         self._writer.close()
         self._pool.shutdown(cancel_futures=True)
         self._reader.close()

@@ -53,8 +53,10 @@ void prepare(const void* attributes, const void* const* gathered, std::int64_t c
 template <class Op, class T, bool backward, int... variant>
 constexpr auto prepares_of(std::integer_sequence<int, variant...>) {
   constexpr int sharing = [] {
-    if constexpr (requires { Op::preparations; }) return Op::variants / Op::preparations;
-    else return 1;
+    if constexpr (requires { Op::preparations; }) {
+      static_assert(Op::variants % Op::preparations == 0);
+      return Op::variants / Op::preparations;
+    } else return 1;
   }();
   return std::array<Prepare, sizeof...(variant)>{
       prepare<Op, T, variant / sharing * sharing, backward>...};

@@ -10,7 +10,6 @@ namespace {
 struct Avx2Base {
   using Vector = __m256i;  // 8 lanes of 32 bits
   static constexpr int lanes = 8, registers = 16;
-  static Vector zero() { return _mm256_setzero_si256(); }
   static Vector load(const void* at) { return _mm256_load_si256(static_cast<const Vector*>(at)); }
   static void store(void* at, Vector v) { _mm256_storeu_si256(static_cast<Vector*>(at), v); }
   static Vector broadcast(const void* at) {

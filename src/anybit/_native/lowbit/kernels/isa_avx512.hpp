@@ -12,7 +12,6 @@ struct Avx512Base {
   using Vector = __m512i;  // 16 lanes of 32 bits: 16 output channels
   static constexpr int lanes = 16, registers = 32;
 
-  static Vector zero() { return _mm512_setzero_si512(); }
   static Vector load(const void* at) { return _mm512_load_si512(at); }
   static void store(void* at, Vector v) { _mm512_storeu_si512(at, v); }
   static Vector broadcast(const void* at) {

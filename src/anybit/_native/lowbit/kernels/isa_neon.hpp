@@ -10,7 +10,6 @@ namespace {
 struct NeonBase {
   using Vector = uint32x4_t;
   static constexpr int lanes = 4, registers = 32;
-  static Vector zero() { return vdupq_n_u32(0); }
   static Vector load(const void* at) { return vld1q_u32(static_cast<const std::uint32_t*>(at)); }
   static void store(void* at, Vector v) { vst1q_u32(static_cast<std::uint32_t*>(at), v); }
   static Vector broadcast(const void* at) {

@@ -12,7 +12,6 @@ struct PortableBase {
   using Word [[gnu::vector_size(16)]] = std::int32_t;
   using Byte [[gnu::vector_size(16)]] = std::int8_t;
   static constexpr int lanes = 4, registers = 16;
-  static Vector zero() { return Vector{}; }
   static Vector load(const void* at) { return *static_cast<const Vector*>(at); }
   static void store(void* at, Vector v) { std::memcpy(at, &v, sizeof v); }
   static Vector broadcast(const void* word) {

@@ -10,7 +10,6 @@ namespace {
 struct Sse4Base {
   using Vector = __m128i;  // 4 lanes of 32 bits
   static constexpr int lanes = 4, registers = 16;
-  static Vector zero() { return _mm_setzero_si128(); }
   static Vector load(const void* at) { return _mm_load_si128(static_cast<const Vector*>(at)); }
   static void store(void* at, Vector v) { _mm_storeu_si128(static_cast<Vector*>(at), v); }
   static Vector broadcast(const void* at) {
