@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models in float16 and float64 become models in float32, which is what layers are placed in."""
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
-from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
+from anybit.onnx.graph.walk import graphs_in, inner_graphs, nodes_in, values_in
 from anybit.onnx.passes import ComputeInFloat32, InferShapes
 from anybit.quantization.placement import multiplied, multiplies
 
 _HALF, _FLOAT, _DOUBLE = ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE
+_FLOATS = (_HALF, ir.DataType.BFLOAT16, _FLOAT, _DOUBLE)
+# What looks at no value; and what gives as many values as the values of its inputs say.
+_BLIND, _COUNTING = ("Shape", "Size"), ("Range",)
 
 
 def in_float32(model: ir.Model) -> tuple[str, ...]:
     """Change a model, and give what is to be said of that.
 
     A model that multiplies float32, and computes something else in float64, keeps that: it may be
-    what needs so many bits.
+    what needs so many bits. So does what decides about sizes, indices and conditions, where one
+    bit less may be another number; if layers stand before that, all stays in float64.
     """
-    types = [_HALF, _DOUBLE] if _is_double(model) else [_HALF]
-    changed = [type for type in types if ComputeInFloat32(type)(model).modified]
+    passes = {_HALF: ComputeInFloat32(_HALF)}
+    deciding = _deciding(model) if _is_double(model) else None
+    if deciding is not None:
+        passes[_DOUBLE] = ComputeInFloat32(_DOUBLE, deciding)
+    changed = [type for type, each in passes.items() if each(model).modified]
     return tuple(
         f"What was float{type.bitwidth} is computed and counted in float32 here, and compared "
         "with that; inputs and outputs keep their type."
@@ -34,3 +43,43 @@ def _is_double(model: ir.Model) -> bool:
     products = [node for node in nodes_in(model.graph) if multiplies(node)]
     types = {value.dtype for node in products for value in multiplied(node)}
     return _DOUBLE in types and _FLOAT not in types
+
+
+def _deciding(model: ir.Model) -> set[ir.Node] | None:
+    """The nodes whose floats become sizes, indices or conditions that something in the model reads;
+    None if they cannot be told from its layers, or stand in branches."""
+    found: set[ir.Node] = set()
+    waiting = [node for node in nodes_in(model.graph) if _decides(node, model)]
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        if node.graph is not model.graph or multiplies(node) or any(inner_graphs(node)):
+            return None
+        found.add(node)
+        waiting += _float_producers(node)
+    return found
+
+
+def _decides(node: ir.Node, model: ir.Model) -> bool:
+    """Whether it makes of float64 what is no float, or not known to be one."""
+    kind = node.op_type if node.domain == "" else ""
+    if kind in _BLIND:
+        return False
+    if not any(value is not None and value.dtype == _DOUBLE for value in node.inputs):
+        return False
+    if kind in _COUNTING:
+        return True
+    return any(
+        value.dtype not in _FLOATS
+        and (value.uses() or (value.is_graph_output() and value.graph is not model.graph))
+        for value in node.outputs
+    )
+
+
+def _float_producers(node: ir.Node) -> Iterator[ir.Node]:
+    for value in node.inputs:
+        if value is not None and (value.dtype is None or value.dtype in _FLOATS):
+            producer = value.producer()
+            if producer is not None:
+                yield producer

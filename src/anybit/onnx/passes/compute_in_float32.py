@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute in float32 what a model computes in another type."""
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -24,31 +26,47 @@ class ComputeInFloat32(InPlacePass):
 
     Args:
         type: float16 or float64.
+        kept: Nodes of the main graph that go on computing in that type, with all that they read.
+            What they give is cast for others.
     """
 
-    def __init__(self, type: ir.DataType) -> None:
+    def __init__(self, type: ir.DataType, kept: Collection[ir.Node] = ()) -> None:
         super().__init__()
-        self._type = type
+        self._type, self._kept = type, kept
 
     def call(self, model: ir.Model) -> PassResult:
         if not _has(self._type, model):
             return PassResult(model, False)
         InferShapes()(model)
+        kept = {
+            value
+            for node in self._kept
+            for value in (*node.inputs, *node.outputs)
+            if value is not None and value.dtype == self._type
+        }
         inputs = [each for each in model.graph.inputs if each.dtype == self._type]
-        outputs = [each for each in model.graph.outputs if each.dtype == self._type]
+        wide = {*inputs, *kept}
+        outputs = [
+            each
+            for each in dict.fromkeys(model.graph.outputs)
+            if each.dtype == self._type and each not in kept
+        ]
         for value in initializers_in(model):
-            if value.const_value is not None and value.dtype == self._type:
+            if value.const_value is not None and value.dtype == self._type and value not in kept:
                 value.const_value = ir.tensor(_rounded(array_of(value)), name=value.name)
         for node in nodes_in(model.graph):
-            _change(node, self._type)
+            if node not in self._kept:
+                _change(node, self._type)
         for graph in graphs_in(model):
             for value in values_in(graph):
-                if value.dtype == self._type and value not in inputs:
+                if value.dtype == self._type and value not in wide:
                     value.dtype = _FLOAT
         editor = Editor(model)
-        for value in inputs:
-            _cast_input(editor, model.graph, value)
-        for value in dict.fromkeys(outputs):
+        nodes = list(model.graph)
+        behind = dict(zip([None, *nodes], nodes, strict=False))
+        for value in dict.fromkeys([*inputs, *_in_order(kept, nodes)]):
+            _cast_for_others(editor, behind.get(value.producer()), value, self._kept)
+        for value in outputs:
             _cast_output(editor, model.graph, value, self._type)
         return PassResult(model, True)
 
@@ -87,14 +105,21 @@ def _change(node: ir.Node, type: ir.DataType) -> None:
             )
 
 
-def _cast_input(editor: Editor, graph: ir.Graph, value: ir.Value) -> None:
-    uses = list(value.uses())
-    first = next(iter(graph), None)
-    if not uses or first is None:
+def _in_order(values: Collection[ir.Value], nodes: Collection[ir.Node]) -> list[ir.Value]:
+    """As nodes read and give them."""
+    every = (value for node in nodes for value in (*node.inputs, *node.outputs))
+    return [value for value in dict.fromkeys(every) if value is not None and value in values]
+
+
+def _cast_for_others(
+    editor: Editor, before: ir.Node | None, value: ir.Value, kept: Collection[ir.Node]
+) -> None:
+    uses = [use for use in value.uses() if use.node not in kept]
+    if not uses or before is None:
         return
     to = ir.AttrInt64("to", _FLOAT)
     name = f"{value.name}_float32"
-    wide = editor.insert(first, "Cast", [value], name, like=value, dtype=_FLOAT, attributes=[to])
+    wide = editor.insert(before, "Cast", [value], name, like=value, dtype=_FLOAT, attributes=[to])
     for use in uses:
         use.node.replace_input_with(use.idx, wide)
 
