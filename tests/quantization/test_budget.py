@@ -15,7 +15,6 @@ from small_models import model, node
 import anybit
 from anybit import ModelError
 from anybit.quantization.latency import Clock
-from anybit.quantization.shards import is_held
 from anybit.words.budgets import budget
 
 
@@ -270,30 +269,3 @@ def test_nothing_is_compiled_but_for_seconds(monkeypatch: pytest.MonkeyPatch) ->
     found = anybit.quantize(convolutions(), data_for("convolutions", 8), budget="30dB")
     assert found.verdict is not None
     assert found.verdict.sqnr >= 30
-
-
-@pytest.mark.parametrize(
-    ("samples", "said"),
-    [(16, "4 samples held back: too few to promise 30dB"), (400, None)],
-)
-def test_what_is_not_promised_is_said(samples: int, said: str | None) -> None:
-    found = anybit.quantize(convolutions(), data_for("convolutions", samples), budget="30dB")
-    remarks = [each for each in found.remarks if "promise" in each]
-    assert len(remarks) == (said is not None)
-    assert said is None or remarks[0].startswith(said)
-    assert found.to_json()["verdict"]["proven_sqnr"] == found.verdict.proven_sqnr
-    assert (found.verdict.proven_sqnr is None) == (samples < 32)
-    if said is None:
-        assert 30 <= found.verdict.proven_sqnr < found.verdict.sqnr
-
-
-def test_one_bad_sample_is_no_promise() -> None:
-    """One of those that are held back goes far beyond what the others show."""
-    data = np.array(random(64, 8, seed=2))
-    held = [each for each in range(64) if is_held(each)]
-    data[held[3]] *= 8
-    constants = {"w": random(8, 8, seed=3)}
-    nodes = [node("MatMul", "x w", "y", domain="", name="layer")]
-    proto = model(nodes, constants, inputs={"x": ["rows", 8]}, opsets={"": 17})
-    found = anybit.quantize(proto, data, layers={"layer": "int8/uint8"})
-    assert found.verdict.proven_sqnr < found.verdict.sqnr - 2

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.certainty import FEWEST
 from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
 from anybit.quantization.knapsack import Option, Picks, front, quietest
@@ -226,18 +227,20 @@ def _not_promised(budget: Budget, attempt: Attempt) -> tuple[str, ...]:
     assert attempt.verdict is not None, "there are data"
     if budget.noise is None:
         return ()
-    proven, held = attempt.verdict.proven_sqnr, attempt.verdict.samples
-    if proven is None:
-        return (
-            f"{counted(held, 'sample')} held back: too few to promise {budget.words} for other "
-            "data; give hundreds.",
-        )
-    if noise_of(proven) <= budget.noise:
+    bound, count = attempt.verdict.sqnr_bound, attempt.verdict.samples
+    held = f"{counted(count, 'sample')} held back"
+    unsure = f"{budget.words} is not promised for other data"
+    if attempt.verdict.seen:
+        return (f"{unsure}: the one sample that there is chose quantizers, too; give hundreds.",)
+    if count < FEWEST:
+        return (f"{held}: too few to promise {budget.words} for other data; give hundreds.",)
+    if bound is None:
+        return (f"{unsure}: an output is 0 for nearly all of the {held}; give others, too.",)
+    if noise_of(bound) <= budget.noise:
         return ()
     return (
-        f"{budget.words} is not promised for other data: by how much the "
-        f"{counted(held, 'sample')} held back differ it may be {proven:.1f} dB; give more, or ask "
-        "for more decibels.",
+        f"{unsure}: by how much the {held} differ it may be {bound:.1f} dB; give more, or ask for "
+        "more decibels.",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much noise other data may have, by how much the samples differ that were looked at.
+"""An estimate of how much noise other data may have, by how much the samples looked at differ.
 
 Noise over signal of n samples is R = sum n_i / sum s_i, and R_i without the i-th of them. The
 jackknife (Tukey, 1958; Efron and Stein, 1981, https://doi.org/10.1214/aos/1176345462) takes
@@ -10,7 +10,13 @@ too low. With the skewness g of the d_i and their deviation sd,
     R + (t + g (1 + 2 t^2) / (6 sqrt n)) sd / sqrt n
 
 holds more often (Johnson, 1978, https://doi.org/10.2307/2286597; Chen,
-1995, https://doi.org/10.2307/2291345). What no sample shows, no bound knows.
+1995, https://doi.org/10.2307/2291345). For 0.95 it is an approximate bound, and no more: what no
+sample shows, it does not know. In how many cases it holds was measured, for n of
+
+                                                   8     10     24     50    200
+    exp(1.2 normal)                              78 %   79 %   85 %   88 %   91 %
+    exp(2 normal)                                56 %   59 %   67 %   73 %   80 %
+    exponential, one of 20 a hundred times that  30 %   36 %   59 %   75 %   90 %
 """
 
 import math
@@ -20,10 +26,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-PROVEN = 0.95
-"""In how many cases a bound is to hold."""
-FEWEST = 8
-"""Fewer samples say nothing of how much they differ."""
+CONFIDENCE = 0.95
+"""In how many cases a bound is to hold; it holds in fewer where tails are heavy."""
+FEWEST = 24
+"""Of fewer samples a bound would hold in too few cases."""
 # Twice as many pairs at most are kept.
 _GROUPS = 256
 
@@ -50,19 +56,30 @@ class Spread:
             self._pairs = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
             self._size, self._last = 2 * self._size, 2 * self._size
 
-    def most(self, confidence: float = PROVEN) -> float | None:
-        """What noise over signal is not expected to exceed; None if too few samples say so."""
-        return upper_bound(self._pairs, confidence)
+    def upper_bound(self) -> float | None:
+        """An estimated upper bound of noise over signal; None where there is none."""
+        return upper_bound(self._pairs)
 
 
-def upper_bound(pairs: Sequence[tuple[float, float]], confidence: float = PROVEN) -> float | None:
-    """What noise over signal of all exceeds in no more cases than that, by those of samples.
+def upper_bound(
+    pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE
+) -> float | None:
+    """An estimated upper bound of noise over signal of all, by those of samples.
 
-    None for fewer than FEWEST samples, or if fewer than two have a signal, or what is not finite.
+    0 of samples without any noise, also where these have no signal. None for fewer than FEWEST
+    samples; and, where there is noise, if fewer than two have a signal, or what is not finite.
+
+    Args:
+        pairs: Noise and signal of each sample.
+        confidence: In how many cases it is to hold, if tails are not heavy.
     """
     noise, signal = np.array(pairs, np.float64).reshape(-1, 2).T
     count = len(noise)
-    if count < FEWEST or not signal.sum() or not np.isfinite(noise).all():
+    if count < FEWEST:
+        return None
+    if not noise.any():
+        return 0.0
+    if not signal.any() or not np.isfinite([noise, signal]).all():
         return None
     ratio = float(noise.sum() / signal.sum())
     others = signal.sum() - signal

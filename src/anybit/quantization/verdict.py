@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anybit.inputs import Array
-from anybit.quantization.certainty import PROVEN, Spread
+from anybit.quantization.certainty import Spread
 from anybit.quantization.decibels import decibels
 
 LEAST_SQNR, LEAST_AGREEMENT = 10.0, 0.9
@@ -43,9 +43,12 @@ class Verdict:
         samples: How many there were.
         seen: Whether the quantizers were chosen by the same samples, for want of others.
         worst: A few samples, those with the least SQNR first.
-        proven_sqnr: What other data of that kind fall short of in one of twenty cases, by how much
-            these samples differ, in dB; None where they are fewer than eight, or nothing is a
-            float.
+        sqnr_bound: An estimated lower bound of the SQNR of the worst output on other data of that
+            kind, by how much these samples differ, in dB; 300 where nothing differs. It is to hold
+            in 95 % of cases, and holds in fewer where tails are heavy: with one of twenty samples a
+            hundred times as loud, it was measured to hold in 59 % for 24 samples, 75 % for 50 and
+            90 % for 200. None where there are fewer than 24, where nothing is a float, and where
+            an output that differs is 0 for nearly all of them, or not finite.
     """
 
     sqnr: float | None
@@ -53,7 +56,7 @@ class Verdict:
     samples: int
     seen: bool
     worst: tuple[Example, ...] = ()
-    proven_sqnr: float | None = None
+    sqnr_bound: float | None = None
 
     @property
     def passed(self) -> bool:
@@ -123,10 +126,11 @@ class _Output:
             return -np.inf
         return 10 * float(np.log10(self.signal / self.noise))
 
-    def proven(self, confidence: float) -> float | None:
-        """What the samples that were merged prove of it, in dB."""
-        most = self.spread.most(confidence)
-        return None if most is None else decibels(most)
+    @property
+    def sqnr_bound(self) -> float | None:
+        """An estimated lower bound, by the samples that were merged, in dB."""
+        noise = self.spread.upper_bound()
+        return None if noise is None else decibels(noise)
 
 
 @dataclass(frozen=True)
@@ -182,12 +186,13 @@ class Judge:
         outputs = self._outputs.values()
         sqnr = min((each.sqnr for each in outputs if each.is_float), default=None)
         agreement = min((each.agreeing / each.rows for each in outputs if each.rows), default=None)
-        least = self.proven(PROVEN)
-        return Verdict(sqnr, agreement, self._samples, seen, tuple(self._worst), least)
+        bound = self.sqnr_bound
+        return Verdict(sqnr, agreement, self._samples, seen, tuple(self._worst), bound)
 
-    def proven(self, confidence: float) -> float | None:
-        """The least SQNR of the worst output that other data have in so many cases, in dB."""
-        floats = [each.proven(confidence) for each in self._outputs.values() if each.is_float]
+    @property
+    def sqnr_bound(self) -> float | None:
+        """An estimated lower bound of the SQNR of the worst output on other data, in dB."""
+        floats = [each.sqnr_bound for each in self._outputs.values() if each.is_float]
         known = [each for each in floats if each is not None]
         return min(known) if known and len(known) == len(floats) else None
 
