@@ -24,6 +24,7 @@ from anybit.onnx.analysis.ranges import Ranges, carriers_of
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.shapes import has_free_sizes
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after, followable
 from anybit.speed import measured
@@ -124,7 +125,8 @@ def compile(
     model = followable(floats)
     found = plan(model, weakest, _known(model, input_ranges), progress)
     whole = _engine(model, found.regions, where)
-    report = Report(found.layers, tuple(region.program for region in found.regions))
+    programs = tuple(region.program for region in found.regions)
+    report = Report(found.layers, programs, has_free_sizes=has_free_sizes(model))
     regions = rewritten(found.model, found.regions)
     engine = RuntimeEngine(found.model, where) if whole is None else whole
     compiled = Compiled(engine, found.model, report, regions)

@@ -213,11 +213,19 @@ def test_sizes_that_a_file_leaves_free() -> None:
     assert free.report.coverage == (
         "0 of 2 layers, 0 % of MACs (not counting 2 layers of unknown sizes)"
     )
-    assert {each.reason for each in free.report.layers} == {
-        "its sizes are not known before it runs; --shape says those of inputs"
-    }
+    undeclared = onnx.ModelProto()
+    undeclared.CopyFrom(proto)
+    undeclared.graph.input[0].type.tensor_type.ClearField("shape")
+    for each in (proto, undeclared):
+        found = anybit.compile(each).report
+        assert found.has_free_sizes
+        assert {layer.reason for layer in found.layers} == {
+            "its sizes are not known before it runs; --shape says those of inputs"
+        }
+        given = anybit.compile(each, shapes={"x": (1, 3, 7, 9)})
+        assert given.report.coverage == "2 of 2 layers, 100 % of MACs"
+        assert not given.report.has_free_sizes
     given = anybit.compile(proto, shapes={"x": (1, 3, 7, 9)})
-    assert given.report.coverage == "2 of 2 layers, 100 % of MACs"
     x = random(2, 3, 7, 9, seed=3)
     np.testing.assert_array_equal(given.run(x)["y"], anybit.load(proto).run(x)["y"])
     assert list(given.model.graph.inputs[0].shape)[1:] == [3, 7, 9]

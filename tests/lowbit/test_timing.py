@@ -89,6 +89,8 @@ def test_what_to_do_about_a_slow_model() -> None:
     two = replace(one, programs=whole.programs[:1] * 2)
     assert "--integer-only" in two.whole
     free = replace(whole.compiled[0], macs=None, guarantee=None)
-    unknown = replace(two, layers=(*two.layers, free))
+    unknown = replace(two, layers=(*two.layers, free), has_free_sizes=True)
     assert "--shape" in unknown.whole
     assert "--integer-only" not in unknown.whole
+    fixed = replace(one, layers=(*one.layers, free))
+    assert fixed.whole.endswith("; run the model as it is")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of old versions, with constants as nodes, and in float16, need nothing done beforehand."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +12,8 @@ from passes import random
 from small_models import model, node
 
 import anybit
+
+ROWS = {"x": ["n", 4]}
 
 
 def halved(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -176,6 +180,30 @@ def test_branches_that_decide_stay_in_float64(inside: str) -> None:
             anybit.quantize(proto, data)
     else:
         assert anybit.quantize(proto, data).layers
+
+
+@pytest.mark.parametrize("value", [1e39, -1e300])
+def test_data_beyond_float32_are_refused(value: float) -> None:
+    proto = doubled(model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs=ROWS))
+    data = random(40, 4).astype(np.float64)
+    data[37, 3] = value
+    said = rf"^sample 0: input 'x' holds {re.escape(str(value))} at \[37, 3\], beyond float32"
+    with pytest.raises(anybit.ModelError, match=said):
+        anybit.quantize(proto, data)
+    data[37, 3] = 10
+    assert anybit.quantize(proto, data).layers
+
+
+def test_what_only_decides_may_be_beyond_float32() -> None:
+    nodes = [
+        node("MatMul", "x w", "p", domain="", name="product"),
+        node("Greater", "z limit", "c", domain="", name="is_large"),
+        node("Where", "c p zero", domain="", name="choice"),
+    ]
+    constants = {"w": random(4, 3), "limit": np.ones(1), "zero": np.zeros(1)}
+    proto = doubled(model(nodes, constants, inputs={**ROWS, "z": ["n", 1]}))
+    z = np.full((40, 1), 1e300)
+    assert anybit.quantize(proto, {"x": random(40, 4), "z": z}).layers
 
 
 def test_what_else_is_computed_in_float64_stays() -> None:

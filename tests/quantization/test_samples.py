@@ -20,8 +20,7 @@ from anybit import ModelError
 from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
 from anybit.onnx.files.reader import read_copy
-from anybit.quantization import keeping
-from anybit.quantization import samples as calibration_samples
+from anybit.quantization import independence, keeping
 from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held, is_taken
@@ -106,7 +105,7 @@ def test_samples_of_many_shapes_are_not_all_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of one shape are looked for among them."""
-    monkeypatch.setattr(calibration_samples, "_KEPT", 2**20)
+    monkeypatch.setattr(independence, "_KEPT", 2**20)
     for at in range(40):
         np.save(tmp_path / f"{at:02}.npy", random(1, 2**16 + 4 * (at % 39), seed=at))
     samples = Samples(tmp_path, (Tensor("x", np.dtype(np.float32), ("rows", "words")),))
@@ -351,7 +350,27 @@ def test_where_no_number_is(tmp_path: Path, workers: int | None, compressed: boo
         anybit.quantize(proto, tmp_path, workers=workers)
 
 
-def test_where_the_model_computes_no_number() -> None:
+def dicts(rows: np.ndarray, _: Path) -> list[dict[str, np.ndarray]]:
+    return [{"x": each} for each in rows.reshape(6, 10, 4)]
+
+
+def saved(rows: np.ndarray, folder: Path) -> Path:
+    np.savez(folder / "a.npz", x=rows[:30])
+    np.savez_compressed(folder / "b.npz", x=rows[30:])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (lambda rows, _: rows, "^sample 0, row 37: "),
+        (dicts, "^sample 3, row 7: "),
+        (lambda *given: iter(dicts(*given)), "^sample 3, row 7: "),
+        (saved, "b.npz, row 7: "),
+    ],
+)
+def test_where_the_model_computes_no_number(data: Any, said: str, tmp_path: Path) -> None:
+    """By the numbers by which inputs with such numbers are named."""
     rows = random(60, 4)
     rows[37, 3] = 3e38
     nodes = [
@@ -359,8 +378,28 @@ def test_where_the_model_computes_no_number() -> None:
         node("MatMul", "twice w", domain="", name="product"),
     ]
     proto = model(nodes, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
-    with pytest.raises(ModelError, match="sample 37: 'twice' holds NaN or infinity"):
-        anybit.quantize(proto, rows)
+    with pytest.raises(ModelError, match=f"{said}'twice' holds NaN or infinity"):
+        anybit.quantize(proto, data(rows, tmp_path))
+
+
+def test_of_rows_that_run_together_all_are_named() -> None:
+    (shard,) = Samples(ROWS, (FIXED,)).shards()
+    assert shard.place(3) == "sample 0, rows 6 to 7 of 'x': "
+
+
+def test_samples_of_an_item_each_have_its_name() -> None:
+    (shard,) = Samples([ROWS, ROWS], (Tensor("x", np.dtype(np.float32), (10, 4)),)).shards()
+    assert shard.place(1) == "sample 1, rows 0 to 9 of 'x': "
+    number = Tensor("x", np.dtype(np.float32), ())
+    (shard,) = Samples([np.array(1.0), np.array(2.0)], (number,)).shards()
+    assert shard.place(1) == "sample 1: "
+
+
+def test_floats_that_the_type_of_an_input_does_not_hold() -> None:
+    rows = ROWS.astype(np.float64)
+    rows[7, 2] = 1e39
+    with pytest.raises(ModelError, match=r"input 'x' holds 1e\+39 at \[7, 2\], beyond float32"):
+        list(Samples(rows, (X,)))
 
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:

@@ -50,6 +50,13 @@ def test_what_has_no_range(value: float) -> None:
         of(x)
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_channels_are_as_many_in_all_samples(merged: bool) -> None:
+    some, more = random(4, 3), random(4, 5)
+    with pytest.raises(ModelError, match="'x' has 3 channels in one sample and 5 in another: keep"):
+        of(some).merge(of(more)) if merged else of(some, more)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_has_no_range_is_named_first_among_several(value: float) -> None:
     several = [Statistics(name) for name in ("a", "b", "c")]

@@ -21,12 +21,14 @@ class Report:
         programs: One per integer region.
         speed: How long a run takes, and one of the float graph, if that was measured.
         measured: How the times of layers were.
+        has_free_sizes: Whether inputs leave sizes open besides their rows, which --shape gives.
     """
 
     layers: tuple[CompiledLayer, ...]
     programs: tuple[Program, ...] = field(repr=False)
     speed: Speed | None = None
     measured: str = ""
+    has_free_sizes: bool = False
 
     @property
     def products(self) -> tuple[CompiledLayer, ...]:
@@ -73,9 +75,10 @@ class Report:
     @property
     def _remedy(self) -> str:
         left = [each for each in self.products if each.guarantee is None]
-        if any(layer.macs is None for layer in left):
+        unknown = [each for each in left if each.macs is None]
+        if unknown and self.has_free_sizes:
             return "layers of unknown sizes stay floats: say those of inputs with --shape"
-        if left or len(self.programs) > 1:
+        if len(left) > len(unknown) or len(self.programs) > 1:
             return (
                 "where floats stay between integer regions, these cost more than they gain: "
                 "quantize with --integer-only, or run the model as it is"

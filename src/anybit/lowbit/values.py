@@ -31,7 +31,7 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.wanted import why_none
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.shapes import noted, sizes_of, sizes_that_follow
+from anybit.onnx.graph.shapes import has_free_sizes, noted, sizes_of, sizes_that_follow
 
 _MOST_ELEMENTS = 2**28
 """So many has a row of a program at most."""
@@ -73,7 +73,7 @@ class Values:
         """
         sizes = sizes_that_follow(value, self.model)
         if sizes is None or len(sizes) < 2 or None in sizes[1:]:
-            remedy = "; --shape says those of inputs" if self._has_free_inputs() else ""
+            remedy = "; --shape says those of inputs" if has_free_sizes(self.model) else ""
             raise Uncovered(f"its sizes are not known before it runs{remedy}")
         found = tuple(size for size in sizes[1:] if size is not None)
         if math.prod(found) > _MOST_ELEMENTS:
@@ -83,11 +83,6 @@ class Values:
         if len(found) > 3:
             raise Uncovered("it has more axes than rows, height, width and channels")
         return found
-
-    def _has_free_inputs(self) -> bool:
-        """Whether the file leaves more open than how many rows there are."""
-        sizes = (each for value in self.model.graph.inputs for each in (value.shape or ())[1:])
-        return not all(isinstance(size, int) for size in sizes)
 
     def rows(self, value: ir.Value) -> object:
         """What stands for the number of rows of a value: equal where these certainly are.

@@ -159,7 +159,7 @@ def quantize(
         raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
     if limit is not None and data is None:
         raise ModelError("a budget needs data to find what layers do to the outputs; give some")
-    model, remarks = _prepared(source, where)
+    model, remarks, narrow = _prepared(source, where)
     named = [keep] if isinstance(keep, str) else keep
     said = (weights, activations or FLOAT), layers or {}, named, scales is not None
     placement = placement_of(model)
@@ -186,7 +186,7 @@ def quantize(
     check_weights(wanted.layers)
     samples, floats, macs = None, None, {}
     if data is not None:
-        samples = Samples(data, declared_inputs(model.graph, where))
+        samples = Samples(data, declared_inputs(model.graph, where), narrow=narrow)
         floats = outputs_of(model, where)
         samples.take_whole_unless(independent(floats.recording.recorder(alone=False).run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
@@ -244,8 +244,9 @@ def quantize(
     )
 
 
-def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...]]:
-    """A copy, with constants folded and batch normalization in the weights; what is to be said."""
+def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...], frozenset[str]]:
+    """A copy, with constants folded and batch normalization in the weights; what is to be said; the
+    inputs in float64 that it computes in float32."""
     model = read_copy(source)
     inline(model, source)
     # Files of old versions list their constants among the inputs. Nobody replaces them from now on.
@@ -259,11 +260,11 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
             "model that it was made of"
         )
     with errors_named_after(source):
-        remarks = in_float32(model)
+        remarks, narrow = in_float32(model)
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
     separate(model)
     apply(model, source, Normalize(), InferShapes(), AskTypes(), InferShapes())
-    return model, remarks
+    return model, remarks, narrow
 
 
 def _check_integers(wanted: Plan, limit: Budget | None) -> None:

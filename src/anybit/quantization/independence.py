@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a model computes rows one by one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.quantization.items import Sample
+from anybit.quantization.items import Sample, kind_of
 
 Run: TypeAlias = Callable[[Sample], Mapping[str, Array]]
+
+# So many bytes of samples that have other shapes are kept, to find one of the same.
+_KEPT = 2**28
 
 
 def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
@@ -38,6 +41,23 @@ def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
         return bool(with_rows) and all(_gives(parts, array) for parts, array in with_rows)
 
     return same
+
+
+def pair_of(
+    samples: Iterable[Sample], rows: Collection[str]
+) -> tuple[Sample, Sample, Sample] | None:
+    """Two samples that differ in inputs that have rows, and both in one; None if none are found."""
+    seen: dict[Hashable, Sample] = {}
+    held = 0
+    for sample in samples:
+        first = seen.get(kind := kind_of(sample, rows), sample)
+        if kind not in seen and held <= _KEPT:
+            seen[kind] = sample
+            held += sum(array.nbytes for array in sample.values())
+        if not all(np.array_equal(first[name], sample[name]) for name in rows):
+            joined = {name: np.concatenate([first[name], sample[name]]) for name in rows}
+            return first, sample, sample | joined
+    return None
 
 
 def _gives(parts: Sequence[Array], whole: Array) -> bool:

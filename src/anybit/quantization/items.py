@@ -11,12 +11,14 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from anybit.array_files import open_arrays
+from anybit.array_files import open_arrays, write_members
 from anybit.errors import ModelError
 from anybit.inputs import Array, Tensor, bound, check_shape, check_sizes, matched
 from anybit.text import counted, listed
 
 Sample: TypeAlias = dict[str, Array]
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Rows(Protocol):
@@ -56,12 +58,14 @@ class Reader:
         steps: For inputs that are taken apart, how many rows of them a sample has.
         apart: Whether rows are samples of their own.
         labels: The name of an array that is read beside the inputs; None for none.
+        narrow: The inputs in float64 that the model computes in float32.
     """
 
     inputs: tuple[Tensor, ...]
     steps: Mapping[str, int]
     apart: bool
     labels: str | None = None
+    narrow: Collection[str] = ()
 
     def opened(self, item: object, where: str) -> Mapping[str, Rows]:
         """The arrays of an item, by the names of inputs and labels.
@@ -115,7 +119,7 @@ class Reader:
             before: How many samples of the item stood before those that are left of it.
 
         Raises:
-            ModelError: It does not fit, or holds NaN or infinity.
+            ModelError: It does not fit, or holds NaN, infinity, or more than the model computes.
         """
         with _naming(where):
             check_sizes(self.inputs, sample)
@@ -130,13 +134,33 @@ class Reader:
         with _naming(where):
             feeds = bound(self.inputs, arrays)
         for name, array in feeds.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                place = np.argwhere(~np.isfinite(array))[0].tolist()
+            fits = self._fitting(name, array)
+            if not fits.all():
+                place = np.argwhere(~fits)[0].tolist()
+                given = np.asarray(arrays[name])[tuple(place)]
                 if place:
                     place[0] += (sample[name].rows.start or 0) + before * self.steps.get(name, 0)
-                said = f" at {place}" if place else ""
-                raise ModelError(f"{where}input {name!r} holds NaN or infinity{said}; leave it out")
+                at = f" at {place}" if place else ""
+                said = f"holds NaN or infinity{at}; leave it out"
+                if np.isfinite(given):
+                    type = np.float32 if name in self.narrow else array.dtype
+                    said = f"holds {given:g}{at}, beyond {np.dtype(type)}; scale it or leave it out"
+                raise ModelError(f"{where}input {name!r} {said}")
         return feeds
+
+    def _fitting(self, name: str, array: Array) -> Array:
+        """Which of its numbers the model computes with, or that all are."""
+        if array.dtype.kind != "f":
+            return np.array(True)
+        return np.abs(array) <= _LARGEST if name in self.narrow else np.isfinite(array)
+
+    def place(self, number: int) -> str:
+        """What to call one of the samples of an item: by rows, as an array has them."""
+        steps = list(self.steps.items())
+        if all(step == 1 for _, step in steps):
+            return f"row {number}"
+        name, step = steps[0]
+        return f"rows {number * step} to {(number + 1) * step - 1} of {name!r}"
 
 
 @contextmanager
@@ -168,6 +192,16 @@ def _array(value: Any, where: str) -> Array:
     if array.dtype.hasobject:
         raise ModelError(f"{where}not numbers but {type(value).__name__} of objects")
     return array
+
+
+def written(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
+    """The path of an item, which becomes a file of the folder if it is none."""
+    if isinstance(item, str | os.PathLike):
+        return item
+    path = folder / f"{index}.npz"
+    arrays = arrays_of(item, f"sample {index}: ")
+    write_members(path, {name or "x": array for name, array in arrays.items()})
+    return path
 
 
 def is_numbers(data: object) -> bool:

@@ -15,23 +15,31 @@ _FLOATS = (_HALF, ir.DataType.BFLOAT16, _FLOAT, _DOUBLE)
 _BLIND, _COUNTING = ("Shape", "Size"), ("Range",)
 
 
-def in_float32(model: ir.Model) -> tuple[str, ...]:
-    """Change a model, and give what is to be said of that.
+def in_float32(model: ir.Model) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Change a model, and give what is to be said of that, and the inputs in float64 that are
+    computed in float32.
 
     A model that multiplies float32, and computes something else in float64, keeps that: it may be
     what needs so many bits. So does what decides about sizes, indices and conditions, where one
     bit less may be another number; if layers stand before that, all stays in float64.
     """
     passes = {_HALF: ComputeInFloat32(_HALF)}
+    narrow: frozenset[str] = frozenset()
     deciding = _deciding(model) if _is_double(model) else None
     if deciding is not None:
         passes[_DOUBLE] = ComputeInFloat32(_DOUBLE, deciding)
+        narrow = frozenset(
+            str(value.name)
+            for value in model.graph.inputs
+            if value.dtype == _DOUBLE and any(use.node not in deciding for use in value.uses())
+        )
     changed = [type for type, each in passes.items() if each(model).modified]
-    return tuple(
+    said = tuple(
         f"What was float{type.bitwidth} is computed and counted in float32 here, and compared "
         "with that; inputs and outputs keep their type."
         for type in changed
     )
+    return said, narrow
 
 
 def _is_double(model: ir.Model) -> bool:

@@ -6,36 +6,34 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-import numpy as np
-
-from anybit.array_files import StoredArray, write_members
+from anybit.array_files import StoredArray
 from anybit.errors import ModelError
 from anybit.inputs import Array, Feeds, Tensor
+from anybit.quantization.independence import pair_of
 from anybit.quantization.items import (
     Part,
     Reader,
     Rows,
     Sample,
-    arrays_of,
     files_in,
     is_numbers,
     joined,
-    kind_of,
     share,
+    written,
 )
 from anybit.quantization.shards import Portion, Shard
 
 Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
 # Among the first so many samples, and as many of the others, two are looked for that differ, to try
-# whether rows are independent; so many bytes of those that have other shapes are kept.
-_SEARCHED, _KEPT = 256, 2**28
+# whether rows are independent.
+_SEARCHED = 256
 # The samples of a shard at least, and the shards at most.
 _SHARD, _SHARDS = 16, 4096
 # How many of several are put together, and what all of them may take.
@@ -54,18 +52,26 @@ class Samples:
             or a dict; or an iterable of these. What is not a list or tuple is read once, into a
             temporary folder: another time it may be shuffled.
         inputs: The model's.
-        labels: The name of an array beside the inputs, which `labelled` gives along with them.
+        labels: The name of an array beside the inputs, which `shares` gives along with them.
+        narrow: The inputs in float64 that the model computes in float32.
 
     Raises:
         ModelError: There are no samples, or one does not fit the model, or holds NaN or infinity.
     """
 
-    def __init__(self, data: Data, inputs: tuple[Tensor, ...], labels: str | None = None) -> None:
+    def __init__(
+        self,
+        data: Data,
+        inputs: tuple[Tensor, ...],
+        labels: str | None = None,
+        narrow: Collection[str] = (),
+    ) -> None:
         free = {each.name: each.shape[0] for each in inputs if each.shape and each.rows is None}
         others = {size for each in inputs for size in (each.shape or ())[1:]} - {None}
         fixed = {each.name: each.rows for each in inputs if each.rows is not None}
         steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
-        self._reader = Reader(inputs, steps, others.isdisjoint(free.values()), labels)
+        apart = others.isdisjoint(free.values())
+        self._reader = Reader(inputs, steps, apart, labels, narrow)
         self._together, self._joinable = bool(free), False
         self._why = "not all inputs have the same rows along their first axis"
         self._folder: Path | None = None
@@ -207,7 +213,8 @@ class Samples:
         """Take rows apart only if a predicate holds for two that differ and for both in one, or
         is None, where the model takes one at a time."""
         if self.apart and self._together:
-            pair = self._pair()
+            tried = chain(islice(self, _SEARCHED), self._spread())
+            pair = pair_of(tried, self._reader.steps)
             answer = pair is not None and independent(*pair)
             if pair is not None:
                 self._why = "rows do not give together what they give apart"
@@ -216,21 +223,6 @@ class Samples:
             self._reader = replace(self._reader, apart=answer is not False)
             self._joinable = answer is True
             self._count = None
-
-    def _pair(self) -> tuple[Sample, Sample, Sample] | None:
-        """Two samples that differ, and both in one; None if none were found."""
-        steps = self._reader.steps
-        seen: dict[Hashable, Sample] = {}
-        held = 0
-        for sample in chain(islice(self, _SEARCHED), self._spread()):
-            first = seen.get(kind := kind_of(sample, steps), sample)
-            if kind not in seen and held <= _KEPT:
-                seen[kind] = sample
-                held += sum(array.nbytes for array in sample.values())
-            if not all(np.array_equal(first[name], sample[name]) for name in steps):
-                joined = {name: np.concatenate([first[name], sample[name]]) for name in steps}
-                return first, sample, sample | joined
-        return None
 
     def _spread(self) -> Iterator[Sample]:
         """Some from all over the data behind the first."""
@@ -285,16 +277,7 @@ class Samples:
         if not isinstance(items, list | tuple):
             self._folder = Path(tempfile.mkdtemp(prefix="anybit-samples-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            items = [_written(self._folder, index, item) for index, item in enumerate(items)]
+            items = [written(self._folder, index, item) for index, item in enumerate(items)]
         if not items:
             raise ModelError("there are no samples; give at least one, better hundreds")
         return items
-
-
-def _written(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
-    if isinstance(item, str | os.PathLike):
-        return item
-    path = folder / f"{index}.npz"
-    arrays = arrays_of(item, f"sample {index}: ")
-    write_members(path, {name or "x": array for name, array in arrays.items()})
-    return path

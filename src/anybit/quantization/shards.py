@@ -77,5 +77,17 @@ class Shard:
                 part = self._reader.part(arrays, row)
                 yield at, self._reader.read(part, portion.where, portion.before)
 
+    def place(self, number: int) -> str:
+        """What to call one of them in messages: the item, and the place in that."""
+        first = self.first
+        for portion in self._portions:
+            if number < first + portion.count:
+                break
+            first += portion.count
+        if portion.rows is None:
+            return portion.where
+        row = portion.rows[number - first] + portion.before
+        return f"{portion.where.removesuffix(': ')}, {self._reader.place(row)}: "
+
     def __len__(self) -> int:
         return sum(each.count for each in self._portions)

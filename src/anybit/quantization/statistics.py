@@ -66,14 +66,18 @@ class Statistics:
         return None if self.axis is None else self.axis % array.ndim
 
     def merge(self, other: "Statistics") -> None:
-        """Count what another has counted."""
+        """Count what another has counted.
+
+        Raises:
+            ModelError: That had other numbers of channels.
+        """
         self.count += other.count
         self.counts += other.counts
         self.lowest = min(self.lowest, other.lowest)
         self.highest = max(self.highest, other.highest)
         if other.channels is not None:
             mine, theirs = self.channels, other.channels
-            self.channels = theirs.copy() if mine is None else _widened(mine, theirs)
+            self.channels = theirs.copy() if mine is None else _widened(self.name, mine, theirs)
 
     @property
     def per_channel(self) -> float:
@@ -111,7 +115,7 @@ def add_all(statistics: Sequence[Statistics], arrays: Sequence[Array]) -> list[f
     would wait for one another.
 
     Raises:
-        ModelError: NaN or infinity, which no range holds.
+        ModelError: NaN or infinity, which no range holds; other numbers of channels than before.
     """
     plain = [_plain(each) for each in arrays]
     axes = [each.axis_in(array) for each, array in zip(statistics, plain, strict=True)]
@@ -147,10 +151,20 @@ def _room(statistics: Statistics, channels: int) -> Array:
     known = statistics.channels
     if known is None:
         return np.repeat(np.array([[np.inf], [-np.inf]], np.float32), channels, axis=1)
+    _check_channels(statistics.name, known.shape[1], channels)
     return known
 
 
-def _widened(mine: Array, theirs: Array) -> Array:
+def _check_channels(name: str, one: int, other: int) -> None:
+    if one != other:
+        raise ModelError(
+            f"{name!r} has {one} channels in one sample and {other} in another: keep its layers as "
+            "floats (--keep), or leave those data out"
+        )
+
+
+def _widened(name: str, mine: Array, theirs: Array) -> Array:
+    _check_channels(name, mine.shape[1], theirs.shape[1])
     return np.array([np.minimum(mine[0], theirs[0]), np.maximum(mine[1], theirs[1])])
 
 

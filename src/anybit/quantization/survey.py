@@ -55,7 +55,7 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
         made = Findings.none(names, survey.axes)
         for number, sample in _calibration(shard):
             seen = recorder.run(sample, kept=False)
-            with _naming(number):
+            with _naming(shard, number):
                 made.add(number - shard.first, seen)
         if path is not None:
             made.save(path)
@@ -65,12 +65,12 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
 
 
 @contextmanager
-def _naming(number: int) -> Iterator[None]:
+def _naming(shard: Shard, number: int) -> Iterator[None]:
     """Say which sample it is that is refused."""
     try:
         yield
     except ModelError as error:
-        raise ModelError(f"sample {number}: {error}") from error
+        raise ModelError(f"{shard.place(number)}{error}") from error
 
 
 def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:

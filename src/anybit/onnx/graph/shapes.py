@@ -58,6 +58,14 @@ def sizes_of(shape: ir.Shape) -> tuple[int | str | None, ...]:
     return tuple(size if isinstance(size, int) else size.value for size in shape)
 
 
+def has_free_sizes(model: ir.Model) -> bool:
+    """Whether the inputs leave more open than how many rows there are: even how many axes."""
+    shapes = [each.shape for each in model.graph.inputs if not each.is_initializer()]
+    return any(
+        shape is None or not all(isinstance(size, int) for size in shape[1:]) for shape in shapes
+    )
+
+
 def _size(size: int | ir.SymbolicDim) -> int | None:
     return size if isinstance(size, int) else None
 
