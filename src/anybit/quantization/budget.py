@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import onnx_ir as ir
-
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
 from anybit.quantization.certainty import FEWEST
@@ -31,6 +29,7 @@ from anybit.quantization.mixing import (
 from anybit.quantization.options import Costs, parts
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
+from anybit.quantization.precision import FLOATS
 from anybit.quantization.result import Mix
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
@@ -47,7 +46,6 @@ _SHARE = 0.25
 _MOST_POINTS = 100
 # Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
 _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 Size = Callable[[Plan], int]
 
@@ -93,7 +91,7 @@ def mixed(
         ModelError: There is none; the message says what was reached.
     """
     weights, activations = varied(wanted)
-    if not any(each.dtype in _FLOATS for each in attempts.model.graph.outputs):
+    if not any(each.dtype in FLOATS for each in attempts.model.graph.outputs):
         raise ModelError(
             f"budget {budget.words}: mixes are told apart by what they add to outputs that are "
             "floats, and there are none; let the model give its scores, too, or say --weights"

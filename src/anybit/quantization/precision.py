@@ -10,7 +10,8 @@ from anybit.onnx.passes import ComputeInFloat32, InferShapes
 from anybit.quantization.placement import multiplied, multiplies
 
 _HALF, _FLOAT, _DOUBLE = ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE
-_FLOATS = (_HALF, ir.DataType.BFLOAT16, _FLOAT, _DOUBLE)
+FLOATS = (_HALF, ir.DataType.BFLOAT16, _FLOAT, _DOUBLE)
+"""What is computed in floats, in a model that is to be quantized."""
 # What looks at no value; and what gives as many values as the values of its inputs say.
 _BLIND, _COUNTING = ("Shape", "Size"), ("Range",)
 
@@ -79,7 +80,7 @@ def _decides(node: ir.Node, model: ir.Model) -> bool:
     if kind in _COUNTING:
         return True
     return any(
-        value.dtype not in _FLOATS
+        value.dtype not in FLOATS
         and (value.uses() or (value.is_graph_output() and value.graph is not model.graph))
         for value in node.outputs
     )
@@ -87,7 +88,7 @@ def _decides(node: ir.Node, model: ir.Model) -> bool:
 
 def _float_producers(node: ir.Node) -> Iterator[ir.Node]:
     for value in node.inputs:
-        if value is not None and (value.dtype is None or value.dtype in _FLOATS):
+        if value is not None and (value.dtype is None or value.dtype in FLOATS):
             producer = value.producer()
             if producer is not None:
                 yield producer
