@@ -16,20 +16,25 @@ import anybit
 ROWS = {"x": ["n", 4]}
 
 
-def halved(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same in float16."""
+def retyped(proto: onnx.ModelProto, type: int) -> onnx.ModelProto:
+    """The same in another type of floats."""
     for each in proto.graph.initializer:
         if each.data_type == TensorProto.FLOAT:
-            array = numpy_helper.to_array(each).astype(np.float16)
+            array = numpy_helper.to_array(each).astype(helper.tensor_dtype_to_np_dtype(type))
             each.CopyFrom(numpy_helper.from_array(array, each.name))
     for value in (*proto.graph.input, *proto.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+        value.type.tensor_type.elem_type = type
     return proto
+
+
+def doubled(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same in float64."""
+    return retyped(proto, TensorProto.DOUBLE)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_float16(name: str) -> None:
-    network, data = halved(NETWORKS[name]()), data_for(name, 8)
+    network, data = retyped(NETWORKS[name](), TensorProto.FLOAT16), data_for(name, 8)
     found = anybit.quantize(network, data)
     assert found.verdict is not None
     assert found.verdict.passed
@@ -41,17 +46,6 @@ def test_float16(name: str) -> None:
     (_, second) = anybit.evaluate(network, found, data=data).models
     assert second.sqnr is not None
     assert second.sqnr > 25
-
-
-def doubled(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same in float64."""
-    for each in proto.graph.initializer:
-        if each.data_type == TensorProto.FLOAT:
-            array = numpy_helper.to_array(each).astype(np.float64)
-            each.CopyFrom(numpy_helper.from_array(array, each.name))
-    for value in (*proto.graph.input, *proto.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.DOUBLE
-    return proto
 
 
 @pytest.mark.parametrize("name", ["convolutions", "attention"])
