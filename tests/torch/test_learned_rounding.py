@@ -281,7 +281,7 @@ def test_samples_that_decide_are_for_nothing_else(monkeypatch: pytest.MonkeyPatc
 
 
 def stretches(proto: onnx.ModelProto) -> list[list[str]]:
-    network, _ = _prepared(proto, "m")
+    network = _prepared(proto, "m")[0]
     layers = placement_of(network).layers
     found = stretches_of(network, {each.node for each in layers}, layers)
     return [[layer.name for layer in each.layers] for each in found]
