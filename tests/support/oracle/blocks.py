@@ -110,15 +110,31 @@ def single(x: Fraction) -> Fraction:
     return Fraction(rounded(x))
 
 
-def nvfp4(blocks: Sequence[Sequence[Fraction]]) -> list[list[float]]:
-    """All blocks of a tensor on the grid of NVFP4."""
+def tensor_scale(blocks: Sequence[Sequence[Fraction]]) -> Fraction:
+    """NVFP4's number in float32 that the scales of all blocks are multiplied by."""
     whole = max(abs(each) for block in blocks for each in block)
-    g = single(whole / (448 * 6)) or Fraction(1)
-    found = []
-    for block in blocks:
-        reach = max(abs(each) for each in block)
-        wish = single(single(reach / 6) / g)
-        t = single(nearest(min(wish, Fraction(448)), values_of(*E4M3FN)) * g)
-        values = element_values("nvfp4")
-        found.append([rounded(t * nearest(single(x / t), values)) if t else 0.0 for x in block])
-    return found
+    return single(whole / (448 * 6)) or Fraction(1)
+
+
+def nvfp4(blocks: Sequence[Sequence[Fraction]], rule: str = "absmax") -> list[list[float]]:
+    """All blocks of a tensor on the grid of NVFP4."""
+    g = tensor_scale(blocks)
+    return [nvfp4_best(block, g, rule)[1] for block in blocks]
+
+
+def nvfp4_best(block: Sequence[Fraction], g: Fraction, rule: str) -> tuple[Fraction, list[float]]:
+    """The share of the plain scale that leaves the least error, of equal ones that named first, and
+    the block by it. The rule absmax knows the plain scale only."""
+    shares = [Fraction(1)]
+    if rule == "mse":
+        shares += [Fraction(step, 16) for step in range(10, 26) if step != 16]
+    found = [(share, _nvfp4_block(block, g, share)) for share in shares]
+    return min(found, key=lambda each: error(each[1], block))
+
+
+def _nvfp4_block(block: Sequence[Fraction], g: Fraction, share: Fraction) -> list[float]:
+    reach = max(abs(each) for each in block)
+    wish = single(single(single(reach / 6) / g) * share)
+    t = single(nearest(min(wish, Fraction(448)), values_of(*E4M3FN)) * g)
+    values = element_values("nvfp4")
+    return [rounded(t * nearest(single(x / t), values)) if t else 0.0 for x in block]
