@@ -68,7 +68,11 @@ class Moments:
         divide sums by how many threads it has, which changes their last bits.
         """
         for block in _blocks(rows):
-            reach = max(float(block.max(initial=0.0)), -float(block.min(initial=0.0)))
+            reach = _reach(block)
+            if math.isinf(reach):
+                # The end of a grid may lie beyond float32: no weights make up for such rows.
+                block[~np.isfinite(block).all(axis=-1)] = 0
+                reach = _reach(block)
             # Squares of what is far from 1 are not float32.
             exponent = min(max(math.frexp(reach)[1], -_FARTHEST), _FARTHEST)
             block *= np.float32(2.0**-exponent)
@@ -91,6 +95,10 @@ class Moments:
         """Add those of other rows."""
         self.sums += other.sums
         self.rows += other.rows
+
+
+def _reach(block: Array) -> float:
+    return max(float(block.max(initial=0.0)), -float(block.min(initial=0.0)))
 
 
 def _blocks(rows: Iterable[Array]) -> Iterator[Array]:

@@ -62,7 +62,7 @@ def reaches(statistics: Statistics) -> Array:
     seen = statistics.channels
     assert seen is not None, "who smooths asked for them"
     whole = np.array([[min(statistics.lowest, 0.0)], [max(statistics.highest, 0.0)]])
-    most = _TIMES * np.abs(seen).max(axis=0)
+    most = _TIMES * np.abs(seen).max(axis=0).astype(np.float64)
     added = np.clip(whole, -most, most) * min(_UNKNOWN / statistics.per_channel, 1.0)
     further = np.clip(seen + added, *whole)
     return np.where(seen.any(axis=0), further, whole)

@@ -13,6 +13,7 @@ from anybit.reporting.facts import Histogram, Tensor
 _BINS = 64
 _MOST_VALUES = 64
 _MOST_COLUMNS = 32
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Gauge:
@@ -97,14 +98,15 @@ class Gauge:
         return low, high
 
     def _limits(self) -> tuple[float, float]:
-        """What is beyond them is rounded by more than half a step."""
+        """What is beyond them is rounded by more than half a step. Float32 holds them."""
         ends = self._codes()
         grid = self._grid
         if isinstance(grid, IntegerGrid):
             slack = 0.5
         else:
             slack = ends[1] * 2.0 ** -(grid.format.mantissa_bitwidth + 2)
-        low, high = sorted(self._shown(ends + np.array([-slack, slack])).tolist())
+        limits = self._shown(ends + np.array([-slack, slack]))
+        low, high = sorted(np.clip(limits, -_LARGEST, _LARGEST).tolist())
         return low, high
 
     def _values(self) -> tuple[float, ...]:
