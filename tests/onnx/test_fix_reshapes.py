@@ -30,6 +30,7 @@ def reshaped(parts: str, **options: Any) -> onnx.ModelProto:
         "four": np.array([4], np.int64),
         "twelve": np.array([12], np.int64),
         "zero": np.array([0], np.int64),
+        "minus": np.array([-1], np.int64),
     }
     used = {name: array for name, array in constants.items() if name in parts.split()}
     return model(nodes, used, inputs={"x": ["batch", 3, 4]}, opsets={"": 18})
@@ -42,6 +43,8 @@ def reshaped(parts: str, **options: Any) -> onnx.ModelProto:
         ("batch rows four", [-1, 3, 4]),
         ("both four", [-1, 4]),
         ("four both", [4, -1]),
+        ("batch minus", [0, -1]),
+        ("batch rows minus", [0, 3, -1]),
     ],
 )
 @pytest.mark.parametrize("allowzero", [0, 1])
@@ -58,12 +61,54 @@ def test_one_free_size(parts: str, target: list[int], allowzero: int) -> None:
         np.testing.assert_array_equal(load(result).run(x)["y"], load(proto).run(x)["y"])
 
 
-@pytest.mark.parametrize("parts", ["batch zero four", "batch both four"])
+@pytest.mark.parametrize("parts", ["zero both", "both minus", "batch both four"])
 def test_others_stay(parts: str) -> None:
-    """A 0 takes the size from x; with two free sizes one could be any."""
+    """With a 0 for rows, of which there may be none, nothing follows from the number of elements;
+    with two free sizes one could be any."""
     result = read(reshaped(parts)).clone()
     InferShapes()(result)
     assert not FixReshapes()(result).modified
     DropIdentities()(result)
     assert kinds(result)[-1] == "Reshape"
     assert result.graph[-1].inputs[1].name == "target"
+
+
+def test_a_zero_is_the_size_that_it_stands_for() -> None:
+    proto = reshaped("batch zero four")
+    assert fixed(proto) == [-1, 3, 4]
+    assert fixed(reshaped("batch zero four", allowzero=1)) is None
+
+
+def test_sizes_of_one_name_stay_where_they_are() -> None:
+    """Of two free sizes each is kept; those of another tensor, or at another place, are not."""
+    nodes = [
+        standard("Shape", "x", "s"),
+        standard("Cast", "s", "c", to=onnx.TensorProto.INT32),
+        standard("Slice", "c zero two", "t"),
+        standard("Cast", "t", "two_sizes", to=onnx.TensorProto.INT64),
+        standard("Concat", "two_sizes heads", "target", axis=0),
+        standard("Reshape", "x target", "y"),
+    ]
+    constants = {
+        name: np.array(values, np.int64)
+        for name, values in {"zero": [0], "two": [2], "heads": [3, 4]}.items()
+    }
+    proto = model(nodes, constants, inputs={"x": ["batch", "steps", 12]}, opsets={"": 18})
+    assert fixed(proto) == [0, 0, 3, 4]
+    for sizes in [(2, 5, 12), (3, 1, 12)]:
+        x = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
+        result = read(proto).clone()
+        Simplify(FoldConstants(), FixReshapes())(result)
+        np.testing.assert_array_equal(load(result).run(x)["y"], load(proto).run(x)["y"])
+    for shape in (["steps", "batch", 12], ["batch", None, 12]):
+        nodes[-1] = standard("Reshape", "z target", "y")
+        inputs = {"x": ["batch", "steps", 12], "z": shape}
+        assert fixed(model(nodes, constants, inputs=inputs, opsets={"": 18})) is None
+
+
+def fixed(proto: onnx.ModelProto) -> list[int] | None:
+    """The constant target that the last node gets."""
+    result = read(proto).clone()
+    Simplify(FoldConstants(), FixReshapes())(result)
+    target = result.graph[-1].inputs[1].const_value
+    return None if target is None else target.numpy().tolist()

@@ -11,11 +11,12 @@ from onnx import helper
 from small_models import kinds, model, node
 
 from anybit.onnx import read
+from anybit.onnx.graph import shapes
 from anybit.onnx.graph import sizes as sizes_module
 from anybit.onnx.graph.sizes import Sizes
 from anybit.onnx.passes import FoldConstants, Normalize
 
-INT64 = onnx.TensorProto.INT64
+INT32, INT64 = onnx.TensorProto.INT32, onnx.TensorProto.INT64
 
 
 def sizes_of(value: ir.Value) -> list[int | None] | None:
@@ -80,6 +81,24 @@ FOUND: dict[str, tuple[list[onnx.NodeProto], list[int | None] | int | None]] = {
         [5],
     ),
     "cast": ([standard("Shape", "x", "s"), standard("Cast", "s", "y", to=INT64)], [None, 5, 3]),
+    "cast to int32 and back": (
+        [
+            standard("Shape", "x", "s"),
+            standard("Cast", "s", "c", to=INT32),
+            standard("Slice", "c one three", "d"),
+            standard("Cast", "d", "y", to=INT64),
+        ],
+        [5, 3],
+    ),
+    "too long for int32": (
+        [
+            standard("Shape", "x", "s"),
+            standard("Mul", "s huge", "m"),
+            standard("Cast", "m", "c", to=INT32),
+            standard("Cast", "c", "y", to=INT64),
+        ],
+        [None] * 3,
+    ),
     "cast away": ([standard("Shape", "x", "s"), standard("Cast", "s", "y", to=1)], None),
     "backwards": (
         [standard("Shape", "x", "s"), standard("Slice", "s three zero zero minus", "y")],
@@ -112,6 +131,7 @@ CONSTANTS = {
     "one": integers(1),
     "three": integers(3),
     "minus": integers(-1),
+    "huge": integers(2**30),
     "last": np.array(2, np.int64),
 }
 
@@ -131,6 +151,41 @@ def test_what_is_known(what: str) -> None:
     assert (results[-1] is not None) == known
     if known:
         assert results[-1].dtype == np.int64
+
+
+def test_what_is_int32_stays_int32() -> None:
+    """A runtime refuses nodes that read constants of another type than what they stand for."""
+    nodes = [
+        standard("Shape", "x", "s"),
+        standard("Cast", "s", "c", to=INT32),
+        standard("Slice", "c one three", "d"),
+        standard("Add", "d many", "a"),
+        standard("Mul", "a many", "y"),
+    ]
+    constants = {
+        **{name: CONSTANTS[name] for name in ("one", "three")},
+        "many": np.array([2**20], np.int32),
+    }
+    graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
+    sizes = Sizes(sizes_of)
+    _, _, sliced, added, beyond = [sizes.follow(each) for each in graph]
+    assert sliced is not None and added is not None and beyond is None
+    assert sliced.dtype == added.dtype == np.int32
+    assert added.tolist() == [2**20 + 5, 2**20 + 3]
+
+
+def test_names_of_free_sizes_stay_until_something_is_computed_from_them() -> None:
+    nodes = [
+        standard("Shape", "x", "s"),
+        standard("Cast", "s", "c", to=INT32),
+        standard("Add", "c one", "a"),
+        standard("Concat", "c a", "y", axis=0),
+    ]
+    constants = {"one": np.array([1], np.int32)}
+    graph = read(model(nodes, constants, inputs={"x": ["batch", 5]}, opsets={"": 18})).graph
+    sizes = Sizes(lambda value: None if value.shape is None else shapes.sizes_of(value.shape))
+    assert [sizes.follow(each) for each in graph] == [None] * 4
+    assert sizes.of(graph.outputs[0]).tolist() == ["batch", 5, None, 6]
 
 
 def test_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@
 from dataclasses import replace
 
 import numpy as np
+from computed_sizes import computed_sizes
 from hypothesis import strategies as st
 from network_builder import CHANNELS, Builder, Tensor
 from small_models import DOMAIN
@@ -236,8 +237,11 @@ def moved(builder: Builder) -> None:
         name = builder.node("Resize", inputs, mode="nearest", **modes)
         row = (x.channels, 2 * x.row[1], 2 * x.row[2])
     elif kind == "Reshape" and len(x.row) == 3 and x.axis == 0:
+        row = (x.channels, x.row[1] * x.row[2])
         shape = builder.constant([0, x.channels, -1], np.int64)
-        name, row = builder.node("Reshape", [x.name, shape]), (x.channels, x.row[1] * x.row[2])
+        if builder.chance(2):
+            shape = computed_sizes(builder, x, row)
+        name = builder.node("Reshape", [x.name, shape])
     else:
         return
     builder.last = replace(x, name=name, row=row)
@@ -258,7 +262,12 @@ def flatten(builder: Builder) -> None:
     x = builder.last
     size = int(np.prod(x.row))
     if size <= 400:
-        builder.last = replace(x, name=builder.node("Flatten", [x.name]), row=(size,), axis=0)
+        named = (
+            builder.node("Reshape", [x.name, computed_sizes(builder, x, [size])])
+            if builder.chance(2)
+            else builder.node("Flatten", [x.name])
+        )
+        builder.last = replace(x, name=named, row=(size,), axis=0)
         dense(builder)
 
 

@@ -13,6 +13,7 @@ from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.counts import check_counts
 from anybit.onnx.passes import (
+    FixReshapes,
     FoldConstants,
     InferShapes,
     InlineFunctions,
@@ -20,6 +21,9 @@ from anybit.onnx.passes import (
     StandardLayout,
 )
 from anybit.onnx.report import Report
+
+# In each, Reshapes are followed whose sizes depend on what those of the last one give.
+_MOST_ROUNDS = 8
 
 
 def prepare(source: Source) -> ir.Model:
@@ -53,15 +57,20 @@ def prepared(model: ir.Model, source: Source, *, normalized: bool = False) -> ir
 def followable(source: Source) -> ir.Model:
     """A copy as the analysis takes it: one spelling, scales and widths folded, weights not.
 
+    Reshapes to sizes that the graph computes are made ones to constants where they can be.
+
     Raises:
         ModelError: As `prepare`.
     """
     model = read_copy(source)
     inline(model, source)
     apply(model, source, Normalize(), StandardLayout(), InferShapes())
-    (folded,) = apply(model, source, FoldConstants(operators=False))
-    if folded.modified:
-        apply(model, source, InferShapes())
+    for _ in range(_MOST_ROUNDS):
+        folded, fixed = apply(model, source, FoldConstants(operators=False), FixReshapes())
+        if folded.modified or fixed.modified:
+            apply(model, source, InferShapes())
+        if not fixed.modified:
+            break
     return model
 
 

@@ -45,12 +45,24 @@ def noted(value: ir.Value) -> ir.Shape | None:
 
 def sizes_that_follow(value: ir.Value, model: ir.Model) -> Sizes | None:
     """The sizes that a value is certain to have; None for those that are free or not known."""
+    sizes = named_sizes_that_follow(value, model)
+    known = (size if isinstance(size, int) else None for size in sizes or ())
+    return None if sizes is None else tuple(known)
+
+
+def named_sizes_that_follow(
+    value: ir.Value, model: ir.Model
+) -> tuple[int | str | None, ...] | None:
+    """The same, with the names of those that are free: `Model.run` holds those of inputs together.
+
+    What inference calls by one name is of one size, too.
+    """
     if is_constant(value) and value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
     shape = noted(value)
     if value.is_graph_input() and value.graph is model.graph:
         shape = value.shape  # runtimes hold inputs to it
-    return None if shape is None else tuple(_size(each) for each in shape)
+    return None if shape is None else sizes_of(shape)
 
 
 def sizes_of(shape: ir.Shape) -> tuple[int | str | None, ...]:
@@ -64,10 +76,6 @@ def has_free_sizes(model: ir.Model) -> bool:
     return any(
         shape is None or not all(isinstance(size, int) for size in shape[1:]) for shape in shapes
     )
-
-
-def _size(size: int | ir.SymbolicDim) -> int | None:
-    return size if isinstance(size, int) else None
 
 
 def merged(follows: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:

@@ -6,7 +6,7 @@ targets of its Reshapes above all, is followed here element by element.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +17,25 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 
 Partial: TypeAlias = npt.NDArray[Any]
-"""Python integers in an array of rank 0 or 1, None where one is not known."""
+"""In an array of rank 0 or 1, Python integers, names of free sizes, None where nothing is known."""
 
 # Shapes have few sizes; what is longer is not a shape.
 _MOST_ELEMENTS = 64
-_LIMIT = 2**63
+# Beyond these the runtime's integers wrap around.
+_LIMITS = {ir.DataType.INT32: 2**31, ir.DataType.INT64: 2**63}
 
 
 class Sizes:
     """What is known of such integers. Nodes are asked about in the order in which they run."""
 
-    def __init__(self, shape_of: Callable[[ir.Value], Sequence[int | None] | None]) -> None:
-        """`shape_of` gives the sizes of a value, as far as they can be relied on."""
+    def __init__(self, shape_of: Callable[[ir.Value], Sequence[int | str | None] | None]) -> None:
+        """`shape_of` gives the sizes of a value, as far as they can be relied on.
+
+        It may give names of free sizes: they stay where nothing is computed from them.
+        """
         self._shape_of = shape_of
         self._known: dict[ir.Value, Partial] = {}
+        self._types: dict[ir.Value, ir.DataType] = {}
 
     def follow(self, node: ir.Node) -> Array | None:
         """What the node gives, if all of it is known. What is known is kept for its readers."""
@@ -43,30 +48,46 @@ class Sizes:
             return None
         if found is None or found.ndim > 1 or found.size > _MOST_ELEMENTS:
             return None
-        self._known[node.outputs[0]] = found
-        return None if None in found.flat else found.astype(np.int64)
+        dtype = self._type_given(node)
+        if dtype not in _LIMITS:
+            return None
+        self._types[node.outputs[0]] = dtype
+        self._known[node.outputs[0]] = found = _limited(found, _LIMITS[dtype])
+        return found.astype(dtype.numpy()) if is_known(found) else None
 
     def of(self, value: ir.Value | None) -> Partial | None:
-        """What is known of a value; None if it is not an array of a few int64."""
+        """What is known of a value; None if it is not an array of a few integers."""
         if value is None:
             return None
         if is_constant(value):
             tensor = value.const_value
             small = tensor is not None and tensor.size <= _MOST_ELEMENTS
-            if not small or value.dtype != ir.DataType.INT64:
+            if not small or value.dtype not in _LIMITS:
                 return None
             return array_of(value).astype(object)
         if value in self._known:
             return self._known[value]
-        shape = self._shape_of(value) if value.dtype == ir.DataType.INT64 else None
-        if shape is None or len(shape) > 1 or not all(_is_small(size) for size in shape):
+        shape = self._shape_of(value) if value.dtype in _LIMITS else None
+        sizes = [size for size in shape or () if _is_small(size)]
+        if shape is None or len(shape) > 1 or len(sizes) < len(shape):
             return None
-        return np.full([size for size in shape if size is not None], None, object)
+        return np.full(sizes, None, object)
+
+    def _type(self, value: ir.Value | None) -> ir.DataType | None:
+        return None if value is None else self._types.get(value, value.dtype)
+
+    def _type_given(self, node: ir.Node) -> ir.DataType | None:
+        """Files may declare another type, or none."""
+        if node.op_type == "Shape":
+            return ir.DataType.INT64
+        if node.op_type == "Cast":
+            return ir.DataType(attribute_of(node, "to", 0))
+        return self._type(node.inputs[0])
 
     def _whole(self, value: ir.Value | None) -> list[int] | None:
         """The elements of a value of which all are known."""
         found = self.of(value)
-        return None if found is None or None in found.flat else [int(size) for size in found.flat]
+        return [int(size) for size in found.flat] if found is not None and is_known(found) else None
 
     def _shape(self, node: ir.Node) -> Partial | None:
         value = node.inputs[0]
@@ -80,7 +101,7 @@ class Sizes:
         return self.of(node.inputs[0])
 
     def _cast(self, node: ir.Node) -> Partial | None:
-        return self._same(node) if attribute_of(node, "to", 0) == ir.DataType.INT64 else None
+        return self._same(node) if attribute_of(node, "to", 0) in _LIMITS else None
 
     def _sliced(self, node: ir.Node) -> Partial | None:
         data, given = self.of(node.inputs[0]), [self._whole(each) for each in node.inputs[1:]]
@@ -94,7 +115,7 @@ class Sizes:
 
     def _gathered(self, node: ir.Node) -> Partial | None:
         data, places = self.of(node.inputs[0]), self.of(_second(node))
-        if data is None or data.ndim != 1 or places is None or None in places.flat:
+        if data is None or data.ndim != 1 or places is None or not is_known(places):
             return None
         if not all(-data.size <= place < data.size for place in places.flat):
             return None
@@ -143,25 +164,35 @@ class Sizes:
         return np.asarray(np.frompyfunc(_COMBINED[node.op_type], 2, 1)(first, second), object)
 
 
+def is_known(sizes: Partial) -> bool:
+    """Whether all of it is known."""
+    return all(isinstance(size, int) for size in sizes.flat)
+
+
+def _limited(found: Partial, limit: int) -> Partial:
+    beyond = [isinstance(size, int) and not -limit <= size < limit for size in found.flat]
+    return np.where(np.reshape(np.array(beyond, bool), found.shape), None, found)
+
+
 def _second(node: ir.Node) -> ir.Value | None:
     return node.inputs[1] if len(node.inputs) > 1 else None
 
 
-def _is_small(size: int | None) -> bool:
-    return size is not None and 0 <= size <= _MOST_ELEMENTS
+def _is_small(size: int | str | None) -> TypeGuard[int]:
+    return isinstance(size, int) and 0 <= size <= _MOST_ELEMENTS
 
 
-def _partial(sizes: Sequence[int | None]) -> Partial:
+def _partial(sizes: Sequence[int | str | None]) -> Partial:
     found = np.empty(len(sizes), object)
     found[:] = sizes
     return found
 
 
 def _of_known(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any], int | None]:
-    def combined(first: int | None, second: int | None) -> int | None:
-        found = None if first is None or second is None else compute(first, second)
-        # Beyond that the runtime's integers wrap around.
-        return found if found is not None and -_LIMIT <= found < _LIMIT else None
+    def combined(first: int | str | None, second: int | str | None) -> int | None:
+        if not isinstance(first, int) or not isinstance(second, int):
+            return None
+        return compute(first, second)
 
     return combined
 
