@@ -50,6 +50,21 @@ def test_sums_that_are_no_normal_numbers_stay_float(exponents):
     assert "numbers of float32" in reason
 
 
+def test_channels_without_weights_have_no_products_that_could_be_too_small():
+    """Quantizers give what is 0 in a channel the smallest scale that there is."""
+    w, scales = weights(4, 6), np.full(6, 0.125, np.float32)
+    w[:, 2], scales[2] = 0, np.finfo(np.float32).tiny
+    lines = "v = Quant(w, ws, z, b)\na = Gemm(q, v, c)\ny = Quant(a, one, z, b)"
+    constants = {**QUANTIZED, "w": w, "ws": scales, "c": np.linspace(-3, 3, 6, dtype="f")}
+    proto = made(f"{FOUR}\n{lines}", constants, (4,))
+    compiled = equal(proto, rows(proto, 9))
+    assert compiled.report.coverage == "1 of 1 layer, 100 % of MACs"
+    assert not reasons(compiled)
+    w[1, 2] = scales[2]
+    (reason,) = reasons(equal(made(f"{FOUR}\n{lines}", constants, (4,)), rows(proto, 9)))
+    assert "below the normal numbers" in reason
+
+
 def test_a_bias_per_row_is_not_one_per_channel():
     proto = made(
         f"{FOUR}\na = Gemm(q, w, c)\ny = Quant(a, one, z, b)",

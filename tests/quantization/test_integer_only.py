@@ -46,8 +46,8 @@ class _Network:
     def relu(self, x: str) -> str:
         return self.op("Relu", x)
 
-    def head(self, x: str, channels: int) -> onnx.ModelProto:
-        flat = self.op("Flatten", self.op("GlobalAveragePool", x))
+    def head(self, x: str, channels: int, pooled: bool = False) -> onnx.ModelProto:
+        flat = x if pooled else self.op("Flatten", self.op("GlobalAveragePool", x))
         w, b = self.constant(random(10, channels, seed=90)), self.constant(random(10, seed=91))
         self.nodes.append(node("Gemm", f"{flat} {w} {b}", domain="", name="the_head", transB=1))
         return model(self.nodes, self.constants, inputs={"x": ["rows", *_SIZES]}, opsets=OPSETS)
@@ -100,6 +100,17 @@ def inception() -> onnx.ModelProto:
     return n.head(n.op("Concat", " ".join(branches), axis=1), 12)
 
 
+def computed() -> onnx.ModelProto:
+    """The head takes its rows from the graph, in int32, as PaddlePaddle writes it."""
+    n = _Network()
+    x = n.op("GlobalAveragePool", n.relu(n.conv("x", 3, 8)))
+    ends = " ".join(n.constant(np.array([each])) for each in (0, 1))
+    sizes = n.op("Cast", n.op("Shape", x), to=onnx.TensorProto.INT32)
+    rows = n.op("Cast", n.op("Slice", f"{sizes} {ends}"), to=onnx.TensorProto.INT64)
+    target = n.op("Concat", f"{rows} {n.constant(np.array([8]))}", axis=0)
+    return n.head(n.op("Reshape", f"{x} {target}"), 8, pooled=True)
+
+
 def dense() -> onnx.ModelProto:
     """Each layer reads all before it."""
     n = _Network()
@@ -112,7 +123,7 @@ def dense() -> onnx.ModelProto:
 
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    each.__name__: each for each in (residual, mobile, inception, dense)
+    each.__name__: each for each in (residual, mobile, inception, computed, dense)
 }
 
 

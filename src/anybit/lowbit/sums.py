@@ -106,7 +106,11 @@ def _scales(product: ProductAnalysis, weights: Array, source: Coded) -> Array:
     assert product.scale is not None, "asked before"
     own = product.scale.astype(np.float64).reshape(-1)
     scales = source.codes.scale * np.broadcast_to(own, weights.shape[:1])
-    _check_floats(scales, np.abs(weights).sum(axis=(1, 2, 3)), source)
+    sizes = np.abs(weights).sum(axis=(1, 2, 3))
+    # A channel that quantizes to zeros has the smallest scale there is: whatever it is, they add up
+    # to 0.
+    scales = np.where((sizes == 0) & (np.abs(scales) < _SMALLEST_FLOAT), 0.0, scales)
+    _check_floats(scales, sizes, source)
     return scales.astype(np.float32)
 
 

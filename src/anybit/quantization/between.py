@@ -15,7 +15,7 @@ import onnx_ir as ir
 from anybit.lowbit.elementwise import varying_inputs
 from anybit.lowbit.functions import is_monotone
 from anybit.lowbit.groups import Groups
-from anybit.lowbit.moving import is_move
+from anybit.lowbit.moving import RESHAPING, is_move
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of, is_identity
@@ -81,6 +81,8 @@ class _Walk:
     def _visit(self, node: ir.Node) -> str:
         """Find out what a node needs; why it stays, or ""."""
         values = varying_inputs(node)
+        if not node.domain and node.op_type in RESHAPING:
+            values = values[:1]  # the sizes that a graph computes are integers
         if any(value.dtype != ir.DataType.FLOAT for value in values):
             return "it computes in other types than float32"
         if self._is_single(node):
