@@ -105,7 +105,9 @@ def test_an_exact_region_between_floats_is_the_float_graph():
     path = MODELS / "qkeras_jettagging.onnx"
     compiled = anybit.compile(path)
     assert compiled.report.coverage == "3 of 4 layers, 75.9 % of MACs"
-    assert compiled.report.layers[0].reason == "its input 'global_in' is not quantized"
+    assert compiled.report.layers[0].reason == (
+        "its input 'global_in' is not quantized: say what it holds with --input-range global_in=..."
+    )
     x = rows_of("qkeras_jettagging", 200)
     wanted, got = anybit.load(path).run(x), compiled.run(x)
     np.testing.assert_array_equal(got["global_out"], wanted["global_out"])

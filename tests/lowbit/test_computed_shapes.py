@@ -22,6 +22,7 @@ INTEGERS = {
         "second": 1,
         "flat": [20],
         "tail": [5, 4],
+        "whole": [-1, 20],
     }.items()
 }
 # Of p of shape [n, 5, 2, 2]: sizes t.
@@ -60,8 +61,8 @@ CHAINS = {
         t = Concat(n, n1) axis=0""",
     "divided": """
         all_sizes = Shape(p)
-        whole = Mul(all_sizes, i2)
-        half = Div(whole, i2)
+        twice = Mul(all_sizes, i2)
+        half = Div(twice, i2)
         n = Slice(half, i0, i1)
         t = Concat(n, flat) axis=0""",
 }
@@ -77,7 +78,8 @@ def network(chain: str, reshape: str = "f = Reshape(p, t)") -> onnx.ModelProto:
         g = Quant(f, s, z, b)
         m = MatMul(g, v)
         y = Quant(m, one, z, b)"""
-    constants = {**QUANTIZED, **INTEGERS, "w": weights(5, 3, 2, 2), "v": weights(20, 3)}
+    mask = {"mask": np.ones(20, bool)}
+    constants = {**QUANTIZED, **INTEGERS, **mask, "w": weights(5, 3, 2, 2), "v": weights(20, 3)}
     used = set(re.findall(r"\w+", text))
     known = {name: value for name, value in constants.items() if name in used}
     return made(text, known, (3, 5, 5))
@@ -109,3 +111,50 @@ def test_a_declared_shape_is_not_believed() -> None:
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
     assert compiled.run(x)["y"].shape == (7, 3)
 
+
+LEFT = {
+    "two open sizes": (
+        """
+        sizes = Shape(p)
+        n = Slice(sizes, i0, i1)
+        single = Div(n, n)
+        t = Concat(n, single, flat) axis=0""",
+        "f = Reshape(p, t)",
+        "node 'n7' (Reshape) computes [n, ?, 20], of which more than one is open",
+    ),
+    "of elements": (
+        """
+        largest = ReduceMax(p) keepdims=0
+        none = Mul(largest, z)
+        more = Cast(none) to=7
+        t = Add(more, whole)""",
+        "f = Reshape(p, t)",
+        "node 'n7' (Reshape) takes them from node 'n5' (Cast), which computes them",
+    ),
+    "of what is there": (
+        "k = Reshape(p, whole)",
+        "f = Compress(k, mask) axis=1",
+        "nothing says what sizes node 'n4' (Compress) gives",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_a_reason_names_the_node_that_stops_it_and_a_remedy(what: str) -> None:
+    chain, reshape, words = LEFT[what]
+    proto = network(chain, reshape)
+    compiled = anybit.compile(proto)
+    *_, left = compiled.report.layers
+    assert left.reason == (
+        f"its sizes are not known before it runs: {words}; they may follow where rows are fixed: "
+        "anybit clean --batch 1"
+    )
+    for count in (1, 3):
+        x = rows(proto, count)
+        np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
+
+
+def test_where_rows_are_fixed_sizes_follow_that_did_not() -> None:
+    proto = network(*LEFT["two open sizes"][:2])
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    assert anybit.compile(proto).report.coverage == "2 of 2 layers, 100 % of MACs"

@@ -231,11 +231,12 @@ def test_sizes_that_a_file_leaves_free() -> None:
     undeclared = onnx.ModelProto()
     undeclared.CopyFrom(proto)
     undeclared.graph.input[0].type.tensor_type.ClearField("shape")
-    for each in (proto, undeclared):
+    for each, shape in [(proto, "x=1,3,?,?"), (undeclared, "x=...")]:
         found = anybit.compile(each).report
         assert found.has_free_sizes
         assert {layer.reason for layer in found.layers} == {
-            "its sizes are not known before it runs; --shape says those of inputs"
+            "its sizes are not known before it runs: those of inputs are free; say them with "
+            f"--shape {shape}"
         }
         given = anybit.compile(each, shapes={"x": (1, 3, 7, 9)})
         assert given.report.coverage == "2 of 2 layers, 100 % of MACs"

@@ -169,7 +169,9 @@ def test_what_is_int32_stays_int32() -> None:
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
     sizes = Sizes(sizes_of)
     _, _, sliced, added, beyond = [sizes.follow(each) for each in graph]
-    assert sliced is not None and added is not None and beyond is None
+    assert sliced is not None
+    assert added is not None
+    assert beyond is None
     assert sliced.dtype == added.dtype == np.int32
     assert added.tolist() == [2**20 + 5, 2**20 + 3]
 

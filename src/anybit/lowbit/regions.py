@@ -26,7 +26,7 @@ from anybit.lowbit.moves import moved
 from anybit.lowbit.parts import Codes, Expression, PairRoot, Planned, PortRoot
 from anybit.lowbit.places import place_of
 from anybit.lowbit.planning import Memory, Planner, Refused
-from anybit.lowbit.sums import mean_root, product_root, source_axis
+from anybit.lowbit.sums import check_factors, mean_root, product_root, source_axis
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
 from anybit.onnx.analysis.analysis import Analysis
@@ -132,6 +132,7 @@ class Walk:
         product = self._products[node]
         x, y = node.inputs[0], node.outputs[0]
         assert x is not None, "a product has two inputs"
+        check_factors(product)
         sizes = self._values.sizes(x)
         axis = source_axis(product, len(sizes) + 1)
         source = self._values.codes(x, axis)

@@ -21,6 +21,7 @@ from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import label_of
+from anybit.text import counted
 
 _WEIGHTS = range(-128, 128)
 _LARGEST_SUM = 2**31 - 1
@@ -30,6 +31,21 @@ _LARGEST_FLOAT = 2.0**127
 _SMALLEST_FLOAT = 2.0**-126
 
 
+def check_factors(product: ProductAnalysis) -> None:
+    """What is said of a product first, whatever its sizes are.
+
+    Raises:
+        Uncovered: No kernel computes its like.
+    """
+    if product.node.op_type == "ConvTranspose":
+        raise Uncovered(
+            "transposed convolutions are not among the kernels; a Resize to the nearest and a Conv "
+            "in their place are"
+        )
+    if product.layout is not None and product.sum is None and product.x is not None:
+        raise Uncovered(f"{product.reason}; kernels multiply with constants")
+
+
 def source_axis(product: ProductAnalysis, rank: int) -> int:
     """The axis along which the channels of a product's input lie.
 
@@ -37,12 +53,10 @@ def source_axis(product: ProductAnalysis, rank: int) -> int:
         Uncovered: The product is not one of a tensor of codes and a constant of codes.
     """
     node, layout = product.node, product.layout
-    if node.op_type == "ConvTranspose":
-        raise Uncovered("transposed convolutions are not among the kernels")
-    if layout is None or (product.sum is None and product.x is not None):
+    if layout is None:
         raise Uncovered(product.reason)
     if product.codes is None or product.scale is None:
-        raise Uncovered("its weights are not known integers times a scale")
+        raise Uncovered("its weights are no integers times one scale per channel: quantize them")
     if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
         raise Uncovered("its weights are not its second input")
     axis = layout.x_axis % rank
@@ -52,7 +66,9 @@ def source_axis(product: ProductAnalysis, rank: int) -> int:
         raise Uncovered("its weights are a batch of matrices")
     lowest, highest = product.codes.min(initial=0), product.codes.max(initial=0)
     if lowest not in _WEIGHTS or highest not in _WEIGHTS:
-        raise Uncovered(f"its weights go from {lowest:g} to {highest:g}, beyond 8 bits")
+        raise Uncovered(
+            f"its weights go from {lowest:g} to {highest:g}, beyond 8 bits: quantize them to fewer"
+        )
     return axis
 
 
@@ -156,8 +172,12 @@ def _check_floats(scales: Array, weights: Array, source: Coded) -> None:
     units = np.abs(scales.astype(np.float64))
     if not np.all(units * weights * code < _LARGEST_FLOAT):
         raise Uncovered("its sums are beyond the numbers of float32")
-    if np.any((units > 0) & (units < _SMALLEST_FLOAT)):
-        raise Uncovered("its products are below the normal numbers of float32")
+    small = int(np.count_nonzero((units > 0) & (units < _SMALLEST_FLOAT)))
+    if small:
+        raise Uncovered(
+            f"its products are below the normal numbers of float32 in {counted(small, 'channel')}: "
+            "let weights there be 0, or larger"
+        )
 
 
 def mean_root(

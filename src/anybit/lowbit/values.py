@@ -28,10 +28,11 @@ from anybit.lowbit.parts import (
 from anybit.lowbit.places import Place, place_of
 from anybit.lowbit.planning import Planner, Refused
 from anybit.lowbit.uncovered import Uncovered
+from anybit.lowbit.unsized import Unsized
 from anybit.lowbit.wanted import why_none
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.shapes import has_free_sizes, noted, sizes_of, sizes_that_follow
+from anybit.onnx.graph.shapes import noted, sizes_of, sizes_that_follow
 
 _MOST_ELEMENTS = 2**28
 """So many has a row of a program at most."""
@@ -59,6 +60,7 @@ class Values:
         self.planner = planner
         self.planned: list[Planned] = []
         self._wanted = wanted
+        self._unsized = Unsized(model)
         self._outlets: dict[ir.Value, Outlet] = {}
         self._expressions: dict[ir.Value, Expression] = {}
         self._coded: dict[tuple[ir.Value, Place], Coded] = {}
@@ -72,9 +74,10 @@ class Values:
             Uncovered: They are not known, or too many.
         """
         sizes = sizes_that_follow(value, self.model)
-        if sizes is None or len(sizes) < 2 or None in sizes[1:]:
-            remedy = "; --shape says those of inputs" if has_free_sizes(self.model) else ""
-            raise Uncovered(f"its sizes are not known before it runs{remedy}")
+        if sizes is None or None in sizes[1:]:
+            raise Uncovered(self._unsized.why(value))
+        if len(sizes) < 2:
+            raise Uncovered(f"{value.name!r} has no axis behind that of its rows")
         found = tuple(size for size in sizes[1:] if size is not None)
         if math.prod(found) > _MOST_ELEMENTS:
             raise Uncovered("its rows have too many elements")

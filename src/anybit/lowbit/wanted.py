@@ -53,14 +53,15 @@ def why_none(value: ir.Value, analysis: Analysis) -> str:
     codes = None if carrier is None else carrier.codes
     what = f"its input {value.name!r}"
     if codes is None:
-        return f"{what} is not quantized"
+        said = f"say what it holds with --input-range {value.name}=..."
+        return f"{what} is not quantized: {said if value.is_graph_input() else 'quantize it'}"
     if not codes.integral:
-        return f"{what} has a zero-point that is not an integer"
+        return f"{what} has a zero-point that is not an integer: quantize it with one that is"
     if codes.scale.min() != codes.scale.max():
-        return f"{what} has a scale per channel"
+        return f"{what} has a scale per channel: quantize it with one for all"
     if codes.scale.flat[0] == 0:
         return f"{what} has the scale 0"
-    return f"{what} has codes of more than 8 bits"
+    return f"{what} has codes of more than 8 bits: quantize it to fewer"
 
 
 def _codes(carrier: Carrier) -> Codes | None:

@@ -170,8 +170,12 @@ def is_known(sizes: Partial) -> bool:
 
 
 def _limited(found: Partial, limit: int) -> Partial:
-    beyond = [isinstance(size, int) and not -limit <= size < limit for size in found.flat]
-    return np.where(np.reshape(np.array(beyond, bool), found.shape), None, found)
+    """What is known without what the runtime would have wrapped around."""
+    kept = [
+        None if isinstance(size, int) and not -limit <= size < limit else size
+        for size in found.flat
+    ]
+    return _partial(kept).reshape(found.shape)
 
 
 def _second(node: ir.Node) -> ir.Value | None:
