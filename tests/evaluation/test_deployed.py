@@ -68,9 +68,14 @@ def without_optimizer(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarr
     return session.run(None, feeds)
 
 
-def deployed(name: str, weights: str, activations: str, folder: Path) -> dict[str, np.ndarray]:
+def deployed(
+    name: str, weights: str, activations: str, folder: Path, budget: str | None = None
+) -> dict[str, np.ndarray]:
     model, data, feeds = source(name)
-    found = anybit.quantize(model, data, weights=weights, activations=activations)
+    options = {"weights": weights, "activations": activations, "budget": budget}
+    found = anybit.quantize(model, data, **options)
+    if budget is not None:
+        assert min(each.activation_bits for each in found.layers) < 8
     conversion = anybit.convert(found, to="qdq")
     assert conversion.exact
     conversion.save(folder / "qdq.onnx")
@@ -87,6 +92,14 @@ def test_sums_that_are_exact_are_the_same_bits(
     name: str, weights: str, activations: str, tmp_path: Path
 ) -> None:
     found = deployed(name, weights, activations, tmp_path)
+    for each in ("compiled", "qdq"):
+        np.testing.assert_array_equal(found[each], found["evaluated"], strict=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("budget", ["25%bops", pytest.param("60%bops", marks=pytest.mark.slow)])
+def test_mixes_of_few_bits_are_the_same_bits(name: str, budget: str, tmp_path: Path) -> None:
+    found = deployed(name, *POWERS[0], tmp_path, budget)
     for each in ("compiled", "qdq"):
         np.testing.assert_array_equal(found[each], found["evaluated"], strict=True)
 

@@ -2,7 +2,9 @@
 """Budgets: met, or refused with what was reached."""
 
 import json
+import math
 import re
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +17,8 @@ from small_models import model, node
 import anybit
 from anybit import ModelError
 from anybit.quantization.latency import Clock
+from anybit.quantization.mixing import in_fewer_bits
+from anybit.quantization.operations import least_width
 from anybit.words.budgets import budget
 
 
@@ -112,9 +116,12 @@ def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
     )
     assert a == b
     whole = sum(each.macs for each in found.layers) * 64
-    bops = sum(each.macs * each.weight_bits * each.activation_bits for each in found.layers)
-    products = [each for each in found.layers if not each.weights]
-    bops += sum(each.macs * 8 * each.activation_bits for each in products)
+    bops = 0
+    for each in found.layers:
+        kinds = [each.weights] * bool(each.weights) + each.activations.split(", ")
+        widths = [int(kind.lstrip("uint")) for kind in kinds]
+        # Products of two tensors name one kind where both have it.
+        bops += each.macs * math.prod([*widths, *widths][:2])
     assert bops <= 0.6 * whole
     (chosen,) = [each for each in found.front if each.chosen]
     assert chosen.bops == bops
@@ -145,6 +152,61 @@ def test_a_mix_is_not_worse_than_one_width_for_all(budget: str) -> None:
     found = anybit.quantize(examples / "digits_float.onnx", data, budget=budget)
     assert even.bytes_after <= 3660
     assert found.verdict.sqnr >= even.verdict.sqnr
+
+
+@pytest.mark.parametrize(
+    ("share", "bits"), [(2.0, 8), (1.0, 8), (0.99, 6), (0.5625, 6), (0.56, 4), (0.01, 4)]
+)
+def test_tensors_get_as_few_bits_as_all_would(share: float, bits: int) -> None:
+    assert least_width(share) == bits
+
+
+@pytest.mark.parametrize("name", ["digits", *NETWORKS])
+@pytest.mark.parametrize("share", ["35%bops", "50%bops", "75%bops"])
+def test_fewer_bits_of_tensors_are_taken_where_that_is_better(
+    name: str, share: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, data = _network(name)
+    found = anybit.quantize(source, data, budget=share)
+    monkeypatch.setattr("anybit.quantization.budget.least_width", lambda share: 8)
+    wide = anybit.quantize(source, data, budget=share)
+    assert {each.activation_bits for each in wide.layers} <= {8, 16}
+    assert {each.activation_bits for each in found.layers} <= {4, 5, 6, 7, 8, 16}
+    assert found.verdict.sqnr >= wide.verdict.sqnr
+    if share == "35%bops":
+        assert found.verdict.sqnr > wide.verdict.sqnr + 3
+        assert min(each.activation_bits for each in found.layers) < 8
+
+
+def _network(name: str) -> tuple[Any, Any]:
+    """A float model, and data."""
+    if name == "digits":
+        examples = ROOT / "examples"
+        return examples / "digits_float.onnx", examples / "digits.npz"
+    return NETWORKS[name](), data_for(name, 12)
+
+
+def test_fewer_bits_make_less_work_possible() -> None:
+    found = anybit.quantize(convolutions(), data_for("convolutions", 12), budget="15%bops")
+    (chosen,) = [each for each in found.front if each.chosen]
+    whole = 64 * sum(each.macs for each in found.layers)
+    assert 0.12 * whole < chosen.bops <= 0.15 * whole
+    assert {"int4/uint4", "int4/uint8", "int8/uint8"} <= {each.name for each in found.front}
+
+
+@pytest.mark.parametrize("budget", ["30dB", "1500B", "100%bops"])
+def test_fewer_bits_are_for_operations_alone(budget: str) -> None:
+    found = anybit.quantize(convolutions(), data_for("convolutions", 8), budget=budget)
+    assert {each.activation_bits for each in found.layers} <= {8, 16}
+
+
+def test_tensors_that_make_no_difference_get_no_fewer_bits() -> None:
+    """What is beyond the flat end of a curve, in these data."""
+    noise = in_fewer_bits(0.0, [0.0], 4)
+    assert set(noise.values()) == {math.inf}
+    assert in_fewer_bits(0.0, [1.0], 4) == pytest.approx({4: 1, 5: 0.25, 6: 0.0625, 7: 0.015625})
+    assert in_fewer_bits(1e-4, [1e-2], 4)[6] == pytest.approx(1e-3)
+    assert in_fewer_bits(1e-4, [], 6) == pytest.approx({6: 1.6e-3, 7: 4e-4})
 
 
 def test_what_is_reachable_is_reached() -> None:

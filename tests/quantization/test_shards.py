@@ -68,6 +68,14 @@ def test_threads_give_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch)
     assert made(name) == wanted
 
 
+@pytest.mark.parametrize("workers", [2, pytest.param(7, marks=pytest.mark.slow)])
+def test_processes_find_the_same_mix(workers: int) -> None:
+    options = {"budget": "25%bops", "rows": 40}
+    wanted = made(workers=1, **options)
+    assert made(workers=workers, **options) == wanted
+    assert made(**options) == wanted
+
+
 def test_two_processes_give_the_same_though_one_is_killed_in_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

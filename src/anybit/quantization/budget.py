@@ -7,7 +7,7 @@ times at most, or eight where none is quiet enough before; then cheaper ones nea
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.errors import ModelError
@@ -15,17 +15,18 @@ from anybit.quantization.attempts import Attempt, Attempts, Progress
 from anybit.quantization.certainty import FEWEST
 from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
-from anybit.quantization.knapsack import Option, Picks, front, quietest
+from anybit.quantization.knapsack import Option, front, quietest
 from anybit.quantization.latency import STORED, Clock, latency
 from anybit.quantization.mixing import (
     BASE,
+    NARROW,
     TOO_MUCH,
-    WIDTHS,
     Noises,
     changed,
     measured,
     varied,
 )
+from anybit.quantization.operations import evenly, least_width, quieter
 from anybit.quantization.options import Costs, parts
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
@@ -103,22 +104,27 @@ def mixed(
     costs = Costs(macs, by_bytes, narrow_first=budget.noise is not None)
     tensors = () if costs.by_bytes else tuple(activations)
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
-    found = attempts.choices(base, lambda share: progress(_CHOSEN * share))
-    choices = {source: found[source] for source in base.activations}
+    share = (budget.bops or math.inf) * costs.bops(wanted) / max(costs.bops(base), 1)
+    least = least_width(share) if tensors else BASE
+    choices, narrow = _choices(base, least, attempts, lambda share: progress(_CHOSEN * share))
     enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
-    noises = _measured(
-        attempts,
+    noises = measured(
+        attempts.workers,
+        attempts.model,
+        Probed(tuple(base.weights), choices, _probed(samples), attempts.where, narrow),
         base,
-        choices,
-        samples,
         enough,
         lambda share: progress(_CHOSEN + _MEASURED * share),
+        least,
     )
     if in_seconds:
-        narrow = {bits: changed(base, tuple((each, bits) for each in weights)) for bits in STORED}
-        costs = replace(costs, latency=latency(attempts.model, narrow, choices, clock))
-    options = parts(base, noises, costs)
-    evenly = [costs.option(base, picks, noises) for picks in _uniform(weights, tensors)]
+        stored = {bits: changed(base, tuple((each, bits) for each in weights)) for bits in STORED}
+        costs = replace(costs, latency=latency(attempts.model, stored, choices, clock))
+    options = parts(base, noises, costs, least)
+    even, narrow_even = (
+        [costs.option(base, picks, noises) for picks in evenly(weights, tensors, bits)]
+        for bits in (BASE, least)
+    )
 
     def keeps(option: Option) -> bool:
         plan = changed(base, option.picks)
@@ -136,8 +142,11 @@ def mixed(
         option = in_time(budget, options, costs.latency.rest, try_it)
     else:
         option = _affordable(budget, wanted, base, options, costs, size)
-    possible = [each for each in evenly if each.noise < math.inf]
-    option = or_even(budget, option, possible, keeps, try_it)
+    if least < BASE:
+        wide = quietest(parts(base, noises, costs), (budget.bops or 0) * costs.bops(wanted))
+        both = [option] if wide is None else [wide, option]
+        option = quieter(both, _possible(narrow_even), keeps, try_it)
+    option = or_even(budget, option, _possible(even), keeps, try_it)
     attempt = try_it(option)
     if budget.bytes is not None and size(attempt.plan) > budget.bytes:
         raise ModelError(
@@ -145,7 +154,7 @@ def mixed(
             "some weights are read as floats, too"
         )
     factor = try_it.factor(option)
-    told = [option, *_thinned(front(options)), *evenly]
+    told = [option, *_thinned(front(options)), *even, *narrow_even]
     plans = [changed(base, each.picks) for each in told]
     mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
     known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
@@ -158,20 +167,26 @@ def mixed(
 
 def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
     """What each layer of a model does to its outputs at its own widths, all else being float."""
-    choices = {each: found.choices[each] for each in found.plan.activations}
-    return _measured(attempts, found.plan, choices, samples, None, lambda share: None)
+    plan = found.plan
+    choices = {each: found.choices[each] for each in plan.activations}
+    probed = Probed(tuple(plan.weights), choices, _probed(samples), attempts.where)
+    return measured(attempts.workers, attempts.model, probed, plan, None, lambda share: None)
 
 
-def _measured(
-    attempts: Attempts,
-    wanted: Plan,
-    choices: Mapping[Source, Choice],
-    samples: Samples,
-    enough: float | None,
-    progress: Progress,
-) -> Noises:
-    probed = Probed(tuple(wanted.weights), choices, _probed(samples), attempts.where)
-    return measured(attempts.workers, attempts.model, probed, wanted, enough, progress)
+def _choices(
+    base: Plan, least: int, attempts: Attempts, progress: Progress
+) -> tuple[dict[Source, Choice], dict[Source, Choice]]:
+    """What becomes of tensors in 8 bits, and of those that may have the fewest in so many."""
+    if least > NARROW:
+        found = attempts.choices(base, progress)
+        return {source: found[source] for source in base.activations}, {}
+    found = attempts.choices(base, lambda share: progress(share / 2))
+    weights, tensors = varied(base)
+    fewest = changed(base, tuple((each, least) for each in (*weights, *tensors)))
+    narrow = attempts.choices(fewest, lambda share: progress((1 + share) / 2))
+    return {source: found[source] for source in base.activations}, {
+        source: narrow[source] for source in tensors
+    }
 
 
 def _affordable(
@@ -247,11 +262,8 @@ def _thinned(options: Sequence[Option]) -> list[Option]:
     return list(options[::step])
 
 
-def _uniform(weights: Iterable[Layer], tensors: Iterable[Source]) -> Iterator[Picks]:
-    weights, tensors = list(weights), list(tensors)
-    for bits in WIDTHS:
-        activations = bits if bits > BASE else BASE
-        yield (*((each, bits) for each in weights), *((each, activations) for each in tensors))
+def _possible(options: Iterable[Option]) -> list[Option]:
+    return [each for each in options if each.noise < math.inf]
 
 
 def _mix(

@@ -129,7 +129,8 @@ def quantize(
             operations on bits that the words above stand for, "2ms" for a run of one sample,
             compiled, on this machine, or "30dB" on the outputs. Integers
             that are not named in `layers` get the widths that harm the outputs least: weights 2 to
-            8 bits or 16, activations 8 or 16, these as said where bytes are counted.
+            8 bits or 16, activations 8 or 16, these as said where bytes are counted, and down to 4
+            bits where operations are.
         sensitivity: Whether to measure what each layer alone does to the outputs, before biases
             make up for it: as many runs as there are layers. A budget does it anyway.
         effort: "fast" runs the model once for each sample: ranges are whole, and weights rounded to

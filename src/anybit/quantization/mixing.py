@@ -4,8 +4,10 @@
 The noise of weights of b bits is modelled as their squared rounding error times the layer's own
 factor, the geometric mean of what was measured at a few widths: what one width does to some samples
 is luck. Errors of odd widths lie between those of their neighbours. What layers read is measured at
-8 bits; 16 bits take 2^-16 of that. Weights whose rounding to 8 bits the outputs do not notice, as
-in front of a curve that is flat there, say nothing of other data: they get no fewer bits.
+8 bits; 16 bits take 2^-16 of that, and 7 and 6 bits 2^2 and 2^4, unless it was measured at 4 bits,
+too, where ranges are cut off: all between is on a line in decibels then. What has no effect on the
+outputs in 8 bits, as in front of a curve that is flat there, says nothing of other data: it gets no
+fewer bits.
 """
 
 import math
@@ -30,6 +32,8 @@ BASE = 8
 """The width at which tensors that layers multiply are measured."""
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16)
 ACTIVATIONS = (8, 16)
+NARROW = 4
+"""The fewest bits that they get, where operations on bits are few."""
 _EVEN = (8, 6, 4, 2)
 _MEASURED = (8, 6, 4)
 # By how much the noise grows from one to the next.
@@ -118,11 +122,12 @@ def measured(
     wanted: Plan,
     enough: float | None,
     progress: Callable[[float], None],
+    least: int = BASE,
 ) -> Noises:
     """The noise of each layer and tensor at the widths that it may have.
 
     Widths at which weights alone are expected to make as much as is `enough` are not measured; if
-    that is None, none but the plan's.
+    that is None, none but the plan's. Tensors that layers multiply have `least` bits at least.
     """
     free, free_activations = ({}, {}) if enough is None else varied(wanted)
     groups = linked(wanted.weights, constants_of)
@@ -137,15 +142,30 @@ def measured(
     ]
     of_sources, of_groups = answers(workers, model, probed, questions, progress)
     activations = {}
-    for source, noise in of_sources.items():
+    for source, (noise, *narrow) in of_sources.items():
         base = wanted.activations[source].bits
-        widths = {*ACTIVATIONS, base} if source in free_activations else {base}
-        activations[source] = {bits: noise * 4.0 ** (base - bits) for bits in widths}
+        if source not in free_activations:
+            activations[source] = {base: noise}
+            continue
+        wide = {bits: noise * 4.0 ** (base - bits) for bits in sorted({*ACTIVATIONS, base})}
+        activations[source] = in_fewer_bits(noise, narrow, least) | wide
     weights: dict[Layer, dict[int, float]] = {}
     for layers, noises in zip(groups, of_groups, strict=True):
         part = {bits: noise / len(layers) for bits, noise in noises.items()}
         weights.update(dict.fromkeys(layers, part))
     return Noises(weights, activations)
+
+
+def in_fewer_bits(noise: float, narrow: Sequence[float], least: int) -> dict[int, float]:
+    """The noise of a tensor in fewer bits than 8, by that of 8, and of the least if known."""
+    at_least = max(noise, *narrow) if narrow else noise * 4.0 ** (BASE - least)
+    noise = noise or at_least * 4.0 ** (least - BASE)
+    if not noise:
+        return dict.fromkeys(range(least, BASE), math.inf)
+    return {
+        bits: noise * (at_least / noise) ** ((BASE - bits) / (BASE - least))
+        for bits in range(least, BASE)
+    }
 
 
 def _of_widths(

@@ -13,7 +13,6 @@ from anybit.quantization.common import bytes_of, constants_of, linked
 from anybit.quantization.knapsack import Option, Picks, front
 from anybit.quantization.latency import Latency
 from anybit.quantization.mixing import (
-    ACTIVATIONS,
     BASE,
     FLOAT_BITS,
     Noises,
@@ -93,16 +92,21 @@ def read_widths(wanted: Plan) -> dict[Layer, list[int]]:
     return found
 
 
-def parts(wanted: Plan, noises: Noises, costs: Costs) -> list[list[Option]]:
+def parts(wanted: Plan, noises: Noises, costs: Costs, least: int = BASE) -> list[list[Option]]:
     """What can be chosen, group by group: layers that read one tensor, or share weights, go
-    together."""
+    together. Tensors get `least` bits at least."""
     free, free_activations = varied(wanted)
     if costs.by_bytes:
         free_activations = {}
     found = []
     for layers, sources in _groups(wanted):
         options: list[Option] = []
-        for widths in _together(sources, wanted, free_activations):
+        possible = {
+            each: [*_possible(noises.activations[each], least)]
+            for each in sources
+            if each in free_activations
+        }
+        for widths in _together(sources, wanted, possible):
             own = sum(noises.activations[each][widths[each]] for each in sources)
             picks = tuple((each, widths[each]) for each in sources if each in free_activations)
             others = {
@@ -139,18 +143,24 @@ def _of_layers(
             yield Option(costs.of(layers, at_width(scheme, bits), others), noise, picks)
 
 
+def _possible(noises: Mapping[int, float], least: int) -> Iterator[int]:
+    """The widths that a tensor can have."""
+    for bits, noise in noises.items():
+        if bits >= BASE or (bits >= least and noise < math.inf):
+            yield bits
+
+
 def _together(
-    sources: Sequence[Source], wanted: Plan, free: Mapping[Source, Scheme]
+    sources: Sequence[Source], wanted: Plan, possible: Mapping[Source, Sequence[int]]
 ) -> Iterator[dict[Source, int]]:
     """The widths that tensors of one group can have."""
     fixed = {each: wanted.activations[each].bits for each in sources}
-    moved = [each for each in sources if each in free]
-    if len(moved) > _MOST_TENSORS:
-        for bits in ACTIVATIONS:
-            yield fixed | dict.fromkeys(moved, bits)
+    if len(possible) > _MOST_TENSORS:
+        for bits in sorted(set.intersection(*map(set, possible.values()))):
+            yield fixed | dict.fromkeys(possible, bits)
         return
-    for widths in product(ACTIVATIONS, repeat=len(moved)):
-        yield fixed | dict(zip(moved, widths, strict=True))
+    for widths in product(*possible.values()):
+        yield fixed | dict(zip(possible, widths, strict=True))
 
 
 def _groups(wanted: Plan) -> list[tuple[list[Layer], list[Source]]]:

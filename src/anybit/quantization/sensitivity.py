@@ -6,7 +6,7 @@ each tensor that layers multiply, which is 0 for all but the one that is tried.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, product
 from typing import Any, TypeAlias, TypeVar
@@ -47,12 +47,18 @@ class Probed:
         choices: The tensors that layers multiply, and what becomes of them.
         samples: What it is run on.
         where: The model's name, for messages.
+        narrow: What becomes of some of the tensors in fewer bits.
     """
 
     layers: tuple[Layer, ...]
     choices: Mapping[Source, Choice]
     samples: Sequence[Sample]
     where: str
+    narrow: Mapping[Source, Choice] = field(default_factory=dict)
+
+    def tried(self, source: Source) -> list[Choice]:
+        """What becomes of a tensor, and then that in fewer bits, if there is that."""
+        return [self.choices[source], *([self.narrow[source]] if source in self.narrow else [])]
 
 
 class Probe:
@@ -67,8 +73,8 @@ class Probe:
     def __init__(self, model: ir.Model, probed: Probed) -> None:
         choices, samples = probed.choices, probed.samples
         values = [source.value for source in choices]
-        self._sources = tuple(choices)
-        self._choices = choices
+        self._probed = probed
+        self._sources, self._choices = tuple(choices), choices
         self._samples = samples
         self._values = recording(model, values, probed.where).recorder()
         copy = model.clone()
@@ -123,17 +129,20 @@ class Probe:
                 error += float(np.square(values - array, dtype=np.float64).sum())
         return rounded, error
 
-    def of_activations(self, sample: int, sources: range) -> list[Comparison]:
+    def of_activations(self, sample: int, sources: range) -> list[list[Comparison]]:
         """What rounding each of some tensors that layers multiply does to the outputs for a
-        sample, all by their numbers."""
+        sample, all by their numbers; for each what it is in fewer bits, too."""
         feeds, floats = self._samples[sample], self._floats[sample]
         these = self._sources[sources.start : sources.stop]
         values = self._values.run(feeds, [str(each.value.name) for each in these])
         found = []
         for source in these:
             x = values.pop(str(source.value.name))
-            added = _rounded(x, self._choices[source], source.readers[0][0]) - x
-            found.append(compared(floats, self._run(feeds, {self._added[source]: added})))
+            added = (
+                _rounded(x, each, source.readers[0][0]) - x for each in self._probed.tried(source)
+            )
+            runs = (self._run(feeds, {self._added[source]: each}) for each in added)
+            found.append([compared(floats, each) for each in runs])
         return found
 
     def _give(self, copy: ir.Model, node: ir.Node, layer: Layer, weight: Weight) -> str:
@@ -197,9 +206,10 @@ def answers(
     probed: Probed,
     questions: Sequence[Question[Answer]],
     progress: Callable[[float], None],
-) -> tuple[dict[Source, float], list[Answer]]:
-    """The noise that each of the tensors which layers multiply is the reason for; what is asked."""
-    judges = {source: Judge() for source in probed.choices}
+) -> tuple[dict[Source, list[float]], list[Answer]]:
+    """The noise that each of the tensors which layers multiply is the reason for, and then in fewer
+    bits, if that is tried; what is asked."""
+    judges = {source: [Judge() for _ in probed.tried(source)] for source in probed.choices}
     parts = [range(len(judges))[at : at + _TOGETHER] for at in range(0, len(judges), _TOGETHER)]
     pieces = list(product(range(len(probed.samples)), parts))
     first = (partial(Probe.of_activations, sample=at, sources=part) for at, part in pieces)
@@ -207,16 +217,16 @@ def answers(
     found = on_copies(workers, model, prober, probed, asked)
     count = len(pieces) + len(questions)
     for done, (_, part) in enumerate(pieces, 1):
-        for judge, each in zip(
-            [*judges.values()][part.start : part.stop], next(found), strict=True
-        ):
-            judge.add(each)
+        these = [*judges.values()][part.start : part.stop]
+        for several, answer in zip(these, next(found), strict=True):
+            for judge, each in zip(several, answer, strict=True):
+                judge.add(each)
         progress(done / count)
     told = []
     for each in found:
         told.append(each)
         progress((len(pieces) + len(told)) / count)
-    return {source: _noise(judge) for source, judge in judges.items()}, told
+    return {source: [*map(_noise, each)] for source, each in judges.items()}, told
 
 
 def _rounded(x: Array, choice: Choice, layer: Layer) -> Array:

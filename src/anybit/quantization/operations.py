@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixes of few operations on bits, in which tensors that layers multiply have fewer than 8, too.
+
+What counts is the product of both widths, and each bit less makes four times the noise. Weights of
+2 bits times tensors of 8 are as many operations as 4 bits times 4, and the weights alone make eight
+times the noise of both there. So tensors get fewer bits, as far as they would if all weights and
+they had the same.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from anybit.quantization.knapsack import Option, Picks
+from anybit.quantization.mixing import BASE, NARROW, WIDTHS
+from anybit.quantization.placement import Layer, Source
+from anybit.quantization.trials import Trials
+
+# The fewest bits whose noise that of 8 bits tells: ranges are the same, or nearly.
+_KNOWN = 6
+
+
+def least_width(share: float) -> int:
+    """The fewest bits that tensors get, by the share of the operations that 8 bits of all take."""
+    if share >= 1:
+        return BASE
+    return _KNOWN if BASE * math.sqrt(share) >= _KNOWN else NARROW
+
+
+def evenly(weights: Iterable[Layer], tensors: Iterable[Source], least: int) -> Iterator[Picks]:
+    """All weights in one width, and all tensors in the same, but in so many bits at least."""
+    weights, tensors = list(weights), list(tensors)
+    for bits in WIDTHS:
+        of_tensors = max(bits, least)
+        yield (*((each, bits) for each in weights), *((each, of_tensors) for each in tensors))
+
+
+def quieter(
+    mixes: Sequence[Option],
+    even: Sequence[Option],
+    keeps: Callable[[Option], bool],
+    try_it: Trials,
+) -> Option:
+    """The one of some mixes, and of the dearest even one that is kept, with the least noise."""
+    dearest_first = sorted(even, key=lambda each: (-each.cost, each.noise))
+    best, *others = (*mixes, *list(filter(keeps, dearest_first))[:1])
+    for each in others:
+        if try_it.noise(each) < try_it.noise(best):
+            best, each = each, best
+        if each.picks != best.picks:
+            try_it.forget(each)
+    return best
