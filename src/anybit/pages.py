@@ -3,6 +3,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -29,9 +30,16 @@ vertical-align:top;overflow-wrap:break-word;max-width:18rem}}
 th{{color:var(--faint);font-weight:600;white-space:nowrap}}
 .number{{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}}
 svg{{display:block;width:100%;max-width:45rem;height:auto;margin:1rem 0}}
-svg text{{font-size:12px;fill:var(--faint)}}
+svg text{{font-size:12px;fill:var(--faint)}}.option{{white-space:nowrap}}
 .bar{{fill:var(--bar)}}.axis{{stroke:var(--faint);fill:none}}
 """
+
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]{0,24}(?![\w-])")
+
+
+def worded(text: str) -> str:
+    """Text, escaped, with options of commands whole: narrow screens break lines behind hyphens."""
+    return _OPTION.sub(r'<span class="option">\g<0></span>', escape(text))
 
 
 def document(title: str, body: Iterable[str], style: str = "", script: str = "") -> str:

@@ -16,11 +16,12 @@ from small_models import model, node, quantized_weight
 import anybit
 from anybit.layers.layer import Layer
 from anybit.quantization import Mix, Verdict
+from anybit.quantization.certainty import FEWEST
 from anybit.reporting import Report, page
 from anybit.reporting.facts import Finding, Histogram, ReportedLayer, Tensor
 from anybit.reporting.findings import with_findings
 from anybit.reporting.fronts import front
-from anybit.reporting.wording import FEW_SAMPLES, of_verdict
+from anybit.reporting.wording import of_verdict
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&"
 
@@ -194,12 +195,12 @@ def test_pages_stay_small(count: int, name: str) -> None:
         assert text.count("<details>") == 500
 
 
-@pytest.mark.parametrize("samples", [3, 300])
+@pytest.mark.parametrize("samples", [3, FEWEST - 1, FEWEST, 300])
 @pytest.mark.parametrize("sqnr", [3.0, 30.0])
 def test_a_verdict_is_one_sentence(sqnr: float, samples: int) -> None:
     said = of_verdict(Verdict(sqnr, 1.0, samples, seen=False))
     assert said.count(":") == 1
-    assert ("give hundreds" in said) == (samples < FEW_SAMPLES)
+    assert ("give hundreds" in said) == (samples < FEWEST)
     assert ("not the model that it was" in said) == (sqnr < 10)
 
 
@@ -209,6 +210,7 @@ def test_a_verdict_is_one_sentence(sqnr: float, samples: int) -> None:
         (1, True, "No sample was held back to judge by."),
         (1, False, "Only 1 sample was held back to judge by."),
         (2, False, "Only 2 samples were held back to judge by."),
+        (23, False, "Only 23 samples were held back to judge by."),
     ],
 )
 def test_few_samples_are_a_finding(samples: int, seen: bool, said: str) -> None:
@@ -268,6 +270,28 @@ def test_names_do_not_stand_on_the_line() -> None:
         left, base = float(x), float(y)
         passed = np.interp(np.linspace(left, left + 6.5 * len(name), 50), xs, ys, right=np.inf)
         assert not np.any((base - 9 < passed) & (passed < base + 2))
+
+
+def test_names_stand_nearest_to_their_own_rings() -> None:
+    """Also where rings of formats crowd: all of them cost the same, or nearly."""
+    for step in (0, 4, 12):
+        same = [
+            Mix(f"int{each}/uint8", 100 + step * each, each, 20 + 0.9 * each, False)
+            for each in range(3, 9)
+        ]
+        others = [Mix("", 100 + 40 * each, each, 6.0 * each, False) for each in range(9)]
+        text = front([*others, *same]).split("</svg>")[0]
+        ring = r'<circle class="same" cx="(\d+)" cy="(\d+)" r="5"><title>(.*?):'
+        rings = {name: (float(x), float(y)) for x, y, name in re.findall(ring, text)}
+        names = re.findall(r'<text class="same-name" x="(\d+)" y="(\d+)">(.*?)</text>', text)
+        assert names
+        for x, y, name in names:
+            left, middle, right = float(x), float(y) - 4, float(x) + 7.2 * len(name)
+            away = {
+                each: math.hypot(min(max(at, left), right) - at, height - middle)
+                for each, (at, height) in rings.items()
+            }
+            assert min(away, key=away.__getitem__) == name
 
 
 def test_what_makes_much_of_the_noise() -> None:

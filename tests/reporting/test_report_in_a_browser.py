@@ -2,6 +2,7 @@
 """The page of a report in a real browser: it sorts, opens layers, and obeys no name."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,24 @@ from browser import Browser, needs_browser
 from float_models import attention, data_for
 
 import anybit
-from anybit.reporting import page
+from anybit.quantization import Verdict
+from anybit.reporting import Report, page
+from anybit.reporting.findings import with_findings
 
 pytestmark = needs_browser
 HOSTILE = (
     "</details><script>document.title='owned'</script><img src=x onerror=\"document.title='o'\">"
 )
+_LINES_OF_OPTIONS = """() => {
+  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) for (const part of walker.currentNode.data.matchAll(/--[a-z]+/g)) {
+    const range = document.createRange();
+    range.setStart(walker.currentNode, part.index);
+    range.setEnd(walker.currentNode, part.index + part[0].length);
+    found.push([part[0], range.getClientRects().length]);
+  }
+  return found;
+}"""
 ROWS = "[...document.querySelector('table').tBodies[0].rows]"
 
 
@@ -119,3 +132,19 @@ def test_open_layers_fit(browser: Browser, path: Path, scheme: str, width: int) 
     browser.open(path, width=width, scheme=scheme)
     browser.value("document.querySelectorAll('details').forEach(each => { each.open = true })")
     assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", range(300, 460, 20))
+def test_options_of_commands_are_in_one_line(browser: Browser, tmp_path: Path, width: int) -> None:
+    verdict = Verdict(3.0, 0.5, 3, seen=False)
+    report = Report(
+        "m", (), verdict=verdict, command="anybit quantize m -o q --data d --effort best"
+    )
+    left = {"a/very/long/name": "its sizes are free; compile fixed ones (--shape)"}
+    written = tmp_path / "report.html"
+    written.write_text(page(with_findings(replace(report, left=left))))
+    browser.open(written, width=width)
+    lines = browser.value(f"({_LINES_OF_OPTIONS})()")
+    said = {"--layer", "--budget", "--keep", "--data", "--effort", "--shape"}
+    assert {name for name, _ in lines} == said
+    assert {count for _, count in lines} == {1}

@@ -7,7 +7,7 @@ from html import escape
 from anybit.layers import wording
 from anybit.layers.layer import Analyzed, Layer
 from anybit.layers.picture import STYLE, accumulators, network, work
-from anybit.pages import document, table
+from anybit.pages import document, table, worded
 from anybit.text import percent, shown
 
 _WIDE = 840
@@ -49,7 +49,7 @@ def layer_table(rows: list[dict[str, str]]) -> str:
 def reasons(layers: Iterable[Layer], note: str = "") -> list[str]:
     """Why layers are not exact."""
     items = [*wording.reasons(layers), note]
-    lines = [f"<li>{escape(each)}</li>" for each in items if each]
+    lines = [f"<li>{worded(each)}</li>" for each in items if each]
     return ["<h2>What is not exact, and why</h2>", f"<ul>{''.join(lines)}</ul>"] if lines else []
 
 

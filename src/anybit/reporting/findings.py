@@ -4,8 +4,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from anybit.quantization.certainty import FEWEST
 from anybit.reporting.facts import Finding, Report, ReportedLayer, Tensor
-from anybit.reporting.wording import FEW_SAMPLES
 from anybit.text import counted, listed, percent, shortened
 
 _MOST = 12
@@ -39,7 +39,7 @@ def _of_verdict(report: Report) -> Iterator[Finding]:
             "Give the layers with the most noise more bits (--layer, --budget), or keep their "
             "floats (--keep).",
         )
-    if verdict.seen or verdict.samples < FEW_SAMPLES:
+    if verdict.seen or verdict.samples < FEWEST:
         were = "was" if verdict.samples == 1 else "were"
         few = f"Only {counted(verdict.samples, 'sample')} {were}"
         yield Finding(

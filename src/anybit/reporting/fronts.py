@@ -68,7 +68,8 @@ def _plot(placed: Sequence[tuple[Mix, int]], label: str, words: Callable[[int], 
     for (each, value), place in sorted(
         zip(marked, places, strict=True), key=lambda pair: not pair[0][0].chosen
     ):
-        parts += _marked(each, place, f"{words(value)}", taken, passed)
+        others = [other for other in places if other != place]
+        parts += _marked(each, place, f"{words(value)}", taken, passed, others)
     start = f'<svg class="front" viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-label="{label}">'
     return scrolled(f"{start}{''.join(parts)}</svg>", label)
 
@@ -97,9 +98,18 @@ def _along(corners: Sequence[_Place]) -> Iterator[_Box]:
 
 
 def _marked(
-    point: Mix, place: _Place, cost: str, taken: list[_Box], passed: Sequence[_Box]
+    point: Mix,
+    place: _Place,
+    cost: str,
+    taken: list[_Box],
+    passed: Sequence[_Box],
+    others: Sequence[_Place],
 ) -> Iterator[str]:
-    """A point, and its name where there is room for it, beside the line if that can be."""
+    """A point, and its name where there is room for it, beside the line if that can be.
+
+    A name that would stand nearer to another point is left out, but for that of the chosen one,
+    which has a colour of its own.
+    """
     x, y = place
     kind = "chosen" if point.chosen else "same"
     text = shortened(point.name) or "chosen"
@@ -110,10 +120,14 @@ def _marked(
     )
     text = text if len(text) <= 24 else f"{text[:21]}..."
     wide = _LETTER * len(text)
-    for others, (left, middle) in product(([*taken, *passed], taken), _around(x, y, wide)):
+    rivals = [others, others, ()] if point.chosen else [others, others]
+    tried = zip(([*taken, *passed], taken, taken), rivals, strict=False)
+    for (full, near), (left, middle) in product(tried, _around(x, y, wide)):
         box = left, middle - _LINE / 2, left + wide, middle + _LINE / 2
         inside = box[0] > _LEFT and box[2] < _WIDE and box[1] > 0 and box[3] < _HIGH - _BASE
-        if inside and not any(_overlap(box, other) for other in others):
+        own = _distance(place, box)
+        is_nearest = all(_distance(other, box) > own + _DOT / 2 for other in near)
+        if inside and is_nearest and not any(_overlap(box, other) for other in full):
             taken.append(box)
             yield (
                 f'<text class="{kind}-name" x="{left:.0f}" y="{middle + 4:.0f}">{escape(text)}'
@@ -128,9 +142,15 @@ def _around(x: float, y: float, wide: float) -> Iterator[_Place]:
     Lines rise to the right, so that there is more room to the right and below, and to the left and
     above.
     """
-    for off in (0.0, 0.75, 1.5, 2.25, 3.0):
-        yield x + 9, y + off * _LINE
-        yield x - 9 - wide, y - off * _LINE
+    for off in (0.0, 0.75, 1.1, 1.5, 2.2, 3.0):
+        aside = 9 if off < 1 else -_DOT
+        yield x + aside, y + off * _LINE
+        yield x - aside - wide, y - off * _LINE
+
+
+def _distance(place: _Place, box: _Box) -> float:
+    x, y = place
+    return math.hypot(min(max(x, box[0]), box[2]) - x, min(max(y, box[1]), box[3]) - y)
 
 
 def _overlap(one: _Box, other: _Box) -> bool:

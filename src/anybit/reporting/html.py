@@ -7,7 +7,7 @@ from html import escape
 from itertools import groupby
 
 from anybit.layers.html import classes, reasons
-from anybit.pages import document, scrolled, table
+from anybit.pages import document, scrolled, table, worded
 from anybit.reporting import wording
 from anybit.reporting.facts import Report, ReportedLayer, Sample, Tensor
 from anybit.reporting.fronts import STYLE as FRONTS
@@ -93,7 +93,7 @@ def _first_screen(report: Report) -> Iterator[str]:
     yield f'<p class="verdict{" bad" if bad else ""}">{escape(wording.sentence(report))}</p>'
     yield f'<div class="tiles">{"".join(map(_tile, wording.tiles(report)))}</div>'
     if report.command:
-        yield f"<p>Made by <code>{escape(shown(report.command))}</code></p>"
+        yield f"<p>Made by <code>{worded(shown(report.command))}</code></p>"
     if report.ran is not None:
         ran = report.ran
         yield (
@@ -103,7 +103,7 @@ def _first_screen(report: Report) -> Iterator[str]:
     if report.findings:
         yield "<h2>Findings</h2>"
         items = (
-            f"<li>{escape(each.text)} <em>{escape(each.remedy)}</em></li>"
+            f"<li>{escape(each.text)} <em>{worded(each.remedy)}</em></li>"
             for each in report.findings
         )
         yield f"<ul>{''.join(items)}</ul>"
@@ -167,7 +167,7 @@ def _left(report: Report) -> Iterator[str]:
     items = [f"{shortened(name)}: {shown(why[:300])}" for name, why in report.left.items()]
     if items:
         more = len(items) - _MOST_REASONS
-        lines = "".join(f"<li>{escape(each)}</li>" for each in items[:_MOST_REASONS])
+        lines = "".join(f"<li>{worded(each)}</li>" for each in items[:_MOST_REASONS])
         yield "<h2>What stays float, and why</h2>"
         yield f"<ul>{lines}{f'<li>and {more} more</li>' if more > 0 else ''}</ul>"
     short = [replace(each.layer, name=shortened(each.name)) for each in report.layers]

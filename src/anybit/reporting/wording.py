@@ -5,12 +5,11 @@ import math
 from dataclasses import dataclass
 
 from anybit.quantization import Verdict
+from anybit.quantization.certainty import FEWEST
 from anybit.reporting.facts import Report, ReportedLayer
 from anybit.text import amount, counted, duration, percent, shortened, sized
 
 _FLOAT_BITS = 32
-FEW_SAMPLES = 16
-"""Fewer samples than this say little of a model."""
 
 Row = dict[str, str]
 
@@ -31,7 +30,7 @@ def of_verdict(verdict: Verdict) -> str:
         said.append("the same" if verdict.sqnr == math.inf else f"{verdict.sqnr:.1f} dB")
     if verdict.agreement is not None:
         said.append(f"the largest is the same for {100 * verdict.agreement:.1f} % of rows")
-    few = ", which are few (give hundreds)" if verdict.samples < FEW_SAMPLES else ""
+    few = ", which are few (give hundreds)" if verdict.samples < FEWEST else ""
     number = f"{counted(verdict.samples, 'sample')} held back{few}"
     said.append(f"on {'the one sample that there is' if verdict.seen else number}")
     end = "" if verdict.passed else "; this is not the model that it was"
