@@ -14,7 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import oracle
+from kept_answers import oracles_answer
 
 OPERATORS = ("int_quant", "float_quant", "trunc", "trunc_v1", "bipolar_quant", "dynamic_quantize")
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
@@ -60,7 +60,7 @@ def answer(operator: str, case: Case) -> np.ndarray:
     """The literal answer, or else the oracle's: computed once, however many back-ends ask."""
     if case.expected is not None:
         return case.expected
-    return getattr(oracle, operator)(*case.inputs, **case.attributes)
+    return oracles_answer(operator, case.inputs, case.attributes)
 
 
 def every_case() -> Iterator[tuple[str, Case]]:
