@@ -2,6 +2,7 @@
 """The back-ends that every case table runs on."""
 
 import enum
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -103,7 +104,9 @@ SLOW = {Backend.TORCH_COMPILE}
 
 
 def installed_backends() -> list[Backend]:
-    return [each for each in Backend if each not in PACKAGES or find_spec(PACKAGES[each])]
+    """Those that ANYBIT_BACKENDS names, or all: rows of others are not even collected."""
+    asked = os.environ.get("ANYBIT_BACKENDS", " ".join(Backend)).split()
+    return [Backend(each) for each in asked if each not in PACKAGES or find_spec(PACKAGES[each])]
 
 
 def marks(backend: Backend) -> list[pytest.MarkDecorator]:
