@@ -18,7 +18,7 @@ from anybit.quantization import gptq as module
 from anybit.quantization import products
 from anybit.quantization.factors import Moments, cholesky, factors_of
 from anybit.quantization.gptq import gptq, refined
-from anybit.quantization.pieces import Piece
+from anybit.quantization.pieces import Piece, along_channels
 from anybit.quantization.placement import placement_of
 from anybit.quantization.products import product_of
 from anybit.quantization.schemes import quantized, scheme
@@ -163,6 +163,10 @@ def test_rows_times_columns_are_the_convolution(
     few = np.concatenate(list(product.rows(x, weight.shape, 7)), axis=1)
     assert few.shape[1] == min(7, rows.shape[1])
     assert all((row == rows[0]).all(axis=1).any() for row in few[0])
+    # What stands around images is 0 also where no element becomes that.
+    signs = list(product.rows(np.where(x < 0, -1.0, 1.0), weight.shape, 7))
+    read = list(product.rows(x, weight.shape, 7, lambda each: np.where(each < 0, -1.0, 1.0)))
+    assert_array_bits(np.concatenate(read, axis=1), np.concatenate(signs, axis=1))
 
 
 def layer_of(proto: onnx.ModelProto) -> object:
@@ -196,6 +200,18 @@ LAYERS = {
     "lstm": (lstm(), (20, 2, 16)),
 }
 KINDS = ["int4", "int3 per-tensor", "uint4", "fp4_e2m1", "ternary", "bipolar", "int8 power-of-two"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_elements_may_be_read_once_their_rows_are_taken(name: str) -> None:
+    proto, shape = LAYERS[name]
+    layer, x = layer_of(proto), random(*shape, seed=6)
+    product, weight = product_of(layer), layer.constants[0][1]
+    assert product is not None
+    factors = along_channels(random(16, seed=7), layer) if layer.x_axis is not None else 2.0
+    before = product.rows(x * factors, weight.shape, 7)
+    after = product.rows(x, weight.shape, 7, lambda each: each * factors)
+    assert_array_bits(np.concatenate(list(after), 1), np.concatenate(list(before), 1))
 
 
 @pytest.mark.parametrize("words", [*KINDS, "mxfp4", "nvfp4", "int4 per-block 8"])

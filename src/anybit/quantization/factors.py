@@ -76,7 +76,7 @@ class Moments:
             # Squares of what is far from 1 are not float32.
             exponent = min(max(math.frexp(reach)[1], -_FARTHEST), _FARTHEST)
             block *= np.float32(2.0**-exponent)
-            squares = run_session(_square(), {"x": block})["y"]
+            squares = run_session(_square(), {"x": block}, kept=False)["y"]
             self.sums += np.multiply(squares, 4.0**exponent, dtype=np.float64)
             self.rows += block.shape[1]
 

@@ -140,8 +140,13 @@ def moments_of(
         terms = part.stop - part.start
         most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(samples))
         found = Moments(np.zeros((product.groups, terms, terms)))
-        read = map(piece.reader(grid, smoothing), samples)
-        found.add(few[..., part] for x in read for few in product.rows(x, shape, most))
+        become = piece.reader(grid, smoothing)
+        read = map(piece.read, samples)
+        if isinstance(grid, DynamicGrid):  # what becomes of an element depends on its block
+            rows = (few for x in read for few in product.rows(become(x), shape, most))
+        else:
+            rows = (few for x in read for few in product.rows(x, shape, most, become))
+        found.add(few[..., part] for few in rows)
         return found
 
     return moments

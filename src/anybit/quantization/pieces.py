@@ -115,28 +115,31 @@ class Piece:
         rounded = [each.values for each in weights or self.nearest(smoothing)]
         names = [self._name(weight) for weight in self.layer.weights]
         constants = dict(zip(names, rounded or self.smoothed(smoothing), strict=True))
-        read = self.reader(grid, smoothing)
+        become = self.reader(grid, smoothing)
         for sample in samples:
             wanted, power = self._in_floats(sample)
-            found = self._run(sample | {self._x: read(sample), **constants})
+            found = self._run(sample | {self._x: become(self.read(sample)), **constants})
             yield found, wanted, power
+
+    def read(self, sample: Sample) -> Array:
+        """What is quantized, in floats."""
+        return sample[self._x]
 
     def reader(
         self, grid: Grid | DynamicGrid | None, smoothing: Array | None
-    ) -> Callable[[Sample], Array]:
-        """What the layer multiplies its weights with, for a sample; None for a grid leaves it as it
-        is."""
+    ) -> Callable[[Array], Array]:
+        """What becomes of that before the layer multiplies its weights with it; None for a grid
+        leaves it as it is."""
         factors = None if smoothing is None else along_channels(1 / smoothing, self.layer)
         rounded = None if grid is None else rounding(grid)
 
-        def read(sample: Sample) -> Array:
-            x = sample[self._x]
+        def become(x: Array) -> Array:
             if factors is None:
                 return x if rounded is None else rounded(x, None)
             x = x * factors
             return x if rounded is None else rounded(x, x)
 
-        return read
+        return become
 
     def smoothed(self, smoothing: Array | None) -> list[Array]:
         """Its weights in floats, times the smoothing."""

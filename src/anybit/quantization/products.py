@@ -2,12 +2,12 @@
 """Layers as matrix products: rows of what they read, times columns of their weight, in groups."""
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.lib.stride_tricks import sliding_window_view
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
@@ -56,20 +56,30 @@ class Product:
         """
         return (self.layer, shape) if self.windows else self._axis
 
-    def rows(self, x: Array, shape: tuple[int, ...], most: int) -> Iterator[Array]:
+    def rows(
+        self,
+        x: Array,
+        shape: tuple[int, ...],
+        most: int,
+        read: Callable[[Array], Array] = lambda x: x,
+    ) -> Iterator[Array]:
         """What is multiplied with the columns, as [groups, rows, summed], some rows at a time.
 
         Args:
             x: What the layer reads.
             shape: That of the weight.
             most: How many rows are taken at most, from all over x.
+            read: What becomes of the elements of x first, each by itself. It is called with those
+                that are taken, whose channels lie along the same axis.
         """
         if self.windows:
-            yield from _windows(self.layer.node, x, shape[2:], self.groups, most)
+            for windows in _windows(self.layer.node, x, shape[2:], most, read):
+                yield windows.reshape(len(windows), self.groups, -1).swapaxes(0, 1)
             return
-        found = np.moveaxis(x, self._axis, -1).reshape(1, -1, x.shape[self._axis])
-        for chosen in _spread(found.shape[1], most):
-            yield found[:, chosen]
+        rows = np.moveaxis(x, self._axis, -1).reshape(-1, x.shape[self._axis])
+        for chosen in _spread(len(rows), most):
+            taken = np.moveaxis(rows[chosen], -1, self._axis)
+            yield np.moveaxis(read(taken), self._axis, -1)[None]
 
     @property
     def _axis(self) -> int:
@@ -104,21 +114,32 @@ def _spread(count: int, most: int) -> Iterator[Array]:
 
 
 def _windows(
-    node: ir.Node, x: Array, kernel: tuple[int, ...], groups: int, most: int
+    node: ir.Node, x: Array, kernel: tuple[int, ...], most: int, read: Callable[[Array], Array]
 ) -> Iterator[Array]:
+    """Windows of images, as [windows, channels, *kernel], some at a time. Around an image that was
+    read there are zeros."""
     rank = len(kernel)
     strides = attribute_of(node, "strides", ()) or (1,) * rank
     dilations = attribute_of(node, "dilations", ()) or (1,) * rank
     reach = [step * (size - 1) + 1 for step, size in zip(dilations, kernel, strict=True)]
     pads = _pads(node, x.shape[2:], strides, reach)
-    padded = np.pad(x, [(0, 0), (0, 0), *pads]) if np.any(pads) else x
-    view = sliding_window_view(padded, reach, axis=tuple(range(2, 2 + rank)))
-    steps = [slice(None, None, step) for step in (*strides, *dilations)]
-    places = np.moveaxis(view[:, :, *steps], 1, 1 + rank)
-    for chosen in _spread(math.prod(places.shape[: 1 + rank]), most):
-        rows = places[np.unravel_index(chosen, places.shape[: 1 + rank])]
-        terms = x.shape[1] // groups * math.prod(kernel)
-        yield rows.reshape(len(chosen), groups, terms).swapaxes(0, 1)
+    counts = [
+        (size + sum(pad) - width) // stride + 1
+        for size, pad, width, stride in zip(x.shape[2:], pads, reach, strides, strict=True)
+    ]
+    for chosen in _spread(len(x) * math.prod(counts), most):
+        image, *places = np.unravel_index(chosen, (len(x), *counts))
+        index: list[Any] = [image.reshape(-1, *[1] * rank)]
+        inside: Array = np.ones((), np.bool_)
+        for axis, size in enumerate(x.shape[2:]):
+            first = places[axis] * strides[axis] - pads[axis][0]
+            at = np.add.outer(first, dilations[axis] * np.arange(kernel[axis]))
+            at = at.reshape(-1, *(kernel[axis] if each == axis else 1 for each in range(rank)))
+            inside = inside & (at >= 0) & (at < size)
+            index.append(at % size)  # outside it is any place that there is
+        windows = read(np.moveaxis(x[index[0], :, *index[1:]], -1, 1))
+        np.copyto(windows, 0, where=~inside[:, None])
+        yield windows
 
 
 def _pads(
