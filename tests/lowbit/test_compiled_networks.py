@@ -23,7 +23,7 @@ QUICK = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 LONG = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-BATCHES = (1, 4)
+BATCHES = (1, 7)
 
 
 def floats(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ INTEGERS = {
         "first": 0,
         "second": 1,
         "flat": [20],
+        "square": [0, 5, 2, 2],
         "tail": [5, 4],
         "whole": [-1, 20],
     }.items()
@@ -95,6 +96,22 @@ def test_sizes_that_a_graph_computes_are_followed(chain: str) -> None:
         x = rows(proto, count)
         np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
     assert compiled.run(rows(proto, 1)[:0])["y"].shape == (0, 3)
+
+
+def test_what_is_folded_first_makes_shapes_known() -> None:
+    """Sizes are inferred between what is folded and what is followed."""
+    proto = network(
+        """
+        same = Max(square, square)
+        k = Reshape(p, same)
+        sizes = Shape(p)
+        n = Slice(sizes, i0, i1)
+        t = Concat(n, n1) axis=0""",
+        "f = Reshape(k, t)",
+    )
+    compiled, x = anybit.compile(proto), rows(proto, 7)
+    assert compiled.report.coverage == "2 of 2 layers, 100 % of MACs"
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
 def test_a_declared_shape_is_not_believed() -> None:

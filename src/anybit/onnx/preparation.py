@@ -66,11 +66,13 @@ def followable(source: Source) -> ir.Model:
     inline(model, source)
     apply(model, source, Normalize(), StandardLayout(), InferShapes())
     for _ in range(_MOST_ROUNDS):
-        folded, fixed = apply(model, source, FoldConstants(operators=False), FixReshapes())
-        if folded.modified or fixed.modified:
+        (folded,) = apply(model, source, FoldConstants(operators=False))
+        if folded.modified:
             apply(model, source, InferShapes())
+        (fixed,) = apply(model, source, FixReshapes())
         if not fixed.modified:
             break
+        apply(model, source, InferShapes())
     return model
 
 
