@@ -88,6 +88,35 @@ def test_rounding_modes_give_the_same_where_nothing_is_rounded(
             assert [part.tobytes() for part in other] == [part.tobytes() for part in first]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("operator", ["int_quant", "float_quant", "trunc", "trunc_v1"])
+def test_a_gradient_is_the_same_whatever_else_is_asked_for(
+    operator: str, dtype: type[np.floating], isas: list[str]
+) -> None:
+    """Rounding modes share loops where these give what the modes have in common."""
+    random = np.random.default_rng(0)
+    scale = random.uniform(0.2, 1, (30, 1)).astype(dtype)
+    x, gradient = random.normal(0, 3, (2, 30, 70)).astype(dtype)
+    inputs = {
+        "int_quant": (0.5, 4),
+        "float_quant": (2, 1, 1, 3.0),
+        "trunc": (0.5, 8, scale * 4, 3),
+        "trunc_v1": (0.5, 8, 3),
+    }[operator]
+    names = _core.descriptions[operator]["differentiable"]
+    for isa in isas:
+        _core.set_isa(isa)
+        for mode in ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN"):
+            call = (operator, gradient, x, scale, *inputs)
+            together = backward(*call, wanted=names, rounding_mode=mode)
+            assert all(part.any() for part in together)
+            for count in (1, 2):
+                some = backward(*call, wanted=names[:count], rounding_mode=mode)
+                assert [part.tobytes() for part in some] == [
+                    part.tobytes() for part in together[:count]
+                ]
+
+
 def test_out() -> None:
     gradient, x, scale, _ = exact_call((40, 6), (6,), ())
     (wanted,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"])

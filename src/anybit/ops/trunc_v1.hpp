@@ -40,6 +40,8 @@ struct TruncV1 {
   }
 
   static constexpr std::array<std::string_view, 3> differentiable = {"x", "scale", "zeropt"};
+  // So many of these, from the first on, are the same in all rounding modes.
+  static constexpr std::size_t common_partials = 1;
 
   template <int, class T>
   [[gnu::always_inline]] static std::array<T, 5> prepare_partials(const Attributes&, T scale,

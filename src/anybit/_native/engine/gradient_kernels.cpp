@@ -225,6 +225,19 @@ void differentiate(const GradientRows& all) {
   }
 }
 
+// The first variant's loop serves all of them where they differ in nothing that is asked for.
+template <class Op, class T, int variant, bool uniform, std::size_t summed>
+constexpr Differentiate loop_of() {
+  constexpr int serving = [] {
+    if constexpr (requires { Op::common_partials; }) {
+      static_assert(Op::preparations == 1);
+      if (summed < Op::common_partials) return 0;
+    }
+    return variant;
+  }();
+  return differentiate<Op, T, serving, uniform, summed>;
+}
+
 template <class Op, class T>
 GradientKernel kernel_of() {
   constexpr std::size_t parameters = Op::differentiable.size() - 1;
@@ -234,10 +247,10 @@ GradientKernel kernel_of() {
     static constexpr auto prepares =
         prepares_of<Op, T, true>(std::integer_sequence<int, variant...>{});
     static constexpr Differentiate loops[gradient_scopes][2][Op::variants] = {
-        {{differentiate<Op, T, variant, true, 0>...}, {differentiate<Op, T, variant, false, 0>...}},
-        {{differentiate<Op, T, variant, true, 1>...}, {differentiate<Op, T, variant, false, 1>...}},
-        {{differentiate<Op, T, variant, true, parameters>...},
-         {differentiate<Op, T, variant, false, parameters>...}}};
+        {{loop_of<Op, T, variant, true, 0>()...}, {loop_of<Op, T, variant, false, 0>()...}},
+        {{loop_of<Op, T, variant, true, 1>()...}, {loop_of<Op, T, variant, false, 1>()...}},
+        {{loop_of<Op, T, variant, true, parameters>()...},
+         {loop_of<Op, T, variant, false, parameters>()...}}};
     GradientKernel kernel{{static_cast<int>(columns<Op, T, true>), prepares.data()}, {}};
     for (int scope = 0; scope < gradient_scopes; ++scope)
       kernel.loops[scope] = {loops[scope][0], loops[scope][1]};
