@@ -34,7 +34,7 @@ struct GradientKernel {
 
 // The family of the backward loops.
 struct GradientSet {
-  static constexpr Level serving(Level level) { return without_integer_extensions(level); }
+  static constexpr Level serving(Level level) { return of_loops(level); }
 
   GradientKernel (*kernel)(int operator_index, bool float64);
 };

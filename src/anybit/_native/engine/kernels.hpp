@@ -54,7 +54,7 @@ struct Kernel {
 
 // The family of the operators' loops: those of one level. The second index: 0 float32, 1 float64.
 struct KernelSet {
-  static constexpr Level serving(Level level) { return without_integer_extensions(level); }
+  static constexpr Level serving(Level level) { return of_loops(level); }
 
   Kernel (*kernel)(int operator_index, bool float64);
   std::array<std::array<Load, 2>, element_type_count> load;

@@ -44,6 +44,16 @@ constexpr Level without_integer_extensions(Level level) {
   return level == Level::avxvnni ? Level::avx2 : level > Level::avx512 ? Level::avx512 : level;
 }
 
+// Whose loops serve a level, where these name no instructions: they differ only by the vectors that
+// a compiler makes of them.
+constexpr Level of_loops([[maybe_unused]] Level level) {
+#ifdef ANYBIT_PLAIN_LOOPS
+  return Level::baseline;
+#else
+  return without_integer_extensions(level);
+#endif
+}
+
 std::string_view name_of(Level level);
 
 // The level in use: the best one this processor runs, or what ANYBIT_ISA names. Throws Error if
