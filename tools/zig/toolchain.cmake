@@ -37,8 +37,8 @@ if(ANYBIT_CACHE)
                   OUTPUT_VARIABLE version COMMAND_ERROR_IS_FATAL ANY)
   file(SHA256 ${CMAKE_CXX_COMPILER} script)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${source} CCACHE_NOHASHDIR=1 CCACHE_COMPILERTYPE=clang
-    CCACHE_COMPILERCHECK=string:${version}-${script} ${ANYBIT_CACHE})
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${source} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
+    CCACHE_COMPILERTYPE=clang CCACHE_COMPILERCHECK=string:${version}-${script} ${ANYBIT_CACHE})
 endif()
 
 # Python's modules on Linux must share the system's unwinder: see unwinder.c.
