@@ -188,11 +188,13 @@ def likeness(case: Case) -> tuple[Any, ...]:
 def together(form: Form, kind: Kind) -> int:
     """How many cases one model of a form holds: many, since sessions cost more than their nodes.
 
-    But the runtime inlines the local functions of portable models one by one, and where types are
-    native the narrowest in the model decides about the opset of all. Only known parameters are.
+    But the runtime inlines the local functions of portable models one by one, which takes longer
+    the more there are, and where types are native the narrowest in the model decides about the
+    opset of all. Only known parameters are.
     """
-    native = form in NATIVE and kind is not Kind.RUN_TIME
-    return 6 if native or form is Form.PORTABLE else 24
+    if form is Form.PORTABLE:
+        return 3
+    return 6 if form in NATIVE and kind is not Kind.RUN_TIME else 24
 
 
 def batches(
