@@ -26,7 +26,7 @@ _MOST_BITS = 16
 # A name for integers that says more than their width.
 _TERNARY = "ternary"
 # What scales take of the bits of a block.
-_FLOAT_SCALE, _BYTE_SCALE = 32, 8
+FLOAT_SCALE, BYTE_SCALE = 32, 8
 _TINY, _HUGE = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 
@@ -69,7 +69,7 @@ class Scheme:
     def scale_bits(self) -> int:
         """What the scale of a block takes, with its zero-point."""
         zeropt = self.bits if self.asymmetric else 0
-        return _BYTE_SCALE if isinstance(self.kind, BlockFormat) else _FLOAT_SCALE + zeropt
+        return BYTE_SCALE if isinstance(self.kind, BlockFormat) else FLOAT_SCALE + zeropt
 
     def grid(self, lowest: Array, highest: Array) -> Grid:
         """The grid for a range, or for one range per channel; 0 is one of its values.

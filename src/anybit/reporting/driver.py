@@ -8,16 +8,14 @@ from dataclasses import replace
 from anybit.layers.layer import Layer
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source
-from anybit.onnx.graph.walk import tensors_in
 from anybit.onnx.preparation import followable
 from anybit.quantization import Quantized
 from anybit.quantization.samples import Data
 from anybit.reporting.facts import Report, ReportedLayer, Sample
 from anybit.reporting.findings import with_findings
-from anybit.reporting.quantized_layers import quantized_layers
+from anybit.reporting.quantized_layers import QuantizedLayer, quantized_layers
 from anybit.reporting.running import run
-
-_FLOAT_BITS = 32
+from anybit.reporting.sizes import sizes, stored_bytes
 
 
 @seldom_collected()
@@ -55,7 +53,7 @@ def report(
             ReportedLayer(
                 each.layer,
                 tuple(gauges[factor].tensor() for factor in each.factors),
-                (each.layer.parameters * each.layer.weight_bits + 7) // 8,
+                _bytes(each),
             )
             for each in layers
         ),
@@ -65,18 +63,17 @@ def report(
     if isinstance(source, Quantized):
         found = _told(found, source, () if ran is None else ran.names)
     else:
-        before, after = _sizes(found, sum(tensor.nbytes for tensor in tensors_in(model)))
+        before, after = sizes(model, gauges)
         found = replace(found, bytes_before=before, bytes_after=after)
     return with_findings(found)
 
 
-def _sizes(report: Report, constants: int) -> tuple[int, int]:
-    """What constants take in floats and at their bits; the file holds the weights as floats."""
-    layers = [each.layer for each in report.layers]
-    floats = sum(each.parameters for each in layers) * _FLOAT_BITS // 8
-    codes = sum(each.bytes for each in report.layers)
-    others = max(0, constants - floats)
-    return floats + others, codes + others
+def _bytes(layer: QuantizedLayer) -> int:
+    """What its weights take; floats where they have no quantizers."""
+    weights = [each for each in layer.factors if each.is_constant]
+    if weights:
+        return sum(map(stored_bytes, weights))
+    return (layer.layer.parameters * layer.layer.weight_bits + 7) // 8
 
 
 def _told(report: Report, source: Quantized, names: Sequence[str]) -> Report:

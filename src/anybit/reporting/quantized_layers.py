@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of a quantized model, and the quantizers of what they multiply."""
 
-from collections.abc import Container
+import math
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,10 +40,28 @@ class Factor:
     Attributes:
         quantizer: What quantizes it; its grid is known.
         axis: That of its channels, from the end; None if it is not known.
+        read: What the layer reads.
+        between: What moves elements between the quantizer and the layer.
     """
 
     quantizer: Quantizer
     axis: int | None
+    read: ir.Value
+    between: tuple[ir.Node, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many the layer reads, if that is known; of what is stored, else."""
+        shape = self.read.shape
+        sizes = [] if shape is None else [each for each in shape if isinstance(each, int)]
+        known = shape is not None and len(sizes) == len(shape)
+        return math.prod(sizes) if known else _size(self.x)
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """What stands between the layer and what is stored."""
+        own = self.quantizer.quantize, self.quantizer.node
+        return (*self.between, *filter(None, own), *_moving(self.quantizer.x))
 
     @property
     def grid(self) -> Grid:
@@ -151,14 +170,10 @@ def _with_bits(found: QuantizedLayer) -> Layer:
 
 
 def _size(value: ir.Value | None) -> int:
-    for _ in range(_MOST_MOVES):
-        if value is None:
-            return 0
-        if value.const_value is not None:
-            return value.const_value.size
-        producer = value.producer()
-        value = None if producer is None else given(producer, 0)
-    return 0
+    stored = value
+    for node in _moving(value):
+        stored = given(node, 0)
+    return 0 if stored is None or stored.const_value is None else stored.const_value.size
 
 
 def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> tuple[Factor, ...]:
@@ -168,15 +183,21 @@ def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> 
     for index in multiplied:
         factor = None if index == bias else _factor(given(node, index), traces)
         if factor is not None:
-            quantizer, moved = factor
-            axis = None if moved else _axis(node, index, layout, quantizer.constant)
-            found.append(Factor(quantizer, axis))
+            quantizer, read, between = factor
+            axis = None if between else _axis(node, index, layout, quantizer.constant)
+            found.append(Factor(quantizer, axis, read, between))
     return tuple(found)
 
 
-def _factor(value: ir.Value | None, traces: Traces) -> tuple[Quantizer, bool] | None:
-    """The quantizer of an input, and whether elements are moved behind it."""
-    for step in range(_MOST_MOVES):
+def _factor(
+    read: ir.Value | None, traces: Traces
+) -> tuple[Quantizer, ir.Value, tuple[ir.Node, ...]] | None:
+    """The quantizer of an input, the input, and what moves elements behind the quantizer."""
+    if read is None:
+        return None
+    value: ir.Value | None = read
+    between: tuple[ir.Node, ...] = ()
+    for _ in range(_MOST_MOVES):
         node = None if value is None else value.producer()
         if node is None:
             return None
@@ -185,11 +206,22 @@ def _factor(value: ir.Value | None, traces: Traces) -> tuple[Quantizer, bool] | 
         except ModelError:  # whoever runs it will say so
             return None
         if found is not None:
-            return (found, step > 0) if found.x is not None and found.grid is not None else None
+            known = found.x is not None and found.grid is not None
+            return (found, read, between) if known else None
         if effect_of(node) is not Effect.MOVE:
             return None
-        value = given(node, 0)
+        value, between = given(node, 0), (*between, node)
     return None
+
+
+def _moving(value: ir.Value | None) -> Iterator[ir.Node]:
+    """What is computed of a constant, up to some value."""
+    for _ in range(_MOST_MOVES):
+        node = None if value is None else value.producer()
+        if node is None:
+            return
+        yield node
+        value = given(node, 0)
 
 
 def _axis(node: ir.Node, index: int, layout: Layout | None, constant: bool) -> int | None:
