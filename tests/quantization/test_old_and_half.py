@@ -7,24 +7,14 @@ import numpy as np
 import onnx
 import pytest
 from float_models import NETWORKS, data_for
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from passes import random
+from retyping import retyped
 from small_models import model, node
 
 import anybit
 
 ROWS = {"x": ["n", 4]}
-
-
-def retyped(proto: onnx.ModelProto, type: int) -> onnx.ModelProto:
-    """The same in another type of floats."""
-    for each in proto.graph.initializer:
-        if each.data_type == TensorProto.FLOAT:
-            array = numpy_helper.to_array(each).astype(helper.tensor_dtype_to_np_dtype(type))
-            each.CopyFrom(numpy_helper.from_array(array, each.name))
-    for value in (*proto.graph.input, *proto.graph.output):
-        value.type.tensor_type.elem_type = type
-    return proto
 
 
 def doubled(proto: onnx.ModelProto) -> onnx.ModelProto:

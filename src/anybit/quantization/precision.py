@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models in float16 and float64 become models in float32, which is what layers are placed in."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -14,6 +14,8 @@ FLOATS = (_HALF, ir.DataType.BFLOAT16, _FLOAT, _DOUBLE)
 """What is computed in floats, in a model that is to be quantized."""
 # What looks at no value; and what gives as many values as the values of its inputs say.
 _BLIND, _COUNTING = ("Shape", "Size"), ("Range",)
+# What makes a whole step of one bit.
+_STEPS = ("Ceil", "Floor", "Mod", "Round", "Sign")
 
 
 def in_float32(model: ir.Model) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -22,7 +24,8 @@ def in_float32(model: ir.Model) -> tuple[tuple[str, ...], frozenset[str]]:
 
     A model that multiplies float32, and computes something else in float64, keeps that: it may be
     what needs so many bits. So does what decides about sizes, indices and conditions, where one
-    bit less may be another number; if layers stand before that, all stays in float64.
+    bit less may be another number; if layers stand before that, all stays in float64. And so does
+    what is rounded to whole numbers, unless layers stand before.
     """
     passes = {_HALF: ComputeInFloat32(_HALF)}
     narrow: frozenset[str] = frozenset()
@@ -56,9 +59,21 @@ def _is_double(model: ir.Model) -> bool:
 
 def _deciding(model: ir.Model) -> set[ir.Node] | None:
     """The nodes whose floats become sizes, indices or conditions that something in the model reads;
-    None if they cannot be told from its layers, or stand in branches."""
+    None if they cannot be told from its layers, or stand in branches. And those whose floats become
+    whole numbers and that can be told."""
+    found = _before((node for node in nodes_in(model.graph) if _decides(node, model)), model)
+    if found is None:
+        return None
+    for node in nodes_in(model.graph):
+        if node.domain == "" and node.op_type in _STEPS and node not in found:
+            found |= _before([node], model) or set()
+    return found
+
+
+def _before(nodes: Iterable[ir.Node], model: ir.Model) -> set[ir.Node] | None:
+    """Nodes, and all that floats come to them from; None if layers or branches are among them."""
     found: set[ir.Node] = set()
-    waiting = [node for node in nodes_in(model.graph) if _decides(node, model)]
+    waiting = list(nodes)
     while waiting:
         node = waiting.pop()
         if node in found:

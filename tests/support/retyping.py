@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in another type of floats."""
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+def retyped(proto: onnx.ModelProto, type: int) -> onnx.ModelProto:
+    """The same in another type of floats."""
+    for each in proto.graph.initializer:
+        if each.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(each).astype(helper.tensor_dtype_to_np_dtype(type))
+            each.CopyFrom(numpy_helper.from_array(array, each.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = type
+    return proto
