@@ -264,7 +264,9 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
         remarks, narrow = in_float32(model)
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
     separate(model)
-    apply(model, source, Normalize(), InferShapes(), AskTypes(), InferShapes())
+    *_, asked = apply(model, source, Normalize(), InferShapes(), AskTypes())
+    if asked.modified:
+        apply(model, source, InferShapes())
     return model, remarks, narrow
 
 
