@@ -40,12 +40,16 @@ def quieter(
     keeps: Callable[[Option], bool],
     try_it: Trials,
 ) -> Option:
-    """The one of some mixes, and of the dearest even one that is kept, with the least noise."""
+    """The one of some mixes, and of the dearest even one that is kept, with the least noise.
+
+    They are tried in their order.
+    """
     dearest_first = sorted(even, key=lambda each: (-each.cost, each.noise))
     best, *others = (*mixes, *list(filter(keeps, dearest_first))[:1])
     for each in others:
-        if try_it.noise(each) < try_it.noise(best):
-            best, each = each, best
-        if each.picks != best.picks:
-            try_it.forget(each)
+        least = try_it.noise(best)
+        worse = best if try_it.noise(each) < least else each
+        best = each if worse is best else best
+        if worse.picks != best.picks:
+            try_it.forget(worse)
     return best
