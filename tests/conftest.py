@@ -12,6 +12,7 @@ from backends import Backend, installed_backends, marks
 from shell import Shell
 
 from anybit._native import _core
+from anybit.onnx import runtime
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,6 +31,14 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def idle_threads_sleep() -> Iterator[None]:
+    """Threads of a session wait for the next run on a core that other tests could have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(runtime._EXACT, "session.intra_op.allow_spinning", "0")
+        yield
 
 
 @pytest.fixture(params=[pytest.param(each, marks=marks(each)) for each in installed_backends()])
