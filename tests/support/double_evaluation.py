@@ -53,7 +53,8 @@ class DoubleGraph:
             values = feeds | results | self._constants
             clear = ~_extreme(x) if self._quantizers is None else np.ones(len(x), bool)
             for name in self._names:
-                clear &= ~_extreme(values[name]) if len(values[name]) == len(x) else True
+                value = values[name]
+                clear &= ~_extreme(value) if value.shape[:1] == (len(x),) else True
             for node in self._double.graph.node:
                 if node.op_type in QUANTIZERS:
                     clear &= ~_near(node, values).reshape(len(x), -1).any(axis=1)
