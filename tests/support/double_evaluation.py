@@ -22,6 +22,8 @@ NEAR = 2e-5
 QUANTIZERS = {"Quant", "IntQuant", "QuantizeLinear", "Trunc", "BipolarQuant"}
 LARGEST_CODE = 2.0**10
 LARGEST = 1e6
+# Below its normal numbers float32 loses signs that float64 keeps.
+LEAST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _windows(x, kernel, options, fill):
 def _near(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> np.ndarray:
     x, scale = values[node.input[0]], values[node.input[1]]
     if node.op_type == "BipolarQuant":
-        return np.abs(x) <= NEAR * np.abs(x).max(initial=0)
+        return np.abs(x) <= max(NEAR * np.abs(x).max(initial=0), LEAST)
     options = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     if node.op_type == "QuantizeLinear" and np.ndim(scale):
         shape = [1] * x.ndim
