@@ -142,15 +142,13 @@ def mixed(
         option = in_time(budget, options, costs.latency.rest, try_it)
     else:
         option = _affordable(budget, wanted, base, options, costs, size)
-    wide: Option | None = option
-    if least < BASE:
-        wide = quietest(parts(base, noises, costs), (budget.bops or 0) * costs.bops(wanted))
-    # First of all without fewer bits of tensors: what is tried before may change a choice a bit.
-    first = or_even(budget, wide or option, _possible(even), keeps, try_it)
-    if least < BASE:
-        option = quieter([first, option], _possible(narrow_even), keeps, try_it)
+    if least == BASE:
+        option = or_even(budget, option, _possible(even), keeps, try_it)
     else:
-        option = first
+        # First without fewer bits of tensors: what is tried before may change a choice a bit.
+        wide = quietest(parts(base, noises, costs), (budget.bops or 0) * costs.bops(wanted))
+        first = or_even(budget, wide or option, _possible(even), keeps, try_it)
+        option = quieter([first, option], _possible(narrow_even), keeps, try_it)
     attempt = try_it(option)
     if budget.bytes is not None and size(attempt.plan) > budget.bytes:
         raise ModelError(
