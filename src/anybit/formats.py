@@ -24,6 +24,7 @@ _MOST_MANTISSA_BITS = 52
 _LOWEST_EXPONENT = -1074
 _HIGHEST_EXPONENT = 1023
 _MOST_VALUES = 2**24
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, init=False)

@@ -13,12 +13,11 @@ import numpy as np
 
 from anybit.array_files import open_arrays, write_members
 from anybit.errors import ModelError
+from anybit.formats import LARGEST_FLOAT32
 from anybit.inputs import Array, Tensor, bound, check_shape, check_sizes, matched
 from anybit.text import counted, listed
 
 Sample: TypeAlias = dict[str, Array]
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Rows(Protocol):
@@ -152,7 +151,7 @@ class Reader:
         """Which of its numbers the model computes with, or that all are."""
         if array.dtype.kind != "f":
             return np.array(True)
-        return np.abs(array) <= _LARGEST if name in self.narrow else np.isfinite(array)
+        return np.abs(array) <= LARGEST_FLOAT32 if name in self.narrow else np.isfinite(array)
 
     def place(self, number: int) -> str:
         """What to call one of the samples of an item: by rows, as an array has them."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anybit.errors import ModelError
-from anybit.formats import FloatFormat
+from anybit.formats import LARGEST_FLOAT32, FloatFormat
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.quantizers.grids import Match, match
 from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
@@ -27,7 +27,7 @@ _MOST_BITS = 16
 _TERNARY = "ternary"
 # What scales take of the bits of a block.
 FLOAT_SCALE, BYTE_SCALE = 32, 8
-_TINY, _HUGE = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+_SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ class Scheme:
         if self.power_of_two:
             with np.errstate(divide="ignore"):
                 scale = np.exp2(np.ceil(np.log2(scale)))
-        return np.where(scale == 0, 1.0, np.clip(scale, _TINY, _HUGE)).astype(np.float32)
+        within = np.clip(scale, _SMALLEST, LARGEST_FLOAT32)
+        return np.where(scale == 0, 1.0, within).astype(np.float32)
 
 
 def scheme(words: str, role: str) -> Scheme:

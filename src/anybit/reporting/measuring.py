@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from anybit.formats import LARGEST_FLOAT32
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Coding, Grid, IntegerGrid
 from anybit.quantization.statistics import Statistics
@@ -13,7 +14,6 @@ from anybit.reporting.facts import Histogram, Tensor
 _BINS = 64
 _MOST_VALUES = 64
 _MOST_COLUMNS = 32
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Gauge:
@@ -106,7 +106,7 @@ class Gauge:
         else:
             slack = ends[1] * 2.0 ** -(grid.format.mantissa_bitwidth + 2)
         limits = self._shown(ends + np.array([-slack, slack]))
-        low, high = sorted(np.clip(limits, -_LARGEST, _LARGEST).tolist())
+        low, high = sorted(np.clip(limits, -LARGEST_FLOAT32, LARGEST_FLOAT32).tolist())
         return low, high
 
     def _values(self) -> tuple[float, ...]:

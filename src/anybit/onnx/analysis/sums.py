@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from anybit.formats import LARGEST_FLOAT32
 from anybit.onnx.analysis.carriers import Carrier, Codes
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.mismatch import Mismatch
@@ -21,7 +22,6 @@ from anybit.onnx.graph.constants import Array
 
 _ROUNDING = 2.0**-24
 _TINY = 2.0**LOWEST_EXPONENT
-_LARGEST = float(np.finfo(np.float32).max)
 # No accumulator of that many units is counted in int64.
 _MOST = 2**62
 
@@ -145,9 +145,9 @@ def error_of(reach: Array, terms: Array) -> Array:
     with np.errstate(all="ignore"):
         gamma = np.where(rounded < 0.5, rounded / (1 - rounded), np.inf)
         error = gamma * reach + (terms + 9) * _TINY
-        return np.where(reach + error <= _LARGEST, error, np.inf)
+        return np.where(reach + error <= LARGEST_FLOAT32, error, np.inf)
 
 
 def beyond_float32(values: Array | float) -> bool:
     """Whether one of some numbers, or of sums of that magnitude, can be infinite in float32."""
-    return not np.all(np.abs(values) <= _LARGEST)
+    return not np.all(np.abs(values) <= LARGEST_FLOAT32)

@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.formats import LARGEST_FLOAT32
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, of_interval
 from anybit.onnx.analysis.constants import of_constant, recovered
 from anybit.onnx.graph.constants import Array, array_of, is_constant
@@ -18,7 +19,6 @@ from anybit.onnx.quantizers.trace import Traces
 _ROOM = 2**24
 
 _FEW_BITS = {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2}
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class View:
@@ -120,7 +120,7 @@ def is_float(value: ir.Value) -> bool:
 def unknown(value: ir.Value | None) -> Carrier:
     """What is known of a tensor of floats of which nothing is known: an input holds numbers."""
     if value is not None and value.is_graph_input():
-        return of_interval(-_LARGEST, _LARGEST)
+        return of_interval(-LARGEST_FLOAT32, LARGEST_FLOAT32)
     return of_interval(-np.inf, np.inf, nan=True)
 
 

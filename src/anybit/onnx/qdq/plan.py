@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 import onnx_ir as ir
 
-from anybit.formats import FloatFormat
+from anybit.formats import LARGEST_FLOAT32, FloatFormat
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.qdq.blocks import Joined, blocks_of, joined
@@ -224,7 +224,7 @@ def _for_tables(of: _Subject) -> Iterator[NativeType]:
     assert isinstance(of.grid, FloatGrid), "integers need no table"
     narrow = of.grid.bits <= _LARGEST_TABLE and of.style is Form.QDQ and of.constant
     known = any(native.format == of.grid.format for native in FLOATS)
-    held = of.grid.format.largest <= float(np.finfo(np.float32).max)  # by the table
+    held = of.grid.format.largest <= LARGEST_FLOAT32  # by the table
     for native in INTEGERS if narrow and held and not known else ():
         if not native.signed and native.bits >= max(of.grid.bits, _PACKED):
             yield native
@@ -245,7 +245,7 @@ def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
     if whole and (native.bits == 2 or (native.bits == 4 and (per_channel or fence))):
         # From 2^31 on these kernels of ONNX Runtime 1.31 do not saturate, but give the lowest
         # code; where the highest value is infinite, a limit cannot keep x from there.
-        finite = float(of.layout.scale.max()) * native.highest < float(np.finfo(np.float32).max)
+        finite = float(of.layout.scale.max()) * native.highest < LARGEST_FLOAT32
         return Limit.VALUES if finite else None
     if whole and not fence:
         return Limit.NOWHERE

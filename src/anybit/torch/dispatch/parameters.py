@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from anybit.formats import LARGEST_FLOAT32
 from anybit.ops import Input, Operator
 from anybit.ops.arrays import parameter
 from anybit.ops.domain import Domain
 
-_LARGEST = float(np.finfo(np.float32).max)
 _ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
 # All integers up to here are float64 numbers, so that a conversion rounds once.
 _EXACT = 2**53
@@ -104,8 +104,8 @@ def _real(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
         if abs(value) < 2**63:
             return torch.full((), value, dtype=torch.int64, device=x.device).to(dtype)
         value = _as_float(value, declared)
-    if dtype == torch.float32 and abs(value) > _LARGEST:  # which PyTorch refuses to round
-        magnitude = math.inf if abs(value) >= _ROUNDS_TO_INFINITY else _LARGEST
+    if dtype == torch.float32 and abs(value) > LARGEST_FLOAT32:  # which PyTorch refuses to round
+        magnitude = math.inf if abs(value) >= _ROUNDS_TO_INFINITY else LARGEST_FLOAT32
         value = magnitude if value > 0 else -magnitude
     return torch.full((), value, dtype=dtype, device=x.device)
 
