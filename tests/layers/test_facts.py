@@ -6,10 +6,13 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper, parser
 
 import anybit
 from anybit.layers import page
+from anybit.layers.layer import Layer
+from anybit.layers.wording import reasons
 
 RESIDUAL = """
 <ir_version: 8, opset_import: ["": 13, "qonnx.custom_op.general": 1]>
@@ -49,3 +52,26 @@ def test_the_network_has_an_edge_for_each() -> None:
     paths = [each for each in ET.fromstring(drawn).iter() if each.get("class") == "edge"]
     straight = [each for each in paths if "q" not in each.attrib["d"]]
     assert (len(paths), len(straight)) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "a step of {0}.5 is not a power of two: products round",
+        "its input {0!r} is not quantized: quantize it",
+        "node 'to {0}' (Reshape) takes them from node 'of {0}' (Mul), which computes them",
+        'its input "the layer\'s {0}" is not quantized: quantize it',
+        "its input 'the \"layer\\'s\" {0}' is not quantized: quantize it",
+    ],
+)
+def test_reasons_that_differ_in_a_number_or_a_name_are_one(why: str) -> None:
+    layers = [Layer(f"layer{n}", "MatMul", f"y{n}", reason=why.format(f"{n}")) for n in range(6)]
+    (told,) = reasons(layers)
+    first = layers[0].reason
+    assert told == f"layer0, layer1, layer2, layer3 and 2 more: float; of the first, {first}"
+
+
+@pytest.mark.parametrize("which", ["a tensor's neighbour is a {}; so is another's", "it is {}"])
+def test_reasons_that_differ_in_words_are_not(which: str) -> None:
+    layers = [Layer(word, "MatMul", word, reason=which.format(word)) for word in ("sum", "mean")]
+    assert len(reasons(layers)) == 2

@@ -21,7 +21,8 @@ MEANINGS = {
 }
 """The classes in plain words."""
 _MOST_CODES = 4
-_NUMBER = re.compile(r"-?\d+\.\d\S*")
+# What tells reasons of one kind apart: a number, or a name as repr shows it.
+_OWN = re.compile(r"""-?\d+\.\d\S*|(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 
 def rows(found: Analyzed) -> list[dict[str, str]]:
@@ -90,11 +91,11 @@ def _frequent(seen: Seen) -> str:
 
 
 def reasons(layers: Iterable[Layer]) -> list[str]:
-    """Why layers are not exact: those that differ in no more than a number are told together."""
+    """Why layers are not exact: those that differ in numbers or names alone are told together."""
     alike: dict[tuple[str, str], list[Layer]] = defaultdict(list)
     for each in layers:
         if each.reason:
-            alike[each.kind, _NUMBER.sub("", each.reason)].append(each)
+            alike[each.kind, _OWN.sub("", each.reason)].append(each)
     return [_reason(kind, group) for (kind, _), group in alike.items()]
 
 
