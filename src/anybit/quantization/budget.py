@@ -7,7 +7,7 @@ times at most, or eight where none is quiet enough before; then cheaper ones nea
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.errors import ModelError
@@ -15,7 +15,8 @@ from anybit.quantization.attempts import Attempt, Attempts, Progress
 from anybit.quantization.certainty import FEWEST
 from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
-from anybit.quantization.knapsack import Option, front, quietest
+from anybit.quantization.kinds_of_budget import Known, Size, best_within
+from anybit.quantization.knapsack import Option, front
 from anybit.quantization.latency import STORED, Clock, latency
 from anybit.quantization.mixing import (
     BASE,
@@ -26,8 +27,8 @@ from anybit.quantization.mixing import (
     measured,
     varied,
 )
-from anybit.quantization.operations import evenly, least_width, quieter
-from anybit.quantization.options import Costs, parts
+from anybit.quantization.operations import least_width
+from anybit.quantization.options import Costs
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.precision import FLOATS
@@ -37,7 +38,7 @@ from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Choice
 from anybit.quantization.sensitivity import Probed
 from anybit.quantization.shards import is_held, is_taken
-from anybit.quantization.trials import Trials, in_time, or_even, quiet_enough
+from anybit.quantization.trials import Trials
 from anybit.text import counted
 from anybit.words.budgets import Budget
 
@@ -47,8 +48,6 @@ _SHARE = 0.25
 _MOST_POINTS = 100
 # Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
 _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
-
-Size = Callable[[Plan], int]
 
 
 @dataclass(frozen=True)
@@ -91,80 +90,68 @@ def mixed(
     Raises:
         ModelError: There is none; the message says what was reached.
     """
-    weights, activations = varied(wanted)
+    weights, _ = varied(wanted)
     if not any(each.dtype in FLOATS for each in attempts.model.graph.outputs):
         raise ModelError(
             f"budget {budget.words}: mixes are told apart by what they add to outputs that are "
             "floats, and there are none; let the model give its scores, too, or say --weights"
         )
-    in_seconds, clock = budget.seconds is not None, Clock(next(iter(samples)))
+    clock = Clock(next(iter(samples)))
+    known = _known(budget, wanted, attempts, samples, macs, size, clock, progress)
+    try_it = Trials(
+        known.base, attempts, clock, lambda share: progress(_TRIED + (1 - _TRIED) * share)
+    )
+    option = best_within(known, try_it)
+    attempt = try_it(option)
+    remarks = _replaced(weights) + _not_promised(budget, attempt)
+    if budget.seconds is not None:
+        remarks += (clock.remark(try_it.seconds(option)),)
+    return Mixed(attempt, known.noises, _front(known, option, try_it.factor(option)), remarks)
+
+
+def _known(
+    budget: Budget,
+    wanted: Plan,
+    attempts: Attempts,
+    samples: Samples,
+    macs: Mapping[Layer, int],
+    size: Size,
+    clock: Clock,
+    progress: Progress,
+) -> Known:
+    """What is measured before any mix is tried."""
+    weights, activations = varied(wanted)
     # With activations as floats operations fall with the bytes of weights.
-    in_decibels = budget.noise is not None
-    by_bytes = budget.bytes is not None or (in_decibels and not activations)
+    by_bytes = budget.bytes is not None or (budget.noise is not None and not activations)
     costs = Costs(macs, by_bytes, narrow_first=budget.noise is not None)
-    tensors = () if costs.by_bytes else tuple(activations)
+    tensors = () if by_bytes else tuple(activations)
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
-    share = (budget.bops or math.inf) * costs.bops(wanted) / max(costs.bops(base), 1)
-    least = least_width(share) if tensors else BASE
+    least = BASE
+    if budget.bops is not None and tensors:
+        least = least_width(budget.bops * costs.bops(wanted) / max(costs.bops(base), 1))
     choices, narrow = _choices(base, least, attempts, lambda share: progress(_CHOSEN * share))
-    enough = TOO_MUCH if budget.noise is None else _SHARE * budget.noise
     noises = measured(
         attempts.workers,
         attempts.model,
         Probed(tuple(base.weights), choices, _probed(samples), attempts.where, narrow),
         base,
-        enough,
+        TOO_MUCH if budget.noise is None else _SHARE * budget.noise,
         lambda share: progress(_CHOSEN + _MEASURED * share),
         least,
     )
-    if in_seconds:
+    if budget.seconds is not None:
         stored = {bits: changed(base, tuple((each, bits) for each in weights)) for bits in STORED}
         costs = replace(costs, latency=latency(attempts.model, stored, choices, clock))
-    options = parts(base, noises, costs, least)
-    even, narrow_even = (
-        [costs.option(base, picks, noises) for picks in evenly(weights, tensors, bits)]
-        for bits in (BASE, least)
-    )
+    return Known(budget, wanted, base, least, costs, noises, size)
 
-    def keeps(option: Option) -> bool:
-        plan = changed(base, option.picks)
-        if budget.bytes is not None:
-            return size(plan) <= budget.bytes
-        if budget.seconds is not None and costs.latency is not None:
-            expected = costs.latency.rest + option.cost
-            return expected <= budget.seconds and try_it.seconds(option) <= budget.seconds
-        return costs.bops(plan) <= (budget.bops or 0) * costs.bops(wanted)
 
-    try_it = Trials(base, attempts, clock, lambda share: progress(_TRIED + (1 - _TRIED) * share))
-    if budget.noise is not None:
-        option = quiet_enough(budget, options, try_it)
-    elif costs.latency is not None:
-        option = in_time(budget, options, costs.latency.rest, try_it)
-    else:
-        option = _affordable(budget, wanted, base, options, costs, size)
-    if least == BASE:
-        option = or_even(budget, option, _possible(even), keeps, try_it)
-    else:
-        # First without fewer bits of tensors: what is tried before may change a choice a bit.
-        wide = quietest(parts(base, noises, costs), (budget.bops or 0) * costs.bops(wanted))
-        first = or_even(budget, wide or option, _possible(even), keeps, try_it)
-        option = quieter([first, option], _possible(narrow_even), keeps, try_it)
-    attempt = try_it(option)
-    if budget.bytes is not None and size(attempt.plan) > budget.bytes:
-        raise ModelError(
-            f"budget {budget.words}: the constants still take {size(attempt.plan)} bytes, since "
-            "some weights are read as floats, too"
-        )
-    factor = try_it.factor(option)
-    told = [option, *_thinned(front(options)), *even, *narrow_even]
-    plans = [changed(base, each.picks) for each in told]
-    mixes = [_mix(each, each is plans[0], noises, factor, costs, size) for each in plans]
-    known = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
-    ordered = sorted(known.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr))
-    remarks = _replaced(weights) + _not_promised(budget, attempt)
-    if in_seconds:
-        remarks += (clock.remark(try_it.seconds(option)),)
-    return Mixed(attempt, noises, tuple(ordered), remarks)
+def _front(known: Known, option: Option, factor: float) -> tuple[Mix, ...]:
+    """A mix that was chosen, others that are good, and those of one width, by operations."""
+    told = [option, *_thinned(front(known.options)), *known.even(BASE), *known.even(known.least)]
+    plans = [changed(known.base, each.picks) for each in told]
+    mixes = [_mix(each, each is plans[0], known, factor) for each in plans]
+    once = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
+    return tuple(sorted(once.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr)))
 
 
 def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
@@ -189,30 +176,6 @@ def _choices(
     return {source: found[source] for source in base.activations}, {
         source: narrow[source] for source in tensors
     }
-
-
-def _affordable(
-    budget: Budget,
-    wanted: Plan,
-    base: Plan,
-    options: Sequence[Sequence[Option]],
-    costs: Costs,
-    size: Size,
-) -> Option:
-    """The mix with the least noise that costs no more than that."""
-    least = changed(base, front(options)[0].picks)
-    if budget.bytes is not None:
-        rest = size(least) - front(options)[0].cost
-        found = quietest(options, budget.bytes - rest)
-        reached = f"{size(least)} bytes of constants"
-    else:
-        assert budget.bops is not None, "one of the three"
-        whole = costs.bops(wanted)
-        found = quietest(options, budget.bops * whole)
-        reached = f"{100 * costs.bops(least) / whole if whole else 100:.3g} % of the operations"
-    if found is None:
-        raise ModelError(f"budget {budget.words}: the least possible is {reached}")
-    return found
 
 
 def _probed(samples: Samples) -> list[Sample]:
@@ -264,15 +227,9 @@ def _thinned(options: Sequence[Option]) -> list[Option]:
     return list(options[::step])
 
 
-def _possible(options: Iterable[Option]) -> list[Option]:
-    return [each for each in options if each.noise < math.inf]
-
-
-def _mix(
-    wanted: Plan, chosen: bool, noises: Noises, factor: float, costs: Costs, size: Size
-) -> Mix:
-    kinds = {str(each.kind) for each in wanted.weights.values()}
-    others = {str(each.kind) for each in wanted.activations.values()}
+def _mix(plan: Plan, chosen: bool, known: Known, factor: float) -> Mix:
+    kinds = {str(each.kind) for each in plan.weights.values()}
+    others = {str(each.kind) for each in plan.activations.values()}
     name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""
-    sqnr = decibels(noises.total(wanted) * factor)
-    return Mix(name, size(wanted), int(costs.bops(wanted)), sqnr, chosen)
+    sqnr = decibels(known.noises.total(plan) * factor)
+    return Mix(name, known.size(plan), int(known.costs.bops(plan)), sqnr, chosen)

@@ -170,22 +170,24 @@ def _trimmed(
 
 
 def or_even(
-    budget: Budget,
     option: Option,
     evenly: Sequence[Option],
     keeps: Callable[[Option], bool],
     try_it: Trials,
 ) -> Option:
-    """The mix, or one width for all layers if that turns out to be better.
+    """The mix, or the dearest of one width for all layers that is kept, if it has less noise.
 
     What few bits are expected to lose is what rounding to nearest would, and too much at times.
     """
-    if budget.noise is None:
-        dearest_first = sorted(evenly, key=lambda each: (-each.cost, each.noise))
-        return min(option, next(filter(keeps, dearest_first), option), key=try_it.noise)
-    cheaper = sorted(evenly, key=lambda each: -each.cost)
-    for each in [each for each in cheaper if each.cost < option.cost][:_ROUNDS]:
-        if try_it.noise(each) > budget.noise:
+    dearest_first = sorted(evenly, key=lambda each: (-each.cost, each.noise))
+    return min(option, next(filter(keeps, dearest_first), option), key=try_it.noise)
+
+
+def or_cheaper(most: float, option: Option, evenly: Sequence[Option], try_it: Trials) -> Option:
+    """The mix, or one width for all layers if that is cheaper and has no more noise than that."""
+    dearest_first = sorted(evenly, key=lambda each: -each.cost)
+    for each in [each for each in dearest_first if each.cost < option.cost][:_ROUNDS]:
+        if try_it.noise(each) > most:
             break
         option = each
     return option
