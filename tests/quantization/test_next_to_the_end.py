@@ -10,6 +10,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
+from anybit.quantization.schemes import quantized, scheme
 
 LARGEST = np.finfo(np.float32).max
 
@@ -58,3 +59,70 @@ def test_what_is_infinite_once_it_is_quantized(words: dict[str, str]) -> None:
     found = anybit.quantize(NETWORKS["recurrent"](), data, **words)
     outputs = anybit.load(found.model).run(data[0])
     assert all(np.isfinite(each).all() for each in outputs.values())
+
+
+def at_the_end() -> dict[str, np.ndarray]:
+    x = up_to(LARGEST, random(128, 16))
+    signs = np.where(x > 0, LARGEST, -LARGEST)
+    return {"some": x, "positive": np.abs(x), "negative": -np.abs(x), "signs": signs}
+
+
+@pytest.mark.parametrize("name", at_the_end())
+@pytest.mark.parametrize(
+    ("words", "least"),
+    [
+        ({}, 35),
+        ({"effort": "fast"}, 35),
+        ({"activations": "uint8 power-of-two"}, 35),
+        ({"activations": "int8 power-of-two"}, 35),
+        # Numbers of both signs are cut off at half of what they go up to.
+        ({"activations": "uint8 power-of-two", "effort": "fast"}, 5),
+        ({"activations": "int8"}, 35),
+        ({"activations": "int16"}, 35),
+        ({"activations": "fp8_e4m3"}, 30),
+        ({"activations": "fp8_e4m3 power-of-two"}, 15),
+    ],
+)
+def test_nothing_becomes_infinite(name: str, words: dict[str, str], least: float) -> None:
+    x = at_the_end()[name]
+    found = anybit.quantize(layer(), x, **words)
+    assert found.verdict is not None
+    assert found.verdict.sqnr is not None
+    assert found.verdict.sqnr > least
+    (y,) = anybit.load(found.model).run({"x": x}).values()
+    assert np.isfinite(y).all()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("int8", "uint8", "int8 narrow", "int2", "ternary", "bipolar", "int16", "fp8_e4m3"),
+        *("int8 power-of-two", "uint8 power-of-two", "int2 power-of-two", "bipolar power-of-two"),
+        *("fp8_e4m3 power-of-two", "e3m2 power-of-two", "int8 asymmetric power-of-two"),
+    ],
+)
+@pytest.mark.parametrize("share", [1.0, 0.996, 0.75, 0.5, 0.1, 0.0])
+def test_ends_of_ranges_stay_finite(words: str, share: float) -> None:
+    """Of several channels, next to others that have room; of scales a power of two stays one."""
+    wanted = scheme(words, "weights")
+    reach = np.array([1.2, 1.0, 0.996, 1e-20]) * float(LARGEST)
+    for low, high in ((-share * reach, reach), (-reach, share * reach)):
+        grid = wanted.grid(low, high)
+        for end in (low, high):
+            x = np.clip(end, -LARGEST, LARGEST).astype(np.float32)
+            found = quantized(x, grid)
+            assert np.isfinite(found).all()
+            # No worse than cut off at a quarter, where more than one value is to be had.
+            assert (wanted.bits < 3) | (np.abs(x - found) <= 0.76 * np.abs(x).max()).all()
+        if wanted.power_of_two:
+            assert (np.frexp(grid.scale)[0] == 0.5).all()
+        (alone,) = (wanted.grid(low[3:], high[3:]),)
+        assert grid.scale[3] == alone.scale[0]
+
+
+@pytest.mark.parametrize("words", ["int8", "uint8 asymmetric", "fp8_e4m3"])
+def test_no_number_at_all_becomes_infinite(words: str) -> None:
+    for reach in (0.98, 1.0, 1.1):
+        high = np.array(reach * float(LARGEST))
+        grid = scheme(words, "weights").grid(-high, high)
+        assert np.isfinite(quantized(np.array([-LARGEST, LARGEST]), grid)).all()

@@ -136,7 +136,8 @@ class Piece:
         def become(x: Array) -> Array:
             if factors is None:
                 return x if rounded is None else rounded(x, None)
-            x = x * factors
+            with np.errstate(over="ignore"):  # infinity saturates
+                x = x * factors
             return x if rounded is None else rounded(x, x)
 
         return become

@@ -28,6 +28,8 @@ _TERNARY = "ternary"
 # What scales take of the bits of a block.
 FLOAT_SCALE, BYTE_SCALE = 32, 8
 _SMALLEST = float(np.finfo(np.float32).tiny)
+# Ranges up to here have no values beyond float32.
+_SAFE = 2.0**126
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,14 @@ class Scheme:
         """The grid for a range, or for one range per channel; 0 is one of its values.
 
         Ranges are widened to hold 0. One that is 0 alone has the scale 1, as any scale would do.
+        Next to the end of float32 numbers saturate: those of the range do not become infinite.
         """
         low, high = np.minimum(lowest, 0.0), np.maximum(highest, 0.0)
+        found = self._grid(low, high)
+        safe = np.max(np.maximum(-low, high), initial=0.0) <= _SAFE
+        return found if safe else self._held(found, low, high)
+
+    def _grid(self, low: Array, high: Array) -> Grid:
         reach = np.maximum(-low, high)
         assert not isinstance(self.kind, BlockFormat), "their scales follow another rule"
         if isinstance(self.kind, FloatFormat):
@@ -92,13 +100,52 @@ class Scheme:
         zeropt = np.clip(np.rint(codes[0] - low / scale), codes[0], codes[-1])
         return IntegerGrid(scale, zeropt.astype(np.float32), codes)
 
+    def _held(self, grid: Grid, low: Array, high: Array) -> Grid:
+        """The same with smaller scales where numbers become infinite.
+
+        A value further from 0 than float32's largest number can be one of the range rounded. With
+        scales that are powers of two only what is in the range counts: the grid goes up to twice as
+        far, and half of it would be lost else.
+        """
+        ends = np.stack([low, high])
+        if not self.power_of_two:
+            ends = np.broadcast_to([[-np.inf], [np.inf]], (2, low.size)).reshape(ends.shape)
+        ends = np.clip(ends, -LARGEST_FLOAT32, LARGEST_FLOAT32).astype(np.float32)
+        while True:
+            with np.errstate(over="ignore"):
+                infinite = np.isinf([quantized(each, grid) for each in ends]).any(axis=0)
+            if not infinite.any():
+                return grid
+            smaller = grid.scale / 2 if self.power_of_two else _largest_scale(grid)
+            scale = np.where(infinite, smaller, grid.scale).astype(np.float32)
+            if self.power_of_two and self.asymmetric and isinstance(grid, IntegerGrid):
+                # What is lost is lost on both sides.
+                zeropt = np.rint(grid.lowest - low * (len(grid.codes) - 1) / (high - low))
+                zeropt = np.where(infinite, zeropt, grid.zeropt).astype(np.float32)
+                grid = replace(grid, zeropt=zeropt)
+            grid = replace(grid, scale=scale)
+
     def _scale(self, scale: Array) -> Array:
         """As float32; neither 0 nor infinite."""
+        largest = LARGEST_FLOAT32
         if self.power_of_two:
+            largest = 2.0**127
             with np.errstate(divide="ignore"):
                 scale = np.exp2(np.ceil(np.log2(scale)))
-        within = np.clip(scale, _SMALLEST, LARGEST_FLOAT32)
+        within = np.clip(scale, _SMALLEST, largest)
         return np.where(scale == 0, 1.0, within).astype(np.float32)
+
+
+def _largest_scale(grid: Grid) -> Array:
+    """That with which all values are finite."""
+    if isinstance(grid, IntegerGrid):
+        steps = np.maximum(grid.highest - grid.zeropt, grid.zeropt - grid.lowest)
+    else:
+        steps = np.full_like(grid.scale, grid.format.largest)
+    steps = steps.astype(np.float64)
+    scale = (LARGEST_FLOAT32 / steps).astype(np.float32)
+    below = np.nextafter(scale, np.float32(0))
+    return np.asarray(np.where(scale * steps > LARGEST_FLOAT32, below, scale))
 
 
 def scheme(words: str, role: str) -> Scheme:
