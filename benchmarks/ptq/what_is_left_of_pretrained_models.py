@@ -7,7 +7,7 @@ Models come from Python packages (see `_tasks.py`), what is made of them goes to
 the figures, so that a run for one task leaves those of the others. SQNR is that of all outputs on
 the evaluation, against the float model; the score is the task's own. The seconds are those of
 quantizing alone; they mean nothing on a busy machine. `--docs` writes the table of the
-documentation, of all figures that are known.
+documentation: what it says of figures that are not in FOLDER stays.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import _sentences
 import numpy as np
 import onnxruntime
 from _peers import TOOLS, Tool
+from _table import with_figures
 from _tasks import Array, Task
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +37,6 @@ Run = Callable[[Path, Task], Array]
 Figures = dict[str, dict[str, tuple[str, ...]]]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "other_tools.md"
-BEGIN, END = "<!-- tools:begin -->\n", "<!-- tools:end -->"
 FLOAT = "float"
 
 
@@ -101,16 +101,6 @@ def shown(figures: Figures) -> Table:
     return table
 
 
-def markdown(figures: Figures) -> str:
-    """A row for each tool that is installed, a column for each task."""
-    lines = [f"| | {' | '.join(figures)} |", f"|{' --- |' * (1 + len(figures))}"]
-    for by in (FLOAT, *RUNS):
-        cells = [", ".join(filter(None, tools.get(by, ())[:2])) for tools in figures.values()]
-        if any(cells) and not any("ModuleNotFoundError" in cell for cell in cells):
-            lines.append(f"| {by} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -140,8 +130,7 @@ def main() -> None:
                 kept.write_text(json.dumps(figures, indent=1))
     Console(width=100).print(shown(figures))
     if options.docs:
-        before, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}{markdown(figures)}{END}{rest.split(END)[1]}")
+        PAGE.write_text(with_figures(PAGE.read_text(), figures, (FLOAT, *RUNS)))
 
 
 if __name__ == "__main__":
