@@ -48,6 +48,25 @@ def test_every_level_of_instructions(level, seed):
     same(Network(program).run(inputs), reference.run(program, inputs))
 
 
+@pytest.mark.parametrize("levels", [200, 256])
+def test_lookups_of_every_index(level, levels):
+    rng = np.random.default_rng(levels)
+    for channels in (1, 63, 64, 65, 300):
+        port = p.Port(np.int32([3, channels]), 1, 3, channels, 0)
+        tensor = p.Tensor(1, 3, channels, 0, 1, levels)
+        other = p.Tensor(1, 3, channels, 0, 1, 256)
+        middles = np.arange(levels - 1, dtype=np.float32) + np.float32(0.5)
+        instructions = (
+            p.Quantize(0, 0, np.int32([1]), middles, 0),
+            p.Lookup(0, 1, rng.permutation(256)[:levels].astype(np.uint8)),
+            p.Dequantize(1, 0, np.arange(256, dtype=np.float32)),
+        )
+        program = p.Program((port,), (port,), (tensor, other), instructions)
+        x = rng.permuted(np.arange(levels).repeat(3 * channels)).astype(np.float32)
+        inputs = [x.reshape(levels, 3, channels)]
+        same(Network(program).run(inputs), reference.run(program, inputs))
+
+
 def layers(width, depth, seed=0, bits=4, levels=16, values=None):
     """A chain of matrix products between so many levels."""
     rng = np.random.default_rng(seed)

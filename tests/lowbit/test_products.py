@@ -19,6 +19,8 @@ WINDOWS = {
     "strided": (3, 2, 2, 3, 1, 1, 0, 2, 1, 0),
     "dilated": (2, 3, 1, 1, 2, 2, 1, 3, 2, 0),
     "wide": (1, 4, 1, 2, 1, 1, 0, 3, 0, 3),
+    "long": (1, 7, 1, 1, 1, 1, 0, 3, 0, 3),
+    "large": (5, 5, 2, 1, 1, 1, 2, 2, 2, 2),
 }
 # Groups, and channels of each on both sides; 80 make weights that the nearest cache does not hold.
 CHANNELS = (
@@ -205,6 +207,16 @@ def test_windows(name: str, levels: list[str]) -> None:
         for bits in (1, 2, 8):
             program = program_of(random, sizes, name, (bits, min(bits, 2)), "sums")
             check(program, inputs_for(random, program, 1), levels)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_depthwise_sums_of_wide_factors(name: str, levels: list[str]) -> None:
+    """They leave 16 bits after one tap, a few, or none."""
+    random = np.random.default_rng(len(name))
+    for channels in (2, 16, 37, 64, 100):
+        for widths in ((8, 8), (5, 8), (8, 4)):
+            program = program_of(random, (channels, 1, 1), name, widths, "sums")
+            check(program, inputs_for(random, program, 2), levels)
 
 
 TAILS = (

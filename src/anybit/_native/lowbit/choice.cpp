@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "choice.hpp"
 
+#include <algorithm>
 #include <optional>
 
 namespace anybit::lowbit {
@@ -76,8 +77,14 @@ bool is_depthwise(const ProductTask& task) {
 }
 
 Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) {
-  if (is_depthwise(task)) return Scheme::depthwise;
   const ProductKernels& kernels = kernels_of<ProductKernels>(level);
+  if (is_depthwise(task)) {
+    // Fewer instructions than those of four taps take sums that never leave 16 bits.
+    const Window& window = task.product->window;
+    const bool is_short = window.kernel_height * window.kernel_width <= short_terms(task, form);
+    const bool has_four = kernels.sums[static_cast<std::size_t>(Scheme::depthwise4)] != nullptr;
+    return has_four && !is_short ? Scheme::depthwise4 : Scheme::depthwise;
+  }
   const Scheme scheme = form.set.size() <= 4    ? Scheme::dot2
                         : form.set.size() <= 16 ? Scheme::dot4
                                                 : Scheme::dot8;
@@ -88,6 +95,10 @@ Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) 
 }
 
 }  // namespace
+
+std::int64_t short_terms(const ProductTask& task, const WeightForm& form) {
+  return 32767 / std::max<std::int64_t>(1, (task.source.levels - 1) * form.largest);
+}
 
 Scheme scheme_for(const ProductTask& task, const WeightForm& form, Coding coding, Level level) {
   if (coding == Coding::bytes) return dot_scheme(task, form, level);

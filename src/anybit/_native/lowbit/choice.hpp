@@ -13,6 +13,9 @@ namespace anybit::lowbit {
 // one for bytes. Throws Error if there is none for bits or planes.
 Scheme scheme_for(const ProductTask& task, const WeightForm& form, Coding coding, Level level);
 
+// How many products of an index and a weight add up to 16 bits at most.
+std::int64_t short_terms(const ProductTask& task, const WeightForm& form);
+
 // How the fastest scheme wants its source.
 Coding coding_for(const ProductTask& task, const WeightForm& form, Level level);
 

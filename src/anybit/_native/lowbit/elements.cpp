@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC's own headers start some intrinsics from a vector that is undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include "elements.hpp"
 
 #include <cstring>
 
 #include "_native/isa/levels.hpp"
 #include "compared.hpp"
+#include "lookup.hpp"
 
 // Compiled once per level: what is called here is local or forced inline.
 namespace anybit::lowbit {
@@ -180,10 +186,6 @@ void either(const WindowRow& row, std::byte* to) {
 }
 
 void largest_planes(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestPlanes()); }
-
-void lookup(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n, std::uint8_t* to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = table[from[i]];
-}
 
 void values(const float* table, const std::uint8_t* from, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = table[from[i]];

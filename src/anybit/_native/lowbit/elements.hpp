@@ -61,7 +61,7 @@ struct ElementLoops {
   void (*either)(const WindowRow& windows, std::byte* to);
   void (*largest_planes)(const WindowRow& windows, std::byte* to);
 
-  // to[i] = table[from[i]]
+  // to[i] = table[from[i]]; the table of bytes has 256 entries.
   void (*lookup)(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n,
                  std::uint8_t* to);
   void (*values)(const float* table, const std::uint8_t* from, std::int64_t n, float* to);

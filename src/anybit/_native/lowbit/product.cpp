@@ -102,6 +102,7 @@ Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
     case Scheme::dot2:
     case Scheme::wide8:
     case Scheme::depthwise:
+    case Scheme::depthwise4:
       return {step, 0, low, 0};
     case Scheme::xor11:
     case Scheme::xor12:
@@ -177,7 +178,7 @@ void fold(State& at, const Weights& weights, const WeightForm& form, const Tail&
 std::vector<PanelChannels> lay_panels(State& at, std::int64_t groups) {
   const std::int64_t channels = at.target.channels, each = channels / groups;
   const std::int64_t inner = at.source.channels / groups;
-  const bool depthwise = at.scheme == Scheme::depthwise;
+  const bool depthwise = is_depthwise(at.scheme);
   std::vector<PanelChannels> panels;
   for (std::int64_t chunk = 0; chunk < channels; chunk += chunk_channels) {
     at.first_run.push_back(at.runs.size());
@@ -205,12 +206,15 @@ std::vector<PanelChannels> lay_panels(State& at, std::int64_t groups) {
 Runs lay_segments(State& at, std::int64_t groups) {
   const Window& w = at.window;
   const std::int64_t taps = w.kernel_height * w.kernel_width;
-  const bool joined = groups == 1 && w.dilation_width == 1 && at.scheme != Scheme::depthwise;
+  const bool joined = groups == 1 && w.dilation_width == 1 && !is_depthwise(at.scheme);
   for (std::int64_t y = 0; y < w.kernel_height; ++y)
     for (std::int64_t x = 0; x < (joined ? 1 : w.kernel_width); ++x)
       at.segments.push_back(y * w.dilation_height * at.from.line +
                             x * w.dilation_width * at.from.pixel);
   const auto count = static_cast<std::int64_t>(at.segments.size());
+  // What is read besides meets weights of 0.
+  while (at.scheme == Scheme::depthwise4 && at.segments.size() % taps_together != 0)
+    at.segments.push_back(at.segments.back());
   return {count, taps / count};
 }
 
@@ -238,7 +242,6 @@ std::unique_ptr<State> made(const ProductTask& task, const Storage& source, cons
   const Product& product = *task.product;
   at->source = task.source, at->target = task.target, at->window = product.window;
   at->from = source, at->to = target, at->floats = floats;
-  at->to_floats = std::holds_alternative<Arithmetic>(product.tail);
   const Weights weights(product, task.target.channels, task.source.channels);
   const WeightForm form(weights);
   at->scheme = scheme_for(task, form, source.coding, level);
@@ -248,9 +251,7 @@ std::unique_ptr<State> made(const ProductTask& task, const Storage& source, cons
   at->weights = packed(at->scheme, weights, form, lay_segments(*at, product.groups), panels,
                        at->kernels->dot_bytes, task.most_bytes);
   at->block_pixels = block_pixels_of(*at);
-  if (at->scheme == Scheme::depthwise)
-    at->narrow_steps = static_cast<int>(
-        32767 / std::max<std::int64_t>(1, (task.source.levels - 1) * form.largest));
+  if (is_depthwise(at->scheme)) at->narrow_steps = static_cast<int>(short_terms(task, form));
   fold(*at, weights, form, product.tail, task.most_bytes);
   at->tail = tail_state(product.tail, task.target.channels, task.target.levels, task.most_bytes);
   settle(*at, form.largest);
@@ -279,9 +280,9 @@ PackedProduct::~PackedProduct() = default;
 PackedProduct::PackedProduct(PackedProduct&&) noexcept = default;
 
 std::string_view PackedProduct::kernel() const {
-  constexpr std::string_view names[scheme_count] = {"dot8",    "dot4",  "dot2",      "wide8",
-                                                    "xor11",   "xor12", "ternary11", "ternary12",
-                                                    "signs12", "and21", "and22",     "depthwise"};
+  constexpr std::string_view names[scheme_count] = {
+      "dot8",      "dot4",    "dot2",  "wide8", "xor11",     "xor12",    "ternary11",
+      "ternary12", "signs12", "and21", "and22", "depthwise", "depthwise"};
   return names[static_cast<std::size_t>(state_->scheme)];
 }
 

@@ -28,11 +28,14 @@ enum class Scheme : std::uint8_t {
   signs12,  // w is -v or v, q - 1 is -1, 0 or 1: twice the ones where (q - 1) * w < 0
   and21,    // w is v * (m0 - 2 m1): ones of q & m0, less twice those of q & m1
   and22,
-  depthwise,  // groups of one channel; w in bytes, channel by channel
+  depthwise,   // groups of one channel; w in 16 bits, tap by tap
+  depthwise4,  // the same, w in bytes, four taps together
 };
-inline constexpr int scheme_count = 12;
+inline constexpr int scheme_count = 13;
+inline constexpr int taps_together = 4;
 
 constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
+constexpr bool is_depthwise(Scheme scheme) { return scheme >= Scheme::depthwise; }
 
 // A block of pixels times neighbouring panels.
 struct SumBlock {

@@ -44,7 +44,6 @@ struct PackedProduct::State {
   Window window;
   Storage from, to;
   FloatStrides floats;
-  bool to_floats = false;
 
   Scheme scheme = Scheme::dot8;
   const ProductKernels* kernels = nullptr;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instructions that work element by element on indices.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,9 @@ class LookupStage final : public TensorStage {
       : TensorStage(Lookup::name, &from, to),
         loops_(loops),
         entries_(at.entries, tensor.levels),
-        whole_lines_(in_bytes(from) && in_bytes(to) && !entries_.per_channel()) {}
+        whole_lines_(in_bytes(from) && in_bytes(to) && !entries_.per_channel()) {
+    if (!entries_.per_channel()) std::ranges::copy(at.entries, whole_table_);
+  }
 
   std::int64_t bytes() const override { return entries_.bytes(); }
 
@@ -52,7 +55,7 @@ class LookupStage final : public TensorStage {
       if (entries_.per_channel())
         for (std::int64_t i = 0; i < run.count; ++i)
           result[i] = entries_.of(run.channel + i)[indices[i]];
-      else loops_.lookup(entries_.of(0), indices, run.count, result);
+      else loops_.lookup(whole_table_, indices, run.count, result);
       put_indices(target->storage, to, y, run, result);
     });
   }
@@ -60,6 +63,7 @@ class LookupStage final : public TensorStage {
  private:
   const ElementLoops& loops_;
   const PerChannel<std::uint8_t> entries_;
+  std::uint8_t whole_table_[256] = {};
   const bool whole_lines_;
 };
 

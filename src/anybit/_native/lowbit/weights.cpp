@@ -183,6 +183,22 @@ void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& pa
       }
 }
 
+// Panel by panel; behind the last tap there are weights of 0.
+void pack_taps(const Weights& weights, const std::vector<PanelChannels>& panels,
+               std::int64_t most_bytes, PackedWeights& to) {
+  const std::int64_t steps = (weights.taps + taps_together - 1) / taps_together;
+  to.panel = steps * panel_channels * taps_together;
+  to.bytes = room_for(to.panel * static_cast<std::int64_t>(panels.size()), most_bytes);
+  for (std::size_t p = 0; p < panels.size(); ++p)
+    for (int lane = 0; lane < panels[p].count; ++lane)
+      for (std::int64_t tap = 0; tap < weights.taps; ++tap) {
+        const std::int64_t place = tap / taps_together * panel_channels + lane;
+        to.bytes[static_cast<std::int64_t>(p) * to.panel + place * taps_together +
+                 tap % taps_together] =
+            static_cast<std::byte>(*weights.of(panels[p].first + lane, tap));
+      }
+}
+
 }  // namespace
 
 PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
@@ -190,6 +206,7 @@ PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& fo
                      std::int64_t most_bytes) {
   PackedWeights to;
   if (scheme == Scheme::depthwise) pack_depthwise(weights, panels, most_bytes, to);
+  else if (scheme == Scheme::depthwise4) pack_taps(weights, panels, most_bytes, to);
   else if (is_dot(scheme))
     pack_dots(scheme, weights, form, runs, panels, dot_bytes, most_bytes, to);
   else pack_bits(scheme, weights, form, runs, panels, most_bytes, to);

@@ -14,8 +14,8 @@
 
 #include "_native/isa/levels.hpp"
 #include "_native/lowbit/product_kernels.hpp"
+#include "_native/lowbit/unroll.hpp"
 #include "isa_avx512.hpp"
-#include "unroll.hpp"
 
 namespace {
 

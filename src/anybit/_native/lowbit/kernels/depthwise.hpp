@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "_native/lowbit/product_kernels.hpp"
+#include "_native/lowbit/unroll.hpp"
 #include "lanes.hpp"
-#include "unroll.hpp"
 
 namespace {
 

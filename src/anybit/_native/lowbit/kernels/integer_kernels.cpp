@@ -9,12 +9,18 @@
 #include "_native/isa/levels.hpp"
 #include "_native/lowbit/product_kernels.hpp"
 #include "product_sums.hpp"
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#include "depthwise_dots.hpp"
+#endif
 
 template <>
 const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA>() {
   static const ProductKernels all = [] {
     auto kernels = compiled<ProductKernels, without_integer_extensions(Level::ANYBIT_ISA)>();
     set_dots(kernels);
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+    sums_of(kernels, Scheme::depthwise4) = depthwise_dots;
+#endif
 #if defined(__AVX512VPOPCNTDQ__) || (defined(__clang__) && !defined(__ARM_NEON))
     // Clang makes dot products of what else is multiplied and added, too.
     set_wides(kernels);

@@ -8,7 +8,7 @@
 #pragma once
 #include <cstdint>
 
-#include "unroll.hpp"
+#include "_native/lowbit/unroll.hpp"
 
 namespace {
 

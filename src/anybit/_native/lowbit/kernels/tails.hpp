@@ -2,8 +2,8 @@
 // What becomes of the sums of a chunk of channels while they are in the nearest cache.
 #pragma once
 #include "_native/lowbit/product_kernels.hpp"
+#include "_native/lowbit/unroll.hpp"
 #include "lanes.hpp"
-#include "unroll.hpp"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "_native/lowbit/product_kernels.hpp"
-#include "unroll.hpp"
+#include "_native/lowbit/unroll.hpp"
 
 namespace {
 
