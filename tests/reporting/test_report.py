@@ -294,6 +294,29 @@ def test_names_stand_nearest_to_their_own_rings() -> None:
             assert min(away, key=away.__getitem__) == name
 
 
+def test_names_stand_beside_their_rings() -> None:
+    """Or not at all: where rings lie close together there is room only far from some."""
+    widths = [(w, a) for a in (4, 6, 8) for w in range(2, a + 1)]
+    same = [Mix(f"int{w}/uint{a}", 100 * w, w * a, 6.0 * w - 3 * (8 - a), False) for w, a in widths]
+    wide = Mix("int16/uint16", 1600, 256, 95.0, False)
+    line = [Mix("", 100 * each, 7 * each, 6.0 * each, False) for each in range(2, 11)]
+    for chosen in (Mix("", 450, 31, 28, True), Mix("", 300, 24, 15, True)):
+        for text in front([*line, *same, wide, chosen]).split("</svg>")[:2]:
+            ring = r'<circle class="(\w+)" cx="(\d+)" cy="(\d+)" r="5"><title>(.*?):'
+            rings = re.findall(ring, text)
+            places = {name: (float(x), float(y)) for _, x, y, name in rings}
+            places["chosen"] = places["mix"]
+            names = re.findall(r'<text class="\w+-name" x="(\d+)" y="(\d+)">(.*?)</text>', text)
+            assert "int16/uint16" in {name for _, _, name in names}
+            assert "the dot: what was chosen" in text
+            for x, y, name in names:
+                at, height = places[name]
+                left, middle, right = float(x), float(y) - 4, float(x) + 7.2 * len(name)
+                aside = min(max(at, left), right) - at
+                above = min(max(height, middle - 7), middle + 7) - height
+                assert math.hypot(aside, above) < 12
+
+
 def test_what_makes_much_of_the_noise() -> None:
     """It is little of three layers what is much of ten."""
     for count, share, said in (

@@ -20,6 +20,8 @@ svg.front .chosen{fill:var(--bad)}svg.front text.chosen{font-weight:600}
 _WIDE, _HIGH, _LEFT, _TOP, _BASE = 640, 320, 84, 16, 46
 _MOST_POINTS = 300
 _LETTER, _LINE, _DOT, _PEN = 7.2, 14.0, 6.0, 2.0
+# By how many lines a name may stand above or below its point.
+_BESIDE = (0.0, 0.75, 1.1)
 _Place: TypeAlias = tuple[float, float]
 # Left, top, right and bottom.
 _Box: TypeAlias = tuple[float, float, float, float]
@@ -59,7 +61,8 @@ def _plot(placed: Sequence[tuple[Mix, int]], label: str, words: Callable[[int], 
     )
     corners = [place for place, _ in mixes[:: 1 + len(mixes) // _MOST_POINTS]]
     line = "L".join(f"{x:.0f} {y:.0f}" for x, y in corners)
-    parts = [*_axes(left, right, (low, high), words, label)]
+    about = f"up: {label}{'; the dot: what was chosen' if any(m.chosen for m, _ in placed) else ''}"
+    parts = [*_axes(left, right, (low, high), words, about)]
     parts.append(f'<path class="line" d="M{line}"/>' if line else "")
     passed = list(_along(corners))
     marked = [pair for pair in placed if pair[0].name or pair[0].chosen]
@@ -75,7 +78,7 @@ def _plot(placed: Sequence[tuple[Mix, int]], label: str, words: Callable[[int], 
 
 
 def _axes(
-    left: float, right: float, costs: tuple[int, int], words: Callable[[int], str], label: str
+    left: float, right: float, costs: tuple[int, int], words: Callable[[int], str], about: str
 ) -> Iterator[str]:
     base = _HIGH - _BASE
     yield f'<path class="axis" d="M{_LEFT - 8} {_TOP}V{base + 8}H{_WIDE - 80}"/>'
@@ -85,7 +88,7 @@ def _axes(
     yield f'<text x="{middle}" y="{base + 24}" text-anchor="middle">output SQNR</text>'
     for y, cost in ((_TOP + 6, costs[1]), (base, costs[0])):
         yield f'<text x="{_LEFT - 12}" y="{y}" text-anchor="end">{escape(words(cost))}</text>'
-    yield f'<text x="{_LEFT}" y="{_HIGH - 6}">up: {label}</text>'
+    yield f'<text x="{_LEFT}" y="{_HIGH - 6}">{about}</text>'
 
 
 def _along(corners: Sequence[_Place]) -> Iterator[_Box]:
@@ -107,8 +110,8 @@ def _marked(
 ) -> Iterator[str]:
     """A point, and its name where there is room for it, beside the line if that can be.
 
-    A name that would stand nearer to another point is left out, but for that of the chosen one,
-    which has a colour of its own.
+    A name that would stand further off, or nearer to another point, is left out, but for that of
+    the chosen one, which may be near to others.
     """
     x, y = place
     kind = "chosen" if point.chosen else "same"
@@ -142,7 +145,7 @@ def _around(x: float, y: float, wide: float) -> Iterator[_Place]:
     Lines rise to the right, so that there is more room to the right and below, and to the left and
     above.
     """
-    for off in (0.0, 0.75, 1.1, 1.5, 2.2, 3.0):
+    for off in _BESIDE:
         aside = 9 if off < 1 else -_DOT
         yield x + aside, y + off * _LINE
         yield x - aside - wide, y - off * _LINE
