@@ -9,8 +9,12 @@ using anybit::lowbit::most_block_pixels;
 using anybit::lowbit::Operation;
 using anybit::lowbit::TailStep;
 
-// Of so many panels each step is done at once.
+// Of so many panels each step is done at once, as which step it is takes longer to find than to do.
+#if defined(__AVX512F__)
+inline constexpr int step_panels = 8;
+#else
 inline constexpr int step_panels = 4;
+#endif
 
 // What steps work on: y, and what has been kept of it.
 struct Stepped {
@@ -127,7 +131,9 @@ void rounded(const TailBlock& at) {
     const ByteLanes indices = narrowed(nearest(y) + at.shift);
     const auto channels = static_cast<std::size_t>(here(at, lane));
     if (at.coding == Coding::bytes) {
-      std::memcpy(at.targets[pixel] + lane, &indices, channels);
+      // Sizes that are not known take a call.
+      if (channels == lane_count) write(at.targets[pixel] + lane, indices);
+      else std::memcpy(at.targets[pixel] + lane, &indices, channels);
       return;
     }
     // Panels come pixel by pixel.
