@@ -67,6 +67,30 @@ def test_lookups_of_every_index(level, levels):
         same(Network(program).run(inputs), reference.run(program, inputs))
 
 
+@pytest.mark.parametrize("column", [0, 1, -1])
+def test_one_pixel_for_a_whole_line(level, column):
+    rng = np.random.default_rng(0)
+    for width, channels, first in ((1, 8, 0), (2, 33, 0), (7, 5, 0), (96, 8, 0), (5, 32, 32)):
+        inside = p.Port(np.int32([2, 2, channels]), 2, 2, channels, 0)
+        outside = p.Port(np.int32([3, width, first + channels]), 3, width, first + channels, 0)
+        tensor = p.Tensor(2, 2, channels, 0, 1, 256)
+        target = p.Tensor(3, width, first + channels, 0, 1, 256)
+        middles = np.arange(255, dtype=np.float32) + np.float32(0.5)
+        lines, columns = np.int32([1, -1, 0]), np.full(width, column, np.int32)
+        parts = [(0, channels)] if not first else [(0, first), (first, channels)]
+        gathers = [
+            p.Gather(0, 1, lines, columns, np.arange(count, dtype=np.int32), at, 7)
+            for at, count in parts
+        ]
+        values = np.arange(256, dtype=np.float32)
+        instructions = (p.Quantize(0, 0, np.int32([1]), middles, 0), *gathers)
+        program = p.Program(
+            (inside,), (outside,), (tensor, target), (*instructions, p.Dequantize(1, 0, values))
+        )
+        inputs = [rng.integers(0, 256, (3, 2, 2, channels)).astype(np.float32)]
+        same(Network(program).run(inputs), reference.run(program, inputs))
+
+
 def layers(width, depth, seed=0, bits=4, levels=16, values=None):
     """A chain of matrix products between so many levels."""
     rng = np.random.default_rng(seed)

@@ -212,58 +212,6 @@ class DequantizeStage final : public Stage {
   const bool whole_lines_;
 };
 
-class GatherStage final : public TensorStage {
- public:
-  GatherStage(const Gather& at, const Place& from, const Place& to)
-      : TensorStage(Gather::name, &from, to),
-        rows_(at.rows.begin(), at.rows.end()),
-        columns_(at.columns.begin(), at.columns.end()),
-        channels_(at.channels.begin(), at.channels.end()),
-        first_(at.first_channel),
-        fill_(static_cast<std::uint8_t>(at.fill < 0 ? 0 : at.fill)) {
-    copies_ = channels_[0] >= 0 && channels_[0] % 32 == 0;
-    for (std::size_t i = 1; i < channels_.size(); ++i)
-      copies_ = copies_ && channels_[i] == channels_[i - 1] + 1;
-    elements = lines * to.storage.width * static_cast<std::int64_t>(channels_.size());
-  }
-
-  std::int64_t bytes() const override {
-    return static_cast<std::int64_t>((rows_.size() + columns_.size() + channels_.size()) * 4);
-  }
-
- protected:
-  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
-    const std::byte* const from = source->row(memory, row);
-    std::byte* const to = target->row(memory, row);
-    const auto count = static_cast<std::int64_t>(channels_.size());
-    const std::int32_t line = rows_[static_cast<std::size_t>(y)];
-    for_each_run(target->storage.width, count, false, [&](const Run& run) {
-      const std::int32_t column = columns_[static_cast<std::size_t>(run.pixel)];
-      Run placed = run;
-      placed.channel += first_;
-      Room room;
-      std::uint8_t* const result = room_for(target->storage, to, y, placed, room);
-      if (line < 0 || column < 0) std::fill_n(result, run.count, fill_);
-      else collect(from + source->storage.offset(line, column), run, result);
-      put_indices(target->storage, to, y, placed, result);
-    });
-  }
-
- private:
-  void collect(const std::byte* pixel, const Run& run, std::uint8_t* to) const {
-    const Coding coding = source->storage.coding;
-    const std::int32_t* const wanted = channels_.data() + run.channel;
-    if (copies_) return take_run(coding, pixel, wanted[0], to, run.count);
-    for (std::int64_t i = 0; i < run.count; ++i)
-      to[i] = wanted[i] < 0 ? fill_ : take(coding, pixel, wanted[i]);
-  }
-
-  const std::vector<std::int32_t> rows_, columns_, channels_;
-  const std::int64_t first_;
-  const std::uint8_t fill_;
-  bool copies_ = false;  // a run of channels as it lies
-};
-
 }  // namespace
 
 std::unique_ptr<Stage> make_stage(const Lookup& at, const Tensor& tensor, const Place& source,
@@ -281,10 +229,6 @@ std::unique_ptr<Stage> make_stage(const Combine& at, const Tensor& first, const 
 std::unique_ptr<Stage> make_stage(const Add& at, const Place& first, const Place& second,
                                   const Place& target, const ElementLoops& loops) {
   return std::make_unique<AddStage>(at, first, second, target, loops);
-}
-
-std::unique_ptr<Stage> make_stage(const Gather& at, const Place& source, const Place& target) {
-  return std::make_unique<GatherStage>(at, source, target);
 }
 
 std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, const Place& source,

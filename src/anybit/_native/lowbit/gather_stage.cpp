@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements picked from others.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "runs.hpp"
+#include "tensor_stage.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+class GatherStage final : public TensorStage {
+ public:
+  GatherStage(const Gather& at, const Place& from, const Place& to)
+      : TensorStage(Gather::name, &from, to),
+        rows_(at.rows.begin(), at.rows.end()),
+        columns_(at.columns.begin(), at.columns.end()),
+        channels_(at.channels.begin(), at.channels.end()),
+        first_(at.first_channel),
+        fill_(static_cast<std::uint8_t>(at.fill < 0 ? 0 : at.fill)) {
+    copies_ = channels_[0] >= 0 && channels_[0] % 32 == 0;
+    for (std::size_t i = 1; i < channels_.size(); ++i)
+      copies_ = copies_ && channels_[i] == channels_[i - 1] + 1;
+    const std::int32_t first = columns_[0];
+    repeats_ = in_bytes(to) && static_cast<std::int64_t>(channels_.size()) == to.storage.channels &&
+               std::ranges::all_of(columns_, [=](std::int32_t each) { return each == first; });
+    elements = lines * to.storage.width * static_cast<std::int64_t>(channels_.size());
+  }
+
+  std::int64_t bytes() const override {
+    return static_cast<std::int64_t>((rows_.size() + columns_.size() + channels_.size()) * 4);
+  }
+
+ protected:
+  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
+    const std::byte* const from = source->row(memory, row);
+    std::byte* const to = target->row(memory, row);
+    const auto count = static_cast<std::int64_t>(channels_.size());
+    const std::int32_t line = rows_[static_cast<std::size_t>(y)];
+    const std::int64_t width = target->storage.width;
+    for_each_run(repeats_ ? 1 : width, count, false, [&](const Run& run) {
+      const std::int32_t column = columns_[static_cast<std::size_t>(run.pixel)];
+      Run placed = run;
+      placed.channel += first_;
+      Room room;
+      std::uint8_t* const result = room_for(target->storage, to, y, placed, room);
+      if (line < 0 || column < 0) std::fill_n(result, run.count, fill_);
+      else collect(from + source->storage.offset(line, column), run, result);
+      put_indices(target->storage, to, y, placed, result);
+    });
+    if (repeats_) repeat(to + target->storage.offset(y, 0), width);
+  }
+
+ private:
+  // The first pixel of a line becomes all of it.
+  void repeat(std::byte* line, std::int64_t width) const {
+    const std::int64_t pixel = target->storage.pixel;
+    for (std::int64_t done = 1, more = 0; done < width; done += more) {
+      more = std::min(done, width - done);
+      std::memcpy(line + done * pixel, line, static_cast<std::size_t>(more * pixel));
+    }
+  }
+
+  void collect(const std::byte* pixel, const Run& run, std::uint8_t* to) const {
+    const Coding coding = source->storage.coding;
+    const std::int32_t* const wanted = channels_.data() + run.channel;
+    if (copies_) return take_run(coding, pixel, wanted[0], to, run.count);
+    for (std::int64_t i = 0; i < run.count; ++i)
+      to[i] = wanted[i] < 0 ? fill_ : take(coding, pixel, wanted[i]);
+  }
+
+  const std::vector<std::int32_t> rows_, columns_, channels_;
+  const std::int64_t first_;
+  const std::uint8_t fill_;
+  bool copies_ = false;   // a run of channels as it lies
+  bool repeats_ = false;  // all pixels of a line are one
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_stage(const Gather& at, const Place& source, const Place& target) {
+  return std::make_unique<GatherStage>(at, source, target);
+}
+
+}  // namespace anybit::lowbit
