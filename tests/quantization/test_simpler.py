@@ -12,7 +12,8 @@ from places import ROOT
 
 import anybit
 from anybit.quantization import attempts, judging
-from anybit.quantization.search import Choice
+from anybit.quantization.choices import Choice
+from anybit.quantization.judging import FewVerdict
 from anybit.quantization.shards import is_held, scattered
 from anybit.quantization.simpler import best, outdone
 from anybit.quantization.verdict import Verdict
@@ -100,6 +101,22 @@ def test_what_adds_the_least_noise(decibels: tuple[float, ...], samples: int, ke
 
 
 @pytest.mark.parametrize(
+    ("samples", "loud", "kept"), [(40, (1,) * 8, 1), (40, (8,) + (0,) * 7, 0), (12, (8, 0, 0), 1)]
+)
+def test_one_that_is_loud_does_not_decide(samples: int, loud: tuple[int, ...], kept: int) -> None:
+    """Unless there are few in all."""
+    noises = tuple(map(float, loud))
+    verdicts = [
+        FewVerdict(each, None, samples, True, noises=tuple(share * noise for noise in noises))
+        for each, share in ((30.0, 1.0), (33.0, 0.5), (20.0, 10.0))
+    ]
+    given = iter(verdicts)
+    found, said = best({"x": ALL}, lambda choices: next(given))  # type: ignore[dict-item]
+    assert found["x"].smoothing is (ALL, RANGES, PLAIN)[kept].smoothing  # type: ignore[index]
+    assert (said is not None) == bool(kept)
+
+
+@pytest.mark.parametrize(
     ("few", "decibels", "kept"),
     [
         (36, (26, 27, 37), 2),
@@ -157,7 +174,7 @@ def test_where_outputs_are_large_those_set_apart_come_first(
             verdicts.append((super().verdict(quantized).samples, self._samples))
             return super().verdict(quantized)
 
-    monkeypatch.setattr(attempts, "Few", Noted)
+    monkeypatch.setattr(judging, "Few", Noted)
     data = data_for("attention", 32)
     anybit.quantize(attention(), data, weights="int4")
     assert {count for count, _ in verdicts} == {24}

@@ -9,18 +9,19 @@ from functools import cached_property
 import onnx_ir as ir
 
 from anybit.quantization.calibration import Evidence, divided_samples, gather, surveyed
+from anybit.quantization.choices import Choice
 from anybit.quantization.common import Common, Shared, linked
 from anybit.quantization.copies import on_copies
 from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
-from anybit.quantization.judging import Few, Outputs, judged
+from anybit.quantization.judging import Few, Outputs, few_of, judged
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
 from anybit.quantization.products import product_of
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.search import Choice, Trial
+from anybit.quantization.search import Trial
 from anybit.quantization.simpler import best, outdone
 from anybit.quantization.together import Parts, Together
 from anybit.quantization.verdict import Verdict
@@ -31,8 +32,6 @@ Progress = Callable[[float], None]
 
 # The share of the time for statistics; the rest is for choices.
 _GATHERED = 0.3
-# So many samples and bytes at most show whether fewer choices do better; and so many run at once.
-_TRIED, _TRIED_BYTES, _AT_ONCE = 40, 2**26, 2**20
 
 
 @dataclass(frozen=True)
@@ -160,11 +159,7 @@ class Attempts:
         assert samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
         known, unknown = divided_samples(samples)
-        those = samples.fitting([*unknown, *reversed(known)][:_TRIED], _TRIED_BYTES)
-        parts = [those[: len(unknown)], those[len(unknown) :]]
-        pieces = [each for part in parts if part for each in samples.several(part, _AT_ONCE)]
-        counts = [samples.count(each) for each in pieces]
-        return Few(self._floats, pieces, counts, self.workers)
+        return few_of(self._floats, samples, unknown, known[::-1], self.workers)
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""

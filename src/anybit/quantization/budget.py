@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
 from anybit.quantization.certainty import FEWEST
+from anybit.quantization.choices import Choice
 from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
 from anybit.quantization.kinds_of_budget import Known, Size, best_within
@@ -35,7 +36,6 @@ from anybit.quantization.precision import FLOATS
 from anybit.quantization.result import Mix
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.search import Choice
 from anybit.quantization.sensitivity import Probed
 from anybit.quantization.shards import is_held, is_taken
 from anybit.quantization.trials import Trials

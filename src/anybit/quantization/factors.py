@@ -48,6 +48,18 @@ class Factors:
     triangle: Array
     diagonal: Array
 
+    def divided(self, by: Array) -> "Factors":
+        """Those of X / s, in the same order: with S = diag s, S^-1 H S^-1 is
+
+            (S t S^-1)^T (S^-2 d^2) (S t S^-1)
+
+        Args:
+            by: s, as [groups, terms].
+        """
+        s = np.take_along_axis(by, self.order, axis=1)
+        triangle = self.triangle * (s[:, :, None] / s[:, None])
+        return Factors(self.order, triangle, self.diagonal / np.square(s))
+
 
 @dataclass
 class Moments:

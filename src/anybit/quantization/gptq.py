@@ -28,7 +28,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.factors import TOGETHER, Factors, Moments, add_product, factors_of
-from anybit.quantization.pieces import Piece, Sample
+from anybit.quantization.pieces import Piece, Sample, smoothed_weight
 from anybit.quantization.products import Product, product_of
 from anybit.quantization.schemes import Scheme, operator_for
 from anybit.quantization.weights import Rounded, nearest
@@ -108,9 +108,32 @@ class Refiner:
 
     def refined(self, piece: Piece) -> tuple[Rounded, ...]:
         """The weights of a layer on their grids; none if there is no such way."""
+        if product_of(piece.layer) is None or piece.scheme is None:
+            return ()
+        return refined_by(piece, self._smoothing, self._factors(piece))
+
+    def rescaled(self, piece: Piece, by: Array) -> tuple[Rounded, ...]:
+        """The same where channels of the tensor are divided by s, too, and nothing is rounded
+        then."""
         product = product_of(piece.layer)
         if product is None or piece.scheme is None:
             return ()
+        ones = np.ones(piece.layer.constants[0][1].shape)
+        s = product.matrix(smoothed_weight(ones, product.weight, by))[:, 0]
+        factors = self._factors(piece)
+        return refined_by(piece, by, lambda part: factors(part).divided(s[:, part]))
+
+    def costs(self, piece: Piece) -> Array | None:
+        """What an error in each element of a layer's first weight costs, once the others have made
+        up for what they can; None where that is not known."""
+        product = product_of(piece.layer)
+        if product is None:
+            return None
+        return _all_costs(product, piece.layer.constants[0][1].shape, self._factors(piece))
+
+    def _factors(self, piece: Piece) -> Callable[[slice], Factors]:
+        product = product_of(piece.layer)
+        assert product is not None, "asked before"
         reads = product.reads(piece.layer.constants[0][1].shape)
         moments = moments_of(piece, self._grid, self._smoothing, self._samples)
 
@@ -122,7 +145,7 @@ class Refiner:
                 self._last = key, factors_of(moments(part))
             return self._last[1]
 
-        return refined_by(piece, self._smoothing, factors)
+        return factors
 
 
 def moments_of(
@@ -161,15 +184,13 @@ def refined_by(
     assert piece.scheme is not None, "asked before"
     array = piece.smoothed(smoothing)[0]
     matrix = product.matrix(array)
-    parts = parts_of(matrix.shape[2])
-    costs = np.concatenate([_costs(factors(part)) for part in parts], axis=2)
-    all_costs = product.array(np.broadcast_to(costs, matrix.shape), array.shape)
-    best = nearest(array, product.weight, piece.scheme, all_costs)
+    costs = _all_costs(product, array.shape, factors)
+    best = nearest(array, product.weight, piece.scheme, costs)
     on_grid = _rounding(product, best)
     # Backwards: the factors of the last part are still known.
     found = [
         gptq(matrix[..., part], factors(part), partial(on_grid, part.start))
-        for part in reversed(parts)
+        for part in reversed(parts_of(matrix.shape[2]))
     ]
     stored = product.array(np.concatenate(found[::-1], axis=2), array.shape).astype(np.float32)
     return (Rounded(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
@@ -179,6 +200,16 @@ def parts_of(terms: int) -> list[slice]:
     """The terms of long sums, as many together as are handled at once."""
     count = -(-terms // _MOST_TERMS)
     return [slice(*each) for each in pairwise(terms * at // count for at in range(count + 1))]
+
+
+def _all_costs(
+    product: Product, shape: tuple[int, ...], factors: Callable[[slice], Factors]
+) -> Array:
+    """What an error in each element of a weight costs."""
+    matrix = product.matrix(np.broadcast_to(np.zeros(()), shape))
+    parts = parts_of(matrix.shape[2])
+    costs = np.concatenate([_costs(factors(part)) for part in parts], axis=2)
+    return product.array(np.broadcast_to(costs, matrix.shape), shape)
 
 
 def _costs(factors: Factors) -> Array:

@@ -16,12 +16,12 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.quantization.blocks import Blocks
 from anybit.quantization.branches import anchor, holders_in
+from anybit.quantization.choices import Choice
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.nodes import Nodes
 from anybit.quantization.pieces import along_channels
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import operator_for, quantized
-from anybit.quantization.search import Choice
 from anybit.quantization.weights import Rounded
 
 _BIAS_CODES = range(-(2**31), 2**31)

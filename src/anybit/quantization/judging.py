@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdict on a quantized model: samples that were held back are run by both, shard by shard."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -17,6 +18,9 @@ from anybit.workers import Workers
 
 # What a float model gives for a few samples.
 _MEMORY = 2**27
+# So many samples and bytes at most are a few; and so many bytes run at once, in so many parts at
+# least: by how much these differ says what is chance.
+_FEW, _FEW_BYTES, _AT_ONCE, _PARTS = 40, 2**26, 2**20, 8
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,17 @@ def judged(floats: Outputs, quantized: Recording, samples: Samples, workers: Wor
     return judge.verdict(seen=only)
 
 
+@dataclass(frozen=True)
+class FewVerdict(Verdict):
+    """The verdict on few samples.
+
+    Attributes:
+        noises: The noise of each part of them in the worst output.
+    """
+
+    noises: tuple[float, ...] = ()
+
+
 class Few:
     """What a float model gives for a few samples, to compare others with.
 
@@ -95,15 +110,41 @@ class Few:
         del self._samples[len(self._floats) :]
         self._count = sum(counts[: len(self._floats)])
 
-    def verdict(self, quantized: Recording) -> Verdict:
+    def verdict(self, quantized: Recording) -> FewVerdict:
         """What became of the outputs of a quantized model."""
         judge = Judge()
         for floats, each in zip(self._floats, self._outputs(quantized), strict=True):
             judge.add(compared(floats, each, self._classes))
-        return replace(judge.verdict(seen=True), samples=self._count)
+        found = judge.verdict(seen=True)
+        return FewVerdict(
+            found.sqnr,
+            found.agreement,
+            self._count,
+            found.seen,
+            found.worst,
+            found.sqnr_bound,
+            judge.noises,
+        )
 
     def _outputs(self, of: Recording) -> Iterator[dict[str, Array]]:
         return self._workers.map(runner, of, self._samples)
+
+
+def few_of(
+    floats: Outputs,
+    samples: Samples,
+    first: Sequence[int],
+    others: Sequence[int],
+    workers: Workers,
+) -> Few:
+    """A few samples with some numbers, and if these are not many, with others, to judge by."""
+    those = samples.fitting([*first, *others][:_FEW], _FEW_BYTES)
+    sizes = list(samples.sizes())
+    largest = max(sizes[number] for number in those)
+    at_once = min(_AT_ONCE, largest * math.ceil(len(those) / _PARTS))
+    parts = [those[: len(first)], those[len(first) :]]
+    pieces = [each for part in parts if part for each in samples.several(part, at_once)]
+    return Few(floats, pieces, [*map(samples.count, pieces)], workers)
 
 
 def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:

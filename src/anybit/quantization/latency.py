@@ -16,11 +16,11 @@ import onnx_ir as ir
 from anybit.compilation import Compiled, compile, sized
 from anybit.lowbit.timing import timed
 from anybit.onnx import Source as ModelSource
+from anybit.quantization.choices import Choice
 from anybit.quantization.insertion import written
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
-from anybit.quantization.search import Choice
 from anybit.quantization.weights import nearest
 from anybit.text import duration, sizes
 

@@ -13,7 +13,7 @@ FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 # Bits from which on ranges are twice as wide as what was seen, and nothing is chosen.
 WIDE, _SPARE = 12, 2.0
 # A step that is kept has to lower the error by so much, where it was not chosen.
-_WORTH = 0.98
+WORTH = 0.98
 
 
 @dataclass(frozen=True)
@@ -96,5 +96,5 @@ def least(
     chosen = second(candidates[0])
     if best:
         other = second(candidates[best])
-        chosen = other if other.error <= chosen.error * _WORTH else chosen
+        chosen = other if other.error <= chosen.error * WORTH else chosen
     return chosen

@@ -7,22 +7,34 @@ weights, on samples of the data, and compared with what the layers give in float
 """
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array
-from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
+from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
+from anybit.quantization.choices import Choice
 from anybit.quantization.common import Common
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.factors import Moments
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
 from anybit.quantization.pieces import Piece, Sample, over
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.ranges import WIDE, Candidate, cut_off, least, may_cut, whole, within
+from anybit.quantization.ranges import (
+    WIDE,
+    WORTH,
+    Candidate,
+    cut_off,
+    least,
+    may_cut,
+    whole,
+    within,
+)
+from anybit.quantization.rescaling import rescaling
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.smoothing import smoothed_range, smoothings
 from anybit.quantization.statistics import Statistics
@@ -33,37 +45,6 @@ _FRACTIONS = (0.9, 0.8, 0.7, 0.6)
 _MOST_TOLD = 7
 # One of so many samples shows which of so many candidates are worth the others.
 _FEW = 4
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What becomes of a tensor.
-
-    Attributes:
-        grid: The values that it is rounded to; None if it stays as it is.
-        smoothing: Per channel, what it is divided by before, and its weights are multiplied with.
-        errors: Of the layers that read it, noise over signal, as powers; not known of what was not
-            tried.
-        corrections: What is added to the biases of layers that read it.
-        weights: Those of layers that read it, as they are stored, times the smoothing; those of
-            layers that are not named here are rounded to nearest.
-        tried: What else was tried, the best first, and the whole range.
-        simpler: The same with weights rounded to nearest and biases as they were, and the same of
-            the whole range, if that is another one; none of what was not tried.
-    """
-
-    grid: Grid | DynamicGrid | None
-    smoothing: Array | None = None
-    errors: Mapping[Layer, float] = field(default_factory=dict)
-    corrections: Mapping[Layer, Array] = field(default_factory=dict)
-    weights: Mapping[Layer, Sequence[Rounded]] = field(default_factory=dict)
-    tried: tuple[Candidate, ...] = ()
-    simpler: tuple["Choice", ...] = ()
-
-    @property
-    def error(self) -> float:
-        """That of all layers."""
-        return sum(self.errors.values()) / len(self.errors)
 
 
 class Trial:
@@ -118,7 +99,9 @@ class Trial:
             return replace(widest, weights={piece.layer: piece.nearest(None) for piece in common})
         # A branch may have run for none of those to choose by.
         first, many = first or second, many or second
-        if scheme is None or isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
+        if scheme is None:
+            return self._in_floats(widest, statistics, first, second, many)
+        if isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
             return self._finished([self._plain(widest, second)], first, second, many)
         decided: list[Choice] = []
 
@@ -134,6 +117,27 @@ class Trial:
         # The whole range is the first that is tried on others.
         simpler = [chosen] if chosen is decided[0] else [chosen, decided[0]]
         return self._finished(simpler, first, second, many)
+
+    def _in_floats(
+        self,
+        widest: Choice,
+        statistics: Statistics,
+        first: Sequence[Sample],
+        second: Sequence[Sample],
+        many: Sequence[Sample],
+    ) -> Choice:
+        """What stays as it is, or with channels divided so that its weights are rounded better."""
+        plain = self._plain(widest, second)
+        refiner = Refiner(None, None, many)
+        found = self._refined([plain], refiner.refined, first, second)
+        known = self._smooth and statistics.channels is not None
+        factors = rescaling(self._pieces, many, refiner) if known else None
+        if factors is None:
+            return found
+        simpler = [self._plain(replace(widest, smoothing=factors), second), plain]
+        rescaled = partial(refiner.rescaled, by=factors)
+        other = self._refined(simpler, rescaled, first, second)
+        return other if other.error <= found.error * WORTH else found
 
     def _promising(
         self, widest: Choice, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
@@ -184,15 +188,25 @@ class Trial:
         many: Sequence[Sample],
     ) -> Choice:
         """The first of them with the weights and biases that belong to it."""
+        refiner = Refiner(simpler[0].grid, simpler[0].smoothing, many)
+        return self._refined(simpler, refiner.refined, first, second)
+
+    def _refined(
+        self,
+        simpler: Sequence[Choice],
+        refined: Callable[[Piece], Sequence[Rounded]],
+        first: Sequence[Sample],
+        second: Sequence[Sample],
+    ) -> Choice:
+        """The first of them with weights rounded in that way, and biases that belong to it."""
         choice = replace(simpler[0], simpler=tuple(simpler))
         weights, errors = dict(choice.weights), dict(choice.errors)
-        refiner = Refiner(choice.grid, choice.smoothing, many)
         for piece in self._pieces:
             if not piece.scheme:
                 continue
             if is_fine(piece.scheme) or piece.layer in self._common.rounded:
                 continue
-            found = refiner.refined(piece)
+            found = refined(piece)
             error = piece.error(choice.grid, choice.smoothing, second, found)
             if error < errors[piece.layer]:
                 weights[piece.layer], errors[piece.layer] = found, error
@@ -264,7 +278,7 @@ class Trial:
     ) -> Iterator[tuple[float, float]]:
         """Those of noise and signal for each sample. What was tried on some of them is known, and
         so is what has the same numbers: rounded to powers of two, smoothings often have."""
-        known = self._known.setdefault((piece.layer, *_numbers(candidate)), {})
+        known = self._known.setdefault((piece.layer, *candidate.numbers), {})
         new = [each for each in samples if id(each) not in known]
         if new:
             found = piece.powers(candidate.grid, candidate.smoothing, new)
@@ -275,17 +289,6 @@ class Trial:
 def _some(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
     """One of so many samples, and the last one, which has the largest magnitudes."""
     return [*samples[:-1][: max(len(samples) // share, 1)], samples[-1]]
-
-
-def _numbers(candidate: Choice) -> tuple[Hashable, ...]:
-    """What candidates for one tensor differ in."""
-    grid, smoothing = candidate.grid, candidate.smoothing
-    factors = None if smoothing is None else smoothing.tobytes()
-    if isinstance(grid, IntegerGrid):
-        return factors, grid.scale.tobytes(), grid.zeropt.tobytes(), grid.codes
-    if isinstance(grid, FloatGrid):
-        return factors, grid.scale.tobytes(), grid.format
-    return factors, grid
 
 
 def _grid(scheme: Scheme, low: float, high: float) -> Grid:

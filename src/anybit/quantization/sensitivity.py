@@ -20,6 +20,7 @@ from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import make_session, run_session
 from anybit.quantization.branches import anchor, holders_in
+from anybit.quantization.choices import Choice
 from anybit.quantization.copies import on_copies
 from anybit.quantization.decibels import noise_of
 from anybit.quantization.items import Sample
@@ -27,7 +28,6 @@ from anybit.quantization.pieces import along_channels, smoothed_weight
 from anybit.quantization.placement import Layer, Source, Weight
 from anybit.quantization.recording import recording
 from anybit.quantization.schemes import Scheme, quantized
-from anybit.quantization.search import Choice
 from anybit.quantization.verdict import Comparison, Judge, compared
 from anybit.quantization.weights import nearest
 from anybit.workers import Workers

@@ -5,7 +5,9 @@ chosen by.
 Choices are made for one layer after the other, on few samples. What is best for each of them need
 not be for all together, nor on other data. So the network is run with all choices, with ranges and
 smoothing alone, and with none, and what adds the least noise is kept. Where few samples were set
-apart, some that choices were made by stand beside them: luck is the greater danger then.
+apart, some that choices were made by stand beside them: luck is the greater danger then. Of more,
+one or two that are loud must not decide what happens to all others: what is simpler has to be
+surely better.
 
 A few samples need not have what is rare. Where those that were held back show far more noise than
 they did, the question is asked of these again; what is simpler must be so much better that it does
@@ -16,8 +18,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from anybit.quantization.certainty import FEWEST, is_surely_less
+from anybit.quantization.choices import Choice
+from anybit.quantization.judging import FewVerdict
 from anybit.quantization.placement import Source
-from anybit.quantization.search import Choice
 from anybit.quantization.verdict import Verdict
 from anybit.text import counted
 
@@ -43,13 +47,15 @@ def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choice
     """
     found, said = choices, None
     others = _simpler(choices)
-    first = least = _worth(judged(choices)) if others else None
+    of_all = judged(choices) if others else None
+    first = least = _worth(of_all) if of_all else None
     for what, instead, simpler in others:
         verdict = judged(simpler)
         worth, samples = _worth(verdict), verdict.samples
         if worth is None or first is None or least is None:
             break
-        if worth > least + _BETTER - min(_WORSE / samples**2, _MOST):
+        better = worth > least + _BETTER - min(_WORSE / samples**2, _MOST)
+        if better and not _by_chance(verdict, of_all):
             found, least = simpler, max(least, worth)
             said = (
                 f"Choices of {what} were dropped: on {counted(samples, 'sample')} "
@@ -57,6 +63,14 @@ def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choice
                 f"{', which so few do not prove' if worth < first else ''}."
             )
     return found, said
+
+
+def _by_chance(simpler: Verdict, of_all: Verdict | None) -> bool:
+    """Whether what is simpler may be no better, by how much samples differ; few are asked for no
+    more than that it is."""
+    if not (isinstance(simpler, FewVerdict) and isinstance(of_all, FewVerdict)):
+        return False
+    return simpler.samples >= FEWEST and not is_surely_less(simpler.noises, of_all.noises)
 
 
 def outdone(

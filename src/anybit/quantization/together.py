@@ -11,13 +11,13 @@ from functools import partial
 
 import onnx_ir as ir
 
+from anybit.quantization.choices import Choice
 from anybit.quantization.common import Common, Shared
 from anybit.quantization.factors import Factors, Moments, factors_of
 from anybit.quantization.gptq import refined_by
 from anybit.quantization.pieces import Piece
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.search import Choice
 from anybit.quantization.weights import Rounded
 
 Parts = Mapping[Layer, list[Moments]]

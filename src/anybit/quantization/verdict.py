@@ -197,6 +197,14 @@ class Judge:
         return min(known) if known and len(known) == len(floats) else None
 
     @property
+    def noises(self) -> tuple[float, ...]:
+        """The noise of each sample in the worst output; of neighbours together where they are many,
+        and none where there are no floats."""
+        floats = (each for each in self._outputs.values() if each.is_float)
+        worst = min(floats, key=lambda each: each.sqnr, default=None)
+        return () if worst is None else worst.spread.noises
+
+    @property
     def mse(self) -> float | None:
         """The mean squared difference of all floats; None where there are none."""
         noise = sum(each.noise for each in self._outputs.values())

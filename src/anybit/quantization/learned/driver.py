@@ -12,6 +12,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.quantization.attempts import Attempt, Attempts
 from anybit.quantization.calibration import divided_samples
+from anybit.quantization.choices import Choice
 from anybit.quantization.decibels import noise_of
 from anybit.quantization.items import Sample
 from anybit.quantization.learned.rounding import Neighbours, learned, neighbours_of, reproducible
@@ -21,7 +22,6 @@ from anybit.quantization.pieces import Piece, smoothed_weight
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.recording import recording
 from anybit.quantization.samples import Samples
-from anybit.quantization.search import Choice
 from anybit.quantization.shards import scattered
 from anybit.quantization.verdict import Judge, compared
 from anybit.quantization.weights import Rounded

@@ -9,13 +9,13 @@ import onnx_ir as ir
 import torch
 
 from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.quantization.choices import Choice
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.learned.operators import operator_for
 from anybit.quantization.learned.stretches import Stretch
 from anybit.quantization.pieces import along_channels
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import quantized
-from anybit.quantization.search import Choice
 
 
 class Runner:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By what channels of weights are multiplied, and what layers read is divided: (x / s) and s * W.
+
+Where x stays in floats, s costs it nothing, and decides which values of its grid a weight falls
+next to. Lin et al. (2023, https://arxiv.org/abs/2306.00978) take s = r^a, with r how large x is in
+a channel and one a for all, so that what is multiplied with much is rounded finer. Here that is
+where the search begins. Then each channel gets the s with which the errors of its own weights cost
+least on the grids that they have, and grids are found anew for what became of them:
+
+    s_k <- argmin over s of sum_j c_kj (round(s W_kj) / s - W_kj)^2
+
+The blocks of MX have scales that are powers of two, and s gives back what lies between these. Where
+scales are floats there is little to gain.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from anybit.onnx.graph.constants import Array
+from anybit.quantization.gptq import Refiner
+from anybit.quantization.pieces import Piece, Sample, smoothed_weight
+from anybit.quantization.schemes import quantized
+from anybit.quantization.weights import nearest
+from anybit.words.block_formats import BlockFormat
+
+# Weights of so many bits are near enough to what they were.
+_FINE = 8
+_STRENGTHS = (0.0, 0.25, 0.5)
+# By what factors are multiplied in search of better ones, and how often.
+_STEPS = np.exp2(np.arange(-8, 9) / 8).astype(np.float32)
+_ROUNDS = 2
+# By what share less an error has to be, and how faint channels are at most beside the largest.
+_WORTH, _FAINTEST = 1e-3, 1e-4
+
+
+def rescaling(pieces: Sequence[Piece], samples: Sequence[Sample], refiner: Refiner) -> Array | None:
+    """The factors of the channels that some layers read, in float32; None where there are none.
+
+    Args:
+        pieces: The layers that read a tensor.
+        samples: What they read.
+        refiner: What knows what errors of weights cost.
+    """
+    if not samples or not all(_gains(piece) for piece in pieces):
+        return None
+    costs = [_costs(piece, samples, refiner) for piece in pieces]
+    if not all(np.isfinite(each).all() and each.any() for each in costs):
+        return None
+    search = _Search(pieces, costs)
+    starts = [(search.error(each), each) for each in search.starts()]
+    least, factors = min(starts, key=lambda each: each[0])
+    for _ in range(_ROUNDS):
+        others = search.better(factors)
+        error = search.error(others)
+        if not error < least:
+            break
+        least, factors = error, others
+    return factors if np.isfinite(least) else None
+
+
+def _gains(piece: Piece) -> bool:
+    """Whether a layer has a weight of few bits in blocks whose scales are powers of two."""
+    scheme = piece.scheme if piece.weight is not None else None
+    if scheme is None or not isinstance(scheme.kind, BlockFormat):
+        return False
+    return scheme.bits < _FINE and not scheme.kind.second_scale
+
+
+def _costs(piece: Piece, samples: Sequence[Sample], refiner: Refiner) -> Array:
+    """What an error in each element of a weight costs; where nothing makes up for it, the mean
+    square of what it is multiplied with."""
+    known = refiner.costs(piece)
+    if known is not None:
+        return known
+    axis, total = piece.layer.x_axis, np.zeros(())
+    assert axis is not None, "asked before"
+    assert piece.weight is not None, "asked before"
+    for sample in samples:
+        channels = np.moveaxis(piece.read(sample), axis, 0)
+        total = total + np.square(channels.reshape(len(channels), -1), dtype=np.float64).sum(axis=1)
+    return smoothed_weight(np.ones(piece.smoothed(None)[0].shape), piece.weight, total)
+
+
+class _Search:
+    """What factors do to weights.
+
+    Args:
+        pieces: The layers.
+        costs: What an error in each element of their weights costs.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], costs: Sequence[Array]) -> None:
+        self._pieces = list(zip(pieces, costs, strict=True))
+
+    def starts(self) -> Iterator[Array]:
+        """Factors that follow from what errors cost in a channel."""
+        of_all = sum(_by_channel(costs, piece).mean(axis=1) for piece, costs in self._pieces)
+        power = np.maximum(of_all, np.max(of_all) * _FAINTEST**2)
+        logarithms = np.log2(power) / 2
+        for strength in _STRENGTHS:
+            yield np.exp2(strength * (logarithms - logarithms.mean())).astype(np.float32)
+
+    def error(self, factors: Array) -> float:
+        """What the errors of all weights cost."""
+        return float(self._errors(factors, np.ones(1, np.float32)).sum())
+
+    def better(self, factors: Array) -> Array:
+        """Factors with less error on the grids of those."""
+        errors = self._errors(factors, _STEPS)
+        errors[len(errors) // 2] *= 1 - _WORTH
+        return np.asarray(factors * _STEPS[errors.argmin(axis=0)])
+
+    def _errors(self, factors: Array, steps: Array) -> Array:
+        """What the errors of each channel of weights cost, for factors times each of the steps, on
+        the grids of the factors; infinite where float32 ends."""
+        found = np.zeros((len(steps), len(factors)))
+        with np.errstate(all="ignore"):
+            squares = np.square(factors, dtype=np.float64)
+            for piece, costs in self._pieces:
+                assert piece.weight is not None, "asked before"
+                assert piece.scheme is not None, "it has a weight"
+                (array,) = piece.smoothed(factors)
+                costs = smoothed_weight(costs, piece.weight, 1 / squares)
+                grid = nearest(array, piece.weight, piece.scheme, costs).grid
+                for at, step in enumerate(steps):
+                    noise = quantized(array * step, grid) / step - array
+                    square = np.square(noise, dtype=np.float64) * costs
+                    found[at] += _by_channel(square, piece).sum(axis=1)
+        return np.where(np.isfinite(found), found, np.inf)
+
+
+def _by_channel(array: Array, piece: Piece) -> Array:
+    """An array of the weight's shape as [channels of inputs, others]."""
+    assert piece.weight is not None, "asked before"
+    channels = array.shape[piece.weight.inputs or 0] // piece.weight.repeated
+    return np.moveaxis(array, piece.weight.inputs or 0, 0).reshape(channels, -1)
