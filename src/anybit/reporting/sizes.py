@@ -2,7 +2,7 @@
 """What the constants of a quantized model take, counted as `quantize` counts them.
 
 Weights take the bits that they have, and the scales of their blocks. All other numbers of
-quantizers are passed over, as are those that channels are scaled by before, and what only moves the
+quantizers are passed over, as are those that scale channels before one, and what only moves the
 elements of weights. A file does not tell blocks that are as long as their axis from channels.
 """
 
