@@ -102,11 +102,15 @@ def test_nothing_becomes_infinite(name: str, words: dict[str, str], least: float
     ],
 )
 @pytest.mark.parametrize("share", [1.0, 0.996, 0.75, 0.5, 0.1, 0.0])
-def test_ends_of_ranges_stay_finite(words: str, share: float) -> None:
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_ends_of_ranges_stay_finite(words: str, share: float, dtype: type) -> None:
     """Of several channels, next to others that have room; of scales a power of two stays one."""
     wanted = scheme(words, "weights")
     reach = np.array([1.2, 1.0, 0.996, 1e-20]) * float(LARGEST)
+    if dtype is np.float32:  # as weights have it
+        reach = np.minimum(reach, float(LARGEST))
     for low, high in ((-share * reach, reach), (-reach, share * reach)):
+        low, high = low.astype(dtype), high.astype(dtype)
         grid = wanted.grid(low, high)
         for end in (low, high):
             x = np.clip(end, -LARGEST, LARGEST).astype(np.float32)

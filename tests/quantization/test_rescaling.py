@@ -36,7 +36,7 @@ def piece_of(weights: Array, words: str) -> Piece:
 
 def factors_for(piece: Piece, x: Array) -> Array | None:
     samples = [{"x": x}]
-    return rescaling([piece], samples, Refiner(None, None, samples))
+    return rescaling([piece], Refiner(None, None, samples))
 
 
 def noise_of(piece: Piece, x: Array, factors: Array | None) -> float:
@@ -102,12 +102,31 @@ def test_floats_for_scales_and_eight_bits_are_fine_without(words: str) -> None:
     assert factors_for(piece_of(random(64, 40), words), random(64, 64)) is None
 
 
-@pytest.mark.parametrize("x", [0.0, 1e30])
-def test_nothing_to_learn_from(x: float) -> None:
-    piece = piece_of(random(64, 40) * np.float32(1e30), "mxfp4")
-    found = factors_for(piece, np.full((4, 64), x, np.float32))
-    assert found is None or np.isfinite(piece.smoothed(found)[0]).all()
-    assert rescaling([piece], [], Refiner(None, None, [])) is None
+def test_nothing_is_enlarged() -> None:
+    """So that what is large stays finite."""
+    piece = piece_of(random(64, 40) * np.float32(1e-37), "mxfp4")
+    x = (random(50, 64) * np.float32(1e37)).clip(-3.4e38, 3.4e38)
+    found = factors_for(piece, x)
+    assert found is not None
+    assert 1 <= found.min() < 2
+    assert np.isfinite(piece.reader(None, found)(np.full((1, 64), 3.4e38, np.float32))).all()
+
+
+def test_weights_at_the_end_of_float32_stay_finite() -> None:
+    piece = piece_of(random(64, 40).clip(-3, 3) * np.float32(1.1e38), "mxfp4")
+    assert factors_for(piece, random(50, 64)) is None
+
+
+def test_what_is_on_its_grid_needs_no_factors() -> None:
+    weights = np.random.default_rng(0).choice([-6, -3, -1.5, 1, 2, 6], (64, 40))
+    data = random(50, 64)
+    found = anybit.quantize(
+        product(weights.astype(np.float32)), data, weights="mxfp4", activations=None
+    )
+    assert not found.layers[0].smoothed
+    zeros = np.zeros((50, 64), np.float32)
+    found = anybit.quantize(product(random(64, 40)), zeros, weights="mxfp4", activations=None)
+    assert not found.layers[0].smoothed
 
 
 def test_layers_that_read_the_same_have_factors_in_common() -> None:

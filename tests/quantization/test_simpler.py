@@ -12,11 +12,12 @@ from places import ROOT
 
 import anybit
 from anybit.quantization import attempts, judging
+from anybit.quantization.certainty import is_surely_less
 from anybit.quantization.choices import Choice
 from anybit.quantization.judging import FewVerdict
 from anybit.quantization.shards import is_held, scattered
 from anybit.quantization.simpler import best, outdone
-from anybit.quantization.verdict import Verdict
+from anybit.quantization.verdict import Judge, Verdict, compared
 
 EXAMPLES = ROOT / "examples"
 RANGES, PLAIN = Choice(None, np.ones(1)), Choice(None, np.ones(2))
@@ -101,19 +102,49 @@ def test_what_adds_the_least_noise(decibels: tuple[float, ...], samples: int, ke
 
 
 @pytest.mark.parametrize(
-    ("samples", "loud", "kept"), [(40, (1,) * 8, 1), (40, (8,) + (0,) * 7, 0), (12, (8, 0, 0), 1)]
+    ("samples", "loud", "gain", "kept"),
+    [
+        (40, (1,) * 8, 2.0, 1),
+        (40, (8,) + (0,) * 7, 2.0, 0),
+        (40, (8,) + (0,) * 7, 4.0, 1),
+        (12, (8, 0, 0), 2.0, 1),
+    ],
 )
-def test_one_that_is_loud_does_not_decide(samples: int, loud: tuple[int, ...], kept: int) -> None:
-    """Unless there are few in all."""
+def test_one_that_is_loud_does_not_decide(
+    samples: int, loud: tuple[int, ...], gain: float, kept: int
+) -> None:
+    """Unless there are few in all, or what it shows is far more than all others do."""
     noises = tuple(map(float, loud))
     verdicts = [
         FewVerdict(each, None, samples, True, noises=tuple(share * noise for noise in noises))
-        for each, share in ((30.0, 1.0), (33.0, 0.5), (20.0, 10.0))
+        for each, share in ((30.0, 1.0), (30.0 + gain, 0.5), (20.0, 10.0))
     ]
     given = iter(verdicts)
     found, said = best({"x": ALL}, lambda choices: next(given))  # type: ignore[dict-item]
     assert found["x"].smoothing is (ALL, RANGES, PLAIN)[kept].smoothing  # type: ignore[index]
     assert (said is not None) == bool(kept)
+
+
+def test_one_that_is_loud_does_not_decide_between_simpler_ones() -> None:
+    parts = ((10.0,) * 8, (1.0,) * 7 + (23.0,), (1.9,) * 8)
+    verdicts = iter(
+        FewVerdict(each, None, 40, True, noises=noises)
+        for each, noises in zip((30.0, 34.3, 36.9), parts, strict=True)
+    )
+    found, _ = best({"x": ALL}, lambda choices: next(verdicts))  # type: ignore[dict-item]
+    assert found["x"].smoothing is RANGES.smoothing  # type: ignore[union-attr]
+
+
+def test_outputs_of_other_sizes_are_compared_by_their_signals() -> None:
+    verdicts = []
+    for worst, share in (("large", 0.09), ("small", 0.01)):
+        judge = Judge()
+        for _ in range(8):
+            y = {"large": np.full(4, 1e3, np.float32), "small": np.full(4, 1e-3, np.float32)}
+            q = {name: x * np.float32(1 - share * (name == worst)) for name, x in y.items()}
+            judge.add(compared(y, q))
+        verdicts.append(judge.noises)
+    assert is_surely_less(verdicts[1], verdicts[0])
 
 
 @pytest.mark.parametrize(

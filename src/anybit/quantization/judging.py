@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdict on a quantized model: samples that were held back are run by both, shard by shard."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,8 +17,8 @@ from anybit.workers import Workers
 
 # What a float model gives for a few samples.
 _MEMORY = 2**27
-# So many samples and bytes at most are a few; and so many bytes run at once, in so many parts at
-# least: by how much these differ says what is chance.
+# So many samples and bytes at most are a few; and so many bytes run at once, in about so many
+# parts: by how much these differ says what is chance.
 _FEW, _FEW_BYTES, _AT_ONCE, _PARTS = 40, 2**26, 2**20, 8
 
 
@@ -77,7 +76,7 @@ class FewVerdict(Verdict):
     """The verdict on few samples.
 
     Attributes:
-        noises: The noise of each part of them in the worst output.
+        noises: The noise of each part of them in the worst output, over all of its signal.
     """
 
     noises: tuple[float, ...] = ()
@@ -141,7 +140,7 @@ def few_of(
     those = samples.fitting([*first, *others][:_FEW], _FEW_BYTES)
     sizes = list(samples.sizes())
     largest = max(sizes[number] for number in those)
-    at_once = min(_AT_ONCE, largest * math.ceil(len(those) / _PARTS))
+    at_once = min(_AT_ONCE, largest * max(len(those) // _PARTS, 1))
     parts = [those[: len(first)], those[len(first) :]]
     pieces = [each for part in parts if part for each in samples.several(part, at_once)]
     return Few(floats, pieces, [*map(samples.count, pieces)], workers)

@@ -136,7 +136,7 @@ class Piece:
         def become(x: Array) -> Array:
             if factors is None:
                 return x if rounded is None else rounded(x, None)
-            with np.errstate(over="ignore"):  # infinity saturates
+            with np.errstate(over="ignore"):  # quantizers saturate
                 x = x * factors
             return x if rounded is None else rounded(x, x)
 

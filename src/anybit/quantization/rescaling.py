@@ -3,8 +3,9 @@
 
 Where x stays in floats, s costs it nothing, and decides which values of its grid a weight falls
 next to. Lin et al. (2023, https://arxiv.org/abs/2306.00978) take s = r^a, with r how large x is in
-a channel and one a for all, so that what is multiplied with much is rounded finer. Here that is
-where the search begins. Then each channel gets the s with which the errors of its own weights cost
+a channel and one a for all, so that what is multiplied with much is rounded finer. Here the search
+begins with that, r^2 being what an error in the channel costs GPTQ. Then each channel gets the s
+with which the errors of its own weights cost
 least on the grids that they have, and grids are found anew for what became of them:
 
     s_k <- argmin over s of sum_j c_kj (round(s W_kj) / s - W_kj)^2
@@ -19,7 +20,7 @@ import numpy as np
 
 from anybit.onnx.graph.constants import Array
 from anybit.quantization.gptq import Refiner
-from anybit.quantization.pieces import Piece, Sample, smoothed_weight
+from anybit.quantization.pieces import Piece, smoothed_weight
 from anybit.quantization.schemes import quantized
 from anybit.quantization.weights import nearest
 from anybit.words.block_formats import BlockFormat
@@ -34,17 +35,20 @@ _ROUNDS = 2
 _WORTH, _FAINTEST = 1e-3, 1e-4
 
 
-def rescaling(pieces: Sequence[Piece], samples: Sequence[Sample], refiner: Refiner) -> Array | None:
+def rescaling(pieces: Sequence[Piece], refiner: Refiner) -> Array | None:
     """The factors of the channels that some layers read, in float32; None where there are none.
+
+    None is below 1, so that no x / s is infinite. A common power of two is nothing to the scales.
 
     Args:
         pieces: The layers that read a tensor.
-        samples: What they read.
-        refiner: What knows what errors of weights cost.
+        refiner: What knows what errors of weights cost, by some samples.
     """
-    if not samples or not all(_gains(piece) for piece in pieces):
+    if not all(_gains(piece) for piece in pieces):
         return None
-    costs = [_costs(piece, samples, refiner) for piece in pieces]
+    costs = [each for each in map(refiner.costs, pieces) if each is not None]
+    if len(costs) < len(pieces):
+        return None
     if not all(np.isfinite(each).all() and each.any() for each in costs):
         return None
     search = _Search(pieces, costs)
@@ -56,7 +60,10 @@ def rescaling(pieces: Sequence[Piece], samples: Sequence[Sample], refiner: Refin
         if not error < least:
             break
         least, factors = error, others
-    return factors if np.isfinite(least) else None
+    if not np.isfinite(least) or (factors == factors[0]).all():
+        return None
+    factors = factors * np.exp2(np.ceil(-np.log2(factors.min())))
+    return factors if np.isfinite([search.error(factors)]).all() else None
 
 
 def _gains(piece: Piece) -> bool:
@@ -65,21 +72,6 @@ def _gains(piece: Piece) -> bool:
     if scheme is None or not isinstance(scheme.kind, BlockFormat):
         return False
     return scheme.bits < _FINE and not scheme.kind.second_scale
-
-
-def _costs(piece: Piece, samples: Sequence[Sample], refiner: Refiner) -> Array:
-    """What an error in each element of a weight costs; where nothing makes up for it, the mean
-    square of what it is multiplied with."""
-    known = refiner.costs(piece)
-    if known is not None:
-        return known
-    axis, total = piece.layer.x_axis, np.zeros(())
-    assert axis is not None, "asked before"
-    assert piece.weight is not None, "asked before"
-    for sample in samples:
-        channels = np.moveaxis(piece.read(sample), axis, 0)
-        total = total + np.square(channels.reshape(len(channels), -1), dtype=np.float64).sum(axis=1)
-    return smoothed_weight(np.ones(piece.smoothed(None)[0].shape), piece.weight, total)
 
 
 class _Search:
@@ -107,9 +99,9 @@ class _Search:
 
     def better(self, factors: Array) -> Array:
         """Factors with less error on the grids of those."""
-        errors = self._errors(factors, _STEPS)
-        errors[len(errors) // 2] *= 1 - _WORTH
-        return np.asarray(factors * _STEPS[errors.argmin(axis=0)])
+        errors, as_is = self._errors(factors, _STEPS), len(_STEPS) // 2
+        gains = errors.min(axis=0) < errors[as_is] * (1 - _WORTH)
+        return np.asarray(factors * _STEPS[np.where(gains, errors.argmin(axis=0), as_is)])
 
     def _errors(self, factors: Array, steps: Array) -> Array:
         """What the errors of each channel of weights cost, for factors times each of the steps, on

@@ -80,9 +80,11 @@ class Scheme:
         Next to the end of float32 numbers saturate: those of the range do not become infinite.
         """
         low, high = np.minimum(lowest, 0.0), np.maximum(highest, 0.0)
-        found = self._grid(low, high)
-        safe = np.max(np.maximum(-low, high), initial=0.0) <= _SAFE
-        return found if safe else self._held(found, low, high)
+        if np.max(np.maximum(-low, high), initial=0.0) <= _SAFE:
+            return self._grid(low, high)
+        # The width of such a range is beyond float32.
+        low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        return self._held(self._grid(low, high), low, high)
 
     def _grid(self, low: Array, high: Array) -> Grid:
         reach = np.maximum(-low, high)

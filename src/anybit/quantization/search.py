@@ -131,13 +131,13 @@ class Trial:
         refiner = Refiner(None, None, many)
         found = self._refined([plain], refiner.refined, first, second)
         known = self._smooth and statistics.channels is not None
-        factors = rescaling(self._pieces, many, refiner) if known else None
+        factors = rescaling(self._pieces, refiner) if known and many else None
         if factors is None:
             return found
         simpler = [self._plain(replace(widest, smoothing=factors), second), plain]
         rescaled = partial(refiner.rescaled, by=factors)
         other = self._refined(simpler, rescaled, first, second)
-        return other if other.error <= found.error * WORTH else found
+        return other if other.error < found.error * WORTH else found
 
     def _promising(
         self, widest: Choice, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]

@@ -6,8 +6,8 @@ Choices are made for one layer after the other, on few samples. What is best for
 not be for all together, nor on other data. So the network is run with all choices, with ranges and
 smoothing alone, and with none, and what adds the least noise is kept. Where few samples were set
 apart, some that choices were made by stand beside them: luck is the greater danger then. Of more,
-one or two that are loud must not decide what happens to all others: what is simpler has to be
-surely better.
+one or two that are a little louder must not decide what happens to all others: what is simpler has
+to be far better, as where something rare was cut off, or surely so.
 
 A few samples need not have what is rare. Where those that were held back show far more noise than
 they did, the question is asked of these again; what is simpler must be so much better that it does
@@ -34,7 +34,8 @@ _SIMPLER = (
 # By how many dB what is simpler has to be better. On few samples, which choices were made by, it
 # may be worse: by so many over the square of their number, and no more than the last.
 _BETTER, _WORSE, _MOST = 0.1, 72.0, 2.0
-# By how many dB these have to be worse than the few, and what is simpler better by them.
+# So many dB are far. So much worse than the few the others have to be, and what is simpler so much
+# better by them.
 _FAR = 3.0
 
 
@@ -47,16 +48,17 @@ def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choice
     """
     found, said = choices, None
     others = _simpler(choices)
-    of_all = judged(choices) if others else None
-    first = least = _worth(of_all) if of_all else None
+    kept = judged(choices) if others else None
+    first = least = _worth(kept) if kept else None
     for what, instead, simpler in others:
         verdict = judged(simpler)
         worth, samples = _worth(verdict), verdict.samples
         if worth is None or first is None or least is None:
             break
         better = worth > least + _BETTER - min(_WORSE / samples**2, _MOST)
-        if better and not _by_chance(verdict, of_all):
-            found, least = simpler, max(least, worth)
+        far = worth >= least + _FAR
+        if better and (far or not _by_chance(verdict, kept)):
+            found, kept, least = simpler, verdict, max(least, worth)
             said = (
                 f"Choices of {what} were dropped: on {counted(samples, 'sample')} "
                 f"{instead} give {_shown(worth, verdict)}, and they {_shown(first, verdict)}"
@@ -65,12 +67,12 @@ def best(choices: Choices, judged: Callable[[Choices], Verdict]) -> tuple[Choice
     return found, said
 
 
-def _by_chance(simpler: Verdict, of_all: Verdict | None) -> bool:
-    """Whether what is simpler may be no better, by how much samples differ; few are asked for no
-    more than that it is."""
-    if not (isinstance(simpler, FewVerdict) and isinstance(of_all, FewVerdict)):
+def _by_chance(simpler: Verdict, kept: Verdict | None) -> bool:
+    """Whether what is simpler may be no better than what is kept, by how much samples differ; few
+    are asked for no more than that it is."""
+    if not (isinstance(simpler, FewVerdict) and isinstance(kept, FewVerdict)):
         return False
-    return simpler.samples >= FEWEST and not is_surely_less(simpler.noises, of_all.noises)
+    return simpler.samples >= FEWEST and not is_surely_less(simpler.noises, kept.noises)
 
 
 def outdone(
