@@ -5,8 +5,8 @@ Where x stays in floats, s costs it nothing, and decides which values of its gri
 next to. Lin et al. (2023, https://arxiv.org/abs/2306.00978) take s = r^a, with r how large x is in
 a channel and one a for all, so that what is multiplied with much is rounded finer. Here the search
 begins with that, r^2 being what an error in the channel costs GPTQ. Then each channel gets the s
-with which the errors of its own weights cost
-least on the grids that they have, and grids are found anew for what became of them:
+with which the errors of its own weights cost least on the grids that they have, and grids are found
+anew for what became of them:
 
     s_k <- argmin over s of sum_j c_kj (round(s W_kj) / s - W_kj)^2
 
@@ -14,6 +14,7 @@ The blocks of MX have scales that are powers of two, and s gives back what lies 
 scales are floats there is little to gain.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -60,10 +61,10 @@ def rescaling(pieces: Sequence[Piece], refiner: Refiner) -> Array | None:
         if not error < least:
             break
         least, factors = error, others
-    if not np.isfinite(least) or (factors == factors[0]).all():
+    if not math.isfinite(least) or (factors == factors[0]).all():
         return None
     factors = factors * np.exp2(np.ceil(-np.log2(factors.min())))
-    return factors if np.isfinite([search.error(factors)]).all() else None
+    return factors if math.isfinite(search.error(factors)) else None
 
 
 def _gains(piece: Piece) -> bool:
