@@ -184,6 +184,7 @@ def refined_by(
     assert piece.scheme is not None, "asked before"
     array = piece.smoothed(smoothing)[0]
     matrix = product.matrix(array)
+    factors = _last_kept(factors)
     costs = _all_costs(product, array.shape, factors)
     best = nearest(array, product.weight, piece.scheme, costs)
     on_grid = _rounding(product, best)
@@ -194,6 +195,20 @@ def refined_by(
     ]
     stored = product.array(np.concatenate(found[::-1], axis=2), array.shape).astype(np.float32)
     return (Rounded(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
+
+
+def _last_kept(factors: Callable[[slice], Factors]) -> Callable[[slice], Factors]:
+    """The same, but those that are asked for again are not made again; the last alone are kept, for
+    they are large."""
+    known: dict[int, Factors] = {}
+
+    def kept(part: slice) -> Factors:
+        if part.start not in known:
+            known.clear()
+            known[part.start] = factors(part)
+        return known[part.start]
+
+    return kept
 
 
 def parts_of(terms: int) -> list[slice]:

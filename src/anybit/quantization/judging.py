@@ -114,16 +114,8 @@ class Few:
         judge = Judge()
         for floats, each in zip(self._floats, self._outputs(quantized), strict=True):
             judge.add(compared(floats, each, self._classes))
-        found = judge.verdict(seen=True)
-        return FewVerdict(
-            found.sqnr,
-            found.agreement,
-            self._count,
-            found.seen,
-            found.worst,
-            found.sqnr_bound,
-            judge.noises,
-        )
+        found = vars(judge.verdict(seen=True)) | {"samples": self._count}
+        return FewVerdict(**found, noises=judge.noises)
 
     def _outputs(self, of: Recording) -> Iterator[dict[str, Array]]:
         return self._workers.map(runner, of, self._samples)

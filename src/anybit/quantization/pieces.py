@@ -51,9 +51,14 @@ class Piece:
     def reach(self) -> Array:
         """The largest magnitude of the weight per channel of x."""
         assert self.weight is not None
-        array = np.abs(self._array(self.weight))
-        others = tuple(axis for axis in range(array.ndim) if axis != self.weight.inputs)
-        return np.asarray(array.max(axis=others).reshape(-1, self.weight.repeated).max(axis=1))
+        return np.asarray(self.by_channel(np.abs(self._array(self.weight))).max(axis=1))
+
+    def by_channel(self, array: Array) -> Array:
+        """An array of the weight's shape as [channels of x, others]."""
+        assert self.weight is not None
+        assert self.weight.inputs is not None
+        channels = array.shape[self.weight.inputs] // self.weight.repeated
+        return np.moveaxis(array, self.weight.inputs, 0).reshape(channels, -1)
 
     def nearest(self, smoothing: Array | None) -> tuple[Rounded, ...]:
         """Its weights, times the smoothing, rounded to nearest; none if they have no scheme."""

@@ -88,7 +88,7 @@ class _Search:
 
     def starts(self) -> Iterator[Array]:
         """Factors that follow from what errors cost in a channel."""
-        of_all = sum(_by_channel(costs, piece).mean(axis=1) for piece, costs in self._pieces)
+        of_all = sum(piece.by_channel(costs).mean(axis=1) for piece, costs in self._pieces)
         power = np.maximum(of_all, np.max(of_all) * _FAINTEST**2)
         logarithms = np.log2(power) / 2
         for strength in _STRENGTHS:
@@ -119,12 +119,5 @@ class _Search:
                 for at, step in enumerate(steps):
                     noise = quantized(array * step, grid) / step - array
                     square = np.square(noise, dtype=np.float64) * costs
-                    found[at] += _by_channel(square, piece).sum(axis=1)
+                    found[at] += piece.by_channel(square).sum(axis=1)
         return np.where(np.isfinite(found), found, np.inf)
-
-
-def _by_channel(array: Array, piece: Piece) -> Array:
-    """An array of the weight's shape as [channels of inputs, others]."""
-    assert piece.weight is not None, "asked before"
-    channels = array.shape[piece.weight.inputs or 0] // piece.weight.repeated
-    return np.moveaxis(array, piece.weight.inputs or 0, 0).reshape(channels, -1)

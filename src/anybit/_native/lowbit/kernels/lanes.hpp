@@ -59,10 +59,6 @@ template <class Vector>
 #if defined(__AVX512BW__)
   const __m512i wide = _mm512_cvtepu8_epi16(read<__m256i>(at));
   return read<Shorts>(&wide);
-#elif defined(__AVX2__)
-  const __m256i halves[2] = {_mm256_cvtepu8_epi16(read<__m128i>(at)),
-                             _mm256_cvtepu8_epi16(read<__m128i>(at + 16))};
-  return read<Shorts>(halves);
 #elif defined(__SSE4_1__)
   __m128i quarters[4];
   for (int i = 0; i < 4; ++i)
