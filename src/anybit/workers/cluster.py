@@ -60,30 +60,24 @@ class Cluster(Workers):
         ray = self._ray
         job = ray.put((hire, common))
         task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_done)
-        waiting = set()
 
         def submit(piece: Piece) -> Any:
-            ticket = task.remote([job], piece)  # in a list, so that Ray leaves it to the worker
-            waiting.add(ticket)
-            return ticket
+            return task.remote([job], piece)  # in a list, so that Ray leaves it to the worker
 
         def result(ticket: Any) -> Result:
             try:
                 found: Result = ray.get(ticket)
+                return found
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayError as error:
                 lines = str(error).splitlines()
                 raise ChildProcessError(f"the cluster lost work: {lines[0]}") from error
-            waiting.discard(ticket)
-            return found
 
         cores = int(ray.cluster_resources().get("CPU", 1))
-        try:
-            yield from in_order(submit, result, pieces, _PER_CORE * cores)
-        finally:
-            for ticket in waiting:
-                ray.cancel(ticket, force=True)
+        # What nobody waits for any more is done in vain, or ends with the connection. To cancel it
+        # is worse: where a piece is done at that moment, Ray (2.60) ends this process.
+        yield from in_order(submit, result, pieces, _PER_CORE * cores)
 
     def close(self) -> None:
         if self._ours:
