@@ -110,6 +110,8 @@ def multilayer(name: str, *sizes: int) -> Network:
     return Network(name, sizes[:1], (*hidden, Dense(last.units, last=True)))
 
 
+TFC = multilayer("TFC", 784, 64, 64, 64, 10)
+KWS = multilayer("KWS", 490, 256, 256, 256, 12)
 CNV = Network("CNV", (3, 32, 32), _cnv())
 MOBILENET = Network("MobileNetV1", (3, 224, 224), _mobilenet())
 RESNET = Network("ResNet-18", (3, 224, 224), _resnet18())

@@ -35,7 +35,6 @@ def speed_table() -> str:
         "| --- | --- | --- | --- |",
     ]
     for network, words in _NETWORKS.items():
-        floats = found.get((network, "float32")) or found[network, "carried"]
-        integers = found.get((network, "int8"), [""] * 6)
+        floats, integers = found[network, "float32"], found[network, "int8"]
         lines.append(f"| {words} | {floats[4]} | {floats[5]} | {integers[5]} |")
     return "\n".join(lines)

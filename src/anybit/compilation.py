@@ -62,6 +62,11 @@ class Compiled(Model):
         """The names of the tensors that its regions hold as codes."""
         return frozenset().union(*(region.codes for region in self._regions.values()))
 
+    @property
+    def session_model(self) -> ir.Model | None:
+        """The graph that a session runs; None where the whole network runs without one."""
+        return None if isinstance(self.engine, NetworkEngine) else self.model
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model, as `anybit.save` does.
 
@@ -91,9 +96,10 @@ def compile(
     input_ranges: Ranges | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     time: bool = False,
+    float_model: str | os.PathLike[str] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Compiled:
-    """Let the quantized layers of a model run on integers: exactly, and several times as fast.
+    """Run the quantized layers of a model on integers, with a stated guarantee.
 
     What follows a sum up to the next quantizer becomes thresholds, found by evaluating the float
     nodes themselves. Each layer has a class:
@@ -112,8 +118,10 @@ def compile(
             nearest of these.
         shapes: Of inputs, by name, whose sizes the file leaves free: layers of unknown sizes stay
             float. The result is for these; if they say one row, and the file any number, for any.
-        time: Measure each layer, and the whole beside the float graph, on one row, for a few
-            seconds: the report has `speed` then, which says whether compiling was worth it.
+        time: Measure each layer and whole runs on one row for a few seconds. The report then has
+            `speed`: times beside those of the float model and of its static int8 in ONNX Runtime.
+        float_model: The float model that `time` compares with, if the quantized model does not
+            record it, or its file has moved.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
@@ -131,13 +139,22 @@ def compile(
     engine = RuntimeEngine(found.model, where) if whole is None else whole
     compiled = Compiled(engine, found.model, report, regions)
     if time:
-        compiled.report = with_times(compiled, floats)
+        compiled.report = with_times(compiled, floats, float_model)
     return compiled
 
 
-def with_times(compiled: Compiled, source: Source) -> Report:
-    """The report with the times of layers, and of the whole, beside those of the float graph."""
-    return replace(timed(compiled.report, source), speed=measured(source, compiled))
+def with_times(
+    compiled: Compiled, source: Source, float_model: str | os.PathLike[str] | None = None
+) -> Report:
+    """Return the report with the times of layers and of whole runs.
+
+    Args:
+        compiled: What `compile` made of `source`.
+        source: The quantized model, as `sized` gives it.
+        float_model: The float model to compare with; by default the one that `source` records.
+    """
+    speed = measured(source, compiled, compiled.session_model, float_model=float_model)
+    return replace(timed(compiled.report, source, compiled.session_model), speed=speed)
 
 
 def sized(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:

@@ -17,7 +17,7 @@ from small_models import DOMAIN
 
 from anybit import Compiled, Model
 from anybit.cli import _timing
-from anybit.lowbit.speed import Speed
+from anybit.lowbit.speed import Seconds, Speed
 
 QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 
@@ -293,10 +293,9 @@ def test_the_page(shell: Shell) -> None:
 def test_times_are_measured_where_that_is_asked_for(shell: Shell) -> None:
     code, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--time")
     assert code == 0
-    assert re.search(
-        r"s per run of one row: [\d.]+ x as fast as the float graph .*\(.*s\), [\d.]+ x with graph",
-        out,
-    )
+    assert re.search(r"s per row on one thread: [\d.]+ x as fast as the float network without", out)
+    assert "static int8 (ONNX Runtime)" in out
+    assert "name it with --float" in out
     (row,) = re.findall(r"product .*", out)
     assert re.search(r"[0-9] (us|ms|s)", row)
     _, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--time", "--json")
@@ -310,7 +309,10 @@ def test_times_are_measured_where_that_is_asked_for(shell: Shell) -> None:
 def test_a_model_that_became_slower_says_so(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, mine: float, said: bool
 ) -> None:
-    monkeypatch.setattr(_timing, "measured", lambda *_: Speed(mine, 2e-3, 1e-3))
+    speed = Speed(
+        Seconds(mine, mine), Seconds(2e-3, 2e-3), Seconds(1e-3, 1e-3), None, "float model"
+    )
+    monkeypatch.setattr(_timing, "measured", lambda *_, **__: speed)
     proto = onnx.load("layer.onnx")
     (last,) = proto.graph.output
     proto.graph.node.append(onnx.helper.make_node("Softmax", [last.name], ["likely"]))
@@ -318,7 +320,7 @@ def test_a_model_that_became_slower_says_so(
     onnx.save(proto, "mixed.onnx")
     code, out, _ = shell("compile", "mixed.onnx", "-o", "f.onnx")
     assert code == 0
-    assert ("slower than the float graph: 3 ms per run" in out) == said
+    assert ("slower than the float model: 3 ms per row" in out) == said
     assert ("run the model as it is" in out) == said
     _, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx")
     assert "slower" not in out

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times of layers: of each in the float graph, and of those on integers besides."""
+"""Times of layers and of whole runs, beside those of the float model."""
 
 from dataclasses import replace
 
@@ -9,9 +9,11 @@ import pytest
 from onnx import numpy_helper, parser
 
 import anybit
+from anybit.lowbit import wording
 from anybit.lowbit.report import Report
-from anybit.lowbit.speed import Speed
+from anybit.lowbit.speed import Seconds, Speed
 from anybit.lowbit.timing import timed
+from anybit.text import duration
 
 MIXED = """
 <ir_version: 8, opset_import: ["": 13, "qonnx.custom_op.general": 1]>
@@ -53,36 +55,67 @@ def test_layers_have_times(rows: str) -> None:
     assert model.SerializeToString() == kept
 
 
-def test_the_report_says_how_fast_it_is_where_that_is_asked_for() -> None:
+def test_compile_time_reports_every_side_on_one_and_on_default_threads() -> None:
     report = anybit.compile(mixed("N"), time=True).report
     assert report.speed is not None
-    seconds = report.to_json()["speed"]
-    assert seconds.keys() == {"compiled", "floats", "optimized"}
-    assert min(seconds.values()) > 0
+    assert list(report.speed.peers) == [
+        "float network without quantizers",
+        "static int8 (ONNX Runtime)",
+        "quantized graph",
+    ]
+    sides = report.to_json()["speed"]
+    for side in ("compiled", "float_model", "static_int8", "quantized_graph"):
+        assert sides[side].keys() == {"one_thread", "default"}
+        assert min(sides[side].values()) > 0
     assert any(layer.seconds for layer in report.layers)
-    assert "per run of one row" in report.whole
+    assert "x as fast as the float network without quantizers in ONNX Runtime" in report.whole
+    assert report.speed.note.endswith("name it with --float")
     silent = anybit.compile(mixed("N")).report
     assert (silent.speed, silent.whole, silent.to_json()["speed"]) == (None, "", None)
 
 
+def speed(compiled: float, float_model: float | None, quantized_graph: float) -> Speed:
+    floats = None if float_model is None else Seconds(float_model, float_model)
+    graph = Seconds(quantized_graph, quantized_graph)
+    return Speed(Seconds(compiled, compiled), graph, floats, float_name="float model m.onnx")
+
+
 @pytest.mark.parametrize(
-    ("speed", "slower"),
+    ("measured", "slower"),
     [
-        (Speed(1e-3, 4e-3, 2e-3), False),
-        (Speed(1e-3, 4e-3, 0.9e-3), False),
-        (Speed(1e-3, 4e-3, 0.5e-3), True),
-        (Speed(1e-3, 0.5e-3, 2e-3), True),
+        (speed(1e-3, 2e-3, 4e-3), False),
+        (speed(1e-3, 0.95e-3, 4e-3), False),
+        (speed(1e-3, 0.5e-3, 4e-3), True),
+        (speed(1e-3, 2e-3, 0.5e-3), False),
+        (speed(1e-3, None, 0.5e-3), True),
     ],
 )
-def test_what_is_clearly_slower_is_said_to_be(speed: Speed, slower: bool) -> None:
-    said = Report((), (), speed).whole
-    assert speed.is_slower == slower
-    assert said.startswith("slower than the float graph: 1 ms per run") == slower
-    assert str(speed) in said
+def test_speed_compares_with_the_float_model_first(measured: Speed, slower: bool) -> None:
+    whole = Report((), (), measured).whole
+    assert measured.is_slower == slower
+    first = "quantized graph" if measured.float_model is None else "float model m.onnx"
+    assert whole.startswith(f"slower than the {first}: 1 ms per row") == slower
+    assert str(measured) in whole
 
 
-def test_what_to_do_about_a_slow_model() -> None:
-    slow = Speed(1e-3, 4e-3, 0.5e-3)
+def test_speed_rows_give_times_and_ratios() -> None:
+    rows = speed(1e-3, 2.5e-3, 4e-3).rows()
+    assert [row["one row"] for row in rows] == ["compiled", "float model m.onnx", "quantized graph"]
+    assert [row["1 thread"] for row in rows] == ["1 ms", "2.5 ms (2.5 x)", "4 ms (4 x)"]
+
+
+def test_rows_of_layers_add_up_to_the_whole_run() -> None:
+    report = anybit.compile(mixed("N"), time=True).report
+    table = wording.rows(report)
+    assert [row["layer"] for row in table[-2:]] == ["between layers", "3 layers"]
+    assert report.speed is not None
+    assert table[-1]["time"] == duration(report.speed.compiled.one_thread)
+    assert table[-1]["in floats"] == duration(report.speed.quantized_graph.one_thread)
+    assert all(row["time"] for row in table)
+
+
+def test_report_advises_what_to_do_about_a_slow_model() -> None:
+    slow = speed(1e-3, 0.5e-3, 4e-3)
     whole = anybit.compile(mixed("N")).report
     one = replace(whole, layers=whole.compiled, programs=whole.programs[:1], speed=slow)
     assert one.whole.endswith("; run the model as it is")

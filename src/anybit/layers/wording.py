@@ -11,7 +11,7 @@ from anybit.text import amount, counted, listed, percent, shortened, shown, size
 NUMBERS = (
     *("MACs", "BOPs", "parameters", "zeros", "codes in", "codes out", "weight codes"),
     *("accumulator", "acc. bits", "any weights", "sums", "sums seen", "in seen", "out seen"),
-    *("clipped", "one value", "at risk", "time", "float", "faster"),
+    *("clipped", "one value", "at risk", "time", "in floats", "1 thread", "default threads"),
 )
 MEANINGS = {
     "exact": "element for element what the float graph gives, in whatever order it adds",

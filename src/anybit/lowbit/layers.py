@@ -21,7 +21,7 @@ class CompiledLayer(Layer):
         place: The numbers of its region and of its instruction there; None where it has none.
         seconds: How long it takes for a row, with what follows it up to the next layers, where that
             has been measured.
-        float_seconds: The same of the float graph.
+        float_seconds: The same of the quantized graph, which computes it in floats.
     """
 
     tail: str = ""

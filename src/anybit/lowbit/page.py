@@ -36,7 +36,7 @@ def page(report: Report, name: str) -> str:
 
 
 def _times(report: Report) -> Iterator[Lane[CompiledLayer]]:
-    """The time of each layer above that of the float graph, if they have been measured."""
+    """Yield the time of each layer above that in the quantized graph, if they were measured."""
     both = [each for layer in report.layers for each in (layer.seconds, layer.float_seconds)]
     most = max((each for each in both if each), default=0.0)
 
@@ -49,8 +49,8 @@ def _times(report: Report) -> Iterator[Lane[CompiledLayer]]:
         return " / ".join(times)
 
     if most:
-        legend = "time: blue on integers, grey in the float graph"
-        yield Lane("time: on integers / float graph", 150, bars, text, legend, True, 130)
+        legend = "time: blue on integers, grey in the quantized graph"
+        yield Lane("time: on integers / quantized graph", 150, bars, text, legend, True, 130)
 
 
 def _risks(report: Report) -> Iterator[str]:

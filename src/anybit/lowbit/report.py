@@ -19,7 +19,7 @@ class Report:
     Attributes:
         layers: In the order of the graph, those that stay float among them.
         programs: One per integer region.
-        speed: How long a run takes, and one of the float graph, if that was measured.
+        speed: How long a run takes, and one of each peer, if that was measured.
         measured: How the times of layers were.
         has_free_sizes: Whether inputs leave sizes open besides their rows, which --shape gives.
     """
@@ -70,7 +70,8 @@ class Report:
         """The speed in words, and what to do if it is none; empty if it was not measured."""
         if self.speed is None or not self.speed.is_slower:
             return str(self.speed or "")
-        return f"slower than the float graph: {self.speed}; {self._remedy}"
+        first = next(iter(self.speed.peers))
+        return f"slower than the {first}: {self.speed}; {self._remedy}"
 
     @property
     def _remedy(self) -> str:

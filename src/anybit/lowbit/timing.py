@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long each layer takes here, and in the float graph: one row, one thread."""
+"""The time of each layer, compiled and in the quantized graph: one row, one thread."""
 
 import json
 import tempfile
@@ -27,15 +27,21 @@ Key = TypeVar("Key")
 _RUNS = 25
 _MEASURED = (
     f"the fastest of {_RUNS} runs with one row on one thread; a layer with what follows it up to "
-    "the next; of the float graph a run without graph optimizations, divided among its nodes by "
-    "ONNX Runtime's profile"
+    "the next; of the quantized graph, a run without graph optimizations, divided among its nodes "
+    "by ONNX Runtime's profile"
 )
 
 
-def timed(report: Report, source: Source) -> Report:
-    """The same report with the seconds of each layer, beside those of the graph that it is of."""
+def timed(report: Report, source: Source, compiled: ir.Model | None = None) -> Report:
+    """Return the report with the seconds of each layer, compiled and in the quantized graph.
+
+    Layers that stay float are measured in the graph of the compiled model, if it is given.
+    """
     regions = [_region_seconds(report, number) for number in range(len(report.programs))]
     own = {name: seconds for region in regions for name, seconds in region.items()}
+    left = tuple(layer for layer in report.layers if layer.place is None)
+    if compiled is not None and left:
+        own |= _float_seconds(prepare(compiled), left)
     floats = _float_seconds(prepare(source), report.layers)
     layers = [
         replace(layer, seconds=own.get(layer.name), float_seconds=floats.get(layer.name))

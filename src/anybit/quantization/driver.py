@@ -11,6 +11,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
 from anybit.onnx.files.collection import seldom_collected
+from anybit.onnx.files.origin import record_origin
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import nodes_in
@@ -218,6 +219,8 @@ def quantize(
                 found, attempts, samples, lambda share: advance(_BEFORE + (1 - _BEFORE) * share)
             )
     advance(1.0)
+    if isinstance(source, str | os.PathLike):
+        record_origin(found.model, source)
     judged = samples is None or decides_by_others(samples)
     if much.kept and not judged:
         remarks += (_NOT_JUDGED,)

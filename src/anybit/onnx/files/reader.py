@@ -20,6 +20,7 @@ from anybit.onnx.files.checks import (
     check_tensors,
     check_versions,
 )
+from anybit.onnx.files.origin import resolve_origin
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.writer import Result
 from anybit.onnx.graph.walk import nodes_in
@@ -78,6 +79,7 @@ def read(source: Source) -> ir.Model:
     if proto is not source and proto.ByteSize() > _LARGE_MESSAGE:
         _take_out(model)
     if folder is not None:
+        resolve_origin(model, folder)
         # An empty base_dir would switch off the containment checks of onnx_ir.
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             ir.external_data.set_base_dir(graph, folder)

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx.files.origin import relative_origin
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import in_memory
 from anybit.onnx.graph.walk import initializers_in, tensors_in
@@ -57,7 +58,7 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
         raise ModelError(f"{target} must be a file name in a folder that exists")
     if is_special(target):
         with naming(target):
-            with _refusing(target):
+            with _refusing(target), relative_origin(model, target.parent.resolve()):
                 message = _message(model)
             target.write_bytes(message)
         return
@@ -69,7 +70,7 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
         tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder,
     ):
         written = Path(folder) / target.name
-        with _refusing(target):
+        with _refusing(target), relative_origin(model, target.parent):
             if external is None:
                 written.write_bytes(_message(model))
             else:

@@ -28,6 +28,7 @@ from anybit.onnx.passes.move_transposes import MoveTransposes
 from anybit.onnx.passes.name_nodes import NameNodes
 from anybit.onnx.passes.name_sizes import NameSizes
 from anybit.onnx.passes.normalize import Normalize
+from anybit.onnx.passes.remove_quantizers import RemoveQuantizers
 from anybit.onnx.passes.separate_names import SeparateNames
 from anybit.onnx.passes.simplify import Simplify
 from anybit.onnx.passes.standard_layout import StandardLayout
@@ -62,6 +63,7 @@ __all__ = [
     "NameNodes",
     "NameSizes",
     "Normalize",
+    "RemoveQuantizers",
     "SeparateNames",
     "Simplify",
     "StandardLayout",

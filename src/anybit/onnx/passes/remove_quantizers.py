@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remove quantizers, so that the float network of the same layers is left."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.editor import is_read, put_in_place_of
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+
+
+class RemoveQuantizers(InPlacePass):
+    """Bypass quantizers of floats: our operators, and QuantizeLinear with its DequantizeLinear.
+
+    Constants keep the values that they have. Operators whose result is an integer stay, and so do
+    pairs with a node between the two.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        removed = [node for node in nodes_in(model.graph) if _bypass(node)]
+        return PassResult(model, bool(removed))
+
+
+def has_quantizers(model: ir.Model) -> bool:
+    """Return whether the model has one of our operators, QuantizeLinear or DequantizeLinear."""
+    return any(
+        operator_of(node) is not None or is_quantize(node) or is_dequantize(node)
+        for node in nodes_in(model.graph)
+    )
+
+
+def _bypass(node: ir.Node) -> bool:
+    x = _source(node)
+    if x is None or node.graph is None:
+        return False
+    y = node.outputs[0]
+    if y.is_graph_output():
+        identity = ir.Node("", "Identity", [x])
+        node.graph.insert_before(node, identity)
+        x = identity.outputs[0]
+        x.type, x.shape = y.type, y.shape
+        name, y.name = y.name, None
+        put_in_place_of(y, x)
+        x.name = name
+    else:
+        put_in_place_of(y, x)
+    codes = node.inputs[0].producer() if is_dequantize(node) and node.inputs[0] else None
+    node.graph.remove(node, safe=True)
+    if codes is not None and codes.graph is not None and not is_read(codes.outputs[0]):
+        codes.graph.remove(codes, safe=True)
+    return True
+
+
+def _source(node: ir.Node) -> ir.Value | None:
+    """Return the float tensor that `node` quantizes; None where it is not a quantizer of floats."""
+    if operator_of(node) is not None:
+        x, y = node.inputs[0], node.outputs[0]
+        return x if x is not None and x.dtype is not None and x.dtype == y.dtype else None
+    codes = node.inputs[0] if is_dequantize(node) else None
+    quantize = None if codes is None else codes.producer()
+    if quantize is None or not is_quantize(quantize):
+        return None
+    return quantize.inputs[0]
