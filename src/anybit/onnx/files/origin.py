@@ -23,7 +23,7 @@ def record_origin(model: ir.Model, float_model: str | os.PathLike[str]) -> None:
     Raises:
         OSError: The file cannot be read.
     """
-    path = Path(float_model).resolve()
+    path = Path(os.path.abspath(float_model))
     model.metadata_props[PATH_KEY] = str(path)
     model.metadata_props[HASH_KEY] = _sha256(path)
 
