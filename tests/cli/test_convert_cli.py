@@ -84,9 +84,8 @@ def test_what_the_result_is_for(shell: Shell) -> None:
     code, _, err = shell(*convert, "--for", "tpu")
     assert code != 0
     assert "the runtime must be onnxruntime" in err
-    assert "the form of the result with --to qonnx|standard|portable|qdq|qcdq" in shell.fails(
-        *convert
-    )
+    forms = "qonnx|compact|standard|portable|qdq|qcdq"
+    assert f"the form of the result with --to {forms}" in shell.fails(*convert)
 
 
 def test_a_model_without_quantizers_is_told(shell: Shell) -> None:

@@ -22,7 +22,7 @@ X = np.float32([[0.3, -0.8, 1.2, 99]])
 
 
 def test_unknown_form() -> None:
-    message = "to must be one of qonnx, standard, portable, qdq, qcdq, got 'int8'"
+    message = "to must be one of qonnx, compact, standard, portable, qdq, qcdq, got 'int8'"
     with pytest.raises(ModelError, match=message):
         anybit.convert(quantized_input(), to="int8")
 

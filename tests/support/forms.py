@@ -32,7 +32,8 @@ ANCHOR = "anchor"
 """An input that the results of weights are added to: 0, which no optimizer knows."""
 
 
-FORMS = tuple(Form)
+FORMS = tuple(form for form in Form if form is not Form.COMPACT)
+"""The forms whose rules are the same; `tests/onnx/test_compact.py` has those of the other."""
 NATIVE = (Form.QDQ, Form.QCDQ)
 
 

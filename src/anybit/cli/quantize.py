@@ -12,7 +12,7 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, check_other
+from anybit.cli._files import check_folder, check_other, file_size
 from anybit.cli._report import Json, Reports, check_reports, deliver, plain, typed, write_reports
 from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
@@ -24,7 +24,7 @@ from anybit.quantization import Quantized, QuantizedLayer
 from anybit.quantization import quantize as quantize_model
 from anybit.reporting import Finding, page, report
 from anybit.reporting.wording import of_verdict
-from anybit.text import amount, counted, percent, sized
+from anybit.text import amount, counted, percent
 
 _FLOAT = "float"
 _SPARED = ("operator", "parameters", "smoothed")
@@ -108,14 +108,14 @@ def quantize(
     cluster: Cluster = None,
     cache: Cache = None,
     to: Annotated[
-        Form | None,
+        Form,
         typer.Option(
             "--to",
             metavar="FORM",
-            help=f"Write it in that form of anybit convert ({', '.join(Form)}); qdq is for other "
-            "runtimes.",
+            help=f"The form of the file, as for anybit convert ({'|'.join(Form)}): qdq for other "
+            "runtimes, qonnx for tools that read QONNX.",
         ),
-    ] = None,
+    ] = Form.COMPACT,
     as_json: Json = False,
     reports: Reports = None,
 ) -> None:
@@ -148,15 +148,19 @@ def quantize(
             cache=cache,
             progress=advance,
         )
-    converted = None if to is None else convert_model(found, to=to)
-    (converted or found).save(output)
+    own = to in (Form.COMPACT, Form.QONNX)
+    converted = None if own else convert_model(found, to=to)
+    if converted is None:
+        found.save(output, to=to)
+    else:
+        converted.save(output)
     told: Sequence[Finding] = ()
     if reports:
         told = _report(found, model, data, reports, typed(context, "reports", "as_json"))
     conversion = None if converted is None else converted.to_json()
     deliver(found.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
-        _show(found, output, converted, told)
+        _show(found, model, output, converted, told)
     if found.verdict is not None and not found.verdict.passed:
         raise typer.Exit(2)
 
@@ -175,7 +179,11 @@ def _by_name(options: Iterable[str]) -> dict[str, str]:
 
 
 def _show(
-    found: Quantized, output: Path, converted: Conversion | None, told: Iterable[Finding]
+    found: Quantized,
+    model: Path,
+    output: Path,
+    converted: Conversion | None,
+    told: Iterable[Finding],
 ) -> None:
     console = stdout()
     rows = [
@@ -205,7 +213,7 @@ def _show(
         console.print(Text(f"{name} stays float: {reason}"))
     for remark in found.remarks:
         console.print(Text(remark))
-    sizes = f"{sized(found.bytes_before)} -> {sized(found.bytes_after)} of constants"
+    sizes = f"{file_size(output)} (was {file_size(model)})"
     console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)

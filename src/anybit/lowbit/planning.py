@@ -34,6 +34,9 @@ from anybit.lowbit.weights import packed
 from anybit.onnx.graph.constants import Array
 
 _MOST_ENTRIES = 2**24
+_MANY_LEVELS = 16
+"""Thresholds of more levels take more bytes than the weights of a small window do."""
+
 _NEAR_ENTRIES = 2**16
 """A larger table is not in the nearer caches: arithmetic is faster."""
 
@@ -223,12 +226,19 @@ def _known(function: Function, root: SumRoot, codes: Codes) -> Tabled | Uncovere
         found = tabled(function, codes.index, codes.levels, root.sum, codes.shift, guess)
     except Uncovered as reason:
         return rounded_of(function, root, codes) or reason
-    large = isinstance(found.tail, p.Table) and found.tail.entries.size > _NEAR_ENTRIES
+    large = _is_large(found.tail, codes.levels)
     bends = not function.monotone and bool(np.any(root.sum.slack > 0))
     replay = replay_of(function, root, codes) if large or bends else None
     if bends:
         found = with_all_risks(found, replay, root.sum, codes.levels)
     return found if replay is None or not large else replace(found, tail=replay.tail)
+
+
+def _is_large(tail: p.Tail, levels: int) -> bool:
+    """Return whether a tail takes so many bytes per channel that a replay is better."""
+    if isinstance(tail, p.Table):
+        return tail.entries.size > _NEAR_ENTRIES
+    return isinstance(tail, p.Thresholds) and levels > _MANY_LEVELS
 
 
 def reshape_fields(source: Place, target: Place) -> dict[str, int]:

@@ -167,6 +167,8 @@ def _converted(
     match form:
         case Form.QONNX:
             work.lift_native()
+        case Form.COMPACT:
+            work.store_codes()
         case Form.STANDARD:
             work.expand({})
         case Form.PORTABLE:
@@ -215,6 +217,15 @@ class _Work:
         report = self._reported(native)
         self.pairs = report.pairs
         return report.left
+
+    def store_codes(self) -> None:
+        """Constant quantized weights become codes with a DequantizeLinear each."""
+        native = ToQdq(style=Form.QDQ, opset_limit=self._options.opset_limit, constants_only=True)
+        with errors_named_after(self._source):
+            opset = native.needed_opset(self._model)
+        self._run(LiftOpset(opset))
+        self._reported(native)
+        self._run(Normalize())
 
     def expand(self, reasons: Mapping[str, str]) -> None:
         """What is left of ours becomes constants and standard operators."""

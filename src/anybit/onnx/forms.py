@@ -9,6 +9,9 @@ class Form(StrEnum):
 
     QONNX = "qonnx"
     """QONNX's operators under their canonical names; QuantizeLinear and its kin are lifted."""
+    COMPACT = "compact"
+    """QONNX's operators for activations; weights are stored as codes of the narrowest native types,
+    each with a DequantizeLinear. The smallest file."""
     STANDARD = "standard"
     """Standard operators only; quantized weights are computed."""
     PORTABLE = "portable"

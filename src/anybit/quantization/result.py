@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A quantized model, and what is to be said of it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
-from anybit.onnx.files.writer import Result
+from anybit.onnx.conversion import convert
+from anybit.onnx.files.writer import Result, save
+from anybit.onnx.forms import Form
 from anybit.quantization.ranges import Candidate
 from anybit.quantization.verdict import Verdict
 from anybit.text import counted, sized
@@ -84,8 +87,7 @@ class Quantized(Result):
         front: The mixes of widths that a budget chose from, and those of one width; none without.
         verdict: What that did to the outputs; None without data.
         bytes_before, bytes_after: What the constants of the float model take, and what those of
-            this one do with weights in as many bits as they have. The file itself holds floats and
-            quantizers; `convert` to qdq stores codes.
+            this one do with weights in as many bits as they have.
     """
 
     model: ir.Model = field(repr=False)
@@ -96,6 +98,17 @@ class Quantized(Result):
     verdict: Verdict | None
     bytes_before: int
     bytes_after: int
+
+    def save(self, path: str | os.PathLike[str], *, to: str = Form.COMPACT) -> None:
+        """Write the model in a form of `anybit.convert`; by default the smallest.
+
+        That is "compact": weights are stored as codes of their width. Tools that read QONNX alone
+        take "qonnx", in which weights are floats with a quantizer behind each.
+
+        Raises:
+            ModelError: As `anybit.convert` and `anybit.save`.
+        """
+        save(self.model if to == Form.QONNX else convert(self, to=to), path)
 
     def __repr__(self) -> str:
         sqnr = self.verdict.sqnr if self.verdict else None

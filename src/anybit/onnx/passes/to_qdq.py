@@ -48,6 +48,8 @@ class ToQdq(InPlacePass):
     defines nothing: NaN has no integer code, and where x / scale is infinite the float8 types
     saturate, while the operator gives NaN. In bipolar nodes NaN gives -scale, as it must.
 
+    With `constants_only`, activations keep their quantizers.
+
     Nodes that cannot be had so stay, and the report says why (`left`). With `allow_approximate`
     an integral zero-point of an activation is one that QuantizeLinear adds after rounding, and
     the step says so. Opset imports and IR version are not changed: types and operators that the
@@ -63,8 +65,10 @@ class ToQdq(InPlacePass):
         style: Form,
         opset_limit: int = 25,
         allow_approximate: bool = False,
+        constants_only: bool = False,
     ) -> None:
         self._options = Options(style, opset_limit, allow_approximate)
+        self._constants_only = constants_only
         self._plans: list[_Planned] = []
         self._plans_are_of: tuple[ir.Model, int] | None = None
 
@@ -78,7 +82,7 @@ class ToQdq(InPlacePass):
             ModelError: A parameter that an operator refuses.
         """
         needed, opset = 1, model.graph.opset_imports.get("", 1)
-        self._plans = _planned(model, self._options)
+        self._plans = self._planned(model, self._options)
         for node, _, planned in self._plans:
             x = node.inputs[0]
             if not isinstance(planned, Inexpressible):
@@ -88,10 +92,24 @@ class ToQdq(InPlacePass):
         self._plans_are_of = (model, opset) if needed <= opset else None
         return needed
 
+    def _planned(self, model: ir.Model, options: Options) -> list[_Planned]:
+        """How each quantizer is written, or why it stays. All are planned before one is written."""
+        found: list[_Planned] = []
+        for node, operator in operators_in(model):
+            planned: Plan | Inexpressible
+            try:
+                planned = plan(node, operator, options)
+            except Inexpressible as reason:
+                planned = reason
+            x = node.inputs[0]
+            if not self._constants_only or (x is not None and is_constant(x)):
+                found.append((node, operator, planned))
+        return found
+
     def call(self, model: ir.Model) -> Report:
         wanted, present = self._options, model.graph.opset_imports.get("", 1)
         if self._plans_are_of != (model, present):
-            self._plans = _planned(model, replace(wanted, opset=min(wanted.opset, present)))
+            self._plans = self._planned(model, replace(wanted, opset=min(wanted.opset, present)))
         self._plans_are_of = None
         writer = QdqWriter(Editor(model))
         steps, left = [], {}
@@ -107,17 +125,6 @@ class ToQdq(InPlacePass):
             steps.append(step)
         modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
         return Report(model, modified, tuple(steps), left, pairs=tuple(writer.pairs))
-
-
-def _planned(model: ir.Model, options: Options) -> list[_Planned]:
-    """How each quantizer is written, or why it stays. All are planned before one is written."""
-    found: list[_Planned] = []
-    for node, operator in operators_in(model):
-        try:
-            found.append((node, operator, plan(node, operator, options)))
-        except Inexpressible as reason:
-            found.append((node, operator, reason))
-    return found
 
 
 def _step(node: ir.Node, operator: Operator, planned: Plan) -> Step:
