@@ -231,11 +231,11 @@ def test_sizes_that_a_file_leaves_free() -> None:
     undeclared = onnx.ModelProto()
     undeclared.CopyFrom(proto)
     undeclared.graph.input[0].type.tensor_type.ClearField("shape")
-    for each, shape in [(proto, "x=1,3,?,?"), (undeclared, "x=...")]:
+    for each, shape in [(proto, "x=1,3,224,224"), (undeclared, "x=1,3,224,224")]:
         found = anybit.compile(each).report
         assert found.has_free_sizes
         assert {layer.reason for layer in found.layers} == {
-            "its sizes are not known before it runs: those of inputs are free; say them with "
+            "its sizes are not known before it runs: those of inputs are free; give sizes such as "
             f"--shape {shape}"
         }
         given = anybit.compile(each, shapes={"x": (1, 3, 7, 9)})

@@ -23,7 +23,7 @@ class Shell:
     ) -> None:
         self._capfd, self._monkeypatch = capfd, monkeypatch
         monkeypatch.chdir(folder)
-        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.delenv("COLUMNS", raising=False)
         onnx.save(quantized_input(), "model.onnx")
         np.save("x.npy", X)
         np.savez("both.npz", x=X, y=Y)

@@ -58,7 +58,7 @@ app = typer.Typer(
     help="Quantize ONNX models, and run, check, convert, compile and compare quantized ones, "
     "exactly and fast.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
 app.command(cls=_Command)(run.run)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that fit the terminal: of rows that are too wide some columns are left out."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +21,37 @@ _STYLES = {"exact": "green", "certified": "green", "bounded": "yellow", "float":
 NARROWEST_NAME = 14
 """A column of names takes this much; longer ones go over several lines."""
 _LONGEST_NAME = 48
+
+
+class _Name:
+    """The name of a layer in a cell: where it is too long, lines break after a dot or a slash."""
+
+    def __init__(self, name: str, style: str) -> None:
+        self._name, self._style = name, style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        for line in broken(self._name, options.max_width):
+            yield Text(line, style=self._style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        longest = cell_len(self._name)
+        return Measurement(min(longest, NARROWEST_NAME), longest)
+
+
+def broken(name: str, width: int) -> list[str]:
+    """Return a name in lines of at most `width` characters, which end after dots if possible.
+
+    >>> broken("backbone.layers.3.conv2", 16)
+    ['backbone.layers.', '3.conv2']
+    """
+    lines = [""]
+    for part in re.findall(r"[^./]*[./]|[^./]+", name):
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+        while cell_len(lines[-1]) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return lines
 
 
 def width(
@@ -113,6 +146,11 @@ def _table(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Tabl
         total = row.get("bits") == ""
         if total:
             table.add_section()
-        cells = [Text(shown(text), style=_STYLES.get(text, "")) for text in row.values()]
+        cells = [
+            _Name(shown(text), _STYLES.get(text, ""))
+            if heading in names and cell_len(text) > NARROWEST_NAME
+            else Text(shown(text), style=_STYLES.get(text, ""))
+            for heading, text in row.items()
+        ]
         table.add_row(*cells, style="bold" if total else None)
     return table

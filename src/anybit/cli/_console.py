@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where commands print to."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,15 @@ _SECONDS_BEFORE_PROGRESS = 0.5
 
 
 def stdout() -> Console:
-    """The console of stdout: as wide as the terminal, or without bound. Numbers get no colours."""
+    """Return the console of stdout. Numbers get no colours.
+
+    It is as wide as COLUMNS says, if that is set, or as the terminal; a pipe or a file is as wide
+    as the lines that are written to it.
+    """
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=_WHOLE_LINES, highlight=False)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
+        return console
+    return Console(width=_WHOLE_LINES, highlight=False)
 
 
 def working(on: str, path: Path) -> Status:

@@ -11,6 +11,7 @@ from anybit.onnx.graph.shapes import has_free_sizes, named_sizes_that_follow, si
 from anybit.onnx.graph.sizes import Sizes
 from anybit.text import sizes as sizes_in_words
 
+_IMAGE_AXES = 3  # besides the rows
 _MOST_INPUTS = 3
 
 
@@ -105,15 +106,16 @@ class Unsized:
             options = " ".join(
                 f"--shape {each.name}={_sizes_of(each)}" for each in free[:_MOST_INPUTS]
             )
-            return f"; say them with {options}{' ...' if len(free) > _MOST_INPUTS else ''}"
+            return f"; give sizes such as {options}{' ...' if len(free) > _MOST_INPUTS else ''}"
         fixed = all(each.shape is not None and each.shape.is_static() for each in inputs)
         return "" if fixed else "; they may follow where rows are fixed: anybit clean --batch 1"
 
 
 def _sizes_of(value: ir.Value) -> str:
-    """As --shape takes them, with a ? for those to be said."""
+    """Return sizes as --shape takes them, with examples in the place of those that are free."""
     if value.shape is None:
-        return "..."
+        return "1,3,224,224"
     first, *others = value.shape if len(value.shape) else [1]
-    known = [first if isinstance(first, int) else 1, *others]
-    return ",".join(str(size) if isinstance(size, int) else "?" for size in known)
+    example = 224 if len(others) == _IMAGE_AXES else 128
+    sizes = [first if isinstance(first, int) else 1, *others]
+    return ",".join(str(size) if isinstance(size, int) else str(example) for size in sizes)

@@ -17,6 +17,7 @@ from anybit.onnx.passes import (
     FoldConstants,
     InferShapes,
     InlineFunctions,
+    NameLayers,
     Normalize,
     StandardLayout,
 )
@@ -64,7 +65,7 @@ def followable(source: Source) -> ir.Model:
     """
     model = read_copy(source)
     inline(model, source)
-    apply(model, source, Normalize(), StandardLayout(), InferShapes())
+    apply(model, source, Normalize(), StandardLayout(), NameLayers(), InferShapes())
     for _ in range(_MOST_ROUNDS):
         (folded,) = apply(model, source, FoldConstants(operators=False))
         if folded.modified:

@@ -22,6 +22,7 @@ from anybit.onnx.passes import (
     FoldConstants,
     InferShapes,
     LiftOpset,
+    NameLayers,
     NameNodes,
     Normalize,
     Simplify,
@@ -255,7 +256,7 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
     inline(model, source)
     # Files of old versions list their constants among the inputs. Nobody replaces them from now on.
     model.graph.inputs[:] = [each for each in model.graph.inputs if not each.is_initializer()]
-    apply(model, source, Normalize(), StandardLayout())
+    apply(model, source, Normalize(), StandardLayout(), NameLayers())
     ours = [node for node, _ in operators_in(model)]
     others = [node for node in nodes_in(model.graph) if is_quantize(node) or is_dequantize(node)]
     if ours or others:

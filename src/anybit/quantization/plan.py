@@ -8,7 +8,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import all_names_of
 from anybit.onnx.graph.walk import nodes_in
 from anybit.quantization.between import grouped
 from anybit.quantization.common import constants_of, linked
@@ -131,7 +131,7 @@ def _name(found: dict[Layer, Pair], layers: Sequence[Layer], pattern: str, words
 def _kept(model: ir.Model, layers: Sequence[Layer], keep: Sequence[str]) -> set[int]:
     """The layers that a pattern matches. It may match other nodes, which keep floats anyhow."""
     own = {layer.node for layer in layers}
-    others = [[label_of(node)] for node in nodes_in(model.graph) if node not in own]
+    others = [all_names_of(node) for node in nodes_in(model.graph) if node not in own]
     found: set[int] = set()
     for pattern in keep:
         found |= _matching(pattern, layers, "keep", others)
@@ -142,7 +142,8 @@ def _matching(
     pattern: str, layers: Sequence[Layer], where: str, others: Sequence[Sequence[str]] = ()
 ) -> set[int]:
     try:
-        return matching(pattern, [*([layer.name] for layer in layers), *others], where)
+        names = [*(all_names_of(layer.node) for layer in layers), *others]
+        return matching(pattern, names, where)
     except ValueError as error:
         raise ModelError(str(error)) from None
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from anybit.formats import FloatFormat
 from anybit.words.block_formats import BLOCK_FORMATS, BlockFormat
 from anybit.words.meant import details_meant, kinds_meant, unknown
-from anybit.words.named_formats import FORMATS, format_named
+from anybit.words.named_formats import FORMATS, SHORT_NAMES, format_named
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ COMMON: Mapping[str, Options] = {
 PER_BLOCK = "per-block"
 """A word with the number of elements behind it."""
 
-_KINDS = ("int4", "uint4", "ternary", "bipolar", "e4m3", *FORMATS, *BLOCK_FORMATS)
+_KINDS = ("int4", "uint4", "ternary", "bipolar", "e4m3", *SHORT_NAMES, *FORMATS, *BLOCK_FORMATS)
 
 
 def read(

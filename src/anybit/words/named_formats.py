@@ -9,6 +9,10 @@ from anybit.formats import FloatFormat
 FORMATS = {str(each): each for each in vars(formats).values() if isinstance(each, FloatFormat)}
 
 
+SHORT_NAMES = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+"""Short names of the formats that people use most, in the lists of messages."""
+
+
 def format_named(name: str) -> FloatFormat | None:
     """The format of that name in `anybit.formats`, or, as eXmY, of these widths; None if neither.
 

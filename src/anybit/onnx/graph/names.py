@@ -8,6 +8,10 @@ import onnx_ir as ir
 from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
 
 
+EXPORTED_NAME_KEY = "anybit.exported_name"
+"""Metadata of a node: the name that it had before it was named after its weights."""
+
+
 class Names:
     """Gives out names that are not taken yet: the wish itself, else wish_1, wish_2 and so on."""
 
@@ -55,6 +59,12 @@ def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
 def label_of(node: ir.Node) -> str:
     """What a node is called: its own name, or else that of its first named output."""
     return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
+def all_names_of(node: ir.Node) -> list[str]:
+    """Return the label of a node, and the name that its file gave it."""
+    exported = node.metadata_props.get(EXPORTED_NAME_KEY)
+    return [label_of(node), *([exported] if exported else [])]
 
 
 def described(node: ir.Node) -> str:

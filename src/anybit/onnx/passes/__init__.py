@@ -25,6 +25,7 @@ from anybit.onnx.passes.lift_opset import LiftOpset
 from anybit.onnx.passes.lower import Lower
 from anybit.onnx.passes.mean_to_pool import MeanToPool
 from anybit.onnx.passes.move_transposes import MoveTransposes
+from anybit.onnx.passes.name_layers import NameLayers
 from anybit.onnx.passes.name_nodes import NameNodes
 from anybit.onnx.passes.name_sizes import NameSizes
 from anybit.onnx.passes.normalize import Normalize
@@ -60,6 +61,7 @@ __all__ = [
     "Lower",
     "MeanToPool",
     "MoveTransposes",
+    "NameLayers",
     "NameNodes",
     "NameSizes",
     "Normalize",

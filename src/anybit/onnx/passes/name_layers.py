@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Name layers after their weights: `backbone.3.conv2`, not `node_Conv_497`."""
+
+import re
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.names import EXPORTED_NAME_KEY, Names
+from anybit.onnx.graph.walk import nodes_in
+
+# As PyTorch and Keras name the weights of a module; exporters make up other names.
+_WEIGHT = re.compile(r"(.+)(?:\.weight|[/_.]kernel(?::0)?)")
+_FARTHEST = 8
+
+
+class NameLayers(InPlacePass):
+    """Give Conv, ConvTranspose, Gemm and MatMul the name of the module that their weight is of.
+
+    A weight `NAME.weight` or `NAME/kernel`, behind quantizers or data movement or not, gives the
+    name NAME. The name that the node had before is kept in its metadata. Running it twice changes
+    nothing.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        nodes = list(nodes_in(model.graph))
+        taken = Names(node.name for node in nodes)
+        modified = False
+        for node in nodes:
+            module = _module_of(node)
+            if module is None or EXPORTED_NAME_KEY in node.metadata_props or node.name == module:
+                continue
+            node.metadata_props[EXPORTED_NAME_KEY] = node.name or ""
+            node.name = taken(module)
+            modified = True
+        return PassResult(model, modified)
+
+
+def _module_of(node: ir.Node) -> str | None:
+    """Return the name of the module whose weight the node multiplies; None if there is none."""
+    if effect_of(node) is not Effect.MULTIPLY:
+        return None
+    for value in node.inputs[1::-1]:
+        source = _constant_behind(value)
+        match = None if source is None else _WEIGHT.fullmatch(source.name or "")
+        if match is not None:
+            return match[1]
+    return None
+
+
+def _constant_behind(value: ir.Value | None) -> ir.Value | None:
+    """Return the initializer that a value is made from by nodes of one computed input each."""
+    for _ in range(_FARTHEST):
+        node = None if value is None else value.producer()
+        if value is None or node is None:
+            return value if value is not None and value.is_initializer() else None
+        value = node.inputs[0] if node.inputs else None
+    return None
