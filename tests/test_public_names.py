@@ -216,3 +216,12 @@ def test_type_checkers_miss_names_that_are_not_there() -> None:
     tree = ast.parse((ROOT / "src/anybit/__init__.py").read_text(encoding="utf-8"))
     seen = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
     assert "__getattr__" not in seen
+
+
+def test_api_page_lists_all_names_functions_first() -> None:
+    page = (ROOT / "docs" / "api" / "anybit.rst").read_text(encoding="utf-8")
+    listed = re.findall(r"auto(function|class):: anybit\.(\w+)", page)
+    modules = {"formats"}
+    assert sorted(name for _, name in listed) == sorted({*PUBLIC["anybit"]} - modules)
+    kinds = [kind for kind, _ in listed]
+    assert kinds == sorted(kinds, reverse=True)

@@ -150,20 +150,25 @@ def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
     )
 
 
+_UNNAMED = {"", "arr_0"}
+
+
 def matched(
     names: Sequence[str], arrays: Mapping[str, Array], alias: str, *, only: bool = True
 ) -> dict[str, Array]:
-    """The arrays of these names, as far as there are any.
+    """Return the arrays of these names, as far as there are any.
 
     If there is none and one name only, it is the array called `alias`, or with `only` the only
-    array there is.
+    array, if that has no name of its own: "" of an .npy file, arr_0 of `numpy.savez`.
     """
     found = {name: arrays[name] for name in names if name in arrays}
     if found or len(names) != 1:
         return found
     if alias in arrays:
         return {names[0]: arrays[alias]}
-    return dict(zip(names, arrays.values(), strict=True)) if only and len(arrays) == 1 else {}
+    if only and len(arrays) == 1 and arrays.keys() <= _UNNAMED:
+        return dict(zip(names, arrays.values(), strict=True))
+    return {}
 
 
 def fitted(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Array], int]:
@@ -204,7 +209,7 @@ def slices_of(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> int:
         if rows and shape and shape[0] % rows == 0:
             shape = (rows, *shape[1:])
         if not each.fits(shape):
-            raise ModelError(_misfit(each, array))
+            raise ModelError(_misfit(each, array.shape))
         counts.setdefault(1 if rows is None else len(array) // rows, each.name)
     if len(counts) > 1:
         (one, a), (other, b), *_ = counts.items()
@@ -226,16 +231,19 @@ def slice_of(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, A
     return part
 
 
-def check_shape(declared: Tensor, array: Shaped) -> None:
-    """ModelError if the array has another shape than the declared one."""
+def check_shape(declared: Tensor, array: Shaped, whole: tuple[int, ...] | None = None) -> None:
+    """Raise ModelError if the array has another shape than the declared one.
+
+    The message shows the shape of the `whole` array that it is a part of, if that is given.
+    """
     if not declared.fits(array.shape):
-        raise ModelError(_misfit(declared, array))
+        raise ModelError(_misfit(declared, array.shape if whole is None else whole))
 
 
-def _misfit(declared: Tensor, array: Shaped) -> str:
+def _misfit(declared: Tensor, shape: tuple[int, ...]) -> str:
     rows = declared.rows
     hint = {None: "", 1: " or any number of rows"}.get(rows, f" or a multiple of {rows} rows")
     return (
         f"input {declared.name!r} must have shape {text.sizes(declared.shape)}{hint}, "
-        f"got {list(array.shape)}"
+        f"got {list(shape)}"
     )

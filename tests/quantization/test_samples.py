@@ -499,3 +499,19 @@ def test_large_samples_behind_a_small_one_are_not_all_held(
     parts = tuple(range(8)), tuple(range(8, 15))
     keeping.kept(proto, sources, samples, parts, [()], 32000, "")
     assert max(passes) == 2
+
+
+def dense() -> onnx.ModelProto:
+    return model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ["n", 4]})
+
+
+def test_errors_show_the_shape_of_the_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.ones((100, 5), np.float32))
+    with pytest.raises(ModelError, match=r"data\.npz: input 'x' must have shape .*got \[100, 5\]"):
+        anybit.quantize(dense(), tmp_path / "data.npz")
+
+
+def test_arrays_of_other_names_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", image=np.ones((100, 4), np.float32))
+    with pytest.raises(ModelError, match=r"data\.npz: it holds image; the model takes x"):
+        anybit.quantize(dense(), tmp_path / "data.npz")

@@ -124,7 +124,7 @@ class Reader:
             check_sizes(self.inputs, sample)
             for each in self.inputs:
                 part = sample[each.name]
-                check_shape(each, part)
+                check_shape(each, part, part.whole.shape)
                 if part.whole.dtype != each.dtype and part.whole.dtype.kind not in "fiub":
                     raise ModelError(
                         f"input {each.name!r} must be {each.dtype}, got {part.whole.dtype}"
