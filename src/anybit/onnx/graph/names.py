@@ -7,7 +7,6 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
 
-
 EXPORTED_NAME_KEY = "anybit.exported_name"
 """Metadata of a node: the name that it had before it was named after its weights."""
 
