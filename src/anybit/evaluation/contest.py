@@ -3,7 +3,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,9 @@ from anybit.onnx import Source, read
 from anybit.onnx.files.message import restored, serialize
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
-from anybit.onnx.preparation import apply
-from anybit.quantization.classes import with_classes
+from anybit.onnx.preparation import apply, inline
 from anybit.quantization.items import Sample
+from anybit.quantization.parts import Part, parts_of
 from anybit.quantization.shards import Shard
 from anybit.quantization.verdict import Comparison, compared
 from anybit.text import listed
@@ -63,7 +63,7 @@ class Contest:
         alone: Whether each run takes one thread.
         models: The models, ready to run.
         wanted: The metric, or the name of what compares models.
-        classes: The outputs of the first model that have classes.
+        parts: The parts of the outputs of the first model.
 
     Raises:
         ModelError: A model that cannot be run, or a metric that is not known.
@@ -77,13 +77,13 @@ class Contest:
     alone: bool
     models: list[Model] = field(init=False)
     wanted: Metric | str | None = field(init=False)
-    classes: frozenset[str] = field(init=False)
+    parts: Mapping[str, Sequence[Part]] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "wanted", metric_of(self.metric, self.labelled))
         loaded = [_loaded(each, self.engine, self.alone) for each in self.sources]
         object.__setattr__(self, "models", loaded)
-        object.__setattr__(self, "classes", _classes(self.sources))
+        object.__setattr__(self, "parts", _parts(self.sources))
 
     def __reduce__(self) -> tuple[Any, ...]:
         models = [serialize(read_copy(each)) for each in self.sources]
@@ -110,7 +110,7 @@ class Contest:
                 reference = outputs
             else:
                 others = _named_like(reference, outputs, name)
-                nearness = compared(reference, others, self.classes)
+                nearness = compared(reference, others, self.parts)
             values = self.wanted(outputs, labels) if isinstance(self.wanted, Metric) else None
             worth = (0.0, 0) if values is None else (float(values.sum()), values.size)
             found.append(Scored(seconds, nearness, *worth))
@@ -149,13 +149,14 @@ def _loaded(source: Source, engine: str, alone: bool) -> Model:
     return model
 
 
-def _classes(sources: Sequence[Source]) -> frozenset[str]:
-    """The outputs of the first model that have classes, where others are compared with it."""
+def _parts(sources: Sequence[Source]) -> dict[str, tuple[Part, ...]]:
+    """Return the parts of the outputs of the first model, where others are compared with it."""
     if len(sources) < 2:
-        return frozenset()
+        return {}
     model = read_copy(sources[0])
+    inline(model, sources[0])
     apply(model, sources[0], InferShapes())
-    return with_classes(model)
+    return parts_of(model)
 
 
 def _named_like(

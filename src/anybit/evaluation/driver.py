@@ -113,7 +113,11 @@ class _Score:
             name=name,
             metric=self._worth / self._values if self._values else None,
             sqnr=verdict.sqnr,
-            agreement=verdict.agreement,
+            agreement=(
+                verdict.logits_agreement if verdict.agreement is None else verdict.agreement
+            ),
+            correlation=verdict.correlation,
+            outputs=verdict.outputs,
             mse=self._judge.mse,
             seconds=median(self._times),
             bytes=_size(source),

@@ -4,6 +4,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from anybit.quantization.output_quality import OutputQuality
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -12,11 +14,14 @@ class Evaluated:
     Attributes:
         name: Its path, or "model 2".
         metric: What the metric gives; None where there is none.
-        sqnr, agreement: As in the verdict of `quantize`: signal over noise of the worst output in
-            dB, and the share of rows whose largest element stands in the same place.
+        sqnr, correlation, agreement: As in the verdict of `quantize`: those of the output or part
+            where they are worst. The agreement is that of distributions over classes and integers;
+            where there are none, that of the logits of a classifier.
         mse: The mean squared difference of the elements of all outputs that are floats.
         seconds: The time per row, the median of all samples. Each was computed by itself.
         bytes: The size of the file, and of a `.data` beside it; None of what is not in a file.
+        correlation: See above.
+        outputs: The figures of each output or part.
     """
 
     name: str
@@ -26,6 +31,8 @@ class Evaluated:
     mse: float | None
     seconds: float
     bytes: int | None
+    correlation: float | None = None
+    outputs: tuple[OutputQuality, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from anybit.quantization.copies import on_copies
 from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
 from anybit.quantization.judging import Few, Outputs, few_of, judged
+from anybit.quantization.parts import Part
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
 from anybit.quantization.products import product_of
@@ -131,6 +132,11 @@ class Attempts:
         assert kept.verdict is not None, "there are samples"
         found, said = outdone(choices, kept.few, kept.verdict, by_held)
         return next((each for each in tried if each.choices is found), None), said
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[Part]]:
+        """The parts of the outputs, each of which is judged by itself."""
+        return self._floats.parts if self._floats else {}
 
     def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
         """The model with what was chosen."""

@@ -133,7 +133,9 @@ def _known(
     noises = measured(
         attempts.workers,
         attempts.model,
-        Probed(tuple(base.weights), choices, _probed(samples), attempts.where, narrow),
+        Probed(
+            tuple(base.weights), choices, _probed(samples), attempts.where, narrow, attempts.parts
+        ),
         base,
         TOO_MUCH if budget.noise is None else _SHARE * budget.noise,
         lambda share: progress(_CHOSEN + _MEASURED * share),
@@ -158,7 +160,8 @@ def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
     """What each layer of a model does to its outputs at its own widths, all else being float."""
     plan = found.plan
     choices = {each: found.choices[each] for each in plan.activations}
-    probed = Probed(tuple(plan.weights), choices, _probed(samples), attempts.where)
+    where, parts = attempts.where, attempts.parts
+    probed = Probed(tuple(plan.weights), choices, _probed(samples), where, parts=parts)
     return measured(attempts.workers, attempts.model, probed, plan, None, lambda share: None)
 
 

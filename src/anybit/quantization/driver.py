@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -52,6 +53,7 @@ from anybit.words.budgets import Budget
 from anybit.words.budgets import budget as parsed
 from anybit.words.grammar import Integers, Signs
 from anybit.words.meant import unknown
+from anybit.words.thresholds import thresholds
 from anybit.workers import chosen
 
 _POWER_OF_TWO = "power-of-two"
@@ -92,6 +94,7 @@ def quantize(
     workers: int | None = None,
     cluster: str | None = None,
     cache: str | os.PathLike[str] | None = None,
+    fail_below: str | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
     """Quantize what a float model multiplies and adds up, as far as its outputs allow.
@@ -145,6 +148,8 @@ def quantize(
             package, and see data that are given as paths.
         cache: A folder for what is found in the data, where another run, after this one was
             stopped, say, takes it from.
+        fail_below: What `verdict.passed` asks for: "10dB" of SQNR, "95%" agreement, both
+            ("10dB,95%"), or "none". By default 10 dB, and 90 % where agreement means something.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
@@ -158,6 +163,7 @@ def quantize(
     if scales not in (None, _POWER_OF_TWO):
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
     limit, much = None if budget is None else parsed(budget), effort_of(effort)
+    limits = thresholds(fail_below)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
         raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
     if limit is not None and data is None:
@@ -222,6 +228,8 @@ def quantize(
     advance(1.0)
     if isinstance(source, str | os.PathLike):
         record_origin(found.model, source)
+    if found.verdict is not None:
+        found = replace(found, verdict=replace(found.verdict, thresholds=limits))
     judged = samples is None or decides_by_others(samples)
     if much.kept and not judged:
         remarks += (_NOT_JUDGED,)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdict on a quantized model: samples that were held back are run by both, shard by shard."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from anybit.inputs import Array
-from anybit.quantization.classes import with_classes
 from anybit.quantization.items import Sample
+from anybit.quantization.parts import Part, parts_of
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held
@@ -29,13 +29,13 @@ class Pair:
     Attributes:
         floats, quantized: Their outputs.
         all: Whether all samples judge, since there is only one.
-        classes: The outputs with classes.
+        parts: The parts of the outputs.
     """
 
     floats: Recording
     quantized: Recording
     all: bool
-    classes: frozenset[str]
+    parts: Mapping[str, Sequence[Part]]
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Outputs:
 
     Attributes:
         recording: The outputs.
-        classes: Those with classes.
+        parts: Their parts.
     """
 
     recording: Recording
-    classes: frozenset[str]
+    parts: Mapping[str, Sequence[Part]]
 
 
 def outputs_of(model: ir.Model, where: str) -> Outputs:
     """Those of a model that has that name in messages."""
-    return Outputs(recording(model, model.graph.outputs, where), with_classes(model))
+    return Outputs(recording(model, model.graph.outputs, where), parts_of(model))
 
 
 def judged(floats: Outputs, quantized: Recording, samples: Samples, workers: Workers) -> Verdict:
@@ -64,7 +64,7 @@ def judged(floats: Outputs, quantized: Recording, samples: Samples, workers: Wor
     """
     only = len(samples) == 1
     judge = Judge()
-    pair = Pair(floats.recording, quantized, only, floats.classes)
+    pair = Pair(floats.recording, quantized, only, floats.parts)
     for shard in workers.map(comparer, pair, samples.shards(workers.near)):
         for number, each in shard:
             judge.add(each, number)
@@ -99,7 +99,7 @@ class Few:
         counts: Sequence[int],
         workers: Workers,
     ) -> None:
-        self._workers, self._classes = workers, floats.classes
+        self._workers, self._parts = workers, floats.parts
         self._samples, self._floats, size = list(samples), [], 0
         for each in self._outputs(floats.recording):
             self._floats.append(each)
@@ -113,7 +113,7 @@ class Few:
         """What became of the outputs of a quantized model."""
         judge = Judge()
         for floats, each in zip(self._floats, self._outputs(quantized), strict=True):
-            judge.add(compared(floats, each, self._classes))
+            judge.add(compared(floats, each, self._parts))
         found = vars(judge.verdict(seen=True)) | {"samples": self._count}
         return FewVerdict(**found, noises=judge.noises)
 
@@ -150,8 +150,7 @@ def comparer(pair: Pair) -> Callable[[Shard], list[tuple[int, Comparison]]]:
     def found(shard: Shard) -> list[tuple[int, Comparison]]:
         wanted = shard.read(lambda number: pair.all or is_held(number))
         return [
-            (at, compared(floats.run(each), quantized.run(each), pair.classes))
-            for at, each in wanted
+            (at, compared(floats.run(each), quantized.run(each), pair.parts)) for at, each in wanted
         ]
 
     return found

@@ -24,6 +24,7 @@ from anybit.quantization.choices import Choice
 from anybit.quantization.copies import on_copies
 from anybit.quantization.decibels import noise_of
 from anybit.quantization.items import Sample
+from anybit.quantization.parts import Part
 from anybit.quantization.pieces import along_channels, smoothed_weight
 from anybit.quantization.placement import Layer, Source, Weight
 from anybit.quantization.recording import recording
@@ -48,6 +49,7 @@ class Probed:
         samples: What it is run on.
         where: The model's name, for messages.
         narrow: What becomes of some of the tensors in fewer bits.
+        parts: The parts of the outputs, of which the worst counts.
     """
 
     layers: tuple[Layer, ...]
@@ -55,6 +57,7 @@ class Probed:
     samples: Sequence[Sample]
     where: str
     narrow: Mapping[Source, Choice] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
     def tried(self, source: Source) -> list[Choice]:
         """What becomes of a tensor, and then that in fewer bits, if there is that."""
@@ -97,7 +100,7 @@ class Probe:
         rounded, error = self._rounded(layers, scheme)
         judge = Judge()
         for sample, floats in zip(self._samples, self._floats, strict=True):
-            judge.add(compared(floats, self._run(sample, rounded)))
+            judge.add(compared(floats, self._run(sample, rounded), self._probed.parts))
         return _noise(judge), error
 
     def error(self, layers: Sequence[Layer], scheme: Scheme) -> float:
@@ -142,7 +145,7 @@ class Probe:
                 _rounded(x, each, source.readers[0][0]) - x for each in self._probed.tried(source)
             )
             runs = (self._run(feeds, {self._added[source]: each}) for each in added)
-            found.append([compared(floats, each) for each in runs])
+            found.append([compared(floats, each, self._probed.parts) for each in runs])
         return found
 
     def _give(self, copy: ir.Model, node: ir.Node, layer: Layer, weight: Weight) -> str:

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What quantization did to the outputs of a model."""
 
-from collections.abc import Container, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from anybit.inputs import Array
-from anybit.quantization.certainty import Spread
-from anybit.quantization.decibels import decibels
+from anybit.quantization.output_quality import OutputQuality, OutputSums
+from anybit.quantization.parts import Part
+from anybit.text import shown
+from anybit.words.thresholds import DEFAULTS, Thresholds
 
-LEAST_SQNR, LEAST_AGREEMENT = 10.0, 0.9
-"""Below these a model is not what it was."""
 _MOST_EXAMPLES = 10
 
 
@@ -32,14 +31,18 @@ class Example:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Two models on the same samples.
+    """Quality figures of a quantized model, against the float model on the same samples.
+
+    An output that Concat puts together is judged part by part.
 
     Attributes:
         sqnr: Signal over noise of the worst output, in dB; infinite where nothing differs, None
             where no output is a float.
-        agreement: The share of rows whose largest element stands in the same place, of integers
-            and booleans the share that is the same, for the output where that is least. Rows are
-            along the last axis of outputs that have classes. None where there is nothing of these.
+        agreement: For distributions over classes the share of rows with the same arg max, for
+            integers and booleans the share of equal elements; of several outputs the least. None
+            where there is nothing of these. A distribution is what Softmax, LogSoftmax or Hardmax
+            gives, what one of these, ArgMax or TopK reads, and rows of the data that are not
+            negative and sum to 1.
         samples: How many there were.
         seen: Whether the quantizers were chosen by the same samples, for want of others.
         worst: A few samples, those with the least SQNR first.
@@ -49,6 +52,12 @@ class Verdict:
             hundred times as loud, it was measured to hold in 59 % for 24 samples, 75 % for 50 and
             90 % for 200. None where there are fewer than 24, where nothing is a float, and where
             an output that differs is 0 for nearly all of them, or not finite.
+        correlation: Pearson's r of the float output, or part, where it is least; None where it is
+            not defined for any.
+        logits_agreement: The share of rows with the same arg max of what a Gemm or MatMul gives as
+            [rows, classes]: information, unless the user names a percentage to fail below.
+        outputs: The figures of each output or part.
+        thresholds: What the figures have to reach.
     """
 
     sqnr: float | None
@@ -57,109 +66,98 @@ class Verdict:
     seen: bool
     worst: tuple[Example, ...] = ()
     sqnr_bound: float | None = None
+    correlation: float | None = None
+    logits_agreement: float | None = None
+    outputs: tuple[OutputQuality, ...] = ()
+    thresholds: Thresholds = DEFAULTS
 
     @property
     def passed(self) -> bool:
-        """Whether the model is fit for use: nothing says that it is not, and something was seen."""
-        agrees = self.agreement is None or self.agreement >= LEAST_AGREEMENT
-        near = self.sqnr is None or self.sqnr >= LEAST_SQNR
-        return agrees and near and not (self.sqnr is None and self.agreement is None)
-
-
-@dataclass
-class _Output:
-    is_float: bool
-    has_classes: bool = False
-    signal: float = 0.0
-    noise: float = 0.0
-    elements: int = 0
-    agreeing: int = 0
-    rows: int = 0
-    spread: Spread = field(default_factory=Spread)
-
-    def add(self, a: Array, b: Array) -> None:
-        """Compare; all of what has another shape is noise, and agrees in nothing."""
-        same = self._same(a, b if a.shape == b.shape else a)
-        if a.shape != b.shape:
-            self.rows += 1 if same is None else max(same.size, 1)
-        elif same is not None:
-            self.rows += same.size
-            self.agreeing += int(np.count_nonzero(same))
-        if self.is_float:
-            self._add_floats(a, b if a.shape == b.shape else np.where(np.isfinite(a), 0, a))
-
-    def _same(self, a: Array, b: Array) -> Array | None:
-        """Whether the largest element of each row stands in the same place, or what is not a float
-        is the same; None for floats without classes."""
-        if a.dtype.kind != "f":
-            return np.asarray(a == b)
-        if not self.has_classes:
-            return None
-        return np.asarray(a.argmax(axis=-1) == b.argmax(axis=-1))
-
-    def _add_floats(self, a: Array, b: Array) -> None:
-        """Infinities and NaN that both have are not noise; those that one alone has are endless
-        noise."""
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
-        finite = np.isfinite(x)
-        self.elements += x.size
-        self.signal += float(np.square(x[finite]).sum())
-        with np.errstate(all="ignore"):
-            noise = float(np.square(x[~same] - y[~same]).sum())
-        self.noise += noise if np.isfinite(noise) else np.inf
-
-    def merge(self, other: "_Output") -> None:
-        """Add what was found for another sample."""
-        self.spread.add(other.noise, other.signal)
-        self.signal += other.signal
-        self.noise += other.noise
-        self.elements += other.elements
-        self.agreeing += other.agreeing
-        self.rows += other.rows
+        """Whether no figure is below its threshold, and there is one to check."""
+        return not self.failures
 
     @property
-    def sqnr(self) -> float:
-        if not self.noise:
-            return np.inf
-        if not np.isfinite(self.noise) or not self.signal:
-            return -np.inf
-        return 10 * float(np.log10(self.signal / self.noise))
+    def failures(self) -> tuple[str, ...]:
+        """Each figure that is below its threshold, in words."""
+        limits = self.thresholds
+        if limits.sqnr is None and limits.agreement is None:
+            return ()
+        sqnr = None if limits.sqnr is None else self.sqnr
+        kinds = ("distribution", "exact", *(["logits"] if limits.named else []))
+        shares = [self.agreement, self.logits_agreement if limits.named else None]
+        known = [each for each in shares if each is not None and limits.agreement is not None]
+        if sqnr is None and not known:
+            return ("no output has a figure to check",)
+        found = []
+        if sqnr is not None and limits.sqnr is not None and not sqnr >= limits.sqnr:
+            of = self._where(lambda each: each.sqnr, ("float", *kinds, "logits"))
+            found.append(f"SQNR {_below(sqnr, limits.sqnr, 1)} dB{of} is below {limits.sqnr:g} dB")
+        if known and limits.agreement is not None and min(known) < limits.agreement:
+            of = self._where(lambda each: each.agreement, kinds)
+            least = 100 * limits.agreement
+            share = _below(100 * min(known), least, 1)
+            found.append(f"agreement {share} %{of} is below {least:g} %")
+        return tuple(found)
 
-    @property
-    def sqnr_bound(self) -> float | None:
-        """An estimated lower bound, by the samples that were merged, in dB."""
-        noise = self.spread.upper_bound()
-        return None if noise is None else decibels(noise)
+    def _where(
+        self, figure: Callable[[OutputQuality], float | None], kinds: Collection[str]
+    ) -> str:
+        """Name the output that is worst by a figure, if there are several."""
+        known = [
+            (value, each.name)
+            for each in self.outputs
+            if each.kind in kinds and (value := figure(each)) is not None
+        ]
+        return f" of {shown(min(known)[1])}" if known and len(self.outputs) > 1 else ""
+
+
+def _below(value: float, limit: float, digits: int) -> str:
+    """Return a figure with as many digits as show that it is below a limit."""
+    if not math.isfinite(value):
+        return f"{value}"
+    while float(f"{value:.{digits}f}") >= limit and digits < 17:
+        digits += 1
+    return f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two models give for one sample, compared."""
+    """What two models give for one sample, compared.
 
-    outputs: Mapping[str, _Output]
+    Attributes:
+        outputs: The sums of each output or part, by its name.
+        sqnr: Signal over noise of the worst, in dB.
+        agrees: Whether all largest elements stand in the same places; None where none do.
+    """
+
+    outputs: Mapping[str, OutputSums]
     sqnr: float | None
     agrees: bool | None
 
 
 def compared(
-    floats: Mapping[str, Array], quantized: Mapping[str, Array], classes: Container[str] = ()
+    floats: Mapping[str, Array],
+    quantized: Mapping[str, Array],
+    parts: Mapping[str, Sequence[Part]] | None = None,
 ) -> Comparison:
     """Compare the outputs for a sample, by name. Other shapes are nothing but noise.
 
     Args:
         floats, quantized: The outputs.
-        classes: Those of whose floats the largest is looked at, along the last axis.
+        parts: The parts of outputs, by name; those that do not fit the array are not looked at.
     """
     outputs, own, agrees = {}, [], []
     for name, a in floats.items():
         b = quantized[name]
-        outputs[name] = output = _Output(a.dtype.kind == "f", name in classes)
-        output.add(a, b)
-        if output.is_float or a.shape != b.shape:
-            own.append(output.sqnr if a.shape == b.shape else -np.inf)
-        if output.rows:
-            agrees.append(output.agreeing == output.rows)
+        same = a.shape == b.shape
+        known = (parts or {}).get(name, ())
+        for part in known if known and all(each.fits(a) for each in known) else (Part(name),):
+            found = OutputSums.of(part.of(a), part.of(b) if same else None, part)
+            outputs[part.name] = found
+            if found.is_float or not same:
+                own.append(found.sqnr if same else -math.inf)
+            if found.has_classes:
+                agrees.append(found.agreeing == found.rows)
     return Comparison(outputs, min(own, default=None), all(agrees) if agrees else None)
 
 
@@ -167,14 +165,14 @@ def compared(
 class Judge:
     """Adds up what two models give, sample by sample: sums depend on the order."""
 
-    _outputs: dict[str, _Output] = field(default_factory=dict)
+    _outputs: dict[str, OutputSums] = field(default_factory=dict)
     _samples: int = 0
     _worst: list[Example] = field(default_factory=list)
 
     def add(self, sample: Comparison, number: int | None = None) -> None:
         """Add a sample. It has the number that is given, or that of those before it."""
-        for name, output in sample.outputs.items():
-            self._outputs.setdefault(name, _Output(output.is_float)).merge(output)
+        for name, sums in sample.outputs.items():
+            self._outputs.setdefault(name, OutputSums(sums.is_float, sums.kind)).merge(sums)
         if sample.sqnr is not None:
             number = self._samples if number is None else number
             found = Example(number, sample.sqnr, sample.agrees)
@@ -183,11 +181,20 @@ class Judge:
 
     def verdict(self, *, seen: bool) -> Verdict:
         """The verdict on all that was added."""
-        outputs = self._outputs.values()
-        sqnr = min((each.sqnr for each in outputs if each.is_float), default=None)
-        agreement = min((each.agreeing / each.rows for each in outputs if each.rows), default=None)
-        bound = self.sqnr_bound
-        return Verdict(sqnr, agreement, self._samples, seen, tuple(self._worst), bound)
+        found = tuple(each.quality(name) for name, each in self._outputs.items())
+        sure = [each.agreement for each in found if each.kind in ("distribution", "exact")]
+        logits = [each.agreement for each in found if each.kind == "logits"]
+        return Verdict(
+            sqnr=_least(each.sqnr for each in found),
+            agreement=_least(sure),
+            samples=self._samples,
+            seen=seen,
+            worst=tuple(self._worst),
+            sqnr_bound=self.sqnr_bound,
+            correlation=_least(each.correlation for each in found),
+            logits_agreement=_least(logits),
+            outputs=found,
+        )
 
     @property
     def sqnr_bound(self) -> float | None:
@@ -212,3 +219,7 @@ class Judge:
         noise = sum(each.noise for each in self._outputs.values())
         elements = sum(each.elements for each in self._outputs.values())
         return noise / elements if elements else None
+
+
+def _least(figures: Iterable[float | None]) -> float | None:
+    return min((each for each in figures if each is not None), default=None)

@@ -172,7 +172,8 @@ class _Learner:
             noise += float(np.square(y[name] - q[name], dtype=np.float64).sum())
             # Constants are not recorded: nothing happens to them.
             names = [str(each.name) for each in outputs if {each.name} <= y.keys() & q.keys()]
-            judge.add(compared(*({each: given[each] for each in names} for given in (y, q))))
+            a, b = ({each: given[each] for each in names} for given in (y, q))
+            judge.add(compared(a, b, self._attempts.parts))
         sqnr = judge.verdict(seen=True).sqnr
         return _Errors(noise, noise if sqnr is None else noise_of(sqnr))
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quality thresholds in words: `10dB`, `95%`, `10dB,95%`, `none`."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from anybit.errors import ModelError
+
+_REMEDY = 'give an SQNR ("10dB"), an agreement ("95%"), both ("10dB,95%") or "none"'
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)) *(db|%)")
+_MOST_DECIBELS = 300.0
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The figures below which a model fails the quality check.
+
+    Attributes:
+        sqnr: In dB; None for no check of the SQNR.
+        agreement: A share, 0 to 1; None for no check of the agreement.
+        named: Whether the user gave them. The agreement of the logits of a classifier counts only
+            then.
+    """
+
+    sqnr: float | None = 10.0
+    agreement: float | None = 0.9
+    named: bool = False
+
+
+DEFAULTS = Thresholds()
+
+
+def thresholds(words: str | None) -> Thresholds:
+    """Parse quality thresholds; only what is named is checked. None stands for the defaults.
+
+    Raises:
+        ModelError: The words are not thresholds.
+
+    >>> thresholds("12 dB, 95%").sqnr, thresholds("95%").sqnr, thresholds("none").agreement
+    (12.0, None, None)
+    """
+    if words is None:
+        return DEFAULTS
+    if not isinstance(words, str):
+        raise ModelError(f"fail_below must be a text, got {words!r}; {_REMEDY}")
+    if words.strip().lower() in ("none", "0"):
+        return Thresholds(None, None, named=True)
+    given: dict[str, float] = {}
+    for item in words.split(","):
+        match = _NUMBER.fullmatch(item.strip().lower())
+        if match is None:
+            raise ModelError(f"fail_below {words!r}: {_REMEDY}")
+        number, unit = float(match[1]), match[2]
+        if unit in given:
+            raise ModelError(f"fail_below {words!r}: {unit.replace('b', 'B')} is given twice")
+        if unit == "%" and not 0 <= number <= 100:
+            raise ModelError(f"fail_below {words!r}: an agreement lies between 0 % and 100 %")
+        if unit == "db" and not (math.isfinite(number) and abs(number) <= _MOST_DECIBELS):
+            raise ModelError(f"fail_below {words!r}: an SQNR lies between -300 dB and 300 dB")
+        given[unit] = number
+    share = given.get("%")
+    return Thresholds(given.get("db"), None if share is None else share / 100, named=True)
