@@ -57,6 +57,9 @@ app = typer.Typer(
     cls=_Commands,
     help="Quantize ONNX models, and run, check, convert, compile and compare quantized ones, "
     "exactly and fast.",
+    epilog="Exit status: 0 for success; 1 if the command ran and its answer is no (models differ, "
+    "a target refuses the model, a quality check fails); 2 for bad input or usage; 130 if "
+    "interrupted.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
@@ -100,7 +103,10 @@ def _leave() -> None:
 
 
 def main() -> None:
-    """Run a command. Bad input gives one line on stderr and exit code 2, never a traceback."""
+    """Run a command. Bad input gives one line on stderr and exit status 2, never a traceback.
+
+    Commands that ran and whose answer is no, such as `diff`, raise `typer.Exit(1)`.
+    """
     # Python prints the warnings of loggers that nobody listens to; the errors say the same.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     atexit.register(_leave)

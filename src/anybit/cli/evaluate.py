@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
@@ -15,10 +16,11 @@ from anybit.cli._report import Json, deliver
 from anybit.cli._workers import Cluster, Workers
 from anybit.evaluation import Evaluated, Evaluation
 from anybit.evaluation import evaluate as evaluate_models
-from anybit.text import counted, duration, sized
+from anybit.quantization.output_quality import OutputQuality
+from anybit.text import counted, duration, shown, sized
 
 _SHARES = ("top1", "top5")
-_SPARED = ("agreement", "size", "per row")
+_SPARED = ("agreement", "correlation", "size", "per row")
 _DEFAULT_COLUMNS = ("sqnr", "agreement")
 
 
@@ -80,11 +82,27 @@ def evaluate(
 def _show(found: Evaluation) -> None:
     console = stdout()
     rows = [_row(each, found.metric) for each in found.models]
+    agree = any(each.agreement is not None for each in found.models)
+    for row in rows:
+        del row["correlation" if agree else "agreement"]
     if len(rows) == 1:
         rows = [{name: text for name, text in row.items() if text} for row in rows]
     show(rows, _SPARED, ("model",), tuple(rows[0])[1:], console)
+    for each in found.models:
+        if len(each.outputs) > 1:
+            worst = min(each.outputs, key=lambda part: math.inf if part.sqnr is None else part.sqnr)
+            console.print(
+                Text(
+                    f"{each.name}: the worst of {len(each.outputs)} outputs and parts "
+                    f"is {shown(worst.name)}{_of_part(worst)}"
+                )
+            )
     counts = f"{counted(found.samples, 'sample')}, {counted(found.rows, 'row')}"
     console.print(f"{counts}; the others are compared with the first" if len(rows) > 1 else counts)
+
+
+def _of_part(part: OutputQuality) -> str:
+    return "" if part.sqnr is None else f", {_decibels(part.sqnr)}"
 
 
 def _row(model: Evaluated, metric: str | None) -> dict[str, str]:
@@ -94,6 +112,7 @@ def _row(model: Evaluated, metric: str | None) -> dict[str, str]:
     return row | {
         "SQNR": "" if model.sqnr is None else _decibels(model.sqnr),
         "agreement": _percent(model.agreement),
+        "correlation": "" if model.correlation is None else f"{model.correlation:.4f}",
         "per row": duration(model.seconds),
         "size": "" if model.bytes is None else sized(model.bytes),
     }

@@ -13,6 +13,7 @@ from rich.text import Text
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, file_size
+from anybit.cli._quality import show_quality
 from anybit.cli._report import Json, Reports, check_reports, deliver, plain, typed, write_reports
 from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
@@ -23,7 +24,6 @@ from anybit.onnx.forms import Form
 from anybit.quantization import Quantized, QuantizedLayer
 from anybit.quantization import quantize as quantize_model
 from anybit.reporting import Finding, page, report
-from anybit.reporting.wording import of_verdict
 from anybit.text import amount, counted, percent
 
 _FLOAT = "float"
@@ -107,6 +107,14 @@ def quantize(
     workers: Workers = None,
     cluster: Cluster = None,
     cache: Cache = None,
+    fail_below: Annotated[
+        str | None,
+        typer.Option(
+            metavar="10dB|95%|none",
+            help="Quality thresholds: SQNR, agreement, or both as 10dB,95% (default: 10dB, and 90% "
+            "for integers and distributions over classes).",
+        ),
+    ] = None,
     to: Annotated[
         Form,
         typer.Option(
@@ -123,8 +131,10 @@ def quantize(
 
     Quantizers go before what multiplies and adds up, and nowhere else; ranges are chosen by the
     error of the layers that read them. The outputs are judged on one of every four samples,
-    which no choice has seen but that of a mix for --budget. Exit status 2 says that they are not
-    what they were.
+    which no choice has seen but that of a mix for --budget.
+
+    Exit status: 0 if the quality check passes or there are no data, 1 if it fails (the file is
+    written all the same), 2 for bad input.
     """
     check_folder(output, "--output")
     check_other(output, model, "whose floats cannot be had back")
@@ -146,6 +156,7 @@ def quantize(
             workers=workers,
             cluster=cluster,
             cache=cache,
+            fail_below=fail_below,
             progress=advance,
         )
     own = to in (Form.COMPACT, Form.QONNX)
@@ -162,7 +173,7 @@ def quantize(
     if not as_json:
         _show(found, model, output, converted, told)
     if found.verdict is not None and not found.verdict.passed:
-        raise typer.Exit(2)
+        raise typer.Exit(1)
 
 
 def _by_name(options: Iterable[str]) -> dict[str, str]:
@@ -224,8 +235,7 @@ def _show(
     if found.verdict is None:
         console.print("Not judged: there were no data. Compare with anybit evaluate.")
     else:
-        style = "bold green" if found.verdict.passed else "bold red"
-        console.print(Text(of_verdict(found.verdict), style=style))
+        show_quality(found.verdict, console)
 
 
 def _spelled_out(converted: Conversion) -> str:

@@ -2,7 +2,6 @@
 """Models on the samples of one shard after the other, by whoever does it."""
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,12 +39,10 @@ class Scored:
     """What a model did with a sample.
 
     Attributes:
-        seconds: The time per row.
         compared: With the first model; None for that one.
         worth, values: The sum of what the metric gave, and how many numbers that were.
     """
 
-    seconds: float
     compared: Comparison | None
     worth: float = 0.0
     values: int = 0
@@ -90,7 +87,7 @@ class Contest:
         rest = self.names, self.engine, self.metric, self.labelled, self.alone
         return _received, (models, *rest)
 
-    def scored(self, sample: Sample, rows: int, labels: Array | None) -> list[Scored]:
+    def scored(self, sample: Sample, labels: Array | None) -> list[Scored]:
         """What each model does with a sample.
 
         Raises:
@@ -99,12 +96,10 @@ class Contest:
         found = []
         reference: dict[str, Array] | None = None
         for name, model in zip(self.names, self.models, strict=True):
-            start = time.perf_counter()
             try:
                 outputs = model.run(sample)
             except ModelError as error:
                 raise ModelError(f"{name}: {error}") from error
-            seconds = (time.perf_counter() - start) / rows
             nearness = None
             if reference is None:
                 reference = outputs
@@ -113,7 +108,7 @@ class Contest:
                 nearness = compared(reference, others, self.parts)
             values = self.wanted(outputs, labels) if isinstance(self.wanted, Metric) else None
             worth = (0.0, 0) if values is None else (float(values.sum()), values.size)
-            found.append(Scored(seconds, nearness, *worth))
+            found.append(Scored(nearness, *worth))
         return found
 
 
@@ -127,7 +122,7 @@ def scorer(
         shard, shares = piece
         samples = (sample for _, sample in shard.read(lambda _: True))
         return [
-            (share[0], contest.scored(each, *share))
+            (share[0], contest.scored(each, share[1]))
             for each, share in zip(samples, shares, strict=True)
         ]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from statistics import median
 
 from anybit.errors import ModelError
 from anybit.evaluation.contest import Contest, Scored, Share, scorer
 from anybit.evaluation.labels import Apart, LabelSource, named_in_data
 from anybit.evaluation.metrics import Function, Metric, metric_of
 from anybit.evaluation.result import Evaluated, Evaluation
+from anybit.evaluation.timing import seconds_per_row
 from anybit.inputs import Tensor
 from anybit.onnx import Source
 from anybit.quantization.independence import independent
@@ -83,9 +83,10 @@ def evaluate(
             done += len(found)
             if progress is not None:
                 progress(done / len(samples))
+    first, (count, _) = next(iter(samples)), next(iter(samples.shares()))
     result = [
-        each.evaluated(title, wanted, source)
-        for each, title, source in zip(scores, names, models, strict=True)
+        each.evaluated(title, wanted, source, seconds_per_row(source, model, first, count))
+        for each, title, source, model in zip(scores, names, models, contest.models, strict=True)
     ]
     said = wanted.name if isinstance(wanted, Metric) else wanted
     return Evaluation(tuple(result), said, len(samples), rows)
@@ -96,18 +97,18 @@ class _Score:
     """What is added up of a model."""
 
     _judge: Judge = field(default_factory=Judge)
-    _times: list[float] = field(default_factory=list)
     _worth: float = 0.0
     _values: int = 0
 
     def add(self, sample: Scored) -> None:
-        self._times.append(sample.seconds)
         self._worth += sample.worth
         self._values += sample.values
         if sample.compared is not None:
             self._judge.add(sample.compared)
 
-    def evaluated(self, name: str, wanted: Metric | str | None, source: Source) -> Evaluated:
+    def evaluated(
+        self, name: str, wanted: Metric | str | None, source: Source, seconds: float
+    ) -> Evaluated:
         verdict = self._judge.verdict(seen=False)
         found = Evaluated(
             name=name,
@@ -119,7 +120,7 @@ class _Score:
             correlation=verdict.correlation,
             outputs=verdict.outputs,
             mse=self._judge.mse,
-            seconds=median(self._times),
+            seconds=seconds,
             bytes=_size(source),
         )
         return replace(found, metric=getattr(found, wanted)) if isinstance(wanted, str) else found

@@ -163,7 +163,7 @@ def quantize(
     if scales not in (None, _POWER_OF_TWO):
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
     limit, much = None if budget is None else parsed(budget), effort_of(effort)
-    limits = thresholds(fail_below)
+    limits = thresholds(fail_below, has_data=data is not None)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
         raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
     if limit is not None and data is None:

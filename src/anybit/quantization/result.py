@@ -123,7 +123,10 @@ class Quantized(Result):
         """All but the model, as JSON has it."""
         verdict = None
         if self.verdict is not None:
-            verdict = asdict(self.verdict) | {"passed": self.verdict.passed}
+            verdict = asdict(self.verdict) | {
+                "passed": self.verdict.passed,
+                "failures": list(self.verdict.failures),
+            }
         return {
             "verdict": verdict,
             "bytes_before": self.bytes_before,

@@ -96,7 +96,8 @@ class Verdict:
             of = self._where(lambda each: each.agreement, kinds)
             least = 100 * limits.agreement
             share = _below(100 * min(known), least, 1)
-            found.append(f"agreement {share} %{of} is below {least:g} %")
+            what = "agreement" if min(known) == self.agreement else "same arg max"
+            found.append(f"{what} {share} %{of} is below {least:g} %")
         return tuple(found)
 
     def _where(

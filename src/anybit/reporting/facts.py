@@ -179,6 +179,7 @@ class Report:
         found = asdict(self)
         if self.verdict is not None:
             found["verdict"]["passed"] = self.verdict.passed
+            found["verdict"]["failures"] = list(self.verdict.failures)
         for layer in found["layers"]:
             layer.update(layer.pop("layer"))
         return found

@@ -35,7 +35,7 @@ def _of_verdict(report: Report) -> Iterator[Finding]:
         return
     if not verdict.passed:
         yield Finding(
-            "The outputs are not those of the float model.",
+            f"Quality check failed: {'; '.join(verdict.failures)}.",
             "Give the layers with the most noise more bits (--layer, --budget), or keep their "
             "floats (--keep).",
         )

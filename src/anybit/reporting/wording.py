@@ -23,24 +23,36 @@ class Tile:
     after: str
 
 
-def of_verdict(verdict: Verdict) -> str:
-    """What quantization did to the outputs, in a sentence."""
-    said = []
+def quality(verdict: Verdict) -> str:
+    """Return the quality figures of the outputs in one line."""
+    figures = []
     if verdict.sqnr is not None:
-        said.append("the same" if verdict.sqnr == math.inf else f"{verdict.sqnr:.1f} dB")
+        figures.append(f"SQNR {decibels(verdict.sqnr)}")
+    if verdict.correlation is not None:
+        figures.append(f"correlation {correlation(verdict.correlation)}")
     if verdict.agreement is not None:
-        said.append(f"the largest is the same for {100 * verdict.agreement:.1f} % of rows")
-    few = ", which are few (give hundreds)" if verdict.samples < FEWEST else ""
-    number = f"{counted(verdict.samples, 'sample')} held back{few}"
-    said.append(f"on {'the one sample that there is' if verdict.seen else number}")
-    end = "" if verdict.passed else "; this is not the model that it was"
-    return f"Outputs: {', '.join(said)}{end}"
+        figures.append(f"agreement {100 * verdict.agreement:.1f} %")
+    if verdict.logits_agreement is not None:
+        figures.append(f"same arg max {100 * verdict.logits_agreement:.1f} %")
+    where = f"{verdict.samples} held-out {'sample' if verdict.samples == 1 else 'samples'}"
+    if verdict.seen:
+        where = "the only sample, which chose the quantizers"
+    elif verdict.samples < FEWEST:
+        where += " (few: give hundreds)"
+    return f"On {where}: {', '.join(figures) or 'no output to compare'}"
+
+
+def failure(verdict: Verdict) -> str:
+    """Return which figures are below their thresholds; "" if none is."""
+    failures = "; ".join(verdict.failures)
+    return failures and f"quality check failed: {failures} (--fail-below)"
 
 
 def sentence(report: Report) -> str:
     """The verdict; without one, how much is quantized."""
     if report.verdict is not None:
-        return f"{of_verdict(report.verdict)}."
+        failed = failure(report.verdict)
+        return f"{quality(report.verdict)}{failed and f'; {failed}'}."
     quantized = sum(each.bits < _FLOAT_BITS for each in report.layers)
     return (
         f"{quantized} of {counted(len(report.layers), 'layer')} multiply few bits. The outputs "
@@ -67,6 +79,8 @@ def tiles(report: Report) -> list[Tile]:
         found.append(Tile("output SQNR", "", decibels(verdict.sqnr)))
     if verdict is not None and verdict.agreement is not None:
         found.append(Tile("agreement", "", percent(verdict.agreement)))
+    elif verdict is not None and verdict.logits_agreement is not None:
+        found.append(Tile("same arg max", "", percent(verdict.logits_agreement)))
     integer = sum(each.guarantee is not None for each in layers)
     if layers:
         found.append(Tile("layers on integers", "0", f"{integer} of {len(layers)}"))
@@ -83,6 +97,11 @@ def decibels(sqnr: float | None) -> str:
     if sqnr is None:
         return ""
     return "no noise" if sqnr == math.inf else f"{sqnr:.1f} dB"
+
+
+def correlation(r: float | None) -> str:
+    """Pearson's r with four decimals; "" where it is not defined."""
+    return "" if r is None else f"{r:.4f}"
 
 
 def of_noise(noise: float) -> float:

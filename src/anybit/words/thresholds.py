@@ -31,11 +31,11 @@ class Thresholds:
 DEFAULTS = Thresholds()
 
 
-def thresholds(words: str | None) -> Thresholds:
+def thresholds(words: str | None, *, has_data: bool = True) -> Thresholds:
     """Parse quality thresholds; only what is named is checked. None stands for the defaults.
 
     Raises:
-        ModelError: The words are not thresholds.
+        ModelError: The words are not thresholds, or there are no data to check them on.
 
     >>> thresholds("12 dB, 95%").sqnr, thresholds("95%").sqnr, thresholds("none").agreement
     (12.0, None, None)
@@ -43,21 +43,23 @@ def thresholds(words: str | None) -> Thresholds:
     if words is None:
         return DEFAULTS
     if not isinstance(words, str):
-        raise ModelError(f"fail_below must be a text, got {words!r}; {_REMEDY}")
+        raise ModelError(f"--fail-below must be a text, got {words!r}; {_REMEDY}")
     if words.strip().lower() in ("none", "0"):
         return Thresholds(None, None, named=True)
+    if not has_data:
+        raise ModelError(f"--fail-below {words!r}: the outputs are judged on data; give some")
     given: dict[str, float] = {}
     for item in words.split(","):
         match = _NUMBER.fullmatch(item.strip().lower())
         if match is None:
-            raise ModelError(f"fail_below {words!r}: {_REMEDY}")
+            raise ModelError(f"--fail-below {words!r}: {_REMEDY}")
         number, unit = float(match[1]), match[2]
         if unit in given:
-            raise ModelError(f"fail_below {words!r}: {unit.replace('b', 'B')} is given twice")
+            raise ModelError(f"--fail-below {words!r}: {unit.replace('b', 'B')} is given twice")
         if unit == "%" and not 0 <= number <= 100:
-            raise ModelError(f"fail_below {words!r}: an agreement lies between 0 % and 100 %")
+            raise ModelError(f"--fail-below {words!r}: an agreement lies between 0 % and 100 %")
         if unit == "db" and not (math.isfinite(number) and abs(number) <= _MOST_DECIBELS):
-            raise ModelError(f"fail_below {words!r}: an SQNR lies between -300 dB and 300 dB")
+            raise ModelError(f"--fail-below {words!r}: an SQNR lies between -300 dB and 300 dB")
         given[unit] = number
     share = given.get("%")
     return Thresholds(given.get("db"), None if share is None else share / 100, named=True)
