@@ -27,7 +27,7 @@ def test_what_is_shown(files: Shell) -> None:
     for name in ("first", "depthwise", "pointwise", "up", "head"):
         assert name in out
     assert "q.onnx written, 5 layers" in out
-    assert "on 6 samples held back" in out
+    assert "On 6 held-out samples (few: give hundreds): SQNR " in out
     assert anybit.load("q.onnx").run(np.zeros((2, 3, 8, 8), np.float32))["y"].shape == (2, 10)
 
 
@@ -128,9 +128,58 @@ def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
     np.save("data.npy", np.concatenate([each["x"] for each in data_for("attention")]))
     words = ["--weights", "bipolar", "--activations", "bipolar"]
     code, out, _ = shell("quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npy", *words)
-    assert code == 2
-    assert "this is not the model that it was" in out
+    assert code == 1
+    assert "quality check failed: SQNR " in out
+    assert "dB is below 10 dB (--fail-below)" in out
     assert Path("q.onnx").exists()
+
+
+def test_quality_thresholds(files: Shell) -> None:
+    arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--effort", "fast"]
+    code, out, _ = files(*arguments, "--fail-below", "150dB")
+    assert code == 1
+    assert "dB is below 150 dB (--fail-below)" in out
+    code, out, _ = files(*arguments, "--weights", "bipolar", "--fail-below", "none")
+    assert code == 0
+    assert "quality check failed" not in out
+    code, out, _ = files(*arguments, "--fail-below", "10dB, 50%", "--json")
+    assert code == 0
+    assert json.loads(out)["verdict"]["thresholds"] == {
+        "sqnr": 10,
+        "agreement": 0.5,
+        "named": True,
+    }
+    code, out, _ = files(*arguments, "--fail-below", "150dB", "--json")
+    assert code == 1
+    assert "is below 150 dB" in json.loads(out)["verdict"]["failures"][0]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_lines_fit_the_terminal(
+    files: Shell, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    proto = onnx.load("net.onnx")
+    proto.graph.node.append(onnx.helper.make_node("Sigmoid", ["y"], ["chances"], name="sigmoid"))
+    joined = onnx.helper.make_node("Concat", ["y", "chances"], ["scores_and_probabilities"], axis=1)
+    proto.graph.node.append(joined)
+    proto.graph.output[0].CopyFrom(
+        onnx.helper.make_tensor_value_info(joined.output[0], onnx.TensorProto.FLOAT, ["n", 20])
+    )
+    onnx.save(proto, "two.onnx")
+    arguments = ["quantize", "two.onnx", "-o", "q.onnx", "--data", "data.npz", "--effort", "fast"]
+    code, out, err = files(*arguments, "--weights", "int2", "--fail-below", "40dB")
+    assert code == 1, err
+    assert max(map(len, out.splitlines())) <= columns
+    words = " ".join(out.split())
+    assert "scores_and_probabilities[:, 0:10]" in words
+    assert "scores_and_probabilities[:, 10:20]" in words
+    assert "of scores_and_probabilities[:, 0:10] is below 40 dB (--fail-below)" in words
+    code, out, _ = files("evaluate", "two.onnx", "q.onnx", "--data", "data.npz")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+    words = " ".join(out.split())
+    assert "q.onnx: the worst of 2 outputs and parts is scores_and_probabilities[:, 0:10]" in words
 
 
 @pytest.mark.parametrize(
@@ -144,6 +193,8 @@ def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
         (["--data", "data.npz", "--budget", "1B"], "budget 1B: the least possible is"),
         (["--budget", "30dB"], "a budget needs data"),
         (["--layer", "head"], "--layer 'head': say NAME=WORDS"),
+        (["--data", "data.npz", "--fail-below", "10"], "--fail-below '10': give an SQNR"),
+        (["--fail-below", "10dB"], "--fail-below '10dB': the outputs are judged on data"),
         (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is said twice"),
         (["--layer", "heat=int4"], "no layer matches 'heat'; there are head"),
     ],

@@ -10,6 +10,8 @@ from small_models import model, node
 
 import anybit
 from anybit import ModelError
+from anybit.quantization.parts import Part
+from anybit.quantization.regions import Region
 from anybit.quantization.verdict import Judge, Verdict, compared
 
 
@@ -82,10 +84,15 @@ def test_infinities_that_both_have_are_no_noise() -> None:
     assert not Judge().verdict(seen=False).passed
 
 
+def with_classes(name: str) -> Part:
+    """All of an output, whose last axis is said to be one of classes."""
+    return Part(name, Region({}, -1, "distribution"))
+
+
 def judged(*outputs: tuple[np.ndarray, np.ndarray]) -> Verdict:
     judge = Judge()
     floats, others = ({str(at): each[side] for at, each in enumerate(outputs)} for side in (0, 1))
-    judge.add(compared(floats, others, [*floats]))
+    judge.add(compared(floats, others, {name: [with_classes(name)] for name in floats}))
     return judge.verdict(seen=False)
 
 
@@ -110,10 +117,10 @@ def test_outputs_of_another_shape_are_noise(a: np.ndarray) -> None:
     assert verdict.sqnr == (0 if a.dtype.kind == "f" else None)
     assert not verdict.passed
     judge = Judge()
-    classes = ["y"] if a.ndim < 4 else []
-    judge.add(compared({"y": a}, {"y": a}, classes))
-    judge.add(compared({"y": a}, {"y": a[:1]}, classes))
-    assert judge.verdict(seen=False).agreement == (0.5 if a.ndim < 4 else 0)
+    parts = {"y": [with_classes("y")]} if a.ndim < 4 else {}
+    judge.add(compared({"y": a}, {"y": a}, parts))
+    judge.add(compared({"y": a}, {"y": a[:1]}, parts))
+    assert judge.verdict(seen=False).agreement == (0.5 if a.ndim < 4 else None)
     assert not judge.verdict(seen=False).passed
     assert judge.verdict(seen=False).worst[0].sqnr == -np.inf
 

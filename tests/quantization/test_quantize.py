@@ -86,7 +86,7 @@ def test_what_was_judged_is_what_runs(tmp_path: Path) -> None:
     # The float model of the verdict has its normalization folded, which moves it by roundings.
     assert found.verdict.sqnr == pytest.approx(sqnr, abs=1e-3)
     assert found.verdict.samples == len(held)
-    assert found.verdict.agreement == np.mean(a.argmax(-1) == b.argmax(-1))
+    assert found.verdict.logits_agreement == np.mean(a.argmax(-1) == b.argmax(-1))
 
 
 def test_the_same_inputs_give_the_same_bytes() -> None:

@@ -21,7 +21,7 @@ from anybit.reporting import Report, page
 from anybit.reporting.facts import Finding, Histogram, ReportedLayer, Tensor
 from anybit.reporting.findings import with_findings
 from anybit.reporting.fronts import front
-from anybit.reporting.wording import of_verdict
+from anybit.reporting.wording import sentence
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&"
 
@@ -198,10 +198,14 @@ def test_pages_stay_small(count: int, name: str) -> None:
 @pytest.mark.parametrize("samples", [3, FEWEST - 1, FEWEST, 300])
 @pytest.mark.parametrize("sqnr", [3.0, 30.0])
 def test_a_verdict_is_one_sentence(sqnr: float, samples: int) -> None:
-    said = of_verdict(Verdict(sqnr, 1.0, samples, seen=False))
-    assert said.count(":") == 1
+    verdict = Verdict(sqnr, 1.0, samples, seen=False, correlation=0.98765)
+    said = sentence(Report("m", (), verdict=verdict))
+    assert f": SQNR {sqnr:.1f} dB, correlation 0.9877, agreement 100.0 %" in said
+    assert said.endswith(".")
     assert ("give hundreds" in said) == (samples < FEWEST)
-    assert ("not the model that it was" in said) == (sqnr < 10)
+    assert ("quality check failed: SQNR 3.0 dB is below 10 dB (--fail-below)" in said) == (
+        sqnr < 10
+    )
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,8 @@ class OutputSums:
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         finite = np.isfinite(x)
         self.elements += x.size
-        self.signal += float(np.square(x[finite]).sum())
         with np.errstate(all="ignore"):
+            self.signal += float(np.square(x[finite]).sum())
             noise = float(np.square(x[~same] - y[~same]).sum())
         self.noise += noise if np.isfinite(noise) else np.inf
         self.moments = _Moments.of(x, y, same)
@@ -210,7 +210,7 @@ class OutputSums:
     def sqnr(self) -> float:
         if not self.noise:
             return np.inf
-        if not np.isfinite(self.noise) or not self.signal:
+        if not np.isfinite([self.noise, self.signal]).all() or not self.signal:
             return -np.inf
         return 10 * float(np.log10(self.signal / self.noise))
 
