@@ -3,15 +3,20 @@
 
 import json
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from float_models import attention, convolutions, data_for
+from rich.console import Console
 from shell import Shell
 
 import anybit
+from anybit.cli._quality import show_quality
+from anybit.quantization import Verdict
+from anybit.quantization.output_quality import OutputQuality
 
 
 @pytest.fixture
@@ -154,11 +159,7 @@ def test_quality_thresholds(files: Shell) -> None:
     assert "is below 150 dB" in json.loads(out)["verdict"]["failures"][0]
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_lines_fit_the_terminal(
-    files: Shell, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_parts_have_rows_of_their_own(files: Shell) -> None:
     proto = onnx.load("net.onnx")
     proto.graph.node.append(onnx.helper.make_node("Sigmoid", ["y"], ["chances"], name="sigmoid"))
     joined = onnx.helper.make_node("Concat", ["y", "chances"], ["scores_and_probabilities"], axis=1)
@@ -170,16 +171,38 @@ def test_lines_fit_the_terminal(
     arguments = ["quantize", "two.onnx", "-o", "q.onnx", "--data", "data.npz", "--effort", "fast"]
     code, out, err = files(*arguments, "--weights", "int2", "--fail-below", "40dB")
     assert code == 1, err
-    assert max(map(len, out.splitlines())) <= columns
     words = " ".join(out.split())
     assert "scores_and_probabilities[:, 0:10]" in words
     assert "scores_and_probabilities[:, 10:20]" in words
     assert "of scores_and_probabilities[:, 0:10] is below 40 dB (--fail-below)" in words
     code, out, _ = files("evaluate", "two.onnx", "q.onnx", "--data", "data.npz")
     assert code == 0
-    assert max(map(len, out.splitlines())) <= columns
     words = " ".join(out.split())
     assert "q.onnx: the worst of 2 outputs and parts is scores_and_probabilities[:, 0:10]" in words
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_quality_fits_the_terminal(columns: int, count: int) -> None:
+    kinds = ("float", "distribution", "logits", "exact")
+    outputs = tuple(
+        OutputQuality(f"scores_and_boxes[..., {at}:{at + 1}]", kinds[at % 4], -at, 0.5, 0.25)
+        for at in range(count)
+    )
+    found = Verdict(
+        *(-63.0, 0.25, 1234, False), correlation=0.5, logits_agreement=0.25, outputs=outputs
+    )
+    console = Console(width=columns, file=StringIO(), highlight=False)
+    show_quality(found, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= columns
+    rows = [line.split()[1] for line in lines if line.startswith(" scores_and_boxes")]
+    shown = range(max(count - 12, 0), count) if count > 1 else ()
+    assert rows == [f"{at}:{at + 1}]" for at in shown]
+    assert any("the 12 worst of 64" in line for line in lines) == (count == 64)
+    words = " ".join(" ".join(lines).split())
+    assert "On 1234 held-out samples: SQNR -63.0 dB, correlation 0.5000, agreement" in words
+    assert "is below 10 dB" in words
 
 
 @pytest.mark.parametrize(

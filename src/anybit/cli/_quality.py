@@ -21,7 +21,8 @@ def show_quality(verdict: Verdict, console: Console) -> None:
     if len(verdict.outputs) > 1:
         worst = sorted(verdict.outputs, key=_badness)[:_MOST_ROWS]
         rows = [_row(each) for each in verdict.outputs if each in worst]
-        known = [name for name in rows[0] if any(row[name] for row in rows)]
+        alike = {"kind"} if len({row["kind"] for row in rows}) == 1 else set()
+        known = [name for name in rows[0] if name not in alike and any(row[name] for row in rows)]
         rows = [{name: row[name] for name in known} for row in rows]
         show(rows, _SPARED, ("output",), _NUMBERS, console)
         if len(rows) < len(verdict.outputs):

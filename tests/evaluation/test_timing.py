@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `evaluate` takes the time of: no test here asks a clock."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from passes import random
+from small_models import model, node, quantized_weight
+
+import anybit
+from anybit.evaluation import timing
+from anybit.evaluation.timing import _as_users_run, seconds_per_row
+from anybit.inputs import Array
+from anybit.model import Model
+from anybit.workers.here import cores
+
+ROWS = random(4, 4)
+ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+def product() -> onnx.ModelProto:
+    return model([node("MatMul", "x w", domain="")], {"w": random(4, 6)}, inputs={"x": ["n", 4]})
+
+
+class Clock:
+    """Time passes when a model runs, by as much as is said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Iterator[float]) -> None:
+        self.now, self.runs, self._seconds = 0.0, 0, seconds
+        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(timing, "_as_users_run", lambda source, model, sample: self)
+
+    def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        self.now += next(self._seconds)
+        self.runs += 1
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "runs", "least"),
+    [
+        ([5.0, 4.0, 6.0], 3, 4.0),
+        ([0.03, 0.02, 0.03, 0.04, 0.05], 4, 0.02),
+        ([2.0**-20] * 2000, 1000, 2.0**-20),
+    ],
+)
+def test_the_least_time_of_several_runs_counts(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], runs: int, least: float
+) -> None:
+    """Slow models run three times, fast ones for a tenth of a second or a thousand times."""
+    clock = Clock(monkeypatch, iter(seconds))
+    found = seconds_per_row(product(), anybit.load(product()), {"x": ROWS}, 4)
+    assert clock.runs == runs
+    assert found == pytest.approx(least / 4)
+
+
+def session_of(source: Any) -> onnxruntime.InferenceSession:
+    timed = _as_users_run(source, anybit.load(source), {"x": ROWS[:1]})
+    assert isinstance(timed, Model)
+    engine: Any = timed.engine
+    return getattr(engine, "session", None) or engine._session
+
+
+def test_files_without_our_operators_run_with_default_options(tmp_path: Path) -> None:
+    onnx.save(product(), tmp_path / "net.onnx")
+    for source in (product(), tmp_path / "net.onnx", str(tmp_path / "net.onnx")):
+        options = session_of(source).get_session_options()
+        assert options.graph_optimization_level == ALL
+        assert options.intra_op_num_threads == cores()
+        with pytest.raises(RuntimeError):
+            options.get_session_config_entry("session.disable_quant_qdq")
+
+
+def test_files_with_our_operators_run_exactly() -> None:
+    source, _ = quantized_weight()
+    options = session_of(source).get_session_options()
+    assert options.graph_optimization_level == NONE
+    assert options.intra_op_num_threads == cores()
+    assert options.get_session_config_entry("session.disable_quant_qdq") == "1"
+
+
+def test_threads_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "cores", lambda: 3)
+    for source in (product(), quantized_weight()[0]):
+        assert session_of(source).get_session_options().intra_op_num_threads == 3
+
+
+def test_compiled_models_run_as_they_are() -> None:
+    quantized = anybit.quantize(product(), ROWS, effort="fast", fail_below="none")
+    compiled = anybit.compile(quantized.model)
+    assert _as_users_run(quantized.model, compiled, {"x": ROWS[:1]}) is compiled
+
+
+def test_what_default_options_refuse_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: object) -> None:
+        raise anybit.ModelError("optimized to death")
+
+    monkeypatch.setattr(timing, "_session", fail)
+    assert session_of(product()).get_session_options().graph_optimization_level == NONE
+
+
+def test_values_stay_those_of_the_exact_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimized session is for the time alone."""
+    taken = []
+
+    class Noted(timing._OptimizedEngine):
+        def run(self, feeds: Any) -> dict[str, Array]:
+            taken.append(feeds["x"])
+            return {name: np.full_like(each, 7) for name, each in super().run(feeds).items()}
+
+    monkeypatch.setattr(timing, "_OptimizedEngine", Noted)
+    found = anybit.evaluate(product(), product(), data=ROWS)
+    assert found.models[1].sqnr == np.inf
+    assert {each.tobytes() for each in taken} == {ROWS[:1].tobytes()}
+    assert len(taken) >= 8
