@@ -291,3 +291,20 @@ def test_the_order_of_outputs_and_samples_is_kept() -> None:
     verdict: Verdict = judge.verdict(seen=False)
     assert [each.name for each in verdict.outputs] == ["y[:, 0:2]", "y[:, 2:5]"]
     assert verdict.sqnr == min(each.sqnr for each in verdict.outputs if each.sqnr is not None)
+
+
+def test_workers_judge_the_same_parts() -> None:
+    data = random(40, 6, 5, 5, seed=3)
+    words = {"weights": "int4", "effort": "fast"}
+    here, there = (
+        anybit.quantize(detector(), data, workers=workers, **words).verdict for workers in (None, 1)
+    )
+    assert here is not None
+    assert here == there
+    assert len(here.outputs) == 2
+    near, far = (
+        anybit.evaluate(detector(), detector(), data=data, workers=workers).models[1].outputs
+        for workers in (None, 1)
+    )
+    assert near == far
+    assert len(near) == 2

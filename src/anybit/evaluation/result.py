@@ -17,13 +17,12 @@ class Evaluated:
         sqnr, correlation, agreement: As in the verdict of `quantize`: those of the output or part
             where they are worst. The agreement is that of distributions over classes and integers;
             where there are none, that of the logits of a classifier.
+        outputs: The figures of each output or part.
         mse: The mean squared difference of the elements of all outputs that are floats.
         seconds: The time per row: the least of several runs of the first sample on this machine,
             with one thread per core that the process may use. Files without operators of this
             package run with the default options of ONNX Runtime, others as `anybit.load` does.
         bytes: The size of the file, and of a `.data` beside it; None of what is not in a file.
-        correlation: See above.
-        outputs: The figures of each output or part.
     """
 
     name: str

@@ -135,7 +135,7 @@ class Attempts:
 
     @property
     def parts(self) -> Mapping[str, Sequence[Part]]:
-        """The parts of the outputs, each of which is judged by itself."""
+        """Return the parts of the outputs, each of which is judged by itself."""
         return self._floats.parts if self._floats else {}
 
     def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:

@@ -55,7 +55,7 @@ def _non_negative(axis: int, rank: int | None) -> int | None:
 
 
 def _has_rows_of_scores(value: ir.Value) -> bool:
-    """Whether the last axis may be one of classes, by its size: features and boxes excluded."""
+    """Return whether the last axis may be one of classes by its size; features and boxes are not."""
     sizes = () if value.shape is None else tuple(value.shape)
     last = sizes[-1] if len(sizes) in (2, 3) else None
     if not isinstance(last, int) or not 2 <= last <= _MOST:
@@ -65,7 +65,7 @@ def _has_rows_of_scores(value: ir.Value) -> bool:
 
 
 def _is_product(value: ir.Value) -> bool:
-    """Whether a Gemm or MatMul gives a value, perhaps with a bias added behind it."""
+    """Return whether a Gemm or MatMul gives a value, perhaps with a bias added behind it."""
     for _ in range(_MOST_STEPS):
         node = value.producer()
         if node is None or node.domain:

@@ -63,7 +63,7 @@ class _Moments:
 
     @classmethod
     def of(cls, x: Array, y: Array, same: Array) -> "_Moments":
-        """Return those of two float64 arrays; `same` marks equal elements, NaN included."""
+        """Return the moments of two float64 arrays; `same` marks equal elements, NaN included."""
         finite = np.isfinite(x) & np.isfinite(y)
         if not (finite | same).all():
             return cls(defined=False)
@@ -108,7 +108,7 @@ def _hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, 
 
 @dataclass
 class OutputSums:
-    """What is accumulated of one output, or of one part of it, over samples.
+    """Sums over samples of one output, or of one part of it.
 
     Attributes:
         is_float: Whether its elements are floats.
@@ -188,12 +188,12 @@ class OutputSums:
 
     @property
     def has_classes(self) -> bool:
-        """Whether rows were compared by their largest element, or elements of integers by all."""
+        """Return whether there is an agreement: of rows with classes, or of integers."""
         return bool(self.rows) and self.quality_kind != "float"
 
     @property
     def quality_kind(self) -> str:
-        """The `kind` of an `OutputQuality`."""
+        """Return the `kind` of an `OutputQuality`."""
         if not self.is_float:
             return "exact"
         return "distribution" if self.sums_to_one else self.kind or "float"
@@ -222,12 +222,12 @@ class OutputSums:
 
 
 def is_float(array: Array) -> bool:
-    """Whether its elements are floats, bfloat16 and float8 included."""
+    """Return whether the elements are floats, bfloat16 and float8 included."""
     return array.dtype.name.startswith(("float", "bfloat"))
 
 
 def _sums_to_one(a: Array, axis: int) -> bool:
-    """Whether all rows are not negative and sum to 1."""
+    """Return whether all rows are not negative and sum to 1."""
     with np.errstate(all="ignore"):
         if not (a >= 0).all():  # nor NaN
             return False

@@ -59,7 +59,7 @@ class Part:
         return self.region.kind
 
     def fits(self, array: Array) -> bool:
-        """Whether an array has the sizes that the graph promised."""
+        """Return whether an array has the sizes that the graph promised."""
         sizes = self.sizes or {}
         return all(axis < array.ndim and array.shape[axis] == sizes[axis] for axis in sizes)
 

@@ -73,12 +73,12 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether no figure is below its threshold, and there is one to check."""
+        """Return whether no figure is below its threshold, and there is one to check."""
         return not self.failures
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Each figure that is below its threshold, in words."""
+        """Return each figure that is below its threshold, in words."""
         limits = self.thresholds
         if limits.sqnr is None and limits.agreement is None:
             return ()
@@ -123,7 +123,7 @@ def _below(value: float, limit: float, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two models give for one sample, compared.
+    """Two models compared on one sample.
 
     Attributes:
         outputs: The sums of each output or part, by its name.

@@ -100,7 +100,7 @@ def decibels(sqnr: float | None) -> str:
 
 
 def correlation(r: float | None) -> str:
-    """Pearson's r with four decimals; "" where it is not defined."""
+    """Return Pearson's r with four decimals; "" where it is not defined."""
     return "" if r is None else f"{r:.4f}"
 
 
