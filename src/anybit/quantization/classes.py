@@ -55,7 +55,7 @@ def _non_negative(axis: int, rank: int | None) -> int | None:
 
 
 def _has_rows_of_scores(value: ir.Value) -> bool:
-    """Return whether the last axis may be one of classes by its size; features and boxes are not."""
+    """Return whether the size of the last axis may be one of classes, not of features or boxes."""
     sizes = () if value.shape is None else tuple(value.shape)
     last = sizes[-1] if len(sizes) in (2, 3) else None
     if not isinstance(last, int) or not 2 <= last <= _MOST:
