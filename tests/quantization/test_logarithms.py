@@ -58,7 +58,9 @@ def test_layers_before_a_logarithm_are_named_with_what_to_do() -> None:
 
 @pytest.mark.parametrize("function", ["Sqrt", "Sigmoid"])
 def test_nothing_is_said_without_a_logarithm(function: str) -> None:
-    found = anybit.quantize(_front_end(function), _sounds(), weights="bipolar")
+    found = anybit.quantize(
+        _front_end(function), _sounds(), weights="bipolar", fail_below="10dB,90%"
+    )
     assert found.verdict is not None
     assert not found.verdict.passed
     assert not any("logarithm" in each for each in found.remarks)
