@@ -39,7 +39,7 @@ def test_scales_of_blocks_are_counted(words: str, tmp_path: Path) -> None:
     nodes = [node("MatMul", "x w", "m", domain=""), node("Add", "m b", domain="")]
     proto = model(nodes, constants, inputs={"x": ["n", 96]})
     quantized = anybit.quantize(proto, weights=words, activations=None)
-    quantized.save(tmp_path / "q.onnx")
+    quantized.save(tmp_path / "q.onnx", to="qonnx")
     found = anybit.report(tmp_path / "q.onnx")
     assert (found.bytes_before, found.bytes_after) == (
         quantized.bytes_before,
