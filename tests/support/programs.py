@@ -87,6 +87,7 @@ class _Maker:
         kinds = (
             *(self._product, self._product, self._product, self._maxpool, self._lookup),
             *(self._combine, self._add, self._gather, self._reshape, self._concat),
+            self._requantize,
         )
         for _ in range(self._integer(0, 6)):
             self._one_of(kinds)()
@@ -124,6 +125,19 @@ class _Maker:
     def _quantize(self) -> None:
         h, w, c = self._one_of(SIZES), self._one_of(SIZES), self._one_of(CHANNELS)
         target = self._tensor(h, w, c)
+        self._inputs.append(self._port(self._tensors[target]))
+        self._read(len(self._inputs) - 1, target, self._one_of((-1, 0, 1)))
+
+    def _requantize(self) -> None:
+        """Codes of floats that the program gives; NaN may come up among these."""
+        self._one_of((self._dequantize, self._result))(self._source())
+        port = self._outputs[-1]
+        target = self._tensor(port.height, port.width, port.channels)
+        self._read(len(self._inputs) + len(self._outputs) - 1, target, self._integer(0, 1))
+
+    def _read(self, port: int, target: int, nan: int) -> None:
+        """Quantize a port; NaN is refused (-1) or has the first (0) or the last index (1)."""
+        c = self._tensors[target].channels
         tensor = self._tensors[target]
         each = tensor.levels - 1
         lists = self._one_of((1, 1, c))
@@ -137,11 +151,9 @@ class _Maker:
                 thresholds = self._rng.normal(0, 2, (lists, each))
             case _:
                 thresholds = self._rng.choice([-np.inf, np.inf, -1, 0, 0.5, 3], (lists, each))
-        self._inputs.append(self._port(tensor))
         thresholds = np.sort(thresholds.astype(np.float32)).ravel()
-        nan = self._one_of((-1, 0, each))
         self._instructions.append(
-            p.Quantize(len(self._inputs) - 1, target, directions, thresholds, nan)
+            p.Quantize(port, target, directions, thresholds, each if nan > 0 else nan)
         )
 
     def _window(self, tensor: p.Tensor, pads: bool) -> tuple[p.Window, int, int]:

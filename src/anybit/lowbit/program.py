@@ -144,7 +144,7 @@ class Quantize:
     """index = the number of thresholds that x reaches, or the levels less that; float32 to codes.
 
     Attributes:
-        source: A port.
+        source: A port: an input, or, counted on from these, an output that has been written.
         target: A tensor.
         directions: 1 or -1, one or one per channel: -1 where the index falls as x grows.
         thresholds: levels - 1, ascending, for all channels or for each. `x >= threshold` counts;

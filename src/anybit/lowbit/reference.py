@@ -43,7 +43,7 @@ class _Run:
         ]
 
     def quantize(self, at: p.Quantize) -> None:
-        x, tensor = self.inputs[at.source], self.tensors[at.target]
+        x, tensor = [*self.inputs, *self.outputs][at.source], self.tensors[at.target]
         steps = tensor.levels - 1
         thresholds = at.thresholds.reshape(at.thresholds.size // steps if steps else 1, steps)
         count = (x[..., None] >= thresholds).sum(axis=-1)

@@ -50,7 +50,7 @@ class StageMaker {
         most_bytes_(most_bytes) {}
 
   std::unique_ptr<Stage> operator()(const Quantize& at) const {
-    return make_stage(at, input(at.source), tensor(at.target), at_place(at.target), loops_);
+    return make_stage(at, readable(at.source), tensor(at.target), at_place(at.target), loops_);
   }
   std::unique_ptr<Stage> operator()(const Product& at) const {
     ProductTask task = task_of(program_, at);
@@ -85,7 +85,11 @@ class StageMaker {
  private:
   const Tensor& tensor(std::int64_t i) const { return program_.tensors[place(i)]; }
   const Place& at_place(std::int64_t i) const { return plan_.tensors[place(i)]; }
-  PortPlace input(std::int64_t i) const { return {program_.inputs[place(i)], i}; }
+  PortPlace readable(std::int64_t i) const {
+    const auto inputs = static_cast<std::int64_t>(program_.inputs.size());
+    if (i < inputs) return {program_.inputs[place(i)], i};
+    return {program_.outputs[place(i - inputs)], i - inputs, true};
+  }
   PortPlace output(std::int64_t i) const { return {program_.outputs[place(i)], i}; }
 
   const Program& program_;

@@ -69,8 +69,7 @@ class QuantizeStage final : public TensorStage {
 
  protected:
   void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
-    const float* const x = memory.inputs[port_.index] +
-                           (memory.first_row + row) * port_.strides.row +
+    const float* const x = port_.read(memory) + (memory.first_row + row) * port_.strides.row +
                            y * target->storage.width * port_.strides.pixel;
     std::byte* const to = target->row(memory, row);
     if (!port_.channels_last()) return fill_transposed(memory, x, to, y);

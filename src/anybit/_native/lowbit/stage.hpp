@@ -36,15 +36,23 @@ struct Place {
 // An input or an output of the network.
 struct PortPlace {
   PortPlace() = default;
-  PortPlace(const Port& port, std::int64_t number)
-      : index(static_cast<std::size_t>(number)), strides{port.elements(), port.channels, 1} {
+  PortPlace(const Port& port, std::int64_t number, bool output = false)
+      : index(static_cast<std::size_t>(number)),
+        is_output(output),
+        strides{port.elements(), port.channels, 1} {
     if (port.channels_first && port.height * port.width > 1)
       strides = {port.elements(), 1, port.height * port.width};
   }
   // Whether the elements of a line lie as they do in bytes.
   bool channels_last() const { return strides.channel == 1; }
 
+  // Its first element in the first row of these.
+  const float* read(const Memory& memory) const {
+    return is_output ? memory.outputs[index] : memory.inputs[index];
+  }
+
   std::size_t index = 0;
+  bool is_output = false;
   FloatStrides strides;
 };
 
@@ -69,7 +77,7 @@ class Stage {
   std::int64_t multiplications = 0;
   std::int64_t channels_of_sum = 1;  // of the source, that go into one element
   std::int64_t elements = 0;         // of the target, in one row
-  const Place* source = nullptr;     // null: an input
+  const Place* source = nullptr;     // null: a port
   const Place* target = nullptr;     // null: an output
 };
 

@@ -107,9 +107,15 @@ class Verification {
     }
   }
 
-  const Port& input(std::int64_t i) const {
-    need(i, 0, static_cast<std::int64_t>(program_.inputs.size()) - 1, "the number of the input");
-    return program_.inputs[static_cast<std::size_t>(i)];
+  // A port that is read: an input, or an output that has been written.
+  const Port& readable(std::int64_t i) const {
+    const auto inputs = static_cast<std::int64_t>(program_.inputs.size());
+    const auto outputs = static_cast<std::int64_t>(program_.outputs.size());
+    need(i, 0, inputs + outputs - 1, "the number of the port");
+    if (i < inputs) return program_.inputs[static_cast<std::size_t>(i)];
+    const auto output = static_cast<std::size_t>(i - inputs);
+    if (!outputs_[output]) refuse("output " + text(i - inputs) + " is read before it is written");
+    return program_.outputs[output];
   }
 
   const Port& output(std::int64_t i) {
@@ -140,7 +146,7 @@ class Verification {
   }
 
   void verify(const Quantize& at) {
-    const Port& port = input(at.source);
+    const Port& port = readable(at.source);
     const Tensor& codes = target(at.target);
     need_same_sizes(port, codes);
     need_size(at.directions.size(), 1, codes.channels, "directions");
