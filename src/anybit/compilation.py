@@ -47,7 +47,7 @@ class Compiled(Model):
         self.model = model
         self.report = report
         self._regions = regions
-        if isinstance(engine, NetworkEngine) and len(self.inputs) == len(self.outputs) == 1:
+        if isinstance(engine, NetworkEngine) and engine.takes_and_gives_one:
             # Small networks take less time than a frame of Python does.
             ordinary = engine.network.named(self.outputs[0].name, Model(engine).run)
             self.run = ordinary  # type: ignore[method-assign]
@@ -209,7 +209,7 @@ def _engine(model: ir.Model, regions: tuple[Region, ...], where: str) -> "Networ
     (region,) = regions
     graph = model.graph
     inputs = [value for value in graph.inputs if not value.is_initializer()]
-    if set(inputs) != set(region.inputs) or set(graph.outputs) != set(region.outputs):
+    if set(inputs) != set(region.inputs) or not set(graph.outputs) <= set(region.outputs):
         return None
     outputs = tuple(declared(value, where) for value in graph.outputs)
     return NetworkEngine(region, declared_inputs(graph, where), outputs)
@@ -226,6 +226,11 @@ class NetworkEngine:
         self.inputs, self.outputs = (tuple(map(_of_any_rows, each)) for each in (inputs, outputs))
         self._takes = [value.name or "" for value in region.inputs]
         self._gives = [value.name or "" for value in region.outputs]
+
+    @property
+    def takes_and_gives_one(self) -> bool:
+        """Whether the network has one input and one output, which is that of the model."""
+        return len(self._takes) == len(self._gives) == 1
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         arrays = [np.ascontiguousarray(feeds[name]) for name in self._takes]

@@ -2,7 +2,6 @@
 """From a graph to its regions, and to the graph in which each is one node."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -13,18 +12,20 @@ from anybit.layers.behind import quantizers_behind
 from anybit.layers.facts import connected, layers_of
 from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit.earlier import quantize_earlier
+from anybit.lowbit.elementwise import captures_of, varying_inputs
 from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
 from anybit.lowbit.layers import CompiledLayer, compiled
 from anybit.lowbit.node import encoded_of, node_of
 from anybit.lowbit.planning import Memory, Refused
 from anybit.lowbit.regions import Walk
+from anybit.lowbit.sharing import merged
 from anybit.lowbit.shuffles import gather_shuffled
 from anybit.lowbit.wanted import wanted_codes
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import described, label_of
 from anybit.onnx.graph.walk import values_in
 from anybit.onnx.operators.integer_network import DOMAIN, PROGRAM, is_integer_network
 from anybit.onnx.passes import FoldConstants, InferShapes
@@ -68,15 +69,24 @@ def plan(
     analysis = _named_again(found, outside, model)
     wanted = wanted_codes(model, analysis)
     memory = Memory()
-    for last in [*[False] * _MOST_WALKS, True]:
-        if last:
+    refusals = walks = 0
+    while True:
+        if refusals == _MOST_WALKS:
             memory.refused.update(dict.fromkeys(model.graph, "too much around it stays float"))
         walk = Walk(model, analysis, known, wanted, guarantee, memory, progress)
-        with suppress(Refused):
+        try:
             planned = walk.run()
+        except Refused:
+            refusals += 1
+            continue
+        shared = walk.shared(more=walks < _MOST_WALKS)
+        if not shared:
             break
+        walks += 1
+        memory.shared.update(shared)
     regions = [replace(each, codes=each.codes - copies) for each in regions_of(planned)]
-    layers = [each for number, region in enumerate(regions) for each in _placed(region, number)]
+    placed = [each for number, region in enumerate(regions) for each in _placed(region, number)]
+    layers = _without_floats(model, regions, _once(placed))
     return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers(), *inside]))
 
 
@@ -99,6 +109,42 @@ def _placed(region: Region, number: int) -> Iterator[CompiledLayer]:
     for instruction, layer in region.layers.items():
         kernel = stages[instruction]["kernel"]
         yield replace(layer, kernel=kernel, place=(number, instruction))
+
+
+def _once(layers: Iterable[CompiledLayer]) -> list[CompiledLayer]:
+    """Return one layer for all instructions that compute the same one."""
+    groups: dict[str, list[CompiledLayer]] = {}
+    for layer in layers:
+        groups.setdefault(layer.output, []).append(layer)
+    return [merged(group) for group in groups.values()]
+
+
+def _without_floats(
+    model: ir.Model, regions: Iterable[Region], layers: Iterable[CompiledLayer]
+) -> Iterator[CompiledLayer]:
+    """Yield the layers of regions; those that float nodes compute, too, are not covered."""
+    readers = float_readers(model, regions)
+    for layer in layers:
+        reader = readers.get(layer.output)
+        why = f"{reader} needs its floats, so that it is computed in floats, too"
+        yield layer if reader is None else replace(layer, guarantee=None, reason=why)
+
+
+def float_readers(model: ir.Model, regions: Iterable[Region]) -> dict[str, str]:
+    """Return what needs each value that float nodes compute beside the regions, by its name."""
+    regions = list(regions)
+    given = {value for region in regions for value in region.outputs}
+    waiting = [(value, "an output of the model") for value in model.graph.outputs]
+    waiting += [(value, "an integer region") for region in regions for value in region.inputs]
+    readers: dict[ir.Value, str] = {}
+    while waiting:
+        value, reader = waiting.pop()
+        node = value.producer()
+        if node is None or value in given or value in readers:
+            continue
+        readers[value] = reader
+        waiting += [(x, label_of(node)) for x in (*varying_inputs(node), *captures_of(node))]
+    return {str(value.name): reader for value, reader in readers.items()}
 
 
 def _named_again(found: Analysis, outside: Container[ir.Value], model: ir.Model) -> Analysis:
@@ -138,13 +184,15 @@ def rewritten(model: ir.Model, regions: Iterable[Region]) -> dict[str, Region]:
     """Let the planned model have one node per region: these by the names of their nodes."""
     editor = Editor(model)
     found = {}
+    given: dict[ir.Value, ir.Value] = {}
     for region in regions:
-        node = node_of(region.program, region.inputs, editor)
+        node = node_of(region.program, [given.get(x, x) for x in region.inputs], editor)
         model.graph.append(node)
         for old, new in zip(region.outputs, node.outputs, strict=True):
             new.type, new.shape = old.type, old.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
             new.name, old.name = old.name, editor.unique(f"{old.name}_float")
+            given[old] = new
         found[str(node.name)] = region
     model.graph.opset_imports[DOMAIN] = 1
     RemoveUnusedNodesPass()(model)

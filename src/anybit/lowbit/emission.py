@@ -14,6 +14,7 @@ from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.network import Network
 from anybit.lowbit.parts import Coded, Inlet, Outlet, Planned
 from anybit.lowbit.places import Place
+from anybit.lowbit.sharing import read_instructions
 
 _SOURCES = {1: ("source",), 2: ("first", "second")}
 
@@ -67,20 +68,9 @@ def regions_of(planned: Sequence[Planned]) -> list[Region]:
     """A region for each set of instructions that hang together; without products there is none."""
     return [
         _region(part)
-        for part in _connected(_read(planned))
+        for part in _connected(read_instructions(planned))
         if any(each.layer is not None and each.layer.macs for each in part)
     ]
-
-
-def _read(planned: Sequence[Planned]) -> list[Planned]:
-    """The instructions whose results reach an output."""
-    live: set[object] = set()
-    kept = []
-    for each in reversed(planned):
-        if isinstance(each.writes, Outlet) or each.writes.tensor in live:
-            kept.append(each)
-            live.update(read.tensor for read in each.reads if isinstance(read, Coded))
-    return kept[::-1]
 
 
 def _connected(planned: Sequence[Planned]) -> Iterable[list[Planned]]:
@@ -88,8 +78,8 @@ def _connected(planned: Sequence[Planned]) -> Iterable[list[Planned]]:
     groups: Groups[object] = Groups()
     for each in planned:
         for end in (*each.reads, each.writes):
-            if isinstance(end, Coded):
-                groups.join(end.tensor, each)
+            if not isinstance(end, Inlet):
+                groups.join(end.tensor if isinstance(end, Coded) else end, each)
     parts: dict[object, list[Planned]] = {}
     for each in planned:
         parts.setdefault(groups.root(each), []).append(each)
@@ -98,6 +88,8 @@ def _connected(planned: Sequence[Planned]) -> Iterable[list[Planned]]:
 
 def _region(planned: Sequence[Planned]) -> Region:
     ports: dict[tuple[ir.Value, Place], tuple[int, Inlet]] = {}
+    for inlet in (read for each in planned for read in each.reads if isinstance(read, Inlet)):
+        ports.setdefault((inlet.value, inlet.place), (len(ports), inlet))
     outlets: list[Outlet] = []
     tensors: dict[object, tuple[int, Coded]] = {}
     instructions = []
@@ -105,8 +97,9 @@ def _region(planned: Sequence[Planned]) -> Region:
         numbers = []
         for read in each.reads:
             if isinstance(read, Inlet):
-                key = read.value, read.place
-                numbers.append(ports.setdefault(key, (len(ports), read))[0])
+                numbers.append(ports[read.value, read.place][0])
+            elif isinstance(read, Outlet):
+                numbers.append(len(ports) + outlets.index(read))
             else:
                 numbers.append(tensors[read.tensor][0])
         if isinstance(each.writes, Outlet):

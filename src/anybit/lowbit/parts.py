@@ -136,6 +136,23 @@ class CodesRoot:
 
 
 @dataclass(frozen=True, eq=False)
+class OutletRoot:
+    """The float result of a sum: an output of the region, which the region quantizes, too.
+
+    Attributes:
+        outlet: The output.
+        layer: What is known of the sum.
+    """
+
+    outlet: "Outlet"
+    layer: Layer
+
+    @property
+    def stage(self) -> int:
+        return self.outlet.stage
+
+
+@dataclass(frozen=True, eq=False)
 class PairRoot:
     """Two tensors of codes, element by element."""
 
@@ -174,16 +191,18 @@ class Planned:
         reads, writes: What its sources and its target are.
         fields: The others by name.
         layer: What it computes of the graph, for the report.
+        origin: The function of a sum that a product computes.
     """
 
     kind: type[Any]
-    reads: tuple[Inlet | Coded, ...]
+    reads: "tuple[Inlet | Outlet | Coded, ...]"
     writes: Coded | Outlet
     fields: Mapping[str, Any]
     layer: CompiledLayer | None = None
+    origin: "Expression | None" = None
 
 
-Root: TypeAlias = PortRoot | SumRoot | CodesRoot | PairRoot
+Root: TypeAlias = PortRoot | SumRoot | OutletRoot | CodesRoot | PairRoot
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from anybit.lowbit.parts import (
     Expression,
     Inlet,
     Outlet,
+    OutletRoot,
     PairRoot,
     Planned,
     PortRoot,
@@ -52,10 +53,15 @@ class Refused(Exception):
 
 @dataclass
 class Memory:
-    """What one walk finds out for the next: nodes that stay float, and tails."""
+    """What one walk finds out for the next.
+
+    `shared` has functions of sums that are computed once for several readers: as codes where that
+    is None, or else as the float results of a layer.
+    """
 
     refused: dict[ir.Node, str] = field(default_factory=dict)
     tails: dict[Any, Tabled | Uncovered] = field(default_factory=dict)
+    shared: dict[ir.Value, CompiledLayer | None] = field(default_factory=dict)
 
 
 class Planner:
@@ -81,19 +87,25 @@ class Planner:
         uniform = expression.uniform
         if place != expression.place and not uniform:
             raise Uncovered("its channels lie along another axis than those of its constants")
-        channels = 1 if uniform else place.channels
         target = Coded(expression.value, place, codes, root.stage)
         inlet = Inlet(root.value, root.sizes, place)
+        self._quantize(inlet, function, target, 1 if uniform else place.channels)
+        return target
+
+    def _quantize(
+        self, source: Inlet | Outlet, function: Function, target: Coded, channels: int
+    ) -> None:
+        """Plan a Quantize of a function of floats."""
+        codes = target.codes
         # Codes that are there for other readers, a zero at the border say, may never be reached.
         levels = highest_index(function, codes.index, channels) + 1
         first = target
         if levels < codes.levels:
             first = replace(target, codes=replace(codes, levels=levels), tensor=object())
         fields = quantized(function, codes.index, levels, channels)
-        self._planned.append(Planned(p.Quantize, (inlet,), first, fields))
+        self._planned.append(Planned(p.Quantize, (source,), first, fields))
         if first is not target:
             self.add(p.Lookup, (first,), target, entries=np.arange(levels, dtype=np.uint8))
-        return target
 
     def from_codes(self, expression: Expression, codes: Codes) -> Coded:
         """Codes of a function of what the region has: a sum, one tensor of codes, or two."""
@@ -120,6 +132,10 @@ class Planner:
             self._product(expression, root, target)
             return
         function = expression.function(self._model)
+        if isinstance(root, OutletRoot):
+            channels = 1 if expression.uniform else target.place.channels
+            self._quantize(root.outlet, function, target, channels)
+            return
         if isinstance(root, CodesRoot):
             source = root.coded
             values = _columns(source.codes.decode(source.codes.all), expression)
@@ -150,7 +166,7 @@ class Planner:
             risks=found.risks,
             more_risks=found.more_risks,
         )
-        self._planned.append(_of_sum(root, target, found.tail, layer))
+        self._planned.append(_of_sum(expression, target, found.tail, layer))
 
     def _tail(self, expression: Expression, root: SumRoot, codes: Codes) -> Tabled:
         key = root.node, expression.value, codes, root.source.codes
@@ -185,10 +201,11 @@ class Planner:
         tail = arithmetic_of(expression.function(self._model), root)
         if tail is None:
             return None
-        assert root.layer.guarantee is not None, "it has codes"
-        self._check(root, root.layer.guarantee)
-        layer = compiled(root.layer, tail=type(tail).__name__)
-        self._planned.append(_of_sum(root, outlet, tail, layer))
+        known = self.memory.shared.get(expression.value) or compiled(root.layer)
+        assert known.guarantee is not None, "it has codes"
+        self._check(root, known.guarantee)
+        layer = replace(known, tail=type(tail).__name__)
+        self._planned.append(_of_sum(expression, outlet, tail, layer))
         return outlet
 
     def placed(self, coded: Coded, place: Place) -> Coded:
@@ -249,7 +266,9 @@ def reshape_fields(source: Place, target: Place) -> dict[str, int]:
     }
 
 
-def _of_sum(root: SumRoot, target: Coded | Outlet, tail: p.Tail, layer: CompiledLayer) -> Planned:
+def _of_sum(of: Expression, target: Coded | Outlet, tail: p.Tail, layer: CompiledLayer) -> Planned:
+    root = of.root
+    assert isinstance(root, SumRoot), "asked before"
     bits, weights, values = packed(root.weights)
     fields = {
         "window": root.window,
@@ -259,7 +278,7 @@ def _of_sum(root: SumRoot, target: Coded | Outlet, tail: p.Tail, layer: Compiled
         "values": values,
         "tail": tail,
     }
-    return Planned(p.Product, (root.source,), target, fields, layer)
+    return Planned(p.Product, (root.source,), target, fields, layer, of)
 
 
 def _columns(values: Array, expression: Expression) -> Array:

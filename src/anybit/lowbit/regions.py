@@ -6,7 +6,9 @@ never wait for floats that wait for them, so that those that hang together are a
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import onnx_ir as ir
@@ -26,10 +28,12 @@ from anybit.lowbit.moves import moved
 from anybit.lowbit.parts import Codes, Expression, PairRoot, Planned, PortRoot
 from anybit.lowbit.places import place_of
 from anybit.lowbit.planning import Memory, Planner, Refused
+from anybit.lowbit.sharing import shared_values
 from anybit.lowbit.sums import check_factors, mean_root, product_root, source_axis
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
 from anybit.onnx.analysis.analysis import Analysis
+from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.reductions import reduced_axes
 
 T = TypeVar("T")
@@ -82,10 +86,17 @@ class Walk:
             if self._progress is not None:
                 self._progress((number + 1) / len(self._positions))
         for value in self._model.graph.outputs:
-            self._carefully(self._values.require, value)
+            self._carefully(partial(self._values.require, reader="an output of the model"), value)
         if len(self._memory.refused) > refused:
             raise Refused(*list(self._memory.refused.items())[-1])
         return self._values.planned
+
+    def shared(self, *, more: bool) -> dict[ir.Value, CompiledLayer | None]:
+        """Return values of which less is promised than was noted; or `more` to share, if any."""
+        if self._values.weakened or not more:
+            return self._values.weakened
+        found = shared_values(self._values.planned, self._model, self._wanted)
+        return {key: each for key, each in found.items() if key not in self._memory.shared}
 
     def _carefully(self, step: Callable[[T], None], about: T) -> None:
         """Where a step is refused the walk is in vain, but goes on: there may be more of them."""
@@ -111,7 +122,10 @@ class Walk:
             self._leave(node)
             return
         self._values.put(found)
-        if is_quantizer(node) and node.outputs[0] in self._wanted:
+        if found.value in self._memory.shared:
+            with suppress(Uncovered):  # else each of its readers computes it
+                self._values.share(found.value)
+        elif is_quantizer(node) and node.outputs[0] in self._wanted:
             self._anchor(node)
 
     def _expressed(self, node: ir.Node) -> Expression | None:
@@ -248,7 +262,7 @@ class Walk:
         """Let floats come in before a quantizer: nothing gives its codes from further back."""
         self.reasons.setdefault(node, reason)
         x, nodes = quantizing(node)
-        self._values.require(x)
+        self._values.require(x, label_of(node))
         self._values.put_float(x, self._values.stage(x))
         for each in nodes:
             expression = self._elementwise(each)
@@ -263,7 +277,7 @@ class Walk:
         values = [*varying_inputs(node), *captures_of(node)]
         stage = max((self._values.stage(value) for value in values), default=0)
         for value in values:
-            self._values.require(value)
+            self._values.require(value, label_of(node))
         for value in node.outputs:
             self._values.put_float(value, stage)
 

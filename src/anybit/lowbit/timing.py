@@ -68,19 +68,22 @@ def _region_seconds(report: Report, region: int) -> dict[str, float]:
 def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
     """Which layer each instruction belongs to: itself one, or the last that it reads."""
     order = {name: place for place, name in enumerate(names.values())}
-    writers: dict[int, str] = {}
+    writers: dict[int, str] = {}  # of tensors; of outputs by negative numbers, the first by -1
+    inputs = len(program.inputs)
     found = {}
     for number, instruction in enumerate(program.instructions):
         fields = vars(instruction).keys() & {"source", "first", "second"}
-        tensors = {getattr(instruction, each) for each in fields}
-        read = set() if isinstance(instruction, Quantize) else tensors & writers.keys()
+        read = {getattr(instruction, each) for each in fields}
+        if isinstance(instruction, Quantize):
+            read = {inputs - 1 - instruction.source} if instruction.source >= inputs else set()
+        read &= writers.keys()
         before = max((writers[each] for each in read), key=order.__getitem__, default="")
         name = names.get(number, before)
         if name:
             found[number] = name
             floats = isinstance(getattr(instruction, "tail", None), Arithmetic)
-            if not floats and not isinstance(instruction, Dequantize):
-                writers[instruction.target] = name
+            outlet = floats or isinstance(instruction, Dequantize)
+            writers[-1 - instruction.target if outlet else instruction.target] = name
     return found
 
 

@@ -14,12 +14,14 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from anybit.lowbit.elementwise import is_uniform, quantizing, varying_inputs
+from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.parts import (
     Coded,
     Codes,
     CodesRoot,
     Expression,
     Outlet,
+    OutletRoot,
     PairRoot,
     Planned,
     PortRoot,
@@ -46,6 +48,7 @@ class Values:
         analysis: What is known of it before it runs.
         planner: What plans instructions.
         planned: The instructions, each behind those that it waits for.
+        weakened: Layers of shared floats that float nodes read, too: less is promised of these.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Values:
         self.analysis = analysis
         self.planner = planner
         self.planned: list[Planned] = []
+        self.weakened: dict[ir.Value, CompiledLayer | None] = {}
         self._wanted = wanted
         self._unsized = Unsized(model)
         self._outlets: dict[ir.Value, Outlet] = {}
@@ -142,6 +146,25 @@ class Values:
         self._coded[value, coded.place] = coded
         return found
 
+    def share(self, value: ir.Value) -> None:
+        """Compute a function of a sum once for all its readers, as codes or as floats.
+
+        Raises:
+            Uncovered: Its codes cannot be computed.
+            Refused: The results of a sum cannot be given.
+        """
+        expression = self.expression(value)
+        if not isinstance(expression.root, SumRoot):
+            return
+        if self.planner.memory.shared[value] is None:
+            self.coded(value, self.codes(value, expression.place.axis))
+            return
+        self.require(value, "")
+        outlet = self._outlets.get(value)
+        if outlet is not None:
+            root = OutletRoot(outlet, expression.root.layer)
+            self._keep(Expression(root, value, expression.place, starts=(value,)))
+
     def stage(self, value: ir.Value) -> int:
         """That of a value as floats."""
         expression = self._expressions.get(value)
@@ -208,16 +231,17 @@ class Values:
             )
             return self.planner.from_port(alone, wanted, place)
 
-    def require(self, value: ir.Value) -> None:
-        """See to it that a value is there as floats.
+    def require(self, value: ir.Value, reader: str) -> None:
+        """See to it that a value is there as floats for a reader.
 
         Raises:
             Refused: The results of a sum cannot be given.
         """
         expression = self._expressions.get(value)
-        if expression is None or value in self._outlets or is_constant(value):
+        if expression is None or is_constant(value) or isinstance(expression.root, PortRoot):
             return
-        if isinstance(expression.root, PortRoot):
+        if value in self._outlets:
+            self._weaken(value, expression)
             return
         expression = self._from_quantized(expression)
         try:
@@ -228,8 +252,16 @@ class Values:
             self.take()
             self._outlets[value] = outlet
             return
-        for each in _before(expression):
-            self.require(each)
+        for each in _before(expression, reader):
+            self.require(each, reader)
+
+    def _weaken(self, value: ir.Value, expression: Expression) -> None:
+        """Note that shared floats are read as such: their last bits are not certified."""
+        shared, root = self.planner.memory.shared.get(value), expression.root
+        if shared is None or not isinstance(root, OutletRoot):
+            return
+        if shared.guarantee is not root.layer.guarantee:
+            self.weakened[value] = replace(shared, guarantee=root.layer.guarantee)
 
     def _from_quantized(self, expression: Expression) -> Expression:
         """The same as a function of the tensor of codes that its last quantizer gives, if any."""
@@ -248,7 +280,7 @@ class Values:
         return replace(start, value=expression.value, nodes=nodes, same=same)
 
 
-def _before(expression: Expression) -> list[ir.Value]:
+def _before(expression: Expression, reader: str) -> list[ir.Value]:
     """The floats that the nodes of an expression read, if they are to run as they are."""
     root = expression.root
     if isinstance(root, PairRoot):
@@ -259,4 +291,4 @@ def _before(expression: Expression) -> list[ir.Value]:
         return [expression.behind.value]
     node = root.node if isinstance(root, SumRoot) else expression.value.producer()
     assert node is not None, "expressions come from nodes"
-    raise Refused(node, "its results cannot be given as floats")
+    raise Refused(node, f"{reader} needs its floats, which no instruction gives")
