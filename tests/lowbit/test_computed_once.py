@@ -142,6 +142,24 @@ def test_sums_with_several_readers_are_computed_once(case):
     assert len({layer.output for layer in layers}) == len(layers), "one line per layer"
 
 
+def test_functions_that_bend_are_tables_of_codes_behind_a_quantizer():
+    """Of long sums they are no tables: the codes of the quantizer before them are few."""
+    constants = {**QUANTIZED, "w": weights(600, 64, levels=127), "m": weights(64, 4)}
+    constants["gain"] = np.linspace(0.5, 1.5, 64, dtype="f")
+    text = "c = MatMul(q, w)\na = Quant(c, t, z, b8)\nh = HardSwish(a)\nn = Mul(h, gain)"
+    proto = made(
+        f"q = Quant(x, s, z, b8)\n{text}\ne = Quant(n, t, z, b8)\nd = MatMul(e, m)\n"
+        "y = Quant(d, t, z, b8)",
+        {**constants, "t": 1024.0},
+        (600,),
+    )
+    compiled = anybit.compile(proto)
+    assert isinstance(compiled.engine, NetworkEngine)
+    assert compiled.report.layers[0].levels == 256
+    x = rows(proto, 9) * 8
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
+
+
 def test_networks_with_a_shared_sum_need_no_session():
     text, more = CASES["two quantizers"]
     text = text.replace(

@@ -9,7 +9,16 @@ import onnx_ir as ir
 from anybit.lowbit.arithmetic import arithmetic_of
 from anybit.lowbit.elementwise import is_quantizer, is_uniform, varying_inputs
 from anybit.lowbit.layers import CompiledLayer
-from anybit.lowbit.parts import Coded, Codes, Expression, Outlet, Planned, SumRoot
+from anybit.lowbit.parts import (
+    Coded,
+    Codes,
+    Expression,
+    Outlet,
+    PairRoot,
+    Planned,
+    SumRoot,
+)
+from anybit.lowbit.planning import Refused
 
 
 def read_instructions(planned: Sequence[Planned]) -> list[Planned]:
@@ -92,3 +101,21 @@ def _stems(expression: Expression) -> Iterator[Expression]:
                 same=all(map(is_uniform, expression.nodes[:count])),
                 quantized=None,
             )
+
+
+def floats_before(expression: Expression, reader: str) -> list[ir.Value]:
+    """Return the floats that the nodes of an expression read, if they are to run as they are.
+
+    Raises:
+        Refused: Its root is a sum, whose results are not an output of the region.
+    """
+    root = expression.root
+    if isinstance(root, PairRoot):
+        return [root.first.value, root.second.value]
+    if expression.starts[0] is not expression.value:
+        return [expression.starts[0]]
+    if expression.behind is not None:
+        return [expression.behind.value]
+    node = root.node if isinstance(root, SumRoot) else expression.value.producer()
+    assert node is not None, "expressions come from nodes"
+    raise Refused(node, f"{reader} needs its floats, which no instruction gives")

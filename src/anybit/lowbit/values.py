@@ -22,13 +22,13 @@ from anybit.lowbit.parts import (
     Expression,
     Outlet,
     OutletRoot,
-    PairRoot,
     Planned,
     PortRoot,
     SumRoot,
 )
 from anybit.lowbit.places import Place, place_of
-from anybit.lowbit.planning import Planner, Refused
+from anybit.lowbit.planning import Planner
+from anybit.lowbit.sharing import floats_before
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.unsized import Unsized
 from anybit.lowbit.wanted import why_none
@@ -192,12 +192,24 @@ class Values:
         elif isinstance(expression.root, PortRoot):
             found = self._from_port(expression, wanted, place)
         else:
-            made = self.planner.from_codes(expression, wanted)
+            made = self._from_root(expression, wanted)
             self._coded[value, made.place] = made
             found = self.planner.placed(made, place)
         self.take()
         self._coded[key] = found
         return found
+
+    def _from_root(self, expression: Expression, wanted: Codes) -> Coded:
+        """Compute codes from the root, or else from the codes of an earlier quantizer."""
+        try:
+            return self.planner.from_codes(expression, wanted)
+        except Uncovered:
+            while (last := expression.quantized) is not None and last.value is expression.value:
+                expression = last
+            earlier = self._from_quantized(expression)
+            if earlier is expression:
+                raise
+            return self.planner.from_codes(earlier, wanted)
 
     def spread(self, coded: Coded, place: Place) -> Coded:
         """Codes that are repeated along the axes of which they have one."""
@@ -252,7 +264,7 @@ class Values:
             self.take()
             self._outlets[value] = outlet
             return
-        for each in _before(expression, reader):
+        for each in floats_before(expression, reader):
             self.require(each, reader)
 
     def _weaken(self, value: ir.Value, expression: Expression) -> None:
@@ -278,17 +290,3 @@ class Values:
         nodes = expression.nodes[len(last.nodes) :]
         same = all(map(is_uniform, nodes))
         return replace(start, value=expression.value, nodes=nodes, same=same)
-
-
-def _before(expression: Expression, reader: str) -> list[ir.Value]:
-    """The floats that the nodes of an expression read, if they are to run as they are."""
-    root = expression.root
-    if isinstance(root, PairRoot):
-        return [root.first.value, root.second.value]
-    if expression.starts[0] is not expression.value:
-        return [expression.starts[0]]
-    if expression.behind is not None:
-        return [expression.behind.value]
-    node = root.node if isinstance(root, SumRoot) else expression.value.producer()
-    assert node is not None, "expressions come from nodes"
-    raise Refused(node, f"{reader} needs its floats, which no instruction gives")
