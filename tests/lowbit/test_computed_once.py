@@ -187,7 +187,7 @@ def test_threads_read_the_floats_that_a_region_gives(threads):
         _core.set_num_threads(before)
 
 
-ROUNDED = {**QUANTIZED, "s": 0.3, "one": 0.7, "two": 1.1, "w": weights(40, 3) * np.float32(0.1)}
+ROUNDED = {**QUANTIZED, "s": 0.3, "one": 0.71, "two": 1.13, "w": weights(40, 3) * np.float32(0.1)}
 TWO = "a = Quant(c, one, z, b)\ne = Quant(c, two, z, b)\nd1 = MatMul(a, m)\nd2 = MatMul(e, m)"
 
 
@@ -198,11 +198,15 @@ def rounded(more: str) -> onnx.ModelProto:
 
 def test_shared_floats_are_certified_where_only_quantizers_read_them():
     """Their last bits are those of one order of summation: only codes can be certified."""
-    codes = anybit.compile(rounded("y = Add(d1, d2)")).report.layers[0]
-    floats = anybit.compile(rounded("f = Softmax(c) axis=1\nd3 = Add(d1, d2)\ny = Add(d3, f)"))
-    assert codes.output == floats.report.layers[0].output == "c"
-    assert codes.guarantee is (Guarantee.BOUNDED if codes.risks else Guarantee.CERTIFIED)
-    assert floats.report.layers[0].guarantee is Guarantee.BOUNDED
+    codes = anybit.compile(rounded("y = Add(d1, d2)"), guarantee="certified").report
+    floats = anybit.compile(
+        rounded("f = Softmax(c) axis=1\nd3 = Add(d1, d2)\ny = Add(d3, f)")
+    ).report
+    bent = anybit.compile(rounded("h = HardSwish(c)\nd3 = Quant(h, one, z, b)\ny = Add(d1, d3)"))
+    assert [each.layers[0].output for each in (codes, floats, bent.report)] == ["c", "c", "c"]
+    assert codes.layers[0].guarantee is Guarantee.CERTIFIED
+    assert floats.layers[0].guarantee is Guarantee.BOUNDED
+    assert bent.report.layers[0].guarantee is Guarantee.BOUNDED, "a float node computes HardSwish"
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.25])
@@ -277,9 +281,8 @@ def test_networks_with_further_readers_compute_each_sum_once(network):
     check(network)
 
 
-@given(network=networks())
-@QUICK
-def test_sharing_a_sum_changes_no_bits(network):
+def check_bits(network: Network) -> None:
+    """Compile with and without sharing: both give the same."""
     proto = with_readers(network.proto, np.random.default_rng(network.seed))
     shared = anybit.compile(proto)
     with pytest.MonkeyPatch.context() as patch:
@@ -291,9 +294,16 @@ def test_sharing_a_sum_changes_no_bits(network):
         np.testing.assert_array_equal(got[name], array, err_msg=name)
 
 
+@given(network=networks())
+@QUICK
+def test_sharing_a_sum_changes_no_bits(network):
+    check_bits(network)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))  # which workers share
 @given(network=networks())
 @LONG
-def test_many_networks_with_further_readers_compute_each_sum_once(network, part):
+def test_many_networks_compute_each_sum_once(network, part):
     check(network)
+    check_bits(network)

@@ -36,10 +36,12 @@ def with_readers(proto: onnx.ModelProto, random: np.random.Generator) -> onnx.Mo
     reached, values, sums = {"x"}, [], []
     for node in proto.graph.node:
         name = node.output[0]
-        if name != "y" and node.op_type != "QuantizeLinear" and reached & set(node.input):
+        if node.op_type == "Shape" or not reached & set(node.input):
+            continue
+        reached.add(name)
+        if name != "y" and node.op_type != "QuantizeLinear":
             values.append(name)
             sums += [name] if node.op_type in SUMS else []
-        reached |= {name} if reached & set(node.input) else set()
     for number in range(random.integers(1, 4)):
         value = str(random.choice(sums if sums and random.random() < 0.6 else values))
         _read(graph, value, f"read_{number}", int(random.integers(3)))
