@@ -203,6 +203,8 @@ def rewritten(model: ir.Model, regions: Iterable[Region]) -> dict[str, Region]:
 def expose(model: ir.Model, regions: Mapping[str, Region]) -> None:
     """Let a model, as a file has it, give all that its regions compute, tensors of codes too.
 
+    Floats that only their own region reads are left out: nothing is promised of their last bits.
+
     Raises:
         ModelError: A node has not the program of its region.
     """
@@ -215,10 +217,14 @@ def expose(model: ir.Model, regions: Mapping[str, Region]) -> None:
         more = node_of(region.exposed.program, inputs, editor)
         model.graph.insert_before(node, more)
         given = len(node.outputs)
+        inner = set()
         for old, new in zip(node.outputs, more.outputs[:given], strict=True):
+            if not old.uses() and not old.is_graph_output():
+                inner.add(new)
             new.name, new.type, new.shape = old.name, old.type, old.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         for value, new in zip(region.exposed.outputs[given:], more.outputs[given:], strict=True):
             new.name, new.type = editor.unique(str(value.name)), value.type
-        model.graph.outputs.extend(new for new in more.outputs if not new.is_graph_output())
+        shown = (new for new in more.outputs if not new.is_graph_output() and new not in inner)
+        model.graph.outputs.extend(shown)
         model.graph.remove(node, safe=True)
