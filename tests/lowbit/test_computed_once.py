@@ -33,6 +33,7 @@ CONSTANTS = {
     "u": weights(6, 6, 1, 1) / 4,
     "m": weights(6, 3) / 4,
     "k": weights(6, 4, 1, 1) / 4,
+    "few": weights(6, 4, 1, 1, levels=1),
     "whole": np.array([0, 4, 6, -1]),
     "bias": np.linspace(-3, 3, 6, dtype="f"),
     "gain": np.linspace(-0.5, 1.5, 6, dtype="f").reshape(6, 1, 1),
@@ -88,6 +89,10 @@ CASES = {
         "c = Conv(q, w)\nt = Transpose(c) perm=[0,2,3,1]\na = Quant(t, one, z, b)\n"
         "y = MatMul(a, m)",
         "c",
+    ),
+    "a sum that is itself a tensor of codes": (
+        "c = Conv(q, few)\nd1 = Conv(c, v)\nf = Softmax(c) axis=1\ny = Add(d1, f)",
+        "",
     ),
     "a reshaped sum": (
         "c = Conv(q, w)\nt = Reshape(c, whole)\na = Quant(t, one, z, b)\ny = Conv(a, k)",

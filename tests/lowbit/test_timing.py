@@ -7,12 +7,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
+from written_models import QUANTIZED, made
 
 import anybit
 from anybit.lowbit import wording
 from anybit.lowbit.report import Report
 from anybit.lowbit.speed import Seconds, Speed
-from anybit.lowbit.timing import timed
+from anybit.lowbit.timing import _instructions, timed
 from anybit.text import duration
 
 MIXED = """
@@ -53,6 +54,21 @@ def test_layers_have_times(rows: str) -> None:
         assert layer.seconds > 0
         assert layer.float_seconds >= 0
     assert model.SerializeToString() == kept
+
+
+def test_quantizers_of_shared_floats_belong_to_the_layer_that_gives_them() -> None:
+    constants = {**QUANTIZED, "w": np.eye(4, dtype=np.float32), "two": 2.0}
+    proto = made(
+        "q = Quant(x, s, z, b)\nc = MatMul(q, w)\na = Quant(c, one, z, b)\n"
+        "e = Quant(c, two, z, b)\nd1 = MatMul(a, w)\nd2 = MatMul(e, w)\ny = Add(d1, d2)",
+        constants,
+        (4,),
+    )
+    (program,) = anybit.compile(proto).report.programs
+    kinds = [type(each).__name__ for each in program.instructions]
+    assert kinds == ["Quantize", "Product", "Quantize", "Quantize", "Product", "Product"]
+    owners = _instructions(program, {1: "c", 4: "d1", 5: "d2"})
+    assert owners == {1: "c", 2: "c", 3: "c", 4: "d1", 5: "d2"}
 
 
 def test_compile_time_reports_every_side_on_one_and_on_default_threads() -> None:

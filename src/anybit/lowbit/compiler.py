@@ -17,6 +17,7 @@ from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
 from anybit.lowbit.layers import CompiledLayer, compiled
 from anybit.lowbit.node import encoded_of, node_of
+from anybit.lowbit.parts import Planned
 from anybit.lowbit.planning import Memory, Refused
 from anybit.lowbit.regions import Walk
 from anybit.lowbit.sharing import merged
@@ -69,25 +70,34 @@ def plan(
     analysis = _named_again(found, outside, model)
     wanted = wanted_codes(model, analysis)
     memory = Memory()
-    refusals = walks = 0
-    while True:
-        if refusals == _MOST_WALKS:
-            memory.refused.update(dict.fromkeys(model.graph, "too much around it stays float"))
-        walk = Walk(model, analysis, known, wanted, guarantee, memory, progress)
-        try:
-            planned = walk.run()
-        except Refused:
-            refusals += 1
-            continue
-        shared = walk.shared(more=walks < _MOST_WALKS)
-        if not shared:
-            break
-        walks += 1
-        memory.shared.update(shared)
+    walk, planned = _last_walk(
+        lambda: Walk(model, analysis, known, wanted, guarantee, memory, progress), memory, model
+    )
     regions = [replace(each, codes=each.codes - copies) for each in regions_of(planned)]
     placed = [each for number, region in enumerate(regions) for each in _placed(region, number)]
     layers = _without_floats(model, regions, _once(placed))
     return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers(), *inside]))
+
+
+def _last_walk(
+    walk: Callable[[], Walk], memory: Memory, model: ir.Model
+) -> tuple[Walk, list[Planned]]:
+    """Walk until nothing is refused and no sum is computed twice, as far as that can be had."""
+    refusals = shares = 0
+    while True:
+        if refusals == _MOST_WALKS:
+            memory.refused.update(dict.fromkeys(model.graph, "too much around it stays float"))
+        last = walk()
+        try:
+            planned = last.run()
+        except Refused:
+            refusals += 1
+            continue
+        shared = last.shared(more=shares < _MOST_WALKS)
+        if not shared:
+            return last, planned
+        shares += 1
+        memory.shared.update(shared)
 
 
 def _known(model: ir.Model, found: Analysis) -> tuple[dict[str, Layer], list[CompiledLayer]]:

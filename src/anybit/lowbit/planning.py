@@ -82,8 +82,6 @@ class Planner:
         root = expression.root
         assert isinstance(root, PortRoot), "asked before"
         function = expression.function(self._model)
-        if not function.parts:  # a value that is said to be on a grid
-            function = Function().then(codes.nearest, monotone=True, uniform=True)
         uniform = expression.uniform
         if place != expression.place and not uniform:
             raise Uncovered("its channels lie along another axis than those of its constants")
@@ -97,6 +95,8 @@ class Planner:
     ) -> None:
         """Plan a Quantize of a function of floats."""
         codes = target.codes
+        if not function.parts:  # a value that is said to be on a grid
+            function = Function().then(codes.nearest, monotone=True, uniform=True)
         # Codes that are there for other readers, a zero at the border say, may never be reached.
         levels = highest_index(function, codes.index, channels) + 1
         first = target

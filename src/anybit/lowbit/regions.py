@@ -95,8 +95,8 @@ class Walk:
         """Return values of which less is promised than was noted; or `more` to share, if any."""
         if self._values.weakened or not more:
             return self._values.weakened
-        found = shared_values(self._values.planned, self._model, self._wanted)
-        return {key: each for key, each in found.items() if key not in self._memory.shared}
+        tried = self._memory.shared
+        return shared_values(self._values.planned, self._model, self._wanted.keys(), tried)
 
     def _carefully(self, step: Callable[[T], None], about: T) -> None:
         """Where a step is refused the walk is in vain, but goes on: there may be more of them."""
@@ -123,9 +123,9 @@ class Walk:
             return
         self._values.put(found)
         if found.value in self._memory.shared:
-            with suppress(Uncovered):  # else each of its readers computes it
+            with suppress(Uncovered):  # else the next walk tries another value
                 self._values.share(found.value)
-        elif is_quantizer(node) and node.outputs[0] in self._wanted:
+        if is_quantizer(node) and node.outputs[0] in self._wanted:
             self._anchor(node)
 
     def _expressed(self, node: ir.Node) -> Expression | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums with several readers: the value up to which all of them share one computation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -11,7 +11,6 @@ from anybit.lowbit.elementwise import is_quantizer, is_uniform, varying_inputs
 from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.parts import (
     Coded,
-    Codes,
     Expression,
     Outlet,
     PairRoot,
@@ -33,12 +32,16 @@ def read_instructions(planned: Sequence[Planned]) -> list[Planned]:
 
 
 def shared_values(
-    planned: Sequence[Planned], model: ir.Model, wanted: Mapping[ir.Value, Codes]
+    planned: Sequence[Planned],
+    model: ir.Model,
+    coded: Container[ir.Value],
+    tried: Container[ir.Value],
 ) -> dict[ir.Value, CompiledLayer | None]:
     """Return the value to share of each sum that several instructions compute.
 
-    It is the last one that all readers depend on. None means that it is shared as codes; a layer,
-    that it is shared as floats, which are the results of that layer.
+    It is the last one that all readers depend on and that has not been tried: first of those that
+    can be tensors of codes. None means that it is shared as codes; a layer, that it is shared as
+    floats, which are the results of that layer.
     """
     groups: dict[ir.Node, list[Planned]] = {}
     for each in read_instructions(planned):
@@ -48,21 +51,25 @@ def shared_values(
     found: dict[ir.Value, CompiledLayer | None] = {}
     for group in groups.values():
         if len(group) > 1:
-            found.update(_shared(group, model, wanted))
+            found.update(_shared(group, model, coded, tried))
     return found
 
 
 def _shared(
-    group: Sequence[Planned], model: ir.Model, wanted: Mapping[ir.Value, Codes]
+    group: Sequence[Planned],
+    model: ir.Model,
+    coded: Container[ir.Value],
+    tried: Container[ir.Value],
 ) -> dict[ir.Value, CompiledLayer | None]:
     """Return the value to share of one sum; none if its floats cannot be an output."""
     stems = [{stem.value: stem for stem in _stems(each.origin)} for each in group if each.origin]
     common = [stem for value, stem in stems[0].items() if all(value in each for each in stems)]
-    for stem in reversed(common):
+    common = [stem for stem in common[::-1] if stem.value not in tried]
+    for stem in common:
         producer = stem.value.producer()
-        if producer is not None and is_quantizer(producer) and stem.value in wanted:
+        if producer is not None and is_quantizer(producer) and stem.value in coded:
             return {stem.value: None}
-    for stem in reversed(common):
+    for stem in common:
         if _gives_floats(stem, model):
             layers = [each.layer for each in group if each.layer is not None]
             return {stem.value: replace(merged(layers), levels=0, steps=0)}
