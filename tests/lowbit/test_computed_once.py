@@ -118,7 +118,8 @@ CASES = {
     ),
     "a mean with two readers": (
         "c = GlobalAveragePool(q)\na = Quant(c, s, z, b)\nd1 = Conv(a, k)\nf = Softmax(c) axis=1\n"
-        "d2 = Conv(f, k)\ny = Add(d1, d2)",
+        "g = Quant(f, s, z, b)\nd2 = Conv(g, k)\n"
+        "y = Add(d1, d2)",
         "",
     ),
 }
@@ -145,6 +146,7 @@ def test_sums_with_several_readers_are_computed_once(case):
     text, more = CASES[case]
     layers = compiled_once(text, more).report.layers
     assert len({layer.output for layer in layers}) == len(layers), "one line per layer"
+    assert [layer.reason for layer in layers if layer.guarantee is None] == []
 
 
 def test_functions_that_bend_are_tables_of_codes_behind_a_quantizer():
