@@ -82,6 +82,13 @@ def quantize(
             "it with integers.",
         ),
     ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="finn|hls4ml",
+            help="Use quantizers that this compiler for FPGAs takes.",
+        ),
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -150,6 +157,7 @@ def quantize(
             keep=keep or (),
             scales=scales,
             integer_only=integer_only,
+            target=target,
             budget=budget,
             sensitivity=sensitivity,
             effort=effort,

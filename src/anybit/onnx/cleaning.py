@@ -10,7 +10,7 @@ from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
-from anybit.onnx.checks.targets import TARGETS
+from anybit.onnx.checks.targets import TARGETS, hls4ml
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
@@ -24,25 +24,28 @@ from anybit.onnx.passes import (
     FoldConstants,
     FreeSizes,
     GemmToMatMul,
+    Identifiers,
     InferShapes,
+    JoinConvBias,
     MeanToPool,
     MoveTransposes,
     NameNodes,
     Normalize,
+    OwnConstants,
     Simplify,
     StandardLayout,
+    TrimConstants,
     UseNames,
 )
 from anybit.onnx.preparation import apply, inline, reported
 
 _Steps: TypeAlias = tuple[Callable[[], InPlacePass], ...]
 
-_FOR_HARDWARE: _Steps = (GemmToMatMul, ExtractConvBias, BatchNormToAffine)
 _STEPS: Mapping[str, _Steps] = {
-    "finn": _FOR_HARDWARE,
+    "finn": (GemmToMatMul, ExtractConvBias, BatchNormToAffine),
     "hls4ml": (
-        *(*_FOR_HARDWARE, MeanToPool),
-        *(ChannelsLast, MoveTransposes, InferShapes, AbsorbTransposes),
+        *(GemmToMatMul, JoinConvBias, BatchNormToAffine, MeanToPool),
+        *(ChannelsLast, MoveTransposes, InferShapes, AbsorbTransposes, TrimConstants),
     ),
 }
 """What the model is made of for each compiler, besides names and a fixed batch."""
@@ -109,11 +112,19 @@ def clean(
     if steps:
         apply(model, source, *(step() for step in steps), simplify)
     apply(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
-    freed = reported(model, source, FreeSizes())
+    remarks = reported(model, source, FreeSizes()).remarks
+    if target == "hls4ml":
+        remarks += _for_cpp(model, source)
     if names:
         apply(model, source, UseNames(names))
         _sort_constants(model.graph)
-    return Cleaned(model, freed.remarks)
+    return Cleaned(model, remarks)
+
+
+def _for_cpp(model: ir.Model, source: Source) -> tuple[str, ...]:
+    """Give each reader constants of its own, and inputs, constants and nodes names of C++."""
+    apply(model, source, OwnConstants())
+    return reported(model, source, Identifiers(hls4ml.RESERVED, hls4ml.GENERATED)).remarks
 
 
 def _sort_constants(graph: ir.Graph) -> None:

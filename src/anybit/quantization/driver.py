@@ -47,6 +47,7 @@ from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
 from anybit.quantization.schemes import Scheme
+from anybit.quantization.targets import check_target, for_target, taken_by
 from anybit.quantization.unchanging import unchanging
 from anybit.quantization.weights import check_weights
 from anybit.words.budgets import Budget
@@ -88,6 +89,7 @@ def quantize(
     keep: Sequence[str] = (),
     scales: str | None = None,
     integer_only: bool = False,
+    target: str | None = None,
     budget: str | None = None,
     sensitivity: bool = False,
     effort: str = "default",
@@ -130,6 +132,10 @@ def quantize(
             as far as `anybit.compile` needs them to compute all of it with integers: what adds,
             puts together, averages, or rises and falls. What is moved before it is read gets them
             where it comes from, and what is put together has one grid.
+        target: A compiler for FPGAs, "finn" or "hls4ml", that is to take the result: zero-points
+            are 0, weights signed and narrow, activations unsigned after Relu and signed elsewhere,
+            for hls4ml with one power-of-two scale per tensor. Remarks say what `anybit.check`
+            finds for it after `anybit.clean(result, target=target)`.
         budget: A mix of widths, instead of one for all: "4MB" for the constants, "50%bops" of the
             operations on bits that the words above stand for, "2ms" for a run of one sample,
             compiled, on this machine, or "30dB" on the outputs. Integers
@@ -164,6 +170,7 @@ def quantize(
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
     limit, much = None if budget is None else parsed(budget), effort_of(effort)
     limits = thresholds(fail_below, has_data=data is not None)
+    check_target(target)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
         raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
     if limit is not None and data is None:
@@ -177,6 +184,8 @@ def quantize(
 
         placement = with_between(placement, model)
     wanted = plan(model, placement, *said)
+    if target is not None:
+        wanted = for_target(wanted, target)
     if integer_only:
         _check_integers(wanted, limit)
     if not any(layer.weights for layer in wanted.layers):
@@ -249,7 +258,8 @@ def quantize(
         + found.remarks
         + idle(found)
         + logarithms(found, model)
-        + (mix.remarks if mix else ()),
+        + (mix.remarks if mix else ())
+        + (taken_by(target, found.model) if target else ()),
         mix.front if mix else (),
         found.verdict,
         size.whole,

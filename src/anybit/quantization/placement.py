@@ -96,11 +96,13 @@ class Source:
         readers: The layers, and which of their inputs it is.
         anchors: The tensors that are quantized in its place, and which inputs of which nodes are
             replaced; () if it is quantized itself, for its readers.
+        smooth: Whether its channels may be scaled against the weights (SmoothQuant).
     """
 
     value: ir.Value
     readers: list[tuple[Layer, int]] = field(default_factory=list)
     anchors: tuple[tuple[ir.Value, tuple[tuple[ir.Node, int], ...]], ...] = ()
+    smooth: bool = True
 
     @property
     def uses(self) -> tuple[tuple[ir.Node, int], ...]:

@@ -77,7 +77,7 @@ def smoothed_range(bits: int, statistics: Statistics, smoothing: Array) -> tuple
 def smoothable(source: Source) -> int | None:
     """The axis of the channels of a tensor whose readers all allow for smoothing; else None."""
     axes = set()
-    if source.anchors:
+    if source.anchors or not source.smooth:
         return None  # others read it, too
     for layer, index in source.readers:
         (weight,) = layer.weights if len(layer.weights) == 1 else (None,)

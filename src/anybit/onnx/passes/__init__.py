@@ -19,8 +19,10 @@ from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.free_sizes import FreeSizes
 from anybit.onnx.passes.from_qdq import FromQdq
 from anybit.onnx.passes.gemm_to_matmul import GemmToMatMul
+from anybit.onnx.passes.identifiers import Identifiers
 from anybit.onnx.passes.infer_shapes import InferShapes
 from anybit.onnx.passes.inline_functions import InlineFunctions
+from anybit.onnx.passes.join_conv_bias import JoinConvBias
 from anybit.onnx.passes.lift_opset import LiftOpset
 from anybit.onnx.passes.lower import Lower
 from anybit.onnx.passes.mean_to_pool import MeanToPool
@@ -29,11 +31,13 @@ from anybit.onnx.passes.name_layers import NameLayers
 from anybit.onnx.passes.name_nodes import NameNodes
 from anybit.onnx.passes.name_sizes import NameSizes
 from anybit.onnx.passes.normalize import Normalize
+from anybit.onnx.passes.own_constants import OwnConstants
 from anybit.onnx.passes.remove_quantizers import RemoveQuantizers
 from anybit.onnx.passes.separate_names import SeparateNames
 from anybit.onnx.passes.simplify import Simplify
 from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_qdq import ToQdq
+from anybit.onnx.passes.trim_constants import TrimConstants
 from anybit.onnx.passes.use_names import UseNames
 
 __all__ = [
@@ -55,8 +59,10 @@ __all__ = [
     "FreeSizes",
     "FromQdq",
     "GemmToMatMul",
+    "Identifiers",
     "InferShapes",
     "InlineFunctions",
+    "JoinConvBias",
     "LiftOpset",
     "Lower",
     "MeanToPool",
@@ -65,10 +71,12 @@ __all__ = [
     "NameNodes",
     "NameSizes",
     "Normalize",
+    "OwnConstants",
     "RemoveQuantizers",
     "SeparateNames",
     "Simplify",
     "StandardLayout",
     "ToQdq",
+    "TrimConstants",
     "UseNames",
 ]

@@ -41,6 +41,12 @@ def pooled(node: ir.Node, view: View) -> list[Carrier | None] | None:
     return [_variable(found)]  # a second output has positions
 
 
+def pooled_channels_last(node: ir.Node, view: View) -> Carrier | None:
+    """Return what a MaxPool with channels last gives: any value of its input."""
+    x = view.carrier(given(node, 0))
+    return None if x is None else _variable(x.whole())
+
+
 def transposed(node: ir.Node, view: View) -> Carrier | None:
     x = view.carrier(given(node, 0))
     if x is None:

@@ -6,6 +6,7 @@ Read in hls4ml: model/optimizer/passes/quant_opt.py at commit f3ff077, bipolar_q
 312395e; pull request 1355, which adds BipolarQuant and the name IntQuant.
 """
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,6 +23,25 @@ from anybit.ops.domain import Role
 
 NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))
 """The operators of ours that hls4ml reads, by name."""
+
+_KEYWORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
+    char32_t class compl concept const consteval constexpr constinit const_cast continue co_await
+    co_return co_yield decltype default delete do double dynamic_cast else enum explicit export
+    extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq
+    nullptr operator or or_eq private protected public register reinterpret_cast requires return
+    short signed sizeof static static_assert static_cast struct switch template this thread_local
+    throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
+    xor xor_eq
+"""
+_GENERATED_NAMES = """
+    input main myproject nnet std hls ap_int ap_uint ap_fixed ap_ufixed size_t EOF INFINITY NAN NULL
+    CHECKPOINT current e fin fout fpr i iline in in_begin cptr output_path pline pr
+"""
+RESERVED = frozenset((*_KEYWORDS.split(), *_GENERATED_NAMES.split()))
+"""Names that inputs of hls4ml's C++ cannot have: words of the language, and of what it generates."""
+GENERATED = re.compile(r"_*[A-Z0-9].*|__.*|.*_t|(config|index|layer)[0-9]+.*|[a-z][0-9]+")
+"""What names that hls4ml generates look like: types, configurations, results and weights."""
 
 _IN_CHANNELS_LAST = {*CHANNELS_LAST_OPERATORS, "AveragePool"}
 _LAYERS = {

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of its own of each constant for every input that reads it."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.passes._reorder import is_known
+
+
+class OwnConstants(InPlacePass):
+    """Constants, and quantizers of constants, that several inputs read are copied for each of them.
+
+    For compilers that move a constant into its reader and drop it.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        editor = Editor(model)
+        count = 0
+        # Quantizers first: their copies read the same constants.
+        for node in list(nodes_in(model.graph)):
+            for index, value in enumerate(node.inputs):
+                if value is not None and not is_constant(value) and is_known(value):
+                    count += _copied(node, index, value, editor)
+        for node in list(nodes_in(model.graph)):
+            for index, value in enumerate(node.inputs):
+                if value is not None and is_constant(value):
+                    count += _copied(node, index, value, editor)
+        return PassResult(model, bool(count))
+
+
+def _copied(node: ir.Node, index: int, value: ir.Value, editor: Editor) -> bool:
+    """Whether an input that is not the first reader of a constant reads a copy now."""
+    first = next(iter(value.uses()))
+    if (first.node, first.idx) == (node, index) and not value.is_graph_output():
+        return False
+    quantizer = value.producer()
+    if quantizer is None:
+        copy = editor.constant(str(value.name), ir.Tensor(array_of(value)))
+    else:
+        copy = _copy_of(quantizer, node, editor)
+    node.replace_input_with(index, copy)
+    return True
+
+
+def _copy_of(quantizer: ir.Node, reader: ir.Node, editor: Editor) -> ir.Value:
+    assert reader.graph is not None, "nodes in a graph only"
+    result = quantizer.outputs[0]
+    node = ir.Node(
+        quantizer.domain,
+        quantizer.op_type,
+        quantizer.inputs,
+        list(quantizer.attributes.values()),
+        name=editor.unique(quantizer.name or quantizer.op_type),
+    )
+    reader.graph.insert_before(reader, node)
+    copy = node.outputs[0]
+    copy.name, copy.type, copy.shape = editor.unique(str(result.name)), result.type, result.shape
+    return copy
