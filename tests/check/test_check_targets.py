@@ -37,7 +37,7 @@ TARGET_FAULTS = [
     ("finn", model([node("Quant", "x a a b")], {"b": 4}, inputs={"x": [1, 4], "a": [1]}),
      "run-time-parameter"),
     ("finn", model([node("BipolarQuant", "x s")], {"s": 1}, inputs={"x": ["n", 4]}), "free-size"),
-    ("hls4ml", weighted("IntQuant"), None),
+    ("hls4ml", weighted("IntQuant"), "fork"),
     ("hls4ml", weighted(rounding_mode="CEIL"), "rounding-mode"),
     ("hls4ml", weighted(signed=0, narrow=1), "range"),
     ("hls4ml", quantized_input(scale=0.3), "scale"),

@@ -10,7 +10,8 @@ from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
-from anybit.onnx.checks.targets import TARGETS, hls4ml
+from anybit.onnx.checks.targets import TARGETS
+from anybit.onnx.checks.targets.hls4ml_names import is_usable
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
@@ -27,10 +28,12 @@ from anybit.onnx.passes import (
     Identifiers,
     InferShapes,
     JoinConvBias,
+    MeanToConv,
     MeanToPool,
     MoveTransposes,
     NameNodes,
     Normalize,
+    OneScale,
     OwnConstants,
     Simplify,
     StandardLayout,
@@ -44,8 +47,8 @@ _Steps: TypeAlias = tuple[Callable[[], InPlacePass], ...]
 _STEPS: Mapping[str, _Steps] = {
     "finn": (GemmToMatMul, ExtractConvBias, BatchNormToAffine),
     "hls4ml": (
-        *(GemmToMatMul, JoinConvBias, BatchNormToAffine, MeanToPool),
-        *(ChannelsLast, MoveTransposes, InferShapes, AbsorbTransposes, TrimConstants),
+        *(GemmToMatMul, JoinConvBias, BatchNormToAffine, MeanToPool, MeanToConv),
+        *(ChannelsLast, MoveTransposes, InferShapes, AbsorbTransposes, OneScale, TrimConstants),
     ),
 }
 """What the model is made of for each compiler, besides names and a fixed batch."""
@@ -124,7 +127,7 @@ def clean(
 def _for_cpp(model: ir.Model, source: Source) -> tuple[str, ...]:
     """Give each reader constants of its own, and inputs, constants and nodes names of C++."""
     apply(model, source, OwnConstants())
-    return reported(model, source, Identifiers(hls4ml.RESERVED, hls4ml.GENERATED)).remarks
+    return reported(model, source, Identifiers(is_usable)).remarks
 
 
 def _sort_constants(graph: ir.Graph) -> None:

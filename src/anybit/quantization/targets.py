@@ -129,15 +129,17 @@ def _bits(scheme: Scheme, where: str) -> int:
         ModelError: It is another format.
     """
     if not isinstance(scheme.kind, Integers) or scheme.block:
-        raise ModelError(f"{where}: {scheme.words!r} is not taken there; use integers, such as int8")
+        raise ModelError(
+            f"{where}: {scheme.words!r} is not taken there; use integers, such as int8"
+        )
     if "asymmetric" in scheme.words.split():
-        raise ModelError(f"{where}: {scheme.words!r}: zero-points are 0 there; leave asymmetric out")
+        raise ModelError(
+            f"{where}: {scheme.words!r}: zero-points are 0 there; leave asymmetric out"
+        )
     return scheme.bits
 
 
-def _words(
-    scheme: Scheme, kind: object, power_of_two: bool, granularity: str | None
-) -> str:
+def _words(scheme: Scheme, kind: object, power_of_two: bool, granularity: str | None) -> str:
     first, *others = scheme.words.split()
     first = first if first == "ternary" else str(kind)
     dropped = {"narrow", "power-of-two"} | (_GRANULARITIES if granularity else set())

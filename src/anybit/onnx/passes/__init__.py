@@ -25,12 +25,14 @@ from anybit.onnx.passes.inline_functions import InlineFunctions
 from anybit.onnx.passes.join_conv_bias import JoinConvBias
 from anybit.onnx.passes.lift_opset import LiftOpset
 from anybit.onnx.passes.lower import Lower
+from anybit.onnx.passes.mean_to_conv import MeanToConv
 from anybit.onnx.passes.mean_to_pool import MeanToPool
 from anybit.onnx.passes.move_transposes import MoveTransposes
 from anybit.onnx.passes.name_layers import NameLayers
 from anybit.onnx.passes.name_nodes import NameNodes
 from anybit.onnx.passes.name_sizes import NameSizes
 from anybit.onnx.passes.normalize import Normalize
+from anybit.onnx.passes.one_scale import OneScale
 from anybit.onnx.passes.own_constants import OwnConstants
 from anybit.onnx.passes.remove_quantizers import RemoveQuantizers
 from anybit.onnx.passes.separate_names import SeparateNames
@@ -65,12 +67,14 @@ __all__ = [
     "JoinConvBias",
     "LiftOpset",
     "Lower",
+    "MeanToConv",
     "MeanToPool",
     "MoveTransposes",
     "NameLayers",
     "NameNodes",
     "NameSizes",
     "Normalize",
+    "OneScale",
     "OwnConstants",
     "RemoveQuantizers",
     "SeparateNames",

@@ -13,7 +13,6 @@ from anybit.onnx.graph.layout import (
     is_named_in_passing,
     laid_out_inputs,
     name_in_passing,
-    order_of,
     reordered,
     swap_names,
     to_first,
@@ -41,13 +40,14 @@ class ChannelsLast(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         unique = names_of(model)
         nodes = [node for node in model.graph.all_nodes() if _can_change(node)]
+        before: set[ir.Node] = set()
         for node in nodes:
             _write_out(node)
-            _change(node, unique)
+            before.update(_change(node, unique))
         if nodes:
             model.graph.opset_imports[CHANNELS_LAST] = model.graph.opset_imports.get("", 1)
             for value in model.graph.inputs:
-                _change_input(value, model.graph, unique)
+                _change_input(value, model.graph, before, unique)
         return PassResult(model, bool(nodes))
 
 
@@ -117,12 +117,13 @@ def _same_pads(
     return [*begins, *ends]
 
 
-def _change(node: ir.Node, unique: Callable[[str], str]) -> None:
+def _change(node: ir.Node, unique: Callable[[str], str]) -> list[ir.Node]:
+    """Put Transposes around a node; return those before it."""
     assert node.graph is not None, "it was found in one"
     x, result, name = node.inputs[0], node.outputs[0], node.name or node.op_type
     assert x is not None, "asked before"
     assert x.shape is not None, "asked before"
-    rank = len(x.shape)
+    rank, transposes = len(x.shape), []
     for index in laid_out_inputs(node):
         value = node.inputs[index]
         assert value is not None, "Conv has a weight"
@@ -131,18 +132,22 @@ def _change(node: ir.Node, unique: Callable[[str], str]) -> None:
             name_in_passing(before.outputs[0], before.name or name)
         node.graph.insert_before(node, before)
         node.replace_input_with(index, before.outputs[0])
+        transposes.append(before)
     last = transpose_behind(node, to_first(rank), unique(f"{name}_channels_first"))
     last.name = unique(f"{result.name}_channels_last")
     if is_named_in_passing(result):
         name_in_passing(last, last.name)
     swap_names(result, last)
     node.domain = CHANNELS_LAST
+    return transposes
 
 
-def _change_input(value: ir.Value, graph: ir.Graph, unique: Callable[[str], str]) -> None:
+def _change_input(
+    value: ir.Value, graph: ir.Graph, transposes: set[ir.Node], unique: Callable[[str], str]
+) -> None:
     """Let an input have channels last, if an operator that wants them so reads its elements."""
     rank = len(value.shape) if value.shape is not None else 0
-    if rank not in _RANKS or not _reaches(value, to_last(rank)):
+    if rank not in _RANKS or not _reaches(value, transposes):
         return
     readers = list(value.uses())
     before = transpose(value, to_first(rank), unique(f"{value.name}_channels_first"))
@@ -157,12 +162,12 @@ def _change_input(value: ir.Value, graph: ir.Graph, unique: Callable[[str], str]
         graph.insert_before(first, before)
 
 
-def _reaches(value: ir.Value, order: Sequence[int]) -> bool:
-    """Whether elementwise nodes, if any, lie between the value and a Transpose of that order."""
+def _reaches(value: ir.Value, transposes: set[ir.Node]) -> bool:
+    """Whether elementwise nodes, if any, lie between the value and one of these Transposes."""
     seen, waiting = set(), [value]
     while waiting:
         for reader, _ in waiting.pop().uses():
-            if order_of(reader) == tuple(order):
+            if reader in transposes:
                 return True
             if reader not in seen and is_elementwise(reader):
                 seen.add(reader)

@@ -2,7 +2,7 @@
 """Names of inputs, constants and nodes that C++ takes."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -12,8 +12,6 @@ from anybit.onnx.graph.names import Names, names_of
 from anybit.onnx.graph.walk import values_in
 from anybit.onnx.report import Report
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
 
 class Identifiers(InPlacePass):
     """Inputs, outputs, constants and nodes are called by identifiers, no two by the same one.
@@ -22,12 +20,11 @@ class Identifiers(InPlacePass):
     A remark names the inputs and outputs that were renamed.
 
     Args:
-        reserved: Names that the compiler does not take.
-        pattern: What matches it is reserved, too.
+        is_usable: Whether the compiler takes a name as it is.
     """
 
-    def __init__(self, reserved: Collection[str], pattern: re.Pattern[str]) -> None:
-        self._reserved, self._pattern = reserved, pattern
+    def __init__(self, is_usable: Callable[[str], bool]) -> None:
+        self._is_usable = is_usable
 
     def call(self, model: ir.Model) -> Report:
         graph = model.graph
@@ -38,7 +35,7 @@ class Identifiers(InPlacePass):
         count = 0
         for item in _named(graph):
             name = str(item.name or "")
-            if name not in taken and self.is_taken(name):
+            if name not in taken and self._is_usable(name):
                 taken.add(name)
                 continue
             if isinstance(item, ir.Value) and item.const_value is not None:
@@ -52,16 +49,10 @@ class Identifiers(InPlacePass):
         remarks = (f"renamed for C++: {', '.join(renamed)}",) if renamed else ()
         return Report(model, bool(count), remarks=remarks)
 
-    def is_taken(self, name: str) -> bool:
-        """Return whether a name may stay: an identifier that is not reserved."""
-        if not _WORD.fullmatch(name) or self._pattern.fullmatch(name):
-            return False
-        return name not in self._reserved
-
     def _free(self, name: str, unique: Names) -> str:
         word = re.sub(r"[^A-Za-z0-9_]+", "_", name, flags=re.ASCII).strip("_") or "x"
-        word = word if _WORD.fullmatch(word) else f"x_{word}"
-        while not self.is_taken(chosen := unique(word)):
+        word = f"x_{word}" if word[0].isdigit() else word
+        while not self._is_usable(chosen := unique(word)):
             word = f"x_{word}"
         return chosen
 

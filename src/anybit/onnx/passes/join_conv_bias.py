@@ -6,11 +6,18 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import swap_names
-from anybit.onnx.passes._reorder import changed, drop_unread, in_shape, is_known, rank_of, take_names
+from anybit.onnx.passes._reorder import (
+    changed,
+    drop_unread,
+    in_shape,
+    is_known,
+    rank_of,
+    take_names,
+)
 
 
 class JoinConvBias(InPlacePass):
-    """Convolutions with a bias instead of an Add, where it is constant and Conv has no other reader.
+    """Convolutions with a bias instead of a constant Add that alone reads them.
 
     The inverse of `ExtractConvBias`: a quantized bias keeps its quantizer. ONNX Runtime adds a bias
     last, so every result keeps its bits. Shapes have been inferred.

@@ -4,7 +4,7 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import operator_of
@@ -13,7 +13,7 @@ from anybit.onnx.passes.move_transposes import is_elementwise
 
 
 class TrimConstants(InPlacePass):
-    """Operands of elementwise nodes without leading axes of size 1; equal parameters as scalars.
+    """Operands of elementwise nodes without leading axes of size 1; equal parameters as one.
 
     A constant [1, 1, 1, 8] that is added to [1, 6, 6, 8] becomes [8]. A scale per channel whose
     values are all the same becomes one scale per tensor. Results keep their bits and shapes.
@@ -64,7 +64,7 @@ def _trim(node: ir.Node, index: int, change: Change, editor: Editor) -> bool:
 def _single(array: Array) -> Array:
     if array.ndim == 0 or array.size == 0 or not (array == array.flat[0]).all():
         return _without_leading_ones(array)
-    return array.reshape(-1)[:1].reshape(())
+    return array if array.shape == (1,) else array.reshape(-1)[:1]
 
 
 def _without_leading_ones(array: Array) -> Array:

@@ -6,7 +6,6 @@ Read in hls4ml: model/optimizer/passes/quant_opt.py at commit f3ff077, bipolar_q
 312395e; pull request 1355, which adds BipolarQuant and the name IntQuant.
 """
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,7 +14,9 @@ import onnx_ir as ir
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.constants import are_powers_of_two
+from anybit.onnx.checks.targets import hls4ml_names
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import are_powers_of_two, is_constant
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
@@ -24,37 +25,21 @@ from anybit.ops.domain import Role
 NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))
 """The operators of ours that hls4ml reads, by name."""
 
-_KEYWORDS = """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
-    char32_t class compl concept const consteval constexpr constinit const_cast continue co_await
-    co_return co_yield decltype default delete do double dynamic_cast else enum explicit export
-    extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq
-    nullptr operator or or_eq private protected public register reinterpret_cast requires return
-    short signed sizeof static static_assert static_cast struct switch template this thread_local
-    throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
-    xor xor_eq
-"""
-_GENERATED_NAMES = """
-    input main myproject nnet std hls ap_int ap_uint ap_fixed ap_ufixed size_t EOF INFINITY NAN NULL
-    CHECKPOINT current e fin fout fpr i iline in in_begin cptr output_path pline pr
-"""
-RESERVED = frozenset((*_KEYWORDS.split(), *_GENERATED_NAMES.split()))
-"""Names that inputs of hls4ml's C++ cannot have: words of the language, and of what it generates."""
-GENERATED = re.compile(r"_*[A-Z0-9].*|__.*|.*_t|(config|index|layer)[0-9]+.*|[a-z][0-9]+")
-"""What names that hls4ml generates look like: types, configurations, results and weights."""
-
+_CLEAN = "run anybit clean --target hls4ml"
 _IN_CHANNELS_LAST = {*CHANNELS_LAST_OPERATORS, "AveragePool"}
+_GLOBAL_POOLS = {"GlobalAveragePool", "GlobalMaxPool"}
+_MERGES = {"Add", "Sub", "Mul", "Div", "Max", "Min", "Concat", "Sum"}
+_TABLES = {"Tanh", "Sigmoid", "Elu", "Selu", "Softmax", "Softsign", "Softplus"}
 _LAYERS = {
-    *("MatMul", "Conv", "BatchNormalization", "AveragePool", "MaxPool"),
-    *("GlobalAveragePool", "GlobalMaxPool", "Transpose", "Reshape", "Flatten", "Resize"),
-    *("Add", "Sub", "Mul", "Div", "Average", "Max", "Min", "Concat", "Sum"),
-    *("Relu", "Tanh", "Sigmoid", "LeakyRelu", "ThresholdedRelu", "Elu", "Selu", "PRelu"),
-    *("Softmax", "Softsign", "Softplus", "Clip", "Dropout", "Identity", "Constant"),
+    *("MatMul", "Conv", "BatchNormalization", "AveragePool", "MaxPool", *_GLOBAL_POOLS),
+    *("Transpose", "Reshape", "Flatten", "Resize", *_MERGES),
+    *("Relu", "LeakyRelu", "ThresholdedRelu", "PRelu", *_TABLES, "Dropout", "Identity"),
 }
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "hls4ml")
+    yield from hls4ml_names.findings(subject.file.graph)
     yield from _layer_findings(subject)
     for quantizer in subject.quantizers:
         if quantizer.spelled not in NAMES:
@@ -74,7 +59,14 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
             continue
         if node.op_type == "Gemm":
             problem = "hls4ml does not read Gemm"
-            yield error(node, "gemm", problem, "run anybit clean --target hls4ml")
+            yield error(node, "gemm", problem, _CLEAN)
+        elif node.op_type in _GLOBAL_POOLS:
+            problem = f"hls4ml reads sizes and data of {node.op_type} in different layouts"
+            remedy = "average 2^k values, which anybit clean --target hls4ml makes a convolution"
+            yield error(node, "layout", problem, remedy)
+        elif node.op_type == "Pad":
+            problem = "hls4ml pads images with channels last; Pad has them first"
+            yield error(node, "layout", problem, "let the convolution pad")
         elif node.op_type not in _LAYERS:
             problem = f"hls4ml has no layer for {node.op_type}"
             yield error(node, "layer", problem, "use layers that hls4ml has")
@@ -82,10 +74,90 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
             shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
             if node.op_type != "BatchNormalization" or (shape is not None and len(shape) > 2):
                 yield _channels_first(node)
+        yield from _operand_findings(node)
+        if node.op_type == "Conv":
+            yield from _convolution_findings(node)
+
+
+def _operand_findings(node: ir.Node) -> Iterator[Finding]:
+    """Find operands that hls4ml refuses, or keeps in another type than the model does."""
+    if None in node.inputs:
+        problem = "an input is left out, which hls4ml looks for"
+        yield error(node, "layer", problem, "give all inputs, or use another layer")
+    shape = _shape(node)
+    if node.op_type == "MatMul" and shape is not None and len(shape) != 2:
+        problem = f"hls4ml takes an input of shape {list(shape)} for a vector"
+        yield error(node, "rank", problem, "multiply matrices [batch, features]")
+    if node.op_type == "MatMul" and (_is_constant(node, 0) or not _is_constant(node, 1)):
+        problem = "hls4ml multiplies with constants from the right only"
+        yield error(node, "reader", problem, "let the second factor be the constant")
+    if node.op_type in _MERGES and len(node.inputs) > 2:
+        problem = f"{len(node.inputs)} inputs; hls4ml merges two"
+        yield error(node, "layer", problem, "merge two at a time")
+    if node.op_type in ("Conv", "MatMul"):
+        for value in node.inputs[1:]:
+            yield from _float_findings(node, value)
+    known = [index for index in range(len(node.inputs)) if _is_constant(node, index)]
+    if node.op_type in ("Max", "Min") and known:
+        problem = f"hls4ml has no {node.op_type} with a constant"
+        yield error(node, "layer", problem, "use Relu, or let a quantizer clip")
+    if node.op_type in ("Add", "Sub", "Mul", "Div") and known:
+        yield from _constant_operand_findings(node, known)
+    if node.op_type in _TABLES:
+        problem = f"hls4ml reads {node.op_type} from a table of rounded values"
+        yield warning(node, "table", problem, "compare results, or use Relu")
+
+
+def _constant_operand_findings(node: ir.Node, known: list[int]) -> Iterator[Finding]:
+    producers = [value.producer() for value in node.inputs if value is not None]
+    if node.op_type == "Add" and any(each and each.op_type == "Conv" for each in producers):
+        problem = "hls4ml cannot add a constant to a convolution"
+        yield error(node, "bias", problem, f"make it the bias of the convolution: {_CLEAN}")
+        return
+    for index in known:
+        value = node.inputs[index]
+        rank = 0 if value is None or value.shape is None else len(value.shape)
+        if rank > 1 and rank == len(node.outputs[0].shape or ()):
+            problem = "the constant has a batch axis, which hls4ml drops from its inputs"
+            yield error(node, "rank", problem, _CLEAN)
+        else:
+            yield from _float_findings(node, value)
+
+
+def _float_findings(node: ir.Node, value: ir.Value | None) -> Iterator[Finding]:
+    if value is not None and is_constant(value):
+        problem = "a constant is not quantized; hls4ml rounds it to its default precision"
+        remedy = "quantize it, or give default_precision to hls4ml's configuration"
+        yield warning(node, "float-constant", problem, remedy)
+
+
+def _convolution_findings(node: ir.Node) -> Iterator[Finding]:
+    if any(size != 1 for size in attribute_of(node, "dilations", ())):
+        problem = "hls4ml computes the wrong size for dilated convolutions"
+        yield error(node, "layer", problem, "use a dilation of 1")
+    group, shape = attribute_of(node, "group", 1), _shape(node)
+    if group != 1 and shape is not None and shape[1] != group:
+        problem = f"{group} groups of {shape[1]} channels; hls4ml has 1 group or one per channel"
+        yield error(node, "layer", problem, "use a convolution of one group")
+
+
+def _shape(node: ir.Node) -> ir.Shape | None:
+    x = node.inputs[0] if node.inputs else None
+    return None if x is None else x.shape
+
+
+def _is_constant(node: ir.Node, index: int) -> bool:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        return False
+    producer = value.producer()
+    if producer is None or not versions_of(producer.domain, producer.op_type):
+        return is_constant(value)
+    return producer.inputs[0] is not None and is_constant(producer.inputs[0])
 
 
 def _channels_first(node: ir.Node) -> Finding:
-    remedy = "run anybit clean --target hls4ml"
+    remedy = _CLEAN
     if node.op_type not in CHANNELS_LAST_OPERATORS:
         remedy = "use another kind of pooling: QONNX has none of this kind with channels last"
     problem = f"hls4ml reads {node.op_type} with channels last"
@@ -101,6 +173,13 @@ def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
     if width is not None and width.size != 1:
         problem = f"bitwidth of shape {list(width.shape)}; hls4ml takes one per tensor"
         yield error(node, "granularity", problem, "use one bit-width")
+    scale = quantizer.parameter(Role.SCALE)
+    if scale is not None and scale.ndim > 1 and scale.size == 1:
+        problem = f"scale of shape {list(scale.shape)}; hls4ml takes a scalar"
+        yield error(node, "granularity", problem, _CLEAN)
+    if quantizer.constant and len(node.outputs[0].uses()) > 1:
+        problem = "a quantized constant with several readers; hls4ml drops it after the first"
+        yield error(node, "fork", problem, _CLEAN)
     mode = quantizer.attributes.get("rounding_mode", "ROUND")
     if mode not in ("ROUND", "FLOOR"):
         problem = f"rounding mode {mode}; hls4ml takes ROUND and FLOOR"

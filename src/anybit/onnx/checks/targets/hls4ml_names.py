@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and constants as hls4ml's frontend and the C++ that it writes take them."""
+
+import re
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.graph.constants import is_constant
+from anybit.text import shown
+
+_KEYWORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
+    char32_t class compl concept const consteval constexpr constinit const_cast continue co_await
+    co_return co_yield decltype default delete do double dynamic_cast else enum explicit export
+    extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq
+    nullptr operator or or_eq private protected public register reinterpret_cast requires return
+    short signed sizeof static static_assert static_cast struct switch template this thread_local
+    throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
+    xor xor_eq
+"""
+_GENERATED_NAMES = """
+    input main myproject nnet std hls ap_int ap_uint ap_fixed ap_ufixed size_t EOF INFINITY NAN NULL
+    CHECKPOINT current e fin fout fpr i iline in in_begin cptr output_path pline pr
+"""
+RESERVED = frozenset((*_KEYWORDS.split(), *_GENERATED_NAMES.split()))
+"""Names that nothing in the C++ of hls4ml can have: words of the language, and of its own."""
+GENERATED = re.compile(
+    r"N_.*|__.*|_[A-Z].*|.*_t|(config|index|layer)[0-9]+.*"
+    r"|([abdepstwz]|br|th|tl|wr|output_transform_w)[0-9]+"
+)
+"""What names that hls4ml generates look like: types, configurations, results and weights."""
+
+_CLEAN = "run anybit clean --target hls4ml"
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def is_usable(name: str) -> bool:
+    """Return whether hls4ml can write a name into C++ as it is."""
+    if not _WORD.fullmatch(name) or GENERATED.fullmatch(name):
+        return False
+    return name not in RESERVED
+
+
+def findings(graph: ir.Graph) -> Iterator[Finding]:
+    """Find names and constants of a file that hls4ml refuses, or takes for something else."""
+    constants = [value for value in graph.initializers.values() if is_constant(value)]
+    items = (*graph.inputs, *graph.outputs, *constants, *graph)
+    names = list(dict.fromkeys(str(item.name or "") for item in items))
+    yield from _named(
+        [name for name in names if not is_usable(name)],
+        "name",
+        "cannot be a name in the C++ of hls4ml",
+    )
+    given = {value.name for value in (*graph.inputs, *constants)}
+    yield from _named(
+        [str(node.name) for node in graph if node.name in given],
+        "name",
+        "is the name of a node and of an input or a constant, which hls4ml takes for one",
+    )
+    yield from _named(
+        [str(value.name) for value in constants if len(value.uses()) > 1],
+        "fork",
+        "is a constant with several readers; hls4ml drops it after the first",
+    )
+    for node in graph:
+        if node.op_type == "Constant" and node.domain == "":
+            yield error(node, "layer", "hls4ml reads constants from initializers only", _CLEAN)
+
+
+def _named(names: list[str], code: str, problem: str) -> Iterator[Finding]:
+    """One finding for all names, with the first of them."""
+    if names:
+        others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        yield error(None, code, f"{shown(repr(names[0]))}{others} {problem}", _CLEAN)

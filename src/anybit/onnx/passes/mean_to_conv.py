@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Averages of 2^k values become convolutions, global maxima MaxPool."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.quantizers.grids import arguments_of, attributes_of, match
+from anybit.ops.grids import Coding, IntegerGrid
+
+_RANKS = (3, 4)
+_SPATIAL = ("strides", "dilations", "pads")
+
+
+class MeanToConv(InPlacePass):
+    """No AveragePool and GlobalAveragePool of 2^k values, and no GlobalMaxPool any more.
+
+    The mean of 2^k values is a depthwise convolution whose weights are 2^-k, quantized to 2 bits.
+    Sums may have another order: where they round, the last bit may differ. Sums of quantized values
+    that float32 holds do not round. Padded means and means of other counts stay.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        editor = Editor(model)
+        count = 0
+        for node in list(nodes_in(model.graph)):
+            window = _window(node)
+            if window is None:
+                continue
+            if node.op_type == "GlobalMaxPool":
+                node.op_type = "MaxPool"
+                node.attributes.add(ir.AttrInt64s("kernel_shape", window))
+            else:
+                _to_conv(node, window, model, editor)
+            count += 1
+        return PassResult(model, bool(count))
+
+
+def _window(node: ir.Node) -> Sequence[int] | None:
+    """Return the sizes of a window that can be replaced, or None."""
+    x = node.inputs[0] if node.domain == "" and node.inputs else None
+    if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
+        return None
+    sizes = [size for size in x.shape[1:] if isinstance(size, int)]
+    if len(sizes) + 1 != len(x.shape):
+        return None
+    if node.op_type == "GlobalMaxPool":
+        return sizes[1:]
+    window = sizes[1:] if node.op_type == "GlobalAveragePool" else _plain_window(node)
+    count = math.prod(window or (0,))
+    return window if count > 0 and count & (count - 1) == 0 else None
+
+
+def _plain_window(node: ir.Node) -> Sequence[int] | None:
+    if node.op_type != "AveragePool" or attribute_of(node, "ceil_mode", 0):
+        return None
+    padded = attribute_of(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    return None if padded or any(attribute_of(node, "pads", ())) else _kernel(node)
+
+
+def _kernel(node: ir.Node) -> Sequence[int]:
+    return tuple(attribute_of(node, "kernel_shape", ()))
+
+
+def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Editor) -> None:
+    x = node.inputs[0]
+    assert x is not None, "asked before"
+    assert x.shape is not None, "asked before"
+    channels = int(x.shape[1])  # type: ignore[arg-type]
+    share = np.float32(1 / math.prod(window))
+    found = match(IntegerGrid(share, np.zeros((), np.float32), range(-1, 2), Coding.NEAREST))
+    assert found is not None, "integers have an operator"
+    operator, name = found.operator, node.name or node.op_type
+    model.graph.opset_imports.setdefault(operator.onnx_domain, operator.version)
+    weight = editor.constant(f"{name}_weight", ir.Tensor(np.full((channels, 1, *window), share)))
+    parameters = [
+        None if array is None else editor.parameter(name, declared.name, array, ir.DataType.FLOAT)
+        for declared, array in zip(operator.inputs[1:], arguments_of(found), strict=True)
+    ]
+    quantized = editor.insert(
+        node,
+        operator.onnx_name,
+        [weight, *parameters],
+        f"{name}_quantized",
+        like=weight,
+        dtype=ir.DataType.FLOAT,
+        attributes=attributes_of(found),
+        domain=operator.onnx_domain,
+    )
+    attributes = [node.attributes[key] for key in _SPATIAL if key in node.attributes]
+    node.op_type = "Conv"
+    node.resize_inputs(2)
+    node.replace_input_with(1, quantized)
+    node.attributes.clear()
+    for attribute in (*attributes, ir.AttrInt64s("kernel_shape", window)):
+        node.attributes.add(attribute)
+    node.attributes.add(ir.AttrInt64("group", channels))
