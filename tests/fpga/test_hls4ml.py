@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that `anybit.clean` writes for hls4ml convert, and its C++ computes the same numbers."""
 
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("hls4ml", reason="hls4ml converts these models")
@@ -25,7 +23,7 @@ with warnings.catch_warnings():
         Int8WeightPerTensorFixedPoint,
         Uint8ActPerTensorFixedPoint,
     )
-    from emulation import both
+    from hls4ml_emulation import both
     from places import MODELS, needs_models
 
     import anybit

@@ -185,9 +185,9 @@ def constant_quantizer(scale: object, bits: int, x: np.ndarray) -> onnx.ModelPro
 @pytest.mark.parametrize(
     ("scale", "bits", "one_scale", "new_bits"),
     [
-        (np.float32([[0.25, 0.5, 2]]), 4, 0.25, 7),
-        (np.float32([[1, 2**-20, 1]]), 4, 2.0**-20, 23),
-        (np.float32(2**-12), 32, 2.0**-12, 15),
+        (np.float32([[0.25, 0.5, 2]]), 4, 0.25, 6),
+        (np.float32([[1, 2**-20, 1]]), 4, 2.0**-20, 24),
+        (np.float32(2**-12), 32, 2.0**-12, 17),
         (np.float32([[0.25, 0.3, 2]]), 4, None, None),
         (np.float32([[1, 2**-40, 1]]), 4, None, None),
         (np.float32(0.25), 4, None, None),

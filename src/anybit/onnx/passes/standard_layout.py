@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators with channels last become standard ones."""
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import (
     CHANNELS_LAST,
     is_channels_last,
@@ -18,8 +18,9 @@ from anybit.onnx.graph.layout import (
     transpose,
     transpose_behind,
 )
-from anybit.onnx.graph.names import described, names_of
+from anybit.onnx.graph.names import described
 from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.passes._reorder import change_input, in_order, rank_of
 
 
 class StandardLayout(InPlacePass):
@@ -36,21 +37,24 @@ class StandardLayout(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         nodes = [node for node in nodes_in(model.graph) if is_channels_last(node)]
         if nodes:
-            unique = names_of(model)
+            editor = Editor(model)
             for node in nodes:
-                _make_standard(node, unique)
+                _make_standard(node, editor)
         for graph in (model.graph, *(each.graph for each in model.functions.values())):
             if not any(node.domain == CHANNELS_LAST for node in nodes_in(graph)):
                 graph.opset_imports.pop(CHANNELS_LAST, None)
         return PassResult(model, bool(nodes))
 
 
-def _make_standard(node: ir.Node, unique: Callable[[str], str]) -> None:
+def _make_standard(node: ir.Node, editor: Editor) -> None:
     assert node.graph is not None, "it was found in one"
+    unique = editor.unique
     rank, result, name = _rank(node), node.outputs[0], node.name or node.op_type
     for index in laid_out_inputs(node):
         x = node.inputs[index]
-        if x is not None:
+        if x is not None and is_constant(x) and rank_of(x) == rank:
+            change_input(node, index, in_order(to_first(rank)), editor)
+        elif x is not None:
             before = transpose(x, to_first(rank), unique(f"{name}_channels_first_{index}"))
             name_in_passing(before.outputs[0], before.name or name)
             node.graph.insert_before(node, before)
