@@ -108,7 +108,7 @@ def test_channels_are_not_scaled_for_targets() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "tpu"}, "target 'tpu' is not known"),
+        ({"target": "tpu"}, 'unknown target "tpu"'),
         ({"target": "finn", "weights": "fp8_e4m3"}, "'fp8_e4m3' is not taken there"),
         ({"target": "finn", "weights": "mxfp4"}, "'mxfp4' is not taken there"),
         ({"target": "hls4ml", "weights": "bipolar"}, "'bipolar' is not taken there"),
@@ -135,6 +135,6 @@ def test_the_command_takes_a_target(shell: Shell) -> None:
     onnx.save(network(), "model.onnx")
     np.save("data.npy", DATA)
     call = ["quantize", "model.onnx", "-o", "q.onnx", "--data", "data.npy", "--target", "hls4ml"]
-    assert shell.run(*call).code in (0, 2)
-    assert shell.run("clean", "q.onnx", "-o", "c.onnx", "--target", "hls4ml").code == 0
-    assert shell.run("check", "c.onnx", "--target", "hls4ml").code == 0
+    assert shell(*call)[0] in (0, 2)
+    assert shell("clean", "q.onnx", "-o", "c.onnx", "--target", "hls4ml")[0] == 0
+    assert shell("check", "c.onnx", "--target", "hls4ml")[:2] == (0, "nothing wrong\n")

@@ -63,10 +63,9 @@ def _is_per_channel(bias: ir.Value, result: ir.Shape) -> bool:
 
 def _join(conv: ir.Node, add: ir.Node, bias: ir.Value, editor: Editor) -> None:
     assert conv.graph is not None, "it was found in one"
-    new = changed(bias, in_shape((-1,)), editor, conv)
-    if new is bias and bias.producer() is not None:
+    new, quantizer = changed(bias, in_shape((-1,)), editor, conv), bias.producer()
+    if new is bias and quantizer is not None:
         # The quantizer of the bias may stand between Conv and Add.
-        quantizer = bias.producer()
         conv.graph.remove(quantizer)
         conv.graph.insert_before(conv, quantizer)
     old = conv.outputs[0]

@@ -73,7 +73,7 @@ def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Edit
     assert x is not None, "asked before"
     assert x.shape is not None, "asked before"
     channels = int(x.shape[1])  # type: ignore[arg-type]
-    share = np.float32(1 / math.prod(window))
+    share = np.asarray(1 / math.prod(window), np.float32)
     found = match(IntegerGrid(share, np.zeros((), np.float32), range(-1, 2), Coding.NEAREST))
     assert found is not None, "integers have an operator"
     operator, name = found.operator, node.name or node.op_type
