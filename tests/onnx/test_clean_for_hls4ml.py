@@ -250,6 +250,7 @@ def test_means_of_powers_of_two_become_convolutions(
     assert_same(proto, ir.to_proto(changed), x)
 
 
+RESIZE = onnx.helper.make_node("Resize", ["q", "", "sizes"], ["y"], "resize")
 REFUSED = [
     ("layout", [node("GlobalAveragePool", "q", domain="", name="pool")], [1, 3, 3, 5]),
     ("layer", [node("Conv", "q w", domain="", name="conv", dilations=[2, 2])], [1, 2, 6, 6]),
@@ -258,6 +259,16 @@ REFUSED = [
     ("layer", [node("Min", "q quarter", domain="", name="least")], [1, 4]),
     ("layer", [node("Sum", "q q x", domain="", name="sum")], [1, 4]),
     ("rank", [node("MatMul", "q m", domain="", name="product")], [1, 3, 4]),
+    (
+        "threshold",
+        [
+            node("Add", "q b", "s", domain="", name="add"),
+            node("BipolarQuant", "s one", name="sign"),
+        ],
+        [1, 4],
+    ),
+    ("layer", [RESIZE], [1, 2, 4, 4]),
+    ("layout", [node("Pad", "q pads", domain="", name="pad")], [1, 2, 4, 4]),
     ("reader", [node("MatMul", "q x", domain="", name="product")], [4, 4]),
 ]
 
@@ -272,6 +283,10 @@ def test_check_reports_what_hls4ml_refuses(
         "w": random(3, 2, 3, 3, seed=1),
         "half": random(4, 2, 3, 3, seed=1),
         "m": random(4, 3, seed=1),
+        "b": random(4, seed=1),
+        "one": 1,
+        "sizes": np.float32([1, 1, 2, 2]),
+        "pads": np.int64([0, 0, 1, 1, 0, 0, 1, 1]),
     }
     read = {name for each in nodes for name in each.input}
     kept = {name: value for name, value in constants.items() if name in read}

@@ -27,6 +27,7 @@ NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))
 
 _CLEAN = "run anybit clean --target hls4ml"
 _IN_CHANNELS_LAST = {*CHANNELS_LAST_OPERATORS, "AveragePool"}
+_JOINED_WITH_SIGNS = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
 _GLOBAL_POOLS = {"GlobalAveragePool", "GlobalMaxPool"}
 _MERGES = {"Add", "Sub", "Mul", "Div", "Max", "Min", "Concat", "Sum"}
 _TABLES = {"Tanh", "Sigmoid", "Elu", "Selu", "Softmax", "Softsign", "Softplus"}
@@ -48,7 +49,10 @@ def findings(subject: Subject) -> Iterator[Finding]:
             continue
         yield from _quantizer_findings(quantizer)
         if quantizer.known and not _is_fixed_point(quantizer):
-            problem = "no fixed-point type has this scale and zero-point, so that hls4ml multiplies"
+            problem = (
+                "no fixed-point type has this scale and zero-point; hls4ml multiplies, in its "
+            )
+            problem += "default precision, which has to hold the codes"
             remedy = "train with one power-of-two scale per tensor and zero-point 0"
             yield warning(quantizer.node, "scale", problem, remedy)
 
@@ -173,6 +177,9 @@ def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
     if width is not None and width.size != 1:
         problem = f"bitwidth of shape {list(width.shape)}; hls4ml takes one per tensor"
         yield error(node, "granularity", problem, "use one bit-width")
+    if quantizer.spelled == "BipolarQuant" and quantizer.before in _JOINED_WITH_SIGNS:
+        problem = f"hls4ml joins it with {quantizer.before} and rounds the threshold down"
+        yield error(node, "threshold", problem, "quantize what the sign is taken of")
     scale = quantizer.parameter(Role.SCALE)
     if scale is not None and scale.ndim > 1 and scale.size == 1:
         problem = f"scale of shape {list(scale.shape)}; hls4ml takes a scalar"
