@@ -37,7 +37,7 @@ def clean(
         typer.Option(
             metavar=_TARGETS,
             help="Write what this compiler reads: quantizers kept, under its names, a fixed batch, "
-            "no Gemm, no bias in convolutions, channels last for hls4ml.",
+            "no Gemm; for hls4ml channels last, and names of C++.",
         ),
     ] = None,
 ) -> None:

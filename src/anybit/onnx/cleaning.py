@@ -91,10 +91,12 @@ def clean(
         batch: The number of rows that the model takes, or "dynamic" for any; see `ChangeBatch`.
         keep_quantizers: Leave quantizers of weights as they are, for compilers that want them.
         target: A compiler, "finn" or "hls4ml". Quantizers are kept, under the names that it looks
-            for; a free batch becomes 1; Gemm becomes MatMul and Add, a bias of a convolution an
-            Add, BatchNormalization Mul and Add where that gives the same bits. For hls4ml, means
-            over images become GlobalAveragePool; convolutions and pooling have channels last, and
-            so have inputs that they read.
+            for; a free batch becomes 1; Gemm becomes MatMul and Add, BatchNormalization Mul and
+            Add where that gives the same bits. For finn, a bias of a convolution becomes an Add.
+            For hls4ml, an Add of a constant becomes a bias, and a mean of 2^k values a
+            convolution; convolutions and pooling have channels last, and so have inputs that they
+            read; inputs, constants and nodes have names of C++, and each input of a node a
+            constant of its own.
 
     Raises:
         ModelError: The model cannot be read, an operator refuses its parameters, or the batch
