@@ -141,6 +141,19 @@ def test_constants_added_to_convolutions_become_their_bias(bias: str, shape: lis
     assert len(conv.input) == 3
 
 
+@pytest.mark.parametrize("shape", [[3], [1, 1, 1, 3]])
+def test_check_reports_constants_added_to_convolutions_with_channels_last(shape: list[int]) -> None:
+    written, _ = cleaned(convolution("b", [3, 1, 1]))
+    graph = written.graph
+    (conv,) = (each for each in graph.node if each.op_type == "Conv")
+    (reader,) = (each for each in graph.node if conv.output[0] in each.input)
+    add = onnx.helper.make_node("Add", [conv.output[0], "more"], ["sum"], "sum")
+    reader.input[0] = "sum"
+    graph.node.insert(list(graph.node).index(reader), add)
+    graph.initializer.append(onnx.numpy_helper.from_array(random(*shape), "more"))
+    assert "bias" in codes(written)
+
+
 @pytest.mark.parametrize("shape", [[1, 1, 1], [5], [3, 5, 5], [1, 3, 5, 5], [1, 1, 5]])
 def test_other_constants_are_added_still(shape: list[int]) -> None:
     if max(shape) == 5 and shape[-1] == 5:

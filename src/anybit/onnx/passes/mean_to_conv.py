@@ -48,7 +48,7 @@ def _window(node: ir.Node) -> Sequence[int] | None:
     if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
         return None
     sizes = [size for size in x.shape[1:] if isinstance(size, int)]
-    if len(sizes) + 1 != len(x.shape):
+    if len(sizes) + 1 != len(x.shape) or 0 in sizes:
         return None
     if node.op_type == "GlobalMaxPool":
         return sizes[1:]

@@ -113,8 +113,7 @@ def _operand_findings(node: ir.Node) -> Iterator[Finding]:
 
 
 def _constant_operand_findings(node: ir.Node, known: list[int]) -> Iterator[Finding]:
-    producers = [value.producer() for value in node.inputs if value is not None]
-    if node.op_type == "Add" and any(each and each.op_type == "Conv" for each in producers):
+    if node.op_type == "Add" and any(map(_comes_from_conv, node.inputs)):
         problem = "hls4ml cannot add a constant to a convolution"
         yield error(node, "bias", problem, f"make it the bias of the convolution: {_CLEAN}")
         return
@@ -126,6 +125,14 @@ def _constant_operand_findings(node: ir.Node, known: list[int]) -> Iterator[Find
             yield error(node, "rank", problem, _CLEAN)
         else:
             yield from _float_findings(node, value)
+
+
+def _comes_from_conv(value: ir.Value | None) -> bool:
+    """Whether a Conv gives it, which stands before a Transpose if it had channels last."""
+    producer = None if value is None else value.producer()
+    if producer is not None and producer.op_type == "Transpose":
+        return _comes_from_conv(producer.inputs[0])
+    return producer is not None and producer.op_type == "Conv"
 
 
 def _float_findings(node: ir.Node, value: ir.Value | None) -> Iterator[Finding]:
