@@ -123,14 +123,14 @@ def quantize(
         ),
     ] = None,
     to: Annotated[
-        Form,
+        Form | None,
         typer.Option(
             "--to",
             metavar="FORM",
             help=f"The form of the file, as for anybit convert ({'|'.join(Form)}): qdq for other "
-            "runtimes, qonnx for tools that read QONNX.",
+            "runtimes, qonnx for tools that read QONNX (default: compact; with --target qonnx).",
         ),
-    ] = Form.COMPACT,
+    ] = None,
     as_json: Json = False,
     reports: Reports = None,
 ) -> None:
@@ -167,7 +167,7 @@ def quantize(
             fail_below=fail_below,
             progress=advance,
         )
-    own = to in (Form.COMPACT, Form.QONNX)
+    own = to in (None, Form.COMPACT, Form.QONNX)
     converted = None if own else convert_model(found, to=to)
     if converted is None:
         found.save(output, to=to)

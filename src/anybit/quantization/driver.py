@@ -15,6 +15,7 @@ from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.origin import record_origin
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
+from anybit.onnx.forms import Form
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.passes import (
@@ -264,6 +265,7 @@ def quantize(
         found.verdict,
         size.whole,
         size(found.plan),
+        Form.COMPACT if target is None else Form.QONNX,
     )
 
 

@@ -88,6 +88,7 @@ class Quantized(Result):
         verdict: What that did to the outputs; None without data.
         bytes_before, bytes_after: What the constants of the float model take, and what those of
             this one do with weights in as many bits as they have.
+        form: The form in which `save` writes it: "compact", or "qonnx" for a target.
     """
 
     model: ir.Model = field(repr=False)
@@ -98,16 +99,18 @@ class Quantized(Result):
     verdict: Verdict | None
     bytes_before: int
     bytes_after: int
+    form: Form = Form.COMPACT
 
-    def save(self, path: str | os.PathLike[str], *, to: str = Form.COMPACT) -> None:
-        """Write the model in a form of `anybit.convert`; by default the smallest.
+    def save(self, path: str | os.PathLike[str], *, to: str | None = None) -> None:
+        """Write the model in a form of `anybit.convert`; by default in `form`.
 
-        That is "compact": weights are stored as codes of their width. Tools that read QONNX alone
-        take "qonnx", in which weights are floats with a quantizer behind each.
+        "compact" is the smallest: weights are stored as codes of their width. Tools that read QONNX
+        alone take "qonnx", in which weights are floats with a quantizer behind each.
 
         Raises:
             ModelError: As `anybit.convert` and `anybit.save`.
         """
+        to = self.form if to is None else to
         save(self.model if to == Form.QONNX else convert(self, to=to), path)
 
     def __repr__(self) -> str:
