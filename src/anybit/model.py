@@ -24,6 +24,7 @@ from anybit.onnx import Source, read
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.operators.known import check_known
+from anybit.onnx.operators.opsets import obstacle
 from anybit.onnx.runtime import exact_session_options, reason
 
 
@@ -83,7 +84,9 @@ class RuntimeEngine:
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from error
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"{where} cannot be loaded: {reason(error)}") from error
+            newer = obstacle(model)
+            why = f"{reason(error)}{newer and '; '}{newer}"
+            raise ModelError(f"{where} cannot be loaded: {why}") from error
         known = {argument.name: argument for argument in self.session.get_outputs()}
         self.outputs = tuple(
             declared(value, where) if value.type is not None else derived(known[value.name or ""])

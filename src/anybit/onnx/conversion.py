@@ -30,6 +30,7 @@ from anybit.onnx.passes import (
     Normalize,
     StandardLayout,
     ToQdq,
+    UseStandardPair,
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.preparation import apply, errors_named_after, inline, reported
@@ -41,7 +42,6 @@ from anybit.onnx.trial import Trial, reference_of
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
 _STANDARD_OPSET = 13
-
 
 _NOT_QUANTIZED = (
     "the model has no quantizers, and convert adds none: quantize it with anybit quantize, or "
@@ -202,9 +202,11 @@ class _Work:
         self.steps.extend(_renamed(self._names, _names(self._model)))
         self._reported(FromQdq(allow_approximate=self._options.allow_approximate))
         self._run(Normalize())
+        self._use_standard_pair()
 
     def lower_to_native(self, style: Form) -> Mapping[str, str]:
         """Quantizers become QuantizeLinear and its kin; why the others do not, by their outputs."""
+        self._use_standard_pair()
         native = ToQdq(
             style=style,
             opset_limit=self._options.opset_limit,
@@ -229,6 +231,7 @@ class _Work:
 
     def expand(self, reasons: Mapping[str, str]) -> None:
         """What is left of ours becomes constants and standard operators."""
+        self._use_standard_pair()
         self._fold_weights()
         self._run(LiftOpset(_STANDARD_OPSET if operators_in(self._model) else 1))
         self._reported(Lower(reasons))
@@ -236,11 +239,15 @@ class _Work:
 
     def add_functions(self) -> None:
         """Operators of ours get local functions; weights become constants."""
+        self._use_standard_pair()
         self._fold_weights()
         # Once more, since the IR version follows from types that were not known the first time.
         self._run(LiftOpset(opset_for_functions(self._model)), Normalize())
         left = self._reported(AddFunctions()).left
         self._reported(Lower(left, only=left))
+
+    def _use_standard_pair(self) -> None:
+        self._run(UseStandardPair(self._options.opset_limit))
 
     def name_foreign(self) -> None:
         """Say which operators the result asks of its runtime, besides ONNX's and ours."""

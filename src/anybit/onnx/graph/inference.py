@@ -10,12 +10,18 @@ from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
+from onnx import helper
 from onnx.shape_inference import infer_shapes
 
 from anybit.onnx.graph.walk import inner_graphs
 
 # Only inference of shapes reads tensors, and shapes are small.
 _LARGEST = 1000
+
+# Operators of ONNX Runtime that standard ones replaced, and the opset that has all their types.
+_RUNTIME_DOMAIN, _RUNTIME_PAIR = "com.microsoft", ("QuantizeLinear", "DequantizeLinear")
+_PARAMETERS, _DEFAULTS = ["x", "scale", "zero_point"], {"axis": 1, "block_size": 0}
+_PAIR_OPSET = 21
 
 
 def infer(model: ir.Model, *, propagate: bool) -> None:
@@ -30,6 +36,7 @@ def infer(model: ir.Model, *, propagate: bool) -> None:
         except Exception:  # onnx_ir has no error class of its own
             return
     _follow_uninferred(message.graph)
+    _define_runtime_pair(message)
     try:
         inferred = infer_shapes(message, check_type=True, data_prop=propagate)
     except Exception:  # those of onnx and protobuf share no base
@@ -78,6 +85,30 @@ def _follow_uninferred(graph: onnx.GraphProto) -> None:
         for each in node.attribute:
             for inner in (*((each.g,) if each.HasField("g") else ()), *each.graphs):
                 _follow_uninferred(inner)
+
+
+def _define_runtime_pair(message: onnx.ModelProto) -> None:
+    """Define QuantizeLinear and DequantizeLinear of ONNX Runtime by the standard operators.
+
+    ONNX has no schemas of that domain, and stops there. A local function has an opset of its own,
+    so that the model's may be one whose operators lack the types.
+    """
+    present = {(each.domain, each.name) for each in message.functions}
+    for name in _RUNTIME_PAIR:
+        if (_RUNTIME_DOMAIN, name) in present:
+            continue
+        body = helper.make_node(name, _PARAMETERS, ["y"])
+        for attribute in _DEFAULTS:
+            body.attribute.add(
+                name=attribute, ref_attr_name=attribute, type=onnx.AttributeProto.INT
+            )
+        defaults = [helper.make_attribute(*each) for each in _DEFAULTS.items()]
+        function = helper.make_function(
+            *(_RUNTIME_DOMAIN, name, _PARAMETERS, ["y"], [body]),
+            opset_imports=[helper.make_opsetid("", _PAIR_OPSET)],
+            attribute_protos=defaults,
+        )
+        message.functions.append(function)
 
 
 def _is_large(value: ir.Value) -> bool:

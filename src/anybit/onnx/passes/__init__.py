@@ -41,6 +41,7 @@ from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_qdq import ToQdq
 from anybit.onnx.passes.trim_constants import TrimConstants
 from anybit.onnx.passes.use_names import UseNames
+from anybit.onnx.passes.use_standard_pair import UseStandardPair
 
 __all__ = [
     "AbsorbTransposes",
@@ -83,4 +84,5 @@ __all__ = [
     "ToQdq",
     "TrimConstants",
     "UseNames",
+    "UseStandardPair",
 ]

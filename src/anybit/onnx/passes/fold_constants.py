@@ -15,7 +15,7 @@ from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.graph.sizes import Sizes
 from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.quantizers.nodes import dequantized, is_dequantize
+from anybit.onnx.quantizers.nodes import dequantized, is_dequantize, is_quantize, quantized
 
 # The bytes that folding may add to a model: four times its own constants, and room for small ones.
 _GROWTH = 4
@@ -107,7 +107,7 @@ class _Folding:
             if self._must_wait(node, coming, late):
                 waiting.append(node)
                 late.add(node.outputs[0])
-            elif operator_of(node) is None and not is_dequantize(node):
+            elif operator_of(node) is None and not _is_linear(node):
                 self._gather(node, read)
             else:
                 self._fold_alone(node)
@@ -123,7 +123,7 @@ class _Folding:
         return False
 
     def _must_wait(self, node: ir.Node, coming: Sequence[ir.Value], late: set[ir.Value]) -> bool:
-        if not coming or not (is_bounded(node) or operator_of(node) or is_dequantize(node)):
+        if not coming or not (is_bounded(node) or operator_of(node) or _is_linear(node)):
             return False
         gathers = is_bounded(node) and deciding_input(node) not in coming
         return not gathers or any(value in late for value in coming)
@@ -170,14 +170,16 @@ class _Folding:
             self._replace(node, ir.Tensor(result))
 
     def _result(self, node: ir.Node) -> Array | None:
-        operator = operator_of(node)
-        if operator is None:
-            return dequantized(node) if self._codes else None
         # The result has the shape of the first input.
         x = node.inputs[0]
-        if not self._operators or x is None or x.const_value is None:
+        if x is None or x.const_value is None or x.const_value.nbytes > self.budget:
             return None
-        if x.const_value.nbytes > self.budget:
+        if is_quantize(node):
+            return quantized(node)
+        if is_dequantize(node):
+            return dequantized(node) if self._codes or _gives_scales(node) else None
+        operator = operator_of(node)
+        if not self._operators or operator is None:
             return None
         arrays = [None if value is None else array_of(value) for value in node.inputs]
         return evaluate_operator(node, operator, arrays)
@@ -193,6 +195,16 @@ class _Folding:
     def _replace(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
         self._results.put(node, tensor)
         self.count += 1
+
+
+def _is_linear(node: ir.Node) -> bool:
+    return is_quantize(node) or is_dequantize(node)
+
+
+def _gives_scales(node: ir.Node) -> bool:
+    """Whether all that is read of a DequantizeLinear are scales: those of blocks are quantized."""
+    uses = node.outputs[0].uses()
+    return bool(uses) and all(at == 1 and _is_linear(reader) for reader, at in uses)
 
 
 def _bytes(model: ir.Model) -> int:

@@ -13,7 +13,7 @@ from anybit.onnx.graph.shapes import declarable, merged, note
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.operators.schemas import register
-from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
+from anybit.onnx.quantizers.nodes import dtype_of
 
 
 class InferShapes(InPlacePass):
@@ -59,8 +59,7 @@ def _infer(model: ir.Model) -> None:
 def _type_unknown(model: ir.Model) -> bool:
     """Type what nodes give at which ONNX's inference stops, and say whether that gave a type.
 
-    They are the QuantizeLinear and DequantizeLinear of ONNX Runtime's own domain, and our operators
-    in a file that has two versions of one, and so imports none.
+    They are our operators in a file that has two versions of one, and so imports none.
     """
     typed = False
     for node in nodes_in(model.graph):
@@ -80,9 +79,4 @@ def _type_unknown(model: ir.Model) -> bool:
 def _of_same_type(node: ir.Node) -> ir.Value | None:
     """The input whose type the result has; None for what ONNX's inference knows, and the rest."""
     operator = operator_of(node)
-    if operator is not None:
-        return node.inputs[0] if operator.result_dtype is None else None
-    index = 1 if is_dequantize(node) else 2 if is_quantize(node) else None
-    if index is None or index >= len(node.inputs) or node.domain == "":
-        return None
-    return node.inputs[index]
+    return None if operator is None or operator.result_dtype is not None else node.inputs[0]

@@ -8,6 +8,7 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import described, name_nodes
 from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
+from anybit.onnx.operators.opsets import lower_opset
 from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
     keywords_of,
@@ -15,6 +16,7 @@ from anybit.onnx.operators.registry import (
     stored_attribute,
     versions_of,
 )
+from anybit.onnx.quantizers.contributed import standardize
 from anybit.ops import Attribute, Operator
 
 # The first versions of the format that have local functions, and these types.
@@ -40,12 +42,16 @@ class Normalize(InPlacePass):
 
     * Operators get their own domain and name (`onnx.brevitas`, `finn.custom_op.general` and
       legacy names are known), missing attributes their defaults, rounding modes upper case.
+    * QuantizeLinear and DequantizeLinear of ONNX Runtime's domain become those of ONNX, if the
+      opset of the model has their types.
     * Results whose type follows from an attribute are typed: runtimes cannot always infer it.
     * Local functions with an operator's name go: the operator itself is meant, and some exporters
       write a body that merely copies its input.
     * Domains in use are imported: with the version that the file declares, else with the version
       that its operators have. A file that holds two versions of one operator, and so declares
       none, gets no import: none would be true.
+    * The opset is the oldest from 25 on in which the operators are the same: runtimes lack newer
+      ones.
     * Of nodes with one name, which ONNX Runtime refuses, the later get another.
     * Initializers are no longer inputs, which would keep them from being constants.
     * The IR version is the lowest that the types in use allow, so that the oldest runtime loads it.
@@ -59,7 +65,7 @@ class Normalize(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        modified = _drop_functions(model)
+        modified = _drop_functions(model) | lower_opset(model)
         for graph in (model.graph, *(each.graph for each in model.functions.values())):
             declared = dict(graph.opset_imports)
             for node in nodes_in(graph):
@@ -70,6 +76,8 @@ class Normalize(InPlacePass):
                     modified |= _rename(node, operator)
                     modified |= _spell_out(node, operator)
                     modified |= _type_result(node, operator)
+                elif node.domain:
+                    modified |= standardize(node, declared.get("", 0))
             modified |= _import_domains(graph, declared)
         modified |= RemoveInitializersFromInputsPass()(model).modified
         modified |= _set_ir_version(model)

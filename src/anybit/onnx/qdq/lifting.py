@@ -13,7 +13,6 @@ from anybit.onnx.qdq.lift_codes import (
     Quantizer,
     clipped,
     composed,
-    computed,
     constant,
     exact,
     float_activation,
@@ -205,8 +204,6 @@ class Lifter:
             quantizer = with_zeropt(scaling, start.lowest, start.highest)
             if quantizer is None:
                 continue
-            if is_constant(start.x) and _agree(start, scaling, quantizer.found):
-                return start.x, Quantizer(quantizer.found)
             if self._allow_approximate:
                 return start.x, quantizer
         return x, composed(scaling, starts[-1].lowest, starts[-1].highest)
@@ -248,16 +245,6 @@ class Lifter:
             attributes=attributes_of(found),
             domain=found.operator.onnx_domain,
         )
-
-
-def _agree(start: Limited, scaling: Scaling, found: Match) -> bool:
-    """Whether a constant is nowhere near a tie, so that the zero-point does not matter."""
-    values, broadcast = array_of(start.x), scaling.layout.broadcast
-    with np.errstate(all="ignore"):
-        codes = np.rint(values / scaling.scale)
-        codes = np.clip(codes, broadcast(start.lowest), broadcast(start.highest))
-        wanted = codes.astype(np.float32) * scaling.scale
-    return bool(np.array_equal(computed(found, values), wanted))
 
 
 def _span(scaling: Scaling, lowest: float, highest: float) -> tuple[int, int]:

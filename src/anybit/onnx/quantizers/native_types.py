@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.formats import FloatFormat, float8_e4m3fn, float8_e5m2
+from anybit.formats import FloatFormat, float4_e2m1fn, float8_e4m3fn, float8_e5m2
 from anybit.ops.grids import Channels
 
 
@@ -83,6 +83,9 @@ FLOATS = (
     NativeType(ir.DataType.FLOAT8E5M2FNUZ, 19, FloatFormat(5, 2, 16, name="float8_e5m2fnuz")),
 )
 
+FLOAT4 = NativeType(ir.DataType.FLOAT4E2M1, 23, float4_e2m1fn)
+"""Read from files, and never written: ONNX Runtime has no CPU kernel for it."""
+
 PER_AXIS_OPSET = 13
 """The first opset whose QuantizeLinear and DequantizeLinear take one scale per channel."""
 
@@ -92,4 +95,4 @@ PER_BLOCK_OPSET = 21
 
 def native_type(dtype: ir.DataType | None) -> NativeType | None:
     """The entry of an element type, if it is in the table."""
-    return next((each for each in (*INTEGERS, *FLOATS) if each.dtype == dtype), None)
+    return next((each for each in (*INTEGERS, *FLOATS, FLOAT4) if each.dtype == dtype), None)

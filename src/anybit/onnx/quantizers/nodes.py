@@ -18,6 +18,8 @@ from anybit.ops.grids import Channels, FloatGrid, Grid, IntegerGrid
 _DOMAINS = ("", "com.microsoft")
 _DEFAULT_AXIS = 1
 _FLOAT = ir.DataType.FLOAT
+# Floats that are divided by a float32 scale in float32.
+_QUANTIZED = (_FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def is_quantize(node: ir.Node | None) -> bool:
@@ -77,9 +79,7 @@ def scaling_of(node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool 
     """
     _check_inputs(node)
     native = _type(node, codes)
-    scale = _constant(node, 1, "scale")
-    if scale.dtype != np.float32:
-        raise Inexpressible(f"its scale is {scale.dtype}, so that it computes in that type")
+    scale = _scale(node)
     for name in ("output_dtype",) * is_dequantize(node) + ("precision",):
         if attribute_of(node, name, 0) not in (0, _FLOAT.value):
             raise Inexpressible(f"its {name} is not float32")
@@ -113,6 +113,36 @@ def dequantized(node: ir.Node) -> Array | None:
     return scaling.grid.decode(array_of(codes))
 
 
+def quantized(node: ir.Node) -> Array | None:
+    """Return the codes that a QuantizeLinear of constant floats gives, as ONNX defines them.
+
+    None for kinds that are left to the runtime: parameters that `scaling_of` refuses, x that is
+    not a float of at most 32 bits, and x / scale that is NaN where the type of the codes has none.
+
+    Raises:
+        ModelError: Parameters that contradict one another or x.
+    """
+    x = node.inputs[0]
+    if x is None or dtype_of(x) not in _QUANTIZED:
+        return None
+    try:
+        scaling = scaling_of(node, blocks=True)
+    except Inexpressible:
+        return None
+    values, native = array_of(x), scaling.type
+    dtype = native.dtype.numpy()
+    with np.errstate(all="ignore"):  # infinite quotients saturate
+        quotients = np.asarray(np.divide(values, scaling.scale, dtype=np.float32))
+        if np.isnan(quotients).any() and (native.format is None or native.bits < 8):
+            return None
+        if native.format is None:
+            codes = np.rint(quotients).astype(np.float64) + scaling.zeropt
+            return np.asarray(np.clip(codes, native.lowest, native.highest).astype(dtype))
+        if native.bits < 8 or attribute_of(node, "saturate", 1):
+            quotients = np.clip(quotients, -native.format.largest, native.format.largest)
+        return np.asarray(quotients.astype(dtype))
+
+
 def dtype_of(value: ir.Value) -> ir.DataType | None:
     return value.const_value.dtype if value.const_value is not None else value.dtype
 
@@ -143,6 +173,18 @@ def _type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
         what = "unknown" if dtype is None else dtype.name.lower()
         raise Inexpressible(f"its codes are {what}")
     return native
+
+
+def _scale(node: ir.Node) -> Array:
+    """The scale in float32, the type that the node computes in."""
+    scale = _constant(node, 1, "scale")
+    dtype = ir.DataType.from_numpy(scale.dtype)
+    computes = attribute_of(node, "precision" if is_quantize(node) else "output_dtype", 0)
+    if dtype == ir.DataType.FLOAT8E8M0 and computes == _FLOAT.value:
+        return scale.astype(np.float32)  # powers of two
+    if dtype != _FLOAT:
+        raise Inexpressible(f"its scale is {scale.dtype}, so that it computes in that type")
+    return scale
 
 
 def _constant(node: ir.Node, index: int, what: str) -> Array:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lift the opset as far as ONNX Runtime's QuantizeLinear and DequantizeLinear need to be ONNX's."""
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.passes.lift_opset import LiftOpset
+from anybit.onnx.quantizers.contributed import is_contributed, standard_opset, standardize
+
+
+class UseStandardPair(InPlacePass):
+    """Replace the QuantizeLinear and DequantizeLinear of ONNX Runtime's domain by those of ONNX.
+
+    They are what its tools write for 16- and 4-bit types before opset 21. The model is normalized,
+    and types are known. Nodes stay whose types only an opset beyond the limit has; all stay in a
+    model that cannot be lifted.
+    """
+
+    def __init__(self, opset_limit: int) -> None:
+        self._limit = opset_limit
+
+    def call(self, model: ir.Model) -> PassResult:
+        pairs = [node for node in nodes_in(model.graph) if is_contributed(node)]
+        opsets = [opset for opset in map(standard_opset, pairs) if opset is not None]
+        needed = max((each for each in opsets if each <= self._limit), default=1)
+        if needed > model.graph.opset_imports.get("", 0):
+            try:  # on a copy first: a converter that fails leaves half of it done
+                LiftOpset(needed)(model.clone())
+            except ModelError:
+                return PassResult(model, False)
+            LiftOpset(needed)(model)
+        present = model.graph.opset_imports.get("", 0)
+        changed = [standardize(node, present) for node in nodes_in(model.graph)]
+        return PassResult(model, any(changed))

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QuantizeLinear and DequantizeLinear of ONNX Runtime's own domain, as the standard operators.
+
+ONNX Runtime had them for 16 and 4 bits before opset 21 did; its tools write them for older opsets,
+or where UseQDQContribOps asks for them. The formulas are the same.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.quantizers.native_types import PER_AXIS_OPSET, PER_BLOCK_OPSET, native_type
+from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
+
+_FLOAT16_OPSET = 19
+_BLOCK_SIZE = "block_size"
+
+
+def is_contributed(node: ir.Node) -> bool:
+    """Whether it is one of the two in ONNX Runtime's own domain."""
+    return bool(node.domain) and (is_quantize(node) or is_dequantize(node))
+
+
+def standard_opset(node: ir.Node) -> int | None:
+    """Return the first opset whose operator computes the same; None if there is none, or if the
+    type of the codes is not known."""
+    native = native_type(_type_of_codes(node))
+    if native is None or len(node.inputs) < 2 or (native.wide and not _has_no_zeropt(node)):
+        return None
+    scale = node.inputs[1]
+    tensor = None if scale is None else scale.const_value
+    needed = native.opset
+    if "axis" in node.attributes or tensor is None or tensor.shape.rank():
+        needed = max(needed, PER_AXIS_OPSET)
+    if scale is None or dtype_of(scale) != ir.DataType.FLOAT:
+        needed = max(needed, _FLOAT16_OPSET)
+    if attribute_of(node, _BLOCK_SIZE, 0):
+        needed = max(needed, PER_BLOCK_OPSET)
+    return needed
+
+
+def standardize(node: ir.Node, opset: int) -> bool:
+    """Make a node of ONNX Runtime's domain the standard operator, if the opset has it."""
+    if not is_contributed(node):
+        return False
+    needed = standard_opset(node)
+    if needed is None or needed > opset:
+        return False
+    node.domain = ""
+    if opset < PER_BLOCK_OPSET:
+        node.attributes.pop(_BLOCK_SIZE, None)  # 0, which newer opsets take for none
+    return True
+
+
+def _type_of_codes(node: ir.Node) -> ir.DataType | None:
+    zeropt = node.inputs[2] if len(node.inputs) > 2 else None
+    if zeropt is not None:
+        return dtype_of(zeropt)
+    if is_quantize(node):
+        return ir.DataType.UINT8
+    codes = node.inputs[0] if node.inputs else None
+    producer = None if codes is None else codes.producer()
+    if producer is not None and is_quantize(producer):
+        return _type_of_codes(producer)
+    return None if codes is None else dtype_of(codes)
+
+
+def _has_no_zeropt(node: ir.Node) -> bool:
+    """Whether the zero-point is 0: the standard operator has none for 32 bits."""
+    zeropt = node.inputs[2] if len(node.inputs) > 2 else None
+    return zeropt is None or (is_constant(zeropt) and not np.any(array_of(zeropt)))
