@@ -8,6 +8,7 @@ with the same k for all inputs that have such a size: k slices, each a run of it
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -94,9 +95,8 @@ def declared(value: ir.Value, where: str) -> Tensor:
 
 def derived(argument: Any) -> Tensor:
     """An output that the file does not type, as the runtime has derived it."""
-    names = {"float": "float32", "double": "float64"}
     spelled = argument.type.removeprefix("tensor(").removesuffix(")")
-    return Tensor(argument.name, np.dtype(names.get(spelled, spelled)), tuple(argument.shape))
+    return Tensor(argument.name, ir.DataType[spelled.upper()].numpy(), tuple(argument.shape))
 
 
 def bound(inputs: Sequence[Tensor], given: Feeds) -> dict[str, Array]:
@@ -138,7 +138,11 @@ def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
     if array.dtype == declared.dtype:
         return array
     wanted, kinds = declared.dtype, "fiub"
-    if array.dtype.kind in kinds and wanted.kind in kinds:
+    if wanted.isbuiltin != 1:
+        cast = _narrowed(array, wanted)
+        if cast is not None:
+            return cast
+    elif array.dtype.kind in kinds and wanted.kind in kinds:
         with np.errstate(all="ignore"):
             cast = array.astype(wanted)
             back = cast.astype(array.dtype)  # comparing with the cast itself would round
@@ -148,6 +152,49 @@ def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
         f"input {declared.name!r} must be {wanted}, got {array.dtype} values that "
         f"{wanted} cannot hold; convert them with astype"
     )
+
+
+def _narrowed(array: Array, wanted: np.dtype[Any]) -> Array | None:
+    """Convert to a dtype of ml_dtypes; None for values that it cannot hold.
+
+    Floats are rounded to floats, unless they lie beyond the largest. np.load gives arrays of these
+    dtypes as raw bytes.
+    """
+    bits = int(ir.DataType.from_numpy(wanted).bitwidth)
+    if array.dtype.type is np.void and array.dtype.itemsize == wanted.itemsize:
+        clean = bits >= 8 or not np.any(array.view(np.uint8) >> bits)
+        return array.view(wanted) if clean else None
+    if array.dtype.kind not in "fiub" and array.dtype.isbuiltin == 1:
+        return None
+    with np.errstate(all="ignore"):
+        cast = array.astype(wanted)
+        given, back = array.astype(np.float64), cast.astype(np.float64)
+    rounds = "float" in array.dtype.name and "float" in wanted.name
+    if not rounds:
+        return cast if np.array_equal(given, back) else None
+    largest = _largest(wanted)
+    lost = np.isnan(given) != np.isnan(back)
+    lost |= np.isinf(given) != np.isinf(back)
+    lost |= np.isfinite(given) & (np.abs(given) > largest)
+    return None if lost.any() else cast
+
+
+@cache
+def _largest(dtype: np.dtype[Any]) -> float:
+    """Return the largest finite number of a floating-point dtype of at most 16 bits."""
+    bits = int(ir.DataType.from_numpy(dtype).bitwidth)
+    codes = np.arange(2**bits, dtype=f"u{dtype.itemsize}").view(dtype)
+    values = codes.astype(np.float64)
+    return float(values[np.isfinite(values)].max())
+
+
+def in_numpy_dtype(array: Array) -> Array:
+    """Return the same values in a dtype that NumPy itself has: int8, uint8 or float32 for those of
+    ml_dtypes."""
+    if array.dtype.isbuiltin == 1:
+        return array
+    name = array.dtype.name
+    return array.astype("float32" if "float" in name else "uint8" if name[0] == "u" else "int8")
 
 
 _UNNAMED = {"", "arr_0"}

@@ -90,6 +90,6 @@ def _random(generator: np.random.Generator, declared: Tensor) -> Array:
             f"input {declared.name!r} of shape {shape} is too large to make up: it has "
             f"{math.prod(shape)} elements, at most {_MOST_ELEMENTS} are"
         )
-    if declared.dtype.kind == "f":
+    if "float" in declared.dtype.name:
         return generator.standard_normal(shape, dtype=np.float32).astype(declared.dtype)
     return generator.integers(0, 2, shape).astype(declared.dtype)

@@ -23,9 +23,12 @@ from anybit.inputs import (
 from anybit.onnx import Source, read
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.operators.opsets import obstacle
-from anybit.onnx.runtime import exact_session_options, reason
+from anybit.onnx.quantizers.nodes import dtype_of, is_quantize
+from anybit.onnx.runtime import exact_session_options, reason, run_session
 
 
 class Engine(Protocol):
@@ -84,8 +87,7 @@ class RuntimeEngine:
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from error
         except Exception as error:  # the runtime's exceptions have no common base
-            newer = obstacle(model)
-            why = f"{reason(error)}{newer and '; '}{newer}"
+            why = "; ".join(filter(None, (reason(error), obstacle(model), _without_kernels(model))))
             raise ModelError(f"{where} cannot be loaded: {why}") from error
         known = {argument.name: argument for argument in self.session.get_outputs()}
         self.outputs = tuple(
@@ -93,13 +95,31 @@ class RuntimeEngine:
             for value in model.graph.outputs
         )
         self._names = [each.name for each in self.outputs]
+        ends = (*self.inputs, *self.outputs)
+        self._plain = all(each.dtype.isbuiltin == 1 for each in ends)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         try:
+            if not self._plain:
+                return run_session(self.session, feeds)
             results = self.session.run(self._names, feeds)
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"the model cannot be run: {reason(error)}") from error
         return dict(zip(self._names, results, strict=True))
+
+
+def _without_kernels(model: ir.Model) -> str:
+    """Say that ONNX Runtime cannot compute with FLOAT4E2M1, if the model does so when it runs."""
+    values = [*model.graph.inputs, *model.graph.outputs]
+    for node in nodes_in(model.graph):
+        if is_quantize(node) and node.inputs[0] is not None and not is_constant(node.inputs[0]):
+            values += [each for each in node.inputs[2:] if each is not None]
+    if all(dtype_of(value) != ir.DataType.FLOAT4E2M1 for value in values):
+        return ""
+    return (
+        "ONNX Runtime has no CPU kernels for float4_e2m1fn: only constants may have that type; "
+        'anybit.convert(..., to="qonnx") makes quantizers of pairs with it'
+    )
 
 
 class Model:
@@ -138,7 +158,8 @@ class Model:
         Args:
             inputs: One array per input by name, or just the array where there is one input.
                 Floats are rounded to the input's dtype as NumPy does it (float64 to float32);
-                integers and booleans are converted where the dtype holds them exactly. Where the
+                integers and booleans are converted where the dtype holds them exactly. Types that
+                NumPy lacks, such as int4 and float8, have the dtypes of ml_dtypes. Where the
                 model fixes the first size of its inputs to n, any multiple of n rows runs: slice
                 by slice, with the outputs concatenated. That takes the first axis of inputs and
                 outputs for rows that do not depend on one another.

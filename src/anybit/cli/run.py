@@ -23,7 +23,7 @@ from anybit.cli._engines import Engine, RunBy
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
 from anybit.errors import ModelError
 from anybit.evaluation.contest import ENGINES
-from anybit.inputs import Array
+from anybit.inputs import Array, in_numpy_dtype
 from anybit.made_up_inputs import (
     made_up_note,
     naming_made_up_sizes,
@@ -31,7 +31,7 @@ from anybit.made_up_inputs import (
     with_sizes,
 )
 from anybit.model import Model
-from anybit.text import duration, shown, sizes
+from anybit.text import duration, listed, shown, sizes
 
 Expected: TypeAlias = Annotated[
     Path | None,
@@ -108,7 +108,7 @@ def run(
         note = made_up_note(declared)
         console.print(f"{note[0].upper()}{note[1:]}; --input gives others.", markup=False)
     if output is not None:
-        console.print(f"written to {output}", markup=False)
+        console.print(f"written to {output}{_stored_as(outputs)}", markup=False)
     if expected is not None:
         compare(outputs, expected, atol=atol, console=console)
 
@@ -147,6 +147,17 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
             ]
             table.add_row(kind, escape(shown(name)), str(array.dtype), sizes(array.shape), *limits)
     return table
+
+
+def _stored_as(outputs: dict[str, Array]) -> str:
+    """The types that stand in the file for those that NumPy lacks."""
+    stored = {name: in_numpy_dtype(array).dtype for name, array in outputs.items()}
+    changed = [
+        f"{shown(name)} ({outputs[name].dtype}) as {dtype}"
+        for name, dtype in stored.items()
+        if dtype != outputs[name].dtype
+    ]
+    return f"; {listed(changed)}" if changed else ""
 
 
 def _timing(times: list[float]) -> str:

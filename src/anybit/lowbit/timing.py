@@ -20,7 +20,8 @@ from anybit.lowbit.program import Arithmetic, Dequantize, Program, Quantize
 from anybit.lowbit.report import Report
 from anybit.made_up_inputs import random_inputs
 from anybit.onnx import Source, prepare
-from anybit.onnx.runtime import exact_session_options, make_session, ort_value, run_session
+from anybit.onnx.ort_values import ort_value
+from anybit.onnx.runtime import exact_session_options, make_session, run_session
 
 Key = TypeVar("Key")
 

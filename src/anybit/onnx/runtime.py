@@ -5,7 +5,6 @@ Every session of this package is made by `make_session`, and so every one comput
 is written.
 """
 
-import ctypes
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -19,6 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-u
 from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.library import has_entry, register, register_named
+from anybit.onnx.ort_values import array_of_value, ort_value
 
 Provider: TypeAlias = str | tuple[str, dict[str, Any]]
 
@@ -200,7 +200,7 @@ def run_session(
     values = {name: ort_value(array) for name, array in given.items()}
     results = session.run_with_ort_values(names, values)
     return {
-        name: _array(value)
+        name: array_of_value(value)
         for name, value in zip(names, results, strict=True)
         if value.is_tensor() and value.data_type() != "tensor(string)"
     }
@@ -236,28 +236,6 @@ def reason(error: Exception) -> str:
     # Our own kernels name the node themselves.
     text = re.sub(r"Non-zero status .* Name:'.*?' Status Message: (?=node ')", "", text)
     return text.removeprefix("Exception during initialization: ")
-
-
-def ort_value(array: Array) -> Any:
-    """An array as the runtime takes it; it is not copied if its elements lie in order."""
-    array = np.asarray(array, order="C")  # not ascontiguousarray, which gives a number an axis
-    if array.dtype.isbuiltin == 1:
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    dtype = ir.DataType.from_numpy(array.dtype)
-    bits = array.view(f"u{array.dtype.itemsize}")
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
-
-
-def _array(value: Any) -> Array:
-    """The array of a result, also of a type that the runtime's own conversion does not know."""
-    dtype = ir.DataType(value.element_type())
-    if dtype.numpy().isbuiltin == 1:
-        return np.asarray(value.numpy())
-    shape = value.shape()
-    size = -(-int(np.prod(shape)) * dtype.bitwidth // 8)
-    data = bytes((ctypes.c_char * size).from_address(value.data_ptr()))
-    tensor = onnx.TensorProto(dims=shape, data_type=int(dtype), raw_data=data)
-    return np.asarray(ir.TensorProtoTensor(tensor).numpy())
 
 
 def _embedded(message: bytes, tensors: dict[str, Array]) -> tuple[bytes, dict[str, Array]]:

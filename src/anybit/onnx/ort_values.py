@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays as ONNX Runtime takes and gives them, also of types that NumPy lacks."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime  # type: ignore[import-untyped]
+
+from anybit.onnx.graph.constants import Array
+
+
+def ort_value(array: Array) -> Any:
+    """An array as the runtime takes it; it is not copied if its elements lie in order."""
+    array = np.asarray(array, order="C")  # not ascontiguousarray, which gives a number an axis
+    if array.dtype.isbuiltin == 1:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    dtype = ir.DataType.from_numpy(array.dtype)
+    if not hasattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
+        return _cast(array, dtype)
+    if dtype.bitwidth < 8:
+        return _packed(array, dtype)
+    bits = array.view(f"u{array.dtype.itemsize}")
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
+
+
+def _packed(array: Array, dtype: ir.DataType) -> Any:
+    """An array of a type below 8 bits, several elements per byte."""
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), int(dtype))
+    data = ir.Tensor(array).tobytes()
+    ctypes.memmove(value.data_ptr(), data, len(data))
+    return value
+
+
+def _cast(array: Array, dtype: ir.DataType) -> Any:
+    """An array of 8- or 16-bit floats, from a Cast: before version 1.20 the binding takes none."""
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, int(kind), array.shape)
+        for name, kind in (("x", ir.DataType.FLOAT), ("y", dtype))
+    )
+    node = onnx.helper.make_node("Cast", ["x"], ["y"], to=int(dtype))
+    imports = [onnx.helper.make_opsetid("", 19)]
+    graph = onnx.helper.make_graph([node], "cast", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    floats = onnxruntime.OrtValue.ortvalue_from_numpy(array.astype(np.float32))
+    return session.run_with_ort_values(["y"], {"x": floats})[0]
+
+
+def array_of_value(value: Any) -> Array:
+    """The array of a result, also of a type that the runtime's own conversion does not know."""
+    dtype = ir.DataType(value.element_type())
+    if dtype.numpy().isbuiltin == 1:
+        return np.asarray(value.numpy())
+    shape = value.shape()
+    size = -(-int(np.prod(shape)) * dtype.bitwidth // 8)
+    data = bytes((ctypes.c_char * size).from_address(value.data_ptr()))
+    tensor = onnx.TensorProto(dims=shape, data_type=int(dtype), raw_data=data)
+    return np.asarray(ir.TensorProtoTensor(tensor).numpy())
