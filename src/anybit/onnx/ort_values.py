@@ -40,7 +40,7 @@ def _cast(array: Array, dtype: ir.DataType) -> Any:
         onnx.helper.make_tensor_value_info(name, int(kind), array.shape)
         for name, kind in (("x", ir.DataType.FLOAT), ("y", dtype))
     )
-    node = onnx.helper.make_node("Cast", ["x"], ["y"], to=int(dtype))
+    node = onnx.helper.make_node("Cast", ["x"], ["y"], to=int(dtype), saturate=0)
     imports = [onnx.helper.make_opsetid("", 19)]
     graph = onnx.helper.make_graph([node], "cast", [x], [y])
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=9)

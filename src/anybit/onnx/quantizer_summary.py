@@ -104,7 +104,8 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
 def _parameter(name: str, array: np.ndarray | None) -> ParameterSummary:
     if array is None:
         return ParameterSummary("computed", None, None, None)
-    if native_type(ir.DataType.from_numpy(array.dtype)) is None and array.dtype.kind not in "fiub":
+    numeric = array.dtype.kind in "fiub" or array.dtype.isbuiltin == 2  # those of ml_dtypes
+    if not numeric:
         raise ModelError(f"{name!r} must hold numbers to quantize with, got {array.dtype}")
     array = array.astype(np.float64)
     varying = [axis - array.ndim for axis, size in enumerate(array.shape) if size != 1]

@@ -15,9 +15,9 @@ from anybit.onnx.analysis.points import Points, image, points_of, regrid
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
 from anybit.onnx.folding.evaluation import evaluate_operator
-from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.nodes import dtype_of, is_quantize, scaling_of
+from anybit.onnx.quantizers.nodes import dequantized, dtype_of, is_quantize, scaling_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
 from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 
@@ -234,7 +234,9 @@ def _linear(node: ir.Node, view: View, known: Grid | None) -> Carrier | None:
             return _quantized(node, view)
         grid = scaling_of(node, dtype_of(source)).grid
     except Inexpressible:
-        return None
+        return _of_stored(node, source, None, view)
+    if isinstance(grid, FloatGrid):
+        return _of_stored(node, source, grid, view)
     codes, layout = view.carrier(source), grid.channels
     if not isinstance(grid, IntegerGrid) or layout is None:
         return None
@@ -249,6 +251,24 @@ def _linear(node: ir.Node, view: View, known: Grid | None) -> Carrier | None:
         return None
     axis = layout.axis if codes.axis is None else codes.axis
     return of_codes(replace(codes.codes, scale=layout.scale, zeropt=layout.zeropt), axis)
+
+
+def _of_stored(
+    node: ir.Node, source: ir.Value, grid: FloatGrid | None, view: View
+) -> Carrier | None:
+    """A constant whose codes are floats, or have a scale per block; None for all else."""
+    if not is_constant(source) or not view.afford(array_of(source).size):
+        return None
+    values = dequantized(node)
+    if values is None or values.dtype != np.float32:
+        return None
+    integers, allowed = _integer_grid(grid)
+    coded = None
+    if integers is not None and allowed is not None:
+        coded = with_codes(values, integers, allowed)
+    if coded is None:
+        view.keep(node.outputs[0], values)
+    return coded or of_constant(values)
 
 
 def _quantized(node: ir.Node, view: View) -> Carrier | None:
