@@ -7,76 +7,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
-import onnx_ir as ir
 import pytest
+from narrow_models import DTYPES, all_values, every_type, needs_int4, to_codes, to_float
 from onnx import TensorProto, helper, numpy_helper
 
 import anybit
 from anybit.errors import ModelError
-from anybit.onnx import read
-from anybit.onnx.passes import Normalize
 from anybit.onnx.runtimes import _installed
-
-DTYPES = {
-    "INT4": (ml_dtypes.int4, 21, (1, 20)),
-    "UINT4": (ml_dtypes.uint4, 21, (1, 20)),
-    "INT2": (ml_dtypes.int2, 25, (1, 26)),
-    "UINT2": (ml_dtypes.uint2, 25, (1, 26)),
-    "FLOAT8E4M3FN": (ml_dtypes.float8_e4m3fn, 19, (1, 17)),
-    "FLOAT8E4M3FNUZ": (ml_dtypes.float8_e4m3fnuz, 19, (1, 17)),
-    "FLOAT8E5M2": (ml_dtypes.float8_e5m2, 19, (1, 17)),
-    "FLOAT8E5M2FNUZ": (ml_dtypes.float8_e5m2fnuz, 19, (1, 17)),
-}
-every_type = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(_installed() < since, reason="not in this ONNX Runtime"),
-        )
-        for name, (_, _, since) in DTYPES.items()
-    ],
-)
-
-
-def to_float(name: str) -> onnx.ModelProto:
-    """Codes of a type times 0.5."""
-    return _pair("DequantizeLinear", name, TensorProto.FLOAT, name)
-
-
-def to_codes(name: str) -> onnx.ModelProto:
-    """Floats divided by 0.5, as codes of a type."""
-    return _pair("QuantizeLinear", "FLOAT", getattr(TensorProto, name), name)
-
-
-def _pair(kind: str, takes: str, gives: int, codes: str) -> onnx.ModelProto:
-    _, opset, _ = DTYPES.get(codes, (None, 23, None))
-    tensors = [
-        numpy_helper.from_array(np.float32(0.5), "s"),
-        helper.make_tensor("z", getattr(TensorProto, codes), (), [0]),
-    ]
-    graph = helper.make_graph(
-        [helper.make_node(kind, ["x", "s", "z"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", getattr(TensorProto, takes), ["n", 3])],
-        [helper.make_tensor_value_info("y", gives, ["n", 3])],
-        tensors,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    normalized = read(model)
-    Normalize()(normalized)  # for the IR version of the type
-    return ir.to_proto(normalized)
-
-
-def all_values(name: str) -> np.ndarray[Any, Any]:
-    """All finite values of a type, three in a row; their number is no multiple of 8."""
-    dtype = np.dtype(DTYPES[name][0])
-    bits = ir.DataType[name].bitwidth
-    values = np.arange(2**bits, dtype=np.uint8).view(dtype)
-    values = values[np.isfinite(values.astype(np.float32))]
-    padded = np.concatenate([values, values[: -len(values) % 3]])
-    return padded.reshape(-1, 3)
 
 
 @every_type
@@ -154,7 +91,7 @@ def test_arrays_that_numpy_has_saved_are_taken(name: str) -> None:
     np.testing.assert_array_equal(model.run(stored)["y"], model.run(x)["y"])
 
 
-@pytest.mark.skipif(_installed() < (1, 20), reason="not in this ONNX Runtime")
+@needs_int4
 def test_rows_run_slice_by_slice() -> None:
     proto = to_float("INT4")
     for value in (*proto.graph.input, *proto.graph.output):
@@ -183,7 +120,7 @@ def test_compiled_model_takes_and_gives_the_types(name: str) -> None:
         np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))
 
 
-@pytest.mark.skipif(_installed() < (1, 20), reason="not in this ONNX Runtime")
+@needs_int4
 def test_compiled_layer_between_int4_input_and_output(tmp_path: Path) -> None:
     tensors = [
         numpy_helper.from_array(np.float32(0.5), "s"),
