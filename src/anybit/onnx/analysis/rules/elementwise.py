@@ -14,6 +14,7 @@ from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
+from anybit.ops.grids import IntegerGrid
 
 Function = Callable[[Array], Array]
 Scales = Callable[[Codes], Sequence[tuple[Array, Array]]]
@@ -60,17 +61,52 @@ def clip(node: ir.Node, view: View) -> Carrier | None:
     if x is not None and low <= x.lowest.min() and x.highest.max() <= high:
         return _typed(x, float(low), float(high))  # nothing is cut off
     turns = (0.0, float(low), float(high))
-    return applied(node, view, lambda x: np.minimum(np.maximum(x, low), high), turns=turns)
+    found = applied(node, view, lambda x: np.minimum(np.maximum(x, low), high), turns=turns)
+    return found if found is None or x is None else _within(found, x, low, high)
 
 
 def _typed(x: Carrier, low: float, high: float) -> Carrier:
-    """Integers of a constant that a Clip gives a narrower type than the stored one."""
+    """What a Clip leaves as it is; its codes have a narrower type then."""
     codes = x.codes
-    if x.integers is None or codes is None or not np.isfinite([low, high]).all():
+    if x.integers is None:
+        return _within(x, x, np.float32(low), np.float32(high))
+    if codes is None or not np.isfinite([low, high]).all():
         return x
     if np.any(codes.scale != 1) or np.any(codes.zeropt != 0):
         return x
     return replace(x, codes=replace(codes, allowed=range(int(low), int(high) + 1)))
+
+
+def _within(found: Carrier, x: Carrier, low: np.float32, high: np.float32) -> Carrier:
+    """Narrow the type of the codes that a Clip of x gives to those between its bounds.
+
+    A quantizer with a zero-point is written as a wider one and a Clip to values on its grid.
+    """
+    codes, before = found.codes, x.codes
+    allowed = None if before is None else before.allowed
+    if codes is None or before is None or not isinstance(allowed, range) or allowed.step != 1:
+        return found
+    scales, zeropts = (
+        {float(each) for each in (*one.flat, *other.flat)}
+        for one, other in ((codes.scale, before.scale), (codes.zeropt, before.zeropt))
+    )
+    if len(scales) > 1 or len(zeropts) > 1 or min(scales) <= 0:
+        return found
+    scale, zeropt = (np.asarray(each.pop(), np.float32) for each in (scales, zeropts))
+    grid = IntegerGrid(scale, zeropt, allowed)
+    bounds = np.array([low, high])
+    with np.errstate(all="ignore"):
+        whole = np.rint(bounds.astype(np.float64) / scale + zeropt)
+    whole = np.where(np.isinf(bounds), [allowed[0], allowed[-1]], whole)
+    if not np.all(np.abs(whole) <= EXACT):
+        return found
+    if not np.all(np.isinf(bounds) | (grid.decode(whole.astype(np.int64)) == bounds)):
+        return found
+    ends = [int(each) for each in whole]
+    narrower = range(max(allowed[0], ends[0]), min(allowed[-1], ends[1]) + 1)
+    if int(codes.lowest.min()) < narrower.start or int(codes.highest.max()) >= narrower.stop:
+        return found
+    return replace(found, codes=replace(codes, allowed=narrower))
 
 
 def negated(node: ir.Node, view: View) -> Carrier | None:
