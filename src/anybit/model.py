@@ -23,11 +23,9 @@ from anybit.inputs import (
 from anybit.onnx import Source, read
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
-from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.operators.opsets import obstacle
-from anybit.onnx.quantizers.nodes import dtype_of, is_quantize
+from anybit.onnx.quantizers.float4 import float4_obstacle
 from anybit.onnx.runtime import exact_session_options, reason, run_session
 
 
@@ -87,7 +85,7 @@ class RuntimeEngine:
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from error
         except Exception as error:  # the runtime's exceptions have no common base
-            why = "; ".join(filter(None, (reason(error), obstacle(model), _without_kernels(model))))
+            why = "; ".join(filter(None, (reason(error), obstacle(model), float4_obstacle(model))))
             raise ModelError(f"{where} cannot be loaded: {why}") from error
         known = {argument.name: argument for argument in self.session.get_outputs()}
         self.outputs = tuple(
@@ -106,20 +104,6 @@ class RuntimeEngine:
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"the model cannot be run: {reason(error)}") from error
         return dict(zip(self._names, results, strict=True))
-
-
-def _without_kernels(model: ir.Model) -> str:
-    """Say that ONNX Runtime cannot compute with FLOAT4E2M1, if the model does so when it runs."""
-    values = [*model.graph.inputs, *model.graph.outputs]
-    for node in nodes_in(model.graph):
-        if is_quantize(node) and node.inputs[0] is not None and not is_constant(node.inputs[0]):
-            values += [each for each in node.inputs[2:] if each is not None]
-    if all(dtype_of(value) != ir.DataType.FLOAT4E2M1 for value in values):
-        return ""
-    return (
-        "ONNX Runtime has no CPU kernels for float4_e2m1fn: only constants may have that type; "
-        'anybit.convert(..., to="qonnx") makes quantizers of pairs with it'
-    )
 
 
 class Model:

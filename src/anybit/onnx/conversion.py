@@ -35,7 +35,8 @@ from anybit.onnx.passes import (
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.preparation import apply, errors_named_after, inline, reported
 from anybit.onnx.qdq.qlinear import is_integer_operator
-from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
+from anybit.onnx.quantizers.float4 import float4_remarks
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
 from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
 from anybit.onnx.trial import Trial, reference_of
@@ -46,11 +47,6 @@ _STANDARD_OPSET = 13
 _NOT_QUANTIZED = (
     "the model has no quantizers, and convert adds none: quantize it with anybit quantize, or "
     "with anybit.torch.nn (quantize_model) and export it"
-)
-
-_FLOAT4 = (
-    "float4_e2m1fn codes are left as they are: ONNX Runtime has no CPU kernels for them; "
-    "anybit.load computes such weights itself"
 )
 
 
@@ -265,8 +261,7 @@ class _Work:
     def finished(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
         self.remarks.extend(self._reported(FreeSizes()).remarks)
-        if any(map(_has_float4, nodes_in(self._model.graph))):
-            self.remarks.append(_FLOAT4)
+        self.remarks.extend(float4_remarks(self._model))
         return self._model
 
     def _run(self, *passes: InPlacePass) -> None:
@@ -293,11 +288,6 @@ def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
 def _is_quantizer(node: ir.Node) -> bool:
     ours = versions_of(node.domain, node.op_type)
     return bool(ours) or is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
-
-
-def _has_float4(node: ir.Node) -> bool:
-    codes = node.inputs[0] if is_dequantize(node) else None
-    return codes is not None and dtype_of(codes) == ir.DataType.FLOAT4E2M1
 
 
 def _renamed(

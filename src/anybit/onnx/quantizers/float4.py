@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FLOAT4E2M1, a type that ONNX Runtime has no CPU kernels for: what models with it must know."""
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
+
+_NO_KERNELS = "ONNX Runtime has no CPU kernels for float4_e2m1fn"
+
+
+def float4_obstacle(model: ir.Model) -> str:
+    """Return why a model cannot run that computes with the type; empty for others."""
+    values = [*model.graph.inputs, *model.graph.outputs]
+    for node in nodes_in(model.graph):
+        x = node.inputs[0] if is_quantize(node) and node.inputs else None
+        if x is not None and not is_constant(x):
+            values += [each for each in node.inputs[2:] if each is not None]
+    if not any(map(_is_float4, values)):
+        return ""
+    return (
+        f"{_NO_KERNELS}: only constants may have that type; "
+        'anybit.convert(..., to="qonnx") makes quantizers of pairs with it'
+    )
+
+
+def float4_remarks(model: ir.Model) -> list[str]:
+    """Return a remark on the nodes that read codes of the type, if there are any."""
+    nodes = (node for node in nodes_in(model.graph) if is_dequantize(node) and node.inputs)
+    if not any(_is_float4(node.inputs[0]) for node in nodes):
+        return []
+    return [f"codes stay float4_e2m1fn: {_NO_KERNELS}; anybit.load computes such weights itself"]
+
+
+def _is_float4(value: ir.Value | None) -> bool:
+    return value is not None and dtype_of(value) == ir.DataType.FLOAT4E2M1
