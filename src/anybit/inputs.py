@@ -94,9 +94,16 @@ def declared(value: ir.Value, where: str) -> Tensor:
 
 
 def derived(argument: Any) -> Tensor:
-    """An output that the file does not type, as the runtime has derived it."""
-    spelled = argument.type.removeprefix("tensor(").removesuffix(")")
-    return Tensor(argument.name, ir.DataType[spelled.upper()].numpy(), tuple(argument.shape))
+    """An output that the file does not type, as the runtime has derived it.
+
+    Raises:
+        ModelError: It is not a tensor of numbers.
+    """
+    spelled = argument.type.removeprefix("tensor(").removesuffix(")").upper()
+    dtype = next((each for each in ir.DataType if each.name == spelled), ir.DataType.STRING)
+    if dtype == ir.DataType.STRING:
+        raise ModelError(f"output {argument.name!r} is {argument.type}; only numbers are supported")
+    return Tensor(argument.name, dtype.numpy(), tuple(argument.shape))
 
 
 def bound(inputs: Sequence[Tensor], given: Feeds) -> dict[str, Array]:
@@ -171,7 +178,9 @@ def _narrowed(array: Array, wanted: np.dtype[Any]) -> Array | None:
         given, back = array.astype(np.float64), cast.astype(np.float64)
     rounds = "float" in array.dtype.name and "float" in wanted.name
     if not rounds:
-        return cast if np.array_equal(given, back) else None
+        with np.errstate(all="ignore"):
+            same = np.array_equal(back.astype(array.dtype), array)  # float64 rounds long integers
+        return cast if same and np.array_equal(given, back) else None
     largest = _largest(wanted)
     lost = np.isnan(given) != np.isnan(back)
     lost |= np.isinf(given) != np.isinf(back)

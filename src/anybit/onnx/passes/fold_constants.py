@@ -49,7 +49,8 @@ class FoldConstants(InPlacePass):
     def __init__(self, *, operators: bool = True, codes: bool = False) -> None:
         """`operators=False` folds standard operators only, so that a reader finds the others.
 
-        `codes=True` also turns stored integers and 8-bit floats into the floats that they stand
+        QuantizeLinear of constants becomes codes, and DequantizeLinear of scales becomes scales.
+        `codes=True` also turns stored integers and narrow floats into the floats that they stand
         for, which a file would not want, but a session does: its kernels treat constant weights in
         a way of their own, and add in another order.
         """
