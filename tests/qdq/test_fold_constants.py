@@ -15,15 +15,18 @@ import anybit
 from anybit.onnx import read
 from anybit.onnx.passes import FoldConstants, Normalize
 
+RANGES = {
+    "INT2": (-2, 1),
+    "UINT2": (0, 3),
+    "INT4": (-8, 7),
+    "UINT4": (0, 15),
+    "INT8": (-128, 127),
+    "UINT8": (0, 255),
+    "INT16": (-32768, 32767),
+    "UINT16": (0, 65535),
+}
 INTEGERS = {
-    TensorProto.INT2: (-2, 1),
-    TensorProto.UINT2: (0, 3),
-    TensorProto.INT4: (-8, 7),
-    TensorProto.UINT4: (0, 15),
-    TensorProto.INT8: (-128, 127),
-    TensorProto.UINT8: (0, 255),
-    TensorProto.INT16: (-32768, 32767),
-    TensorProto.UINT16: (0, 65535),
+    getattr(TensorProto, name): ends for name, ends in RANGES.items() if hasattr(TensorProto, name)
 }
 FLOATS = {
     TensorProto.FLOAT8E4M3FN: 448,
