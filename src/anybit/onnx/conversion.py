@@ -10,6 +10,7 @@ from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
+from anybit.onnx.fencing import Fencing, fence
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
@@ -39,7 +40,7 @@ from anybit.onnx.quantizers.float4 import float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
 from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
-from anybit.onnx.trial import Trial, reference_of
+from anybit.onnx.trial import Trial, reference_of, remark
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
 _STANDARD_OPSET = 13
@@ -97,17 +98,20 @@ def convert(
     where `qdq` and `qcdq` quantize a NaN, the runtime gives some code. The opset and the IR version
     are lifted as far as the result needs, and no further. The source is not changed.
 
-    What becomes `qdq` or `qcdq` is tried in the installed ONNX Runtime as everybody loads it, with
-    default options. Where that does not load, or changes values, a Min stands behind each
-    DequantizeLinear, or before each QuantizeLinear too, if that helps; the last of the remarks says
-    what the model needs. Large models, and those that may run for long, are not tried.
+    What becomes `qdq` or `qcdq` keeps its values in ONNX Runtime with default options, on every
+    x86 and ARM CPU: a Min stands behind a DequantizeLinear, or before a QuantizeLinear, where the
+    optimizer would make an integer operator that is not proven to give the same values but for the
+    order of sums. The result is also tried in the installed version, unless it is large or may run
+    for long. The last of the remarks says which nodes have a fence and why, and what the model
+    needs.
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
         to: The form: qonnx, standard, portable, qdq or qcdq; see `Form`. May be left out where
             the runtime is given, which has a form that it takes best.
         runtime: What the result is for: "onnxruntime", "onnxruntime=1.20" or another version from
-            1.17 on, "web", "openvino", or "any", for which nothing is tried. It limits the opset.
+            1.17 on, "web", "openvino", or "any". It limits the opset. Nothing is fenced for
+            "openvino" and "any".
         allow_approximate: Convert also what has no exact counterpart; `steps` says what changes.
         opset_limit: The newest opset to use: 21 avoids 2-bit types, 20 also those of 4 and 16
             bits.
@@ -126,32 +130,39 @@ def convert(
     options = _Options(allow_approximate, min(opset_limit, wanted.opset_limit))
     converted, pairs = _converted(source, form, options)
     native = any(is_dequantize(node) for node in nodes_in(converted.model.graph))
-    if form not in (Form.QDQ, Form.QCDQ) or not native or not wanted.tried:
+    if form not in (Form.QDQ, Form.QCDQ) or not native or not wanted.fenced:
         return converted
-    return _tried(converted, pairs)
+    with errors_named_after(source):
+        fencing = fence(converted.model)
+    if wanted.tried:
+        return _tried(converted, pairs, fencing)
+    return _remarked(converted, fencing.details())
 
 
-def _tried(converted: Conversion, pairs: tuple[ir.Node, ...]) -> Conversion:
-    """The conversion, with fences if ONNX Runtime keeps the values of that alone."""
+def _tried(converted: Conversion, pairs: tuple[ir.Node, ...], fencing: Fencing) -> Conversion:
+    """The conversion, with more fences if ONNX Runtime keeps the values of that alone."""
+    opset = converted.model.graph.opset_imports.get("", 1)
     reference = reference_of(converted.model)
     if reference is None:
-        return converted
+        return _remarked(converted, remark(fencing, opset))
     problem = reference.problem(converted.model)
     if not problem:
-        return _remarked(converted, Trial())
+        return _remarked(converted, remark(fencing, opset, Trial()))
     bare = converted.model.clone()
     for before in (False, True) if pairs else ():
         FencePairs(pairs, before=before)(converted.model)
         if not reference.problem(converted.model):
             where = " and before each QuantizeLinear" * before
             aside = f"; without a Min behind each DequantizeLinear{where} it {problem}"
-            return _remarked(converted, Trial(), aside)
-    return _remarked(replace(converted, model=bare), Trial(problem, reference.setting(bare)))
+            return _remarked(converted, remark(fencing, opset, Trial()) + aside)
+    trial = Trial(problem, reference.setting(bare))
+    return _remarked(replace(converted, model=bare), remark(fencing, opset, trial))
 
 
-def _remarked(converted: Conversion, trial: Trial, aside: str = "") -> Conversion:
-    remark = trial.remark(converted.model.graph.opset_imports.get("", 1)) + aside
-    return replace(converted, remarks=(*converted.remarks, remark))
+def _remarked(converted: Conversion, words: str) -> Conversion:
+    if not words:
+        return converted
+    return replace(converted, remarks=(*converted.remarks, words))
 
 
 @dataclass(frozen=True)

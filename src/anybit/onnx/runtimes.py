@@ -30,11 +30,13 @@ class Runtime:
         form: The form that the runtime takes best.
         opset_limit: The newest opset that it loads.
         tried: Whether the installed ONNX Runtime is asked what it makes of the result.
+        fenced: Whether it is ONNX Runtime, whose integer operators have to keep values.
     """
 
     form: Form
     opset_limit: int
     tried: bool
+    fenced: bool
 
 
 def runtime_named(name: str) -> Runtime:
@@ -44,9 +46,9 @@ def runtime_named(name: str) -> Runtime:
         ModelError: There is none of that name, or nothing is known of its version.
     """
     if name in _OTHERS:
-        return Runtime(*_OTHERS[name], tried=False)
+        return Runtime(*_OTHERS[name], tried=False, fenced=name == "web")
     if name == "onnxruntime":
-        return Runtime(Form.QDQ, NEWEST_OPSET, tried=True)
+        return Runtime(Form.QDQ, NEWEST_OPSET, tried=True, fenced=True)
     version = re.fullmatch(r"onnxruntime=(\d+)\.(\d+)(\.\d+)?", name)
     if version is None:
         raise ModelError(f"the runtime must be {NAMES}, got {name!r}")
@@ -58,7 +60,7 @@ def runtime_named(name: str) -> Runtime:
             f"the runtime must be onnxruntime=1.17 to {newest[0]}.{newest[1]}, the versions that "
             f"are known, got {name!r}; without a version it is the installed one"
         )
-    return Runtime(Form.QDQ, opsets[-1], tried=True)
+    return Runtime(Form.QDQ, opsets[-1], tried=True, fenced=True)
 
 
 def _installed() -> tuple[int, int]:

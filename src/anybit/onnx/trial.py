@@ -12,8 +12,12 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
+from anybit.errors import ModelError
+from anybit.onnx.fencing import Fencing, explained
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import is_quantize, scaling_of
 from anybit.onnx.runtime import make_session, plain_session, run_session
 from anybit.onnx.runtimes import oldest_onnxruntime
 
@@ -30,15 +34,20 @@ _GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsa
 # A share of the largest result: sums in another order stay below, a quantization step above.
 _SAME = 1e-5
 _MAGNITUDES = (0.3, 3.0, 30.0)
+_LARGEST = 1e30
+# Steps of half a code of 8 bits, of which half the range is the magnitude; and how many are on one.
+_STEPS, _TIES = 255, 0.25
 
-_DISABLE = "session.disable_quant_qdq"
+DISABLE = "session.disable_quant_qdq"
+"""The session option that keeps all pairs as they are written."""
+
 _NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 _ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
 # What a session can be given, the least first.
 _SETTINGS: tuple[tuple[str, dict[str, str], onnxruntime.GraphOptimizationLevel], ...] = (
     ("", {}, _ALL),
-    (f"{_DISABLE} = 1", {_DISABLE: "1"}, _ALL),
-    (f"{_DISABLE} = 1 and no graph optimization", {_DISABLE: "1"}, _NONE),
+    (f"{DISABLE} = 1", {DISABLE: "1"}, _ALL),
+    (f"{DISABLE} = 1 and no graph optimization", {DISABLE: "1"}, _NONE),
 )
 
 
@@ -54,14 +63,21 @@ class Trial:
     problem: str = ""
     setting: str = ""
 
-    def remark(self, opset: int) -> str:
-        """What a model of that opset needs, in one line."""
-        needs = f"needs ONNX Runtime {oldest_onnxruntime(opset)} or newer"
-        tried = f"ONNX Runtime {onnxruntime.__version__}"
-        if not self.problem:
-            return f"{needs}; default options keep its values (tried with {tried})"
-        asked = f" with {self.setting}" if self.setting else ""
-        return f"{needs}{asked}: with default options {tried} {self.problem}"
+
+def remark(fencing: Fencing, opset: int, trial: Trial | None = None) -> str:
+    """Return what a fenced model of an opset needs, in one line."""
+    needs = f"needs ONNX Runtime {oldest_onnxruntime(opset)} or newer"
+    version = f"ONNX Runtime {onnxruntime.__version__}"
+    if trial is not None and trial.problem:
+        asked = f" with {trial.setting}" if trial.setting else ""
+        return f"{needs}{asked}: with default options {version} {trial.problem}"
+    if fencing.open:
+        why = "; ".join(explained(fencing.open))
+        return f"{needs} with {DISABLE} = 1: with default options values may differ: {why}"
+    tried = "" if trial is None else f" (tried with {version})"
+    details = fencing.details()
+    kept = f"{needs}; default options keep its values on x86 and ARM CPUs{tried}"
+    return f"{kept}; {details}" if details else kept
 
 
 @dataclass(frozen=True)
@@ -112,7 +128,8 @@ def reference_of(model: ir.Model, typed: ir.Model | None = None) -> Reference | 
     """
     if not _is_harmless(model if typed is None else typed):
         return None
-    feeds = [_feeds(model, magnitude) for magnitude in _MAGNITUDES]
+    magnitudes = _magnitudes(model)
+    feeds = [_feeds(model, seed, magnitude) for seed, magnitude in enumerate(magnitudes)]
     known = tuple(each for each in feeds if each is not None)
     if len(known) < len(feeds):
         return None
@@ -188,8 +205,28 @@ def _elements(value: ir.Value) -> int | None:
     return count
 
 
-def _feeds(model: ir.Model, magnitude: float) -> dict[str, Array] | None:
-    numbers = np.random.default_rng(0)
+def _magnitudes(model: ir.Model) -> list[float]:
+    """Of the inputs: a few usual ones, and those that the quantizers of the model are made for."""
+    ranges = sorted(filter(None, map(_range_of, model.graph.all_nodes())))
+    own = {ranges[0], ranges[len(ranges) // 2], ranges[-1]} if ranges else set()
+    return [*_MAGNITUDES, *sorted(own - set(_MAGNITUDES))]
+
+
+def _range_of(node: ir.Node) -> float | None:
+    """Half the largest value of a quantizer of activations, so that a few inputs are beyond."""
+    if not is_quantize(node):
+        return None
+    try:
+        scaling = scaling_of(node)
+    except (Inexpressible, ModelError):
+        return None
+    largest = float(np.max(scaling.type.largest(scaling.layout))) / 2
+    return largest if 0 < largest < _LARGEST else None
+
+
+def _feeds(model: ir.Model, seed: int, magnitude: float) -> dict[str, Array] | None:
+    """Normal numbers, some of them rounded to ties of 8-bit codes; both values of conditions."""
+    numbers = np.random.default_rng(seed)
     feeds = {}
     for value in model.graph.inputs:
         if value.name in model.graph.initializers:
@@ -198,10 +235,15 @@ def _feeds(model: ir.Model, magnitude: float) -> dict[str, Array] | None:
             return None
         shape = [size if isinstance(size, int) and size >= 0 else 1 for size in value.shape]
         array: Array = magnitude * numbers.standard_normal(shape)
-        if value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+        step = magnitude / _STEPS
+        array = np.where(numbers.random(shape) < _TIES, np.rint(array / step) * step, array)
+        if value.dtype == ir.DataType.BOOL:
+            array = np.full(shape, seed % 2)
+        elif value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
             array = np.zeros(shape)
         try:
-            feeds[str(value.name)] = np.asarray(array).astype(value.dtype.numpy())
+            with np.errstate(over="ignore"):  # of float16
+                feeds[str(value.name)] = np.asarray(array).astype(value.dtype.numpy())
         except (TypeError, ValueError):  # strings
             return None
     return feeds

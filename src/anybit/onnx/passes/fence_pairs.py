@@ -19,6 +19,8 @@ _FLOAT = ir.DataType.FLOAT
 class FencePairs(InPlacePass):
     """Put a Min that changes nothing behind each of some DequantizeLinear, or before its pair.
 
+    With `before`, nodes may be QuantizeLinear, too.
+
     The bound is the largest value of the codes, so that no value changes. Behind DequantizeLinear
     the Min hides it from what comes next, so that no integer operator is made of the two. Before
     QuantizeLinear it keeps runtimes from moving that, as they would where there is one scale; what
@@ -27,15 +29,15 @@ class FencePairs(InPlacePass):
     The nodes have constant parameters and float32 results. Running it twice changes nothing.
     """
 
-    def __init__(self, dequantizers: Iterable[ir.Node], *, before: bool = False) -> None:
-        self._dequantizers = tuple(dequantizers)
+    def __init__(self, nodes: Iterable[ir.Node], *, before: bool = False) -> None:
+        self._nodes = tuple(nodes)
         self._before = before
 
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
         fence = _fence_before if self._before else _fence_behind
         modified = False
-        for node in self._dequantizers:
+        for node in self._nodes:
             if node.graph is not None:
                 modified |= fence(editor, node)
         return PassResult(model, modified)
@@ -63,7 +65,7 @@ def _fence_behind(editor: Editor, node: ir.Node) -> bool:
 
 
 def _fence_before(editor: Editor, node: ir.Node) -> bool:
-    quantize = _quantizer_of(node)
+    quantize = node if is_quantize(node) else _quantizer_of(node)
     x = None if quantize is None else quantize.inputs[0]
     if quantize is None or x is None:
         return False

@@ -7,7 +7,7 @@ options. A node that does something between the two prevents it; nodes that do n
 because the optimizer takes them out first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 
@@ -168,6 +168,21 @@ def _branches(node: ir.Node, result: ir.Value) -> list[ir.Value]:
         each.value for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH
     ]
     return [graph.outputs[result.index() or 0] for graph in graphs if node.op_type == "If"]
+
+
+def does_nothing(node: ir.Node) -> bool:
+    """Return whether the optimizer may drop a node, or move it to another place."""
+    return not _stays(node)
+
+
+def branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
+    """Return the result of an If for each output of its branches, which may be inlined."""
+    return {
+        output: result
+        for node in nodes
+        for result in node.outputs
+        for output in _branches(node, result)
+    }
 
 
 def _stays(node: ir.Node) -> bool:

@@ -2,7 +2,8 @@
 """ONNX Runtime with the operator library, given the file as it is.
 
 Measured with ONNX Runtime 1.17 to 1.31. A file of standard operators alone that has QuantizeLinear
-or DequantizeLinear is loaded and run by the installed version, with its default options.
+or DequantizeLinear is loaded and run by the installed version, with its default options. Nodes that
+may become integer operators with other values are named, whatever the installed version does.
 """
 
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.spelling import NEWEST_IR_VERSION, NEWEST_OPSET
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.qdq.integer_kernels import rewrites_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.onnx.trial import tried
+from anybit.onnx.trial import DISABLE, tried
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
@@ -44,6 +46,7 @@ def _default_options(subject: Subject) -> Iterator[Finding]:
     """What the runtime's own integer operators change."""
     if not any(is_quantize(node) or is_dequantize(node) for node in subject.file.graph.all_nodes()):
         return
+    yield from _integer_operators(subject)
     trial = tried(subject.file, subject.model)
     if trial is None or not trial.problem:
         return
@@ -52,3 +55,12 @@ def _default_options(subject: Subject) -> Iterator[Finding]:
     if trial.setting:
         remedy += ", or run anybit convert --for onnxruntime"
     yield warning(None, "default-options", problem, remedy)
+
+
+def _integer_operators(subject: Subject) -> Iterator[Finding]:
+    """Nodes whose integer operators may give other values, on some x86 or ARM CPU."""
+    remedy = f"give the session {DISABLE} = 1, or convert it with anybit convert --to qdq"
+    for rewrite in rewrites_of(subject.file):
+        if rewrite.reason is not None:
+            problem = f"with default options ONNX Runtime {rewrite.reason.value}"
+            yield warning(rewrite.node, "integer-operator", problem, remedy)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fences around the nodes that ONNX Runtime would compute in integers with other values."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.passes import FencePairs
+from anybit.onnx.qdq.integer_kernels import Reason, Rewrite, fenceable, rewrites_of
+from anybit.text import counted, listed
+
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Fencing:
+    """What is proven of a model under ONNX Runtime's default options.
+
+    Attributes:
+        fenced: Nodes that have a fence, because their integer operators may differ.
+        integer: Nodes that become integer operators, proven to keep their values.
+        open: Nodes that may differ and cannot be fenced.
+    """
+
+    fenced: tuple[Rewrite, ...]
+    integer: tuple[Rewrite, ...]
+    open: tuple[Rewrite, ...]
+
+    def details(self) -> str:
+        """Return how many nodes are fenced and why, and how many run in integers."""
+        parts = []
+        if self.fenced:
+            count = counted(len(self.fenced), "node")
+            why = "; ".join(explained(self.fenced))
+            parts.append(f"a Min keeps {count} from integer operators: {why}")
+        if self.integer:
+            count = counted(len(self.integer), "MatMul")
+            parts.append(f"{count} may run in integers, whose sums overflow on no CPU")
+        return "; ".join(parts)
+
+
+def explained(rewrites: Iterable[Rewrite]) -> Iterator[str]:
+    """Yield one phrase per reason: the nodes, and why their values may differ."""
+    grouped: dict[Reason, list[str]] = {}
+    for rewrite in rewrites:
+        if rewrite.reason is not None:
+            grouped.setdefault(rewrite.reason, []).append(label_of(rewrite.node))
+    for reason, labels in grouped.items():
+        yield f"{listed(labels, _NAMED)} {reason.value}"
+
+
+def fence(model: ir.Model) -> Fencing:
+    """Fence what ONNX Runtime may compute with other values, on any x86 or ARM CPU.
+
+    A fence stands behind a DequantizeLinear, for all that read it. That may uncover another
+    rewrite, for which fewer dequantized inputs are enough, so this is repeated.
+    """
+    fenced: dict[ir.Node, Rewrite] = {}
+    while True:
+        rewrites = rewrites_of(model)
+        harmful = [rewrite for rewrite in rewrites if rewrite.reason is not None]
+        modified = False
+        for rewrite in harmful:
+            pairs = [node for node in rewrite.pairs if fenceable(node)]
+            result = FencePairs(pairs)(model)
+            before = FencePairs(filter(fenceable, rewrite.quantizers), before=True)(model)
+            if result.modified or before.modified:
+                modified = True
+                fenced.setdefault(rewrite.node, rewrite)
+        if not modified:
+            integer = tuple(rewrite for rewrite in rewrites if rewrite.reason is None)
+            return Fencing(tuple(fenced.values()), integer, tuple(harmful))

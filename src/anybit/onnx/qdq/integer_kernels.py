@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes ONNX Runtime 1.17 to 1.32 computes in integers with values that may differ.
+
+The tables follow its optimizer's selectors of QuantizeLinear and DequantizeLinear, from
+ORT_ENABLE_BASIC on. They say what may be rewritten: whatever some version asks besides (equal
+types, one scale, a single reader) is not asked here, so that a node may be named that is left
+alone.
+
+`rewrites_of` proves where values stay: data movement on codes of 8 and 16 bits keeps them; a MatMul
+without QuantizeLinear behind it keeps them up to the order of sums if no sum of its integers
+overflows in any kernel (`saturation`). Everything else rounds again, saturates on some CPUs, or
+does not load.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.qdq.fusions import branch_results, does_nothing
+from anybit.onnx.qdq.saturation import BYTES, codes_type, holds_constant, is_exact_product
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize, scaling_of
+
+_SIGNED, _UNSIGNED = ir.DataType.INT8, ir.DataType.UINT8
+_SIXTEEN = {ir.DataType.INT16, ir.DataType.UINT16}
+_WIDE = {*_SIXTEEN, ir.DataType.INT32}
+_FOUR = {ir.DataType.INT4, ir.DataType.UINT4}
+
+
+class Reason(Enum):
+    """Why the values of a rewritten node may differ."""
+
+    ROUNDS = "rounds its result in another way"
+    SATURATES = "may saturate sums of 8-bit products on CPUs with AVX2 or AVX-512 without VNNI"
+    NARROW = "may become MatMulNBits, which rounds the other input to 8 bits"
+    UNSUPPORTED = "has no kernel for its types of codes in some versions, which do not load it"
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A node that the runtime may compute in integers.
+
+    Attributes:
+        node: The node.
+        reason: Why its values may differ; None if it is proven that they do not.
+        pairs: The DequantizeLinear to fence, so that the node is computed as written. One input
+            is enough: the optimizer asks for all of them.
+        quantizers: The QuantizeLinear to fence, so that they are not moved before the node.
+    """
+
+    node: ir.Node
+    reason: Reason | None
+    pairs: tuple[ir.Node, ...] = ()
+    quantizers: tuple[ir.Node, ...] = ()
+
+
+# Rewritten with a QuantizeLinear behind them: QLinearConv, QLinearAdd, ... round their own way.
+# Weights and biases of Conv, ConvTranspose and Gemm that are floats are quantized for that.
+_CONVOLUTIONS = {"Conv", "ConvTranspose"}
+_UNARY = {"AveragePool", "GlobalAveragePool", "LeakyRelu", "Resize", "Sigmoid", "Softmax"}
+_OF_SEVERAL = {"Add", "Concat", "Mul", "Where"}
+# Rewritten without one, too: MatMulIntegerToFloat, QGemm, MatMulNBits.
+_PRODUCTS = {"Gemm", "MatMul"}
+# Not in the table of effects, and never dropped.
+_COMPUTING = {"Einsum", "GRU", "LSTM", "LayerNormalization", "LogSoftmax", "RNN"} | _UNARY
+# Quantizers are moved across some of these, and dropped around others.
+_MOVING = """
+    ArgMax DepthToSpace Expand Flatten Gather GatherElements MaxPool ReduceMax ReduceMin Reshape
+    Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze
+"""
+_MOVED = set(_MOVING.split())
+_SELECTING = {"MaxPool", "ReduceMax", "ReduceMin"}
+# Of these codes data movement loads and keeps values in every version. Pairs of int8 are made
+# uint8 on x86, and those that were moved behind a Reshape then have codes of two types.
+_MOVABLE_BEFORE = {_SIGNED, _UNSIGNED, *_SIXTEEN}
+_MOVABLE_BEHIND = {_UNSIGNED, *_WIDE}
+# What may become the bias of a product or a convolution before it.
+_MERGED = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
+
+_Sources: TypeAlias = Mapping[ir.Value, frozenset[ir.Node]]
+
+
+def rewrites_of(model: ir.Model) -> tuple[Rewrite, ...]:
+    """Return the nodes of a model that the runtime may rewrite, in the order of the graph."""
+    return _Search(model).rewrites()
+
+
+def fenceable(node: ir.Node) -> bool:
+    """Return whether a Min can stand behind a DequantizeLinear: the bound must be known."""
+    codes, result = node.inputs[0], node.outputs[0]
+    try:
+        assert codes is not None, "an input that must be there"
+        scaling_of(node, dtype_of(codes), blocks=True)
+    except (Inexpressible, ModelError):
+        return False
+    return result.dtype in (None, ir.DataType.FLOAT)
+
+
+class _Search:
+    """The DequantizeLinear before each value, and the rewrites that follow from them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._nodes = list(model.graph.all_nodes())
+        self._results = branch_results(self._nodes)
+        self._sources = _sources(self._nodes, self._results)
+
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        found = (self._rewrite(node) for node in self._nodes if not node.domain)
+        return tuple(rewrite for rewrite in found if rewrite is not None)
+
+    def _rewrite(self, node: ir.Node) -> Rewrite | None:
+        kind = node.op_type
+        if kind in _PRODUCTS:
+            return self._product(node)
+        if kind in _CONVOLUTIONS or kind in _UNARY:
+            dequantizers = self._before(node, 0)
+            if not dequantizers or not self._is_quantized(node):
+                return None
+            if kind in _UNARY and all(codes_type(each) in _SIXTEEN for each in dequantizers):
+                return None
+            return Rewrite(node, Reason.ROUNDS, dequantizers)
+        if kind in _OF_SEVERAL:
+            return self._of_several(node)
+        return self._moved(node) if kind in _MOVED else None
+
+    def _of_several(self, node: ir.Node) -> Rewrite | None:
+        """Operators that are rewritten only if all their inputs are dequantized."""
+        indices = range(node.op_type == "Where", len(node.inputs))
+        groups = [self._before(node, index) for index in indices]
+        if node.op_type == "Where":  # a constant branch is quantized, too
+            groups = [group for group in groups if group]
+        if not groups or not all(groups) or not self._is_quantized(node):
+            return None
+        types = {codes_type(each) for group in groups for each in group}
+        if types <= _SIXTEEN:
+            return None
+        # Activations rather than constants, which are larger.
+        group = min(groups, key=lambda each: all(holds_constant(node) for node in each))
+        return Rewrite(node, Reason.ROUNDS, group)
+
+    def _moved(self, node: ir.Node) -> Rewrite | None:
+        """Data movement: codes of some types have no kernels."""
+        before = [
+            each
+            for each in self._before(node, 0)
+            if codes_type(each) not in _MOVABLE_BEHIND and _has_one_scale(each)
+        ]
+        behind = [
+            each
+            for each in self._quantizers(node)
+            if each.outputs[0].dtype not in _MOVABLE_BEFORE and _has_one_scale(each)
+        ]
+        if not before and not behind:
+            return None
+        return Rewrite(node, Reason.UNSUPPORTED, tuple(before), tuple(behind))
+
+    def _product(self, node: ir.Node) -> Rewrite | None:
+        left, right = self._before(node, 0), self._before(node, 1)
+        gemm = node.op_type == "Gemm"
+        if not right:
+            quantized = left and gemm and self._is_quantized(node)
+            return Rewrite(node, Reason.ROUNDS, left) if quantized else None
+        if all(codes_type(each) in _WIDE for each in right):
+            return None
+        if self._is_quantized(node):
+            return Rewrite(node, Reason.ROUNDS, right)
+        if not left:
+            constant = any(holds_constant(each) for each in right)
+            return Rewrite(node, Reason.NARROW, right) if constant else None
+        pair = (left[0], right[0]) if len(left) == len(right) == 1 else None
+        if pair is not None and node.inputs[0] is pair[0].outputs[0]:
+            biased = len(node.inputs) > 2 and node.inputs[2] is not None
+            if _are_left_alone(*map(codes_type, pair)) or (biased and not self._before(node, 2)):
+                return None
+            if not gemm and is_exact_product(node, *pair):
+                return Rewrite(node, None)
+        if gemm:
+            return Rewrite(node, Reason.ROUNDS, right)
+        known = all(codes_type(each) in BYTES for each in (*left, *right))
+        return Rewrite(node, Reason.SATURATES if known else Reason.UNSUPPORTED, right)
+
+    def _before(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        found = self._sources.get(value, frozenset()) if value is not None else frozenset()
+        return tuple(sorted(found, key=label_of))
+
+    def _is_quantized(self, node: ir.Node) -> bool:
+        """Whether a node has its result quantized, or added to what may become its bias.
+
+        The scale of a dequantized bias is not looked at.
+        """
+        return bool(self._quantizers(node)) or any(
+            not all(is_constant(each) for each in others) for _, others in self._merged(node)
+        )
+
+    def _quantizers(self, node: ir.Node) -> list[ir.Node]:
+        """The QuantizeLinear behind a node, once what is between them may be gone."""
+        merged = [reader.outputs[0] for reader, others in self._merged(node)]
+        readers = self._readers([*node.outputs, *merged])
+        return [reader for reader in readers if is_quantize(reader)]
+
+    def _merged(self, node: ir.Node) -> list[tuple[ir.Node, list[ir.Value]]]:
+        """What may be merged into a node, and its other operands: constants, dequantized or not."""
+        if node.op_type not in _CONVOLUTIONS | _PRODUCTS:
+            return []
+        found: dict[ir.Node, list[ir.Value]] = {}
+        waiting = [node]
+        while waiting:
+            current = waiting.pop()
+            for reader in self._readers(current.outputs):
+                if reader in found or reader.domain or reader.op_type not in _MERGED:
+                    continue
+                others = [each for each in reader.inputs if each is not None]
+                others = [each for each in others if self._is_bias(each)]
+                if len(others) == len(reader.inputs) - 1:
+                    found[reader] = others
+                    waiting.append(reader)
+        return list(found.items())
+
+    def _is_bias(self, value: ir.Value) -> bool:
+        sources = self._sources.get(value, ())
+        return is_constant(value) or (bool(sources) and all(map(holds_constant, sources)))
+
+    def _readers(self, values: Iterable[ir.Value]) -> Iterator[ir.Node]:
+        """The nodes that may read one of some values, once what is between may be gone."""
+        waiting = list(values)
+        seen = set(waiting)
+        while waiting:
+            value = waiting.pop()
+            behind = [self._results[value]] if value in self._results else []
+            for reader, _ in value.uses():
+                yield reader
+                if _passes(reader):
+                    behind += reader.outputs
+            waiting += (each for each in behind if each not in seen)
+            seen.update(behind)
+
+
+def _sources(nodes: Iterable[ir.Node], results: Mapping[ir.Value, ir.Value]) -> _Sources:
+    """The DequantizeLinear before each value, once what is between them may be gone."""
+    sources: dict[ir.Value, set[ir.Node]] = {}
+    for node in nodes:
+        waiting = [node.outputs[0]] if is_dequantize(node) else []
+        while waiting:
+            value = waiting.pop()
+            known = sources.setdefault(value, set())
+            if node in known:
+                continue
+            known.add(node)
+            waiting += [results[value]] if value in results else []
+            for reader, _ in value.uses():
+                if _passes(reader):
+                    waiting += reader.outputs
+    return {value: frozenset(found) for value, found in sources.items()}
+
+
+def _passes(node: ir.Node) -> bool:
+    """Whether quantizers may be moved across a node, or the node may be dropped."""
+    if is_quantize(node) or is_dequantize(node):
+        return False
+    if node.domain:
+        return False
+    if node.op_type == "Concat":
+        return len(node.inputs) == 1
+    if node.op_type in _COMPUTING:
+        return False
+    return node.op_type in _SELECTING or does_nothing(node)
+
+
+def _has_one_scale(node: ir.Node) -> bool:
+    """Whether a quantizer may be moved: those with several scales are not."""
+    scale = node.inputs[1]
+    return scale is None or scale.shape is None or scale.shape.rank() == 0 or scale.shape == (1,)
+
+
+def _are_left_alone(left: ir.DataType | None, right: ir.DataType | None) -> bool:
+    """Whether no version makes one operator of codes of two types that are multiplied.
+
+    That is so with 16 bits on either side, and with bytes and 4-bit weights.
+    """
+    if _FOUR & {left, right} and left in {*BYTES, *_FOUR, *_SIXTEEN}:
+        return True
+    return left in _SIXTEEN or right in _WIDE

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether sums of pairs of 8-bit products fit in 16 bits, in any integer kernel.
+
+x86 CPUs with AVX2 or AVX-512 but without VNNI multiply unsigned by signed bytes and add two
+neighbouring products with saturation to 16 bits (vpmaddubsw). ARM CPUs without dot product
+instructions add the products k and k + 8 of signed bytes in 16 bits (smull, smlal). Which products
+are neighbours depends on the kernel, on its layout of the weights and on the order of im2col. So
+the proof covers every pair of products of a sum.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import dtype_of, scaling_of
+
+_LOWEST, _HIGHEST = -(2**15), 2**15 - 1
+_LARGEST_SUM = 2**31 - 1
+# Kernels for unsigned bytes read signed ones with their highest bit flipped, and the reverse.
+_SHIFT = 128
+_AT_ONCE = 2**20
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The range of 8-bit codes, both ends included."""
+
+    lowest: int
+    highest: int
+    signed: bool
+
+    def forms(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the range as it is, and with the other sign."""
+        shift = _SHIFT if self.signed else -_SHIFT
+        return (self.lowest, self.highest), (self.lowest + shift, self.highest + shift)
+
+
+BYTES = {ir.DataType.INT8: Codes(-128, 127, True), ir.DataType.UINT8: Codes(0, 255, False)}
+"""The types that integer kernels multiply."""
+
+
+def sums_fit(activations: Codes, lowest: Array, highest: Array) -> bool:
+    """Return whether no pair of products leaves 16 bits, and no sum 32.
+
+    Args:
+        activations: The codes of the first operand.
+        lowest, highest: The lowest and the highest code of each weight, of shape (terms, sums).
+            They are equal where the weights are constants.
+    """
+    if lowest.size == 0:
+        return True
+    step = max(1, _AT_ONCE // lowest.shape[0])
+    return all(
+        _form_fits(form, (lowest[:, at : at + step], highest[:, at : at + step]))
+        for form in activations.forms()
+        for at in range(0, lowest.shape[1], step)
+    )
+
+
+def _form_fits(form: tuple[int, int], weights: tuple[Array, Array]) -> bool:
+    products = np.stack([code * weight.astype(np.int64) for code in form for weight in weights])
+    # 0: what pads an odd number of terms.
+    upper, lower = np.maximum(products.max(0), 0), np.minimum(products.min(0), 0)
+    pair = 2 if upper.shape[0] > 1 else 1
+    largest = np.sort(upper, axis=0)[-pair:].sum(axis=0)
+    smallest = np.sort(lower, axis=0)[:pair].sum(axis=0)
+    whole = np.maximum(upper, -lower).sum(axis=0)
+    pairs_fit = largest.max() <= _HIGHEST and smallest.min() >= _LOWEST
+    return bool(pairs_fit and whole.max() <= _LARGEST_SUM)
+
+
+def is_exact_product(node: ir.Node, left: ir.Node, right: ir.Node) -> bool:
+    """Return whether the integer sums of a MatMul of two DequantizeLinear overflow on no CPU."""
+    direct = node.inputs[0] is left.outputs[0] and node.inputs[1] is right.outputs[0]
+    activations = _codes_of(left)
+    if not direct or activations is None or not _has_one_scale(left):
+        return False
+    codes = right.inputs[0]
+    if codes is None or codes_type(right) not in BYTES:
+        return False
+    if is_constant(codes):
+        weights = array_of(codes)
+        if weights.ndim != 2 or not _has_scales_of_sums(right):
+            return False
+        return sums_fit(activations, weights, weights)
+    shape, bounds = codes.shape or right.outputs[0].shape, _codes_of(right)
+    terms = shape[-2] if shape is not None and len(shape) > 1 else None
+    if not isinstance(terms, int) or bounds is None or not _has_one_scale(right):
+        return False
+    if terms > 2**17:  # whose sums of 14-bit products may leave 32 bits
+        return False
+    ends = [np.full((terms, 1), end) for end in (bounds.lowest, bounds.highest)]
+    return sums_fit(activations, ends[0], ends[1])
+
+
+def _codes_of(dequantize: ir.Node) -> Codes | None:
+    """The range of computed 8-bit codes: that of a Clip before the node, or that of the type."""
+    dtype = codes_type(dequantize)
+    codes = dequantize.inputs[0]
+    if dtype not in BYTES or codes is None:
+        return None
+    whole = BYTES[dtype]
+    clip = codes.producer()
+    if clip is None or (clip.domain, clip.op_type) != ("", "Clip") or len(clip.inputs) != 3:
+        return whole
+    limits = [each for each in clip.inputs[1:] if each is not None and is_constant(each)]
+    if len(limits) != 2:
+        return whole
+    low, high = (array_of(each) for each in limits)
+    if low.size != 1 or high.size != 1 or low.reshape(()) > high.reshape(()):
+        return whole
+    return Codes(int(low.reshape(())), int(high.reshape(())), whole.signed)
+
+
+def _has_one_scale(dequantize: ir.Node) -> bool:
+    return all(
+        each is None or (is_constant(each) and array_of(each).size == 1)
+        for each in dequantize.inputs[1:]
+    )
+
+
+def _has_scales_of_sums(dequantize: ir.Node) -> bool:
+    """Whether the scales of constant weights are one, or one per column."""
+    try:
+        layout = scaling_of(dequantize, codes_type(dequantize), blocks=True).layout
+    except (Inexpressible, ModelError):
+        return False
+    return layout.axis in (None, -1) and not layout.block
+
+
+def codes_type(dequantize: ir.Node) -> ir.DataType | None:
+    """Return the type of the codes of a DequantizeLinear, None if it is not known."""
+    codes = dequantize.inputs[0]
+    try:
+        return None if codes is None else dtype_of(codes)
+    except Inexpressible:
+        return None
+
+
+def holds_constant(dequantize: ir.Node) -> bool:
+    """Return whether a DequantizeLinear reads a constant, such as weights."""
+    codes = dequantize.inputs[0]
+    return codes is not None and is_constant(codes)
