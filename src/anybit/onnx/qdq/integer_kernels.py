@@ -12,17 +12,20 @@ overflows in any kernel (`saturation`). Everything else rounds again, saturates 
 does not load.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
 
 import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import label_of
-from anybit.onnx.qdq.fusions import branch_results, does_nothing
+from anybit.onnx.qdq.fusions import (
+    Fence,
+    fence_for,
+    neighbours_of,
+)
+from anybit.onnx.qdq.reach import Reach, TooFarError
 from anybit.onnx.qdq.saturation import BYTES, codes_type, holds_constant, is_exact_product
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize, scaling_of
@@ -39,6 +42,8 @@ class Reason(Enum):
     ROUNDS = "rounds its result in another way"
     SATURATES = "may saturate sums of 8-bit products on CPUs with AVX2 or AVX-512 without VNNI"
     NARROW = "may become MatMulNBits, which rounds the other input to 8 bits"
+    MERGED = "is merged with a node before it, although that changes values"
+    FAR = "is read through more nodes than are followed, which the optimizer may drop"
     UNSUPPORTED = "has no kernel for its types of codes in some versions, which do not load it"
 
 
@@ -67,15 +72,12 @@ _UNARY = {"AveragePool", "GlobalAveragePool", "LeakyRelu", "Resize", "Sigmoid", 
 _OF_SEVERAL = {"Add", "Concat", "Mul", "Where"}
 # Rewritten without one, too: MatMulIntegerToFloat, QGemm, MatMulNBits.
 _PRODUCTS = {"Gemm", "MatMul"}
-# Not in the table of effects, and never dropped.
-_COMPUTING = {"Einsum", "GRU", "LSTM", "LayerNormalization", "LogSoftmax", "RNN"} | _UNARY
 # Quantizers are moved across some of these, and dropped around others.
 _MOVING = """
     ArgMax DepthToSpace Expand Flatten Gather GatherElements MaxPool ReduceMax ReduceMin Reshape
     Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze
 """
 _MOVED = set(_MOVING.split())
-_SELECTING = {"MaxPool", "ReduceMax", "ReduceMin"}
 # Of these codes data movement loads and keeps values in every version. Pairs of int8 are made
 # uint8 on x86, and those that were moved behind a Reshape then have codes of two types.
 _MOVABLE_BEFORE = {_SIGNED, _UNSIGNED, *_SIXTEEN}
@@ -83,23 +85,31 @@ _MOVABLE_BEHIND = {_UNSIGNED, *_WIDE}
 # What may become the bias of a product or a convolution before it.
 _MERGED = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
 
-_Sources: TypeAlias = Mapping[ir.Value, frozenset[ir.Node]]
-
 
 def rewrites_of(model: ir.Model) -> tuple[Rewrite, ...]:
     """Return the nodes of a model that the runtime may rewrite, in the order of the graph."""
     return _Search(model).rewrites()
 
 
+def _needs_fence(quantize: ir.Node) -> bool:
+    """Whether a rewrite of `fusions` changes the values of a QuantizeLinear."""
+    try:
+        scaling = scaling_of(quantize)
+    except (Inexpressible, ModelError):
+        return False
+    needed = fence_for(neighbours_of(quantize), scaling.type, scaling.layout)
+    readers = [reader.op_type for reader, _ in quantize.outputs[0].uses()]
+    return needed > (Fence.INSIDE if "Clip" in readers else Fence.NONE)
+
+
 def fenceable(node: ir.Node) -> bool:
     """Return whether a Min can stand behind a DequantizeLinear: the bound must be known."""
     codes, result = node.inputs[0], node.outputs[0]
     try:
-        assert codes is not None, "an input that must be there"
-        scaling_of(node, dtype_of(codes), blocks=True)
+        scaling_of(node, None if codes is None else dtype_of(codes), blocks=True)
     except (Inexpressible, ModelError):
         return False
-    return result.dtype in (None, ir.DataType.FLOAT)
+    return codes is not None and result.dtype in (None, ir.DataType.FLOAT)
 
 
 class _Search:
@@ -107,15 +117,30 @@ class _Search:
 
     def __init__(self, model: ir.Model) -> None:
         self._nodes = list(model.graph.all_nodes())
-        self._results = branch_results(self._nodes)
-        self._sources = _sources(self._nodes, self._results)
+        self._reach = Reach(self._nodes)
+        self._sources: dict[ir.Value, set[ir.Node]] = {}
+        self._far: set[ir.Node] = set()
+        for node in filter(is_dequantize, self._nodes):
+            try:
+                reached, _ = self._reach.behind(node.outputs)
+            except TooFarError:
+                self._far.add(node)
+                reached = {}
+            for value in reached:
+                self._sources.setdefault(value, set()).add(node)
 
     def rewrites(self) -> tuple[Rewrite, ...]:
-        found = (self._rewrite(node) for node in self._nodes if not node.domain)
+        found = (self._rewrite(node) for node in self._nodes)
         return tuple(rewrite for rewrite in found if rewrite is not None)
 
     def _rewrite(self, node: ir.Node) -> Rewrite | None:
         kind = node.op_type
+        if is_quantize(node):
+            return Rewrite(node, Reason.MERGED, quantizers=(node,)) if _needs_fence(node) else None
+        if node in self._far:
+            return Rewrite(node, Reason.FAR, (node,))
+        if node.domain:
+            return None
         if kind in _PRODUCTS:
             return self._product(node)
         if kind in _CONVOLUTIONS or kind in _UNARY:
@@ -151,9 +176,13 @@ class _Search:
             for each in self._before(node, 0)
             if codes_type(each) not in _MOVABLE_BEHIND and _has_one_scale(each)
         ]
+        try:
+            readers = self._readers(node)
+        except TooFarError:
+            readers = []
         behind = [
             each
-            for each in self._quantizers(node)
+            for each in filter(is_quantize, readers)
             if each.outputs[0].dtype not in _MOVABLE_BEFORE and _has_one_scale(each)
         ]
         if not before and not behind:
@@ -187,90 +216,47 @@ class _Search:
 
     def _before(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
         value = node.inputs[index] if index < len(node.inputs) else None
-        found = self._sources.get(value, frozenset()) if value is not None else frozenset()
+        found = self._sources.get(value, set()) if value is not None else set()
         return tuple(sorted(found, key=label_of))
 
     def _is_quantized(self, node: ir.Node) -> bool:
-        """Whether a node has its result quantized, or added to what may become its bias.
+        """Whether the result of a node is quantized, or added to a dequantized constant.
 
-        The scale of a dequantized bias is not looked at.
+        That becomes the bias of a product, whose scale is not looked at.
         """
-        return bool(self._quantizers(node)) or any(
-            not all(is_constant(each) for each in others) for _, others in self._merged(node)
-        )
+        try:
+            readers = self._readers(node)
+        except TooFarError:
+            return True
+        merged = (each for reader in readers if _may_join(reader) for each in reader.inputs)
+        biases = (each for each in merged if each is not None and each in self._sources)
+        return any(map(is_quantize, readers)) or any(map(self._is_bias, biases))
 
-    def _quantizers(self, node: ir.Node) -> list[ir.Node]:
-        """The QuantizeLinear behind a node, once what is between them may be gone."""
-        merged = [reader.outputs[0] for reader, others in self._merged(node)]
-        readers = self._readers([*node.outputs, *merged])
-        return [reader for reader in readers if is_quantize(reader)]
-
-    def _merged(self, node: ir.Node) -> list[tuple[ir.Node, list[ir.Value]]]:
-        """What may be merged into a node, and its other operands: constants, dequantized or not."""
-        if node.op_type not in _CONVOLUTIONS | _PRODUCTS:
-            return []
-        found: dict[ir.Node, list[ir.Value]] = {}
+    def _readers(self, node: ir.Node) -> list[ir.Node]:
+        """The nodes behind a node, also behind additions that may become part of it."""
+        readers: dict[ir.Node, None] = {}
         waiting = [node]
         while waiting:
-            current = waiting.pop()
-            for reader in self._readers(current.outputs):
-                if reader in found or reader.domain or reader.op_type not in _MERGED:
-                    continue
-                others = [each for each in reader.inputs if each is not None]
-                others = [each for each in others if self._is_bias(each)]
-                if len(others) == len(reader.inputs) - 1:
-                    found[reader] = others
-                    waiting.append(reader)
-        return list(found.items())
+            _, behind = self._reach.behind(waiting.pop().outputs)
+            new = [each for each in dict.fromkeys(behind) if each not in readers]
+            readers.update(dict.fromkeys(new))
+            if node.op_type in _CONVOLUTIONS | _PRODUCTS:
+                waiting += filter(self._is_addition, new)
+        return list(readers)
+
+    def _is_addition(self, node: ir.Node) -> bool:
+        """Whether all inputs but one are constants, dequantized or not."""
+        biases = (each is None or self._is_bias(each) for each in node.inputs)
+        return _may_join(node) and list(biases).count(False) == 1
 
     def _is_bias(self, value: ir.Value) -> bool:
         sources = self._sources.get(value, ())
         return is_constant(value) or (bool(sources) and all(map(holds_constant, sources)))
 
-    def _readers(self, values: Iterable[ir.Value]) -> Iterator[ir.Node]:
-        """The nodes that may read one of some values, once what is between may be gone."""
-        waiting = list(values)
-        seen = set(waiting)
-        while waiting:
-            value = waiting.pop()
-            behind = [self._results[value]] if value in self._results else []
-            for reader, _ in value.uses():
-                yield reader
-                if _passes(reader):
-                    behind += reader.outputs
-            waiting += (each for each in behind if each not in seen)
-            seen.update(behind)
 
-
-def _sources(nodes: Iterable[ir.Node], results: Mapping[ir.Value, ir.Value]) -> _Sources:
-    """The DequantizeLinear before each value, once what is between them may be gone."""
-    sources: dict[ir.Value, set[ir.Node]] = {}
-    for node in nodes:
-        waiting = [node.outputs[0]] if is_dequantize(node) else []
-        while waiting:
-            value = waiting.pop()
-            known = sources.setdefault(value, set())
-            if node in known:
-                continue
-            known.add(node)
-            waiting += [results[value]] if value in results else []
-            for reader, _ in value.uses():
-                if _passes(reader):
-                    waiting += reader.outputs
-    return {value: frozenset(found) for value, found in sources.items()}
-
-
-def _passes(node: ir.Node) -> bool:
-    """Whether quantizers may be moved across a node, or the node may be dropped."""
-    if is_quantize(node) or is_dequantize(node):
-        return False
-    if node.domain:
-        return False
-    if node.op_type == "Concat":
-        return len(node.inputs) == 1
-    if node.op_type in _COMPUTING:
-        return False
-    return node.op_type in _SELECTING or does_nothing(node)
+def _may_join(node: ir.Node) -> bool:
+    """Whether a node may become the bias of a product or a convolution before it."""
+    return not node.domain and node.op_type in _MERGED
 
 
 def _has_one_scale(node: ir.Node) -> bool:

@@ -3,7 +3,7 @@
 
 x86 CPUs with AVX2 or AVX-512 but without VNNI multiply unsigned by signed bytes and add two
 neighbouring products with saturation to 16 bits (vpmaddubsw). ARM CPUs without dot product
-instructions add the products k and k + 8 of signed bytes in 16 bits (smull, smlal). Which products
+instructions add the products k and k + 8 of two signed bytes in 16 bits (smull, smlal). Which products
 are neighbours depends on the kernel, on its layout of the weights and on the order of im2col. So
 the proof covers every pair of products of a sum.
 """
@@ -20,9 +20,7 @@ from anybit.onnx.quantizers.nodes import dtype_of, scaling_of
 
 _LOWEST, _HIGHEST = -(2**15), 2**15 - 1
 _LARGEST_SUM = 2**31 - 1
-# Kernels for unsigned bytes read signed ones with their highest bit flipped, and the reverse.
 _SHIFT = 128
-_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
@@ -33,44 +31,44 @@ class Codes:
     highest: int
     signed: bool
 
-    def forms(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the range as it is, and with the other sign."""
-        shift = _SHIFT if self.signed else -_SHIFT
-        return (self.lowest, self.highest), (self.lowest + shift, self.highest + shift)
+    def forms(self) -> tuple[tuple[int, int], ...]:
+        """Return the ranges that kernels add pairs of products with.
+
+        On x86 they are unsigned bytes, for which signed ones have 128 added. On ARM only signed
+        bytes are added in pairs.
+        """
+        own = (self.lowest, self.highest)
+        return (own, (self.lowest + _SHIFT, self.highest + _SHIFT)) if self.signed else (own,)
 
 
 BYTES = {ir.DataType.INT8: Codes(-128, 127, True), ir.DataType.UINT8: Codes(0, 255, False)}
 """The types that integer kernels multiply."""
 
 
-def sums_fit(activations: Codes, lowest: Array, highest: Array) -> bool:
+def sums_fit(activations: Codes, weights: Array) -> bool:
     """Return whether no pair of products leaves 16 bits, and no sum 32.
 
     Args:
         activations: The codes of the first operand.
-        lowest, highest: The lowest and the highest code of each weight, of shape (terms, sums).
-            They are equal where the weights are constants.
+        weights: The codes of the second, of shape (terms, sums).
     """
-    if lowest.size == 0:
+    if weights.size == 0:
         return True
-    step = max(1, _AT_ONCE // lowest.shape[0])
-    return all(
-        _form_fits(form, (lowest[:, at : at + step], highest[:, at : at + step]))
-        for form in activations.forms()
-        for at in range(0, lowest.shape[1], step)
-    )
+    terms = weights.shape[0]
+    # A product is largest where a weight is: of each sum two at either end are enough.
+    ends = sorted({0, min(1, terms - 1), max(terms - 2, 0), terms - 1})
+    extremes = np.partition(weights, ends, axis=0)[ends].astype(np.int64)
+    largest = terms * int(np.abs(extremes).max())
+    return all(_form_fits(form, extremes, largest) for form in activations.forms())
 
 
-def _form_fits(form: tuple[int, int], weights: tuple[Array, Array]) -> bool:
-    products = np.stack([code * weight.astype(np.int64) for code in form for weight in weights])
-    # 0: what pads an odd number of terms.
-    upper, lower = np.maximum(products.max(0), 0), np.minimum(products.min(0), 0)
-    pair = 2 if upper.shape[0] > 1 else 1
-    largest = np.sort(upper, axis=0)[-pair:].sum(axis=0)
-    smallest = np.sort(lower, axis=0)[:pair].sum(axis=0)
-    whole = np.maximum(upper, -lower).sum(axis=0)
-    pairs_fit = largest.max() <= _HIGHEST and smallest.min() >= _LOWEST
-    return bool(pairs_fit and whole.max() <= _LARGEST_SUM)
+def _form_fits(form: tuple[int, int], extremes: Array, largest: int) -> bool:
+    products = np.stack([code * extremes for code in form])
+    # 0: what pads an odd number of terms, and what a code of 0 gives.
+    upper = np.sort(np.maximum(products.max(0), 0), axis=0)[-2:].sum(axis=0)
+    lower = np.sort(np.minimum(products.min(0), 0), axis=0)[:2].sum(axis=0)
+    fits = upper.max() <= _HIGHEST and lower.min() >= _LOWEST
+    return bool(fits and largest * max(map(abs, form)) <= _LARGEST_SUM)
 
 
 def is_exact_product(node: ir.Node, left: ir.Node, right: ir.Node) -> bool:
@@ -86,15 +84,14 @@ def is_exact_product(node: ir.Node, left: ir.Node, right: ir.Node) -> bool:
         weights = array_of(codes)
         if weights.ndim != 2 or not _has_scales_of_sums(right):
             return False
-        return sums_fit(activations, weights, weights)
+        return sums_fit(activations, weights)
     shape, bounds = codes.shape or right.outputs[0].shape, _codes_of(right)
     terms = shape[-2] if shape is not None and len(shape) > 1 else None
     if not isinstance(terms, int) or bounds is None or not _has_one_scale(right):
         return False
-    if terms > 2**17:  # whose sums of 14-bit products may leave 32 bits
-        return False
-    ends = [np.full((terms, 1), end) for end in (bounds.lowest, bounds.highest)]
-    return sums_fit(activations, ends[0], ends[1])
+    ends = np.repeat([bounds.lowest, bounds.highest], 2).reshape(-1, 1)
+    sums = terms * max(abs(bounds.lowest), abs(bounds.highest))
+    return all(_form_fits(form, ends, sums) for form in activations.forms())
 
 
 def _codes_of(dequantize: ir.Node) -> Codes | None:
@@ -142,6 +139,15 @@ def codes_type(dequantize: ir.Node) -> ir.DataType | None:
 
 
 def holds_constant(dequantize: ir.Node) -> bool:
-    """Return whether a DequantizeLinear reads a constant, such as weights."""
-    codes = dequantize.inputs[0]
-    return codes is not None and is_constant(codes)
+    """Return whether a DequantizeLinear reads what is constant once constants are folded."""
+    waiting, seen = [dequantize.inputs[0]], set()
+    while waiting:
+        value = waiting.pop()
+        if value is None or value in seen or is_constant(value):
+            continue
+        seen.add(value)
+        node = value.producer()
+        if node is None:
+            return False
+        waiting += node.inputs
+    return True

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may stand behind a value once ONNX Runtime has moved and dropped nodes."""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from anybit.onnx.qdq.fusions import branch_results, does_nothing
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+
+# Not in the table of effects, and never dropped.
+_COMPUTING = """
+    AveragePool Einsum GRU GlobalAveragePool LSTM LayerNormalization LeakyRelu LogSoftmax RNN
+    Resize Sigmoid Softmax
+"""
+_STAYING = set(_COMPUTING.split())
+_SELECTING = {"MaxPool", "ReduceMax", "ReduceMin"}
+_FARTHEST = 1000
+
+
+class TooFarError(Exception):
+    """More nodes lie behind a value than are followed."""
+
+
+class Reach:
+    """The nodes of a model, and the values that reach them.
+
+    Quantizers are moved across data movement, and dropped around it; what does nothing is dropped.
+    """
+
+    def __init__(self, nodes: Iterable[ir.Node]) -> None:
+        self._results = branch_results(nodes)
+
+    def behind(self, values: Iterable[ir.Value]) -> tuple[dict[ir.Value, None], list[ir.Node]]:
+        """Return the values that may become one of some values, and the nodes that read them.
+
+        Raises:
+            TooFarError: There are more of them than are followed.
+        """
+        reached = dict.fromkeys(values)
+        readers: list[ir.Node] = []
+        waiting = list(reached)
+        while waiting:
+            value = waiting.pop()
+            following = [self._results[value]] if value in self._results else []
+            for reader, _ in value.uses():
+                readers.append(reader)
+                if _passes(reader):
+                    following += reader.outputs
+            new = [each for each in dict.fromkeys(following) if each not in reached]
+            reached.update(dict.fromkeys(new))
+            waiting += new
+            if len(reached) > _FARTHEST:
+                raise TooFarError
+        return reached, readers
+
+
+def _passes(node: ir.Node) -> bool:
+    """Whether quantizers may be moved across a node, or the node may be dropped."""
+    if node.domain or is_quantize(node) or is_dequantize(node) or node.op_type in _STAYING:
+        return False
+    if node.op_type == "Concat":
+        return len(node.inputs) == 1
+    return node.op_type in _SELECTING or does_nothing(node)
