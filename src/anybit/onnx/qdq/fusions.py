@@ -111,6 +111,16 @@ def neighbours_of(node: ir.Node) -> frozenset[Neighbour]:
 # Nodes that compute stay where they are in all versions; these may do nothing. What is not in the
 # table of operators counts as if it were not there.
 _STAYING = {Effect.SELECT, Effect.AVERAGE, Effect.MULTIPLY}
+_COMPUTING = {
+    "Einsum",
+    "GRU",
+    "LSTM",
+    "LayerNormalization",
+    "LogSoftmax",
+    "RNN",
+    "Resize",
+    "Softmax",
+}
 _MAY_DO_NOTHING = {"And", "Cast", "CastLike", "Clip", "Or", "Where"}
 # The number that makes an elementwise operator hand on its other input.
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
@@ -187,6 +197,8 @@ def branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
 
 def _stays(node: ir.Node) -> bool:
     effect = effect_of(node)
+    if not node.domain and (node.op_type in _COMPUTING or node.op_type == "Concat"):
+        return node.op_type in _COMPUTING or len(node.inputs) > 1
     if effect is not Effect.ELEMENTWISE:
         return effect in _STAYING
     if node.op_type in _NEUTRAL:

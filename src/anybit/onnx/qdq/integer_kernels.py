@@ -28,7 +28,7 @@ from anybit.onnx.qdq.fusions import (
 from anybit.onnx.qdq.reach import Reach, TooFarError
 from anybit.onnx.qdq.saturation import BYTES, codes_type, holds_constant, is_exact_product
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize, scaling_of
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize, scaling_of
 
 _SIGNED, _UNSIGNED = ir.DataType.INT8, ir.DataType.UINT8
 _SIXTEEN = {ir.DataType.INT16, ir.DataType.UINT16}
@@ -106,7 +106,7 @@ def fenceable(node: ir.Node) -> bool:
     """Return whether a Min can stand behind a DequantizeLinear: the bound must be known."""
     codes, result = node.inputs[0], node.outputs[0]
     try:
-        scaling_of(node, None if codes is None else dtype_of(codes), blocks=True)
+        scaling_of(node, codes_type(node), blocks=True)
     except (Inexpressible, ModelError):
         return False
     return codes is not None and result.dtype in (None, ir.DataType.FLOAT)
@@ -183,7 +183,7 @@ class _Search:
         behind = [
             each
             for each in filter(is_quantize, readers)
-            if each.outputs[0].dtype not in _MOVABLE_BEFORE and _has_one_scale(each)
+            if codes_type(each) not in _MOVABLE_BEFORE and _has_one_scale(each)
         ]
         if not before and not behind:
             return None

@@ -8,12 +8,6 @@ import onnx_ir as ir
 from anybit.onnx.qdq.fusions import branch_results, does_nothing
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
-# Not in the table of effects, and never dropped.
-_COMPUTING = """
-    AveragePool Einsum GRU GlobalAveragePool LSTM LayerNormalization LeakyRelu LogSoftmax RNN
-    Resize Sigmoid Softmax
-"""
-_STAYING = set(_COMPUTING.split())
 _SELECTING = {"MaxPool", "ReduceMax", "ReduceMin"}
 _FARTHEST = 1000
 
@@ -57,8 +51,6 @@ class Reach:
 
 def _passes(node: ir.Node) -> bool:
     """Whether quantizers may be moved across a node, or the node may be dropped."""
-    if node.domain or is_quantize(node) or is_dequantize(node) or node.op_type in _STAYING:
+    if node.domain or is_quantize(node) or is_dequantize(node):
         return False
-    if node.op_type == "Concat":
-        return len(node.inputs) == 1
     return node.op_type in _SELECTING or does_nothing(node)

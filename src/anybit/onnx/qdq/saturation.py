@@ -3,9 +3,9 @@
 
 x86 CPUs with AVX2 or AVX-512 but without VNNI multiply unsigned by signed bytes and add two
 neighbouring products with saturation to 16 bits (vpmaddubsw). ARM CPUs without dot product
-instructions add the products k and k + 8 of two signed bytes in 16 bits (smull, smlal). Which products
-are neighbours depends on the kernel, on its layout of the weights and on the order of im2col. So
-the proof covers every pair of products of a sum.
+instructions add the products k and k + 8 of two signed bytes in 16 bits (smull, smlal). Which
+products are neighbours depends on the kernel, its layout of the weights and the order of im2col.
+So the proof covers every pair of products of a sum.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.nodes import dtype_of, scaling_of
+from anybit.onnx.quantizers.nodes import is_quantize, scaling_of
 
 _LOWEST, _HIGHEST = -(2**15), 2**15 - 1
 _LARGEST_SUM = 2**31 - 1
@@ -129,13 +130,25 @@ def _has_scales_of_sums(dequantize: ir.Node) -> bool:
     return layout.axis in (None, -1) and not layout.block
 
 
-def codes_type(dequantize: ir.Node) -> ir.DataType | None:
-    """Return the type of the codes of a DequantizeLinear, None if it is not known."""
-    codes = dequantize.inputs[0]
-    try:
-        return None if codes is None else dtype_of(codes)
-    except Inexpressible:
-        return None
+def codes_type(node: ir.Node) -> ir.DataType | None:
+    """Return the type of the codes of a QuantizeLinear or DequantizeLinear, None if not known.
+
+    The zero-point has it, too: files need not declare what is between nodes.
+    """
+    for value in (node.outputs[0] if is_quantize(node) else node.inputs[0], *node.inputs[2:3]):
+        known = None if value is None else value.dtype
+        if value is not None and value.const_value is not None:
+            known = value.const_value.dtype
+        if known is not None:
+            return known
+    if is_quantize(node):
+        stated = attribute_of(node, "output_dtype", 0)
+        return ir.DataType(stated) if stated else ir.DataType.UINT8
+    codes = node.inputs[0]
+    producer = None if codes is None else codes.producer()
+    if producer is not None and producer.op_type == "Clip" and producer.inputs:
+        producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
+    return codes_type(producer) if producer is not None and is_quantize(producer) else None
 
 
 def holds_constant(dequantize: ir.Node) -> bool:

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes ONNX Runtime computes in integers, and that a fence keeps it from that."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from small_models import kinds
+
+import anybit
+from anybit.onnx.fencing import fence
+from anybit.onnx.passes import InferShapes
+from anybit.onnx.qdq.integer_kernels import Reason, rewrites_of
+
+INTEGER = {"MatMulIntegerToFloat", "MatMulNBits", "QGemm"}
+WEIGHTS = np.random.default_rng(0).integers(-64, 64, (4, 4)).astype(np.int8)
+PAIR = "{0}q = QuantizeLinear({1}, s, z) {0} = DequantizeLinear({0}q, s, z)"
+QUANTIZED = PAIR.format("y", "r")
+
+# A node of x, which is dequantized, that is rewritten with a quantizer behind it.
+ROUNDING = {
+    "Conv": "r = Conv(d, w)",
+    "Conv with a float bias": "r = Conv(d, w, bias)",
+    "Conv of float weights": "r = Conv(d, kernel, bias)",
+    "Conv and Relu": "p = Conv(d, w) r = Relu(p)",
+    "Conv and Add": "p = Conv(d, w) r = Add(p, column)",
+    "Conv and MaxPool": "p = Conv(d, w) r = MaxPool<kernel_shape = [1, 1]>(p)",
+    "AveragePool": "r = AveragePool<kernel_shape = [2, 2], pads = [0, 0, 1, 1]>(d)",
+    "GlobalAveragePool": "r = GlobalAveragePool(d)",
+    "LeakyRelu": "r = LeakyRelu(d)",
+    "Sigmoid": "r = Sigmoid(d)",
+    "Softmax": "r = Softmax(d)",
+    "Add": "r = Add(d, e)",
+    "Mul": "r = Mul(d, e)",
+    "Concat": "r = Concat<axis = 1>(d, e)",
+    "Where": "r = Where(yes, d, e)",
+    "behind Reshape": "m = Reshape(d, same) r = Sigmoid(m)",
+    "behind Identity": "m = Identity(d) r = Sigmoid(m)",
+    "behind If": "m = If(yes) <then_branch = t () => (float[n, 4, 4, 4] o) { o = Identity(d) },"
+    " else_branch = f () => (float[n, 4, 4, 4] p) { p = Neg(d) }> r = Sigmoid(m)",
+}
+
+
+# Not in every version.
+CAUTIOUS = {"Conv and Add"}
+
+
+def image(body: str, *, code: str = "uint8") -> ir.Model:
+    """A network of two dequantized images d and e."""
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        graph (float[n, 4, 4, 4] x) => (float y) <float s = {{0.1}}, {code} z = {{0}},
+            int8 zw = {{0}}, float t = {{0.13}}, int64[4] same = {{0, 4, 4, 4}},
+            float[4] bias = {{0.3, 0.1, -0.2, 0.7}}, bool yes = {{1}},
+            float[4, 1, 1] column = {{0.3, 0.1, -0.2, 0.7}}> {{
+        n = Neg(x)
+        {PAIR.format("d", "n")}
+        a = Abs(x)
+        eq = QuantizeLinear(a, t, z) e = DequantizeLinear(eq, t, z)
+        w = DequantizeLinear(codes, t, zw)
+        {body}
+    }}"""
+    kernel = WEIGHTS.reshape(4, 4, 1, 1)
+    return parsed(text, codes=kernel, kernel=kernel.astype(np.float32))
+
+
+def parsed(text: str, **constants: np.ndarray) -> ir.Model:
+    """The model of a text, whose output has any shape, with more constants."""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    proto.graph.initializer.extend(tensors)
+    model = ir.from_proto(proto)
+    InferShapes()(model)
+    return model
+
+
+def optimized(model: ir.Model, folder: object) -> set[str]:
+    """The integer operators in what the installed runtime makes of a model."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = f"{folder}/optimized.onnx"
+    file = ir.to_proto(model).SerializeToString()
+    onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    graph = onnx.load(options.optimized_model_filepath).graph
+    return {
+        node.op_type
+        for node in graph.node
+        if node.op_type in INTEGER or node.op_type.startswith("QLinear")
+    }
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_rewrites_name_what_a_quantizer_behind_makes_an_integer_operator(
+    name: str, tmp_path: object
+) -> None:
+    model = image(f"{ROUNDING[name]} {QUANTIZED}")
+    (rewrite,) = (each for each in rewrites_of(model) if each.reason is not Reason.MERGED)
+    assert rewrite.reason is Reason.ROUNDS
+    assert optimized(model, tmp_path) or name in CAUTIOUS
+    fenced = fence(model)
+    assert rewrite.node in [each.node for each in fenced.fenced]
+    assert not fenced.open
+    assert "Min" in kinds(model)
+    assert not optimized(model, tmp_path)
+    assert not rewrites_of(model)
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_rewrites_leave_out_what_is_not_quantized(name: str, tmp_path: object) -> None:
+    model = image(f"{ROUNDING[name]} y = Neg(r)")
+    assert not rewrites_of(model)
+    assert not optimized(model, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Sigmoid", "Add", "Concat"])
+def test_rewrites_leave_out_sixteen_bits(name: str, tmp_path: object) -> None:
+    model = image(f"{ROUNDING[name]} {QUANTIZED}", code="uint16")
+    assert not rewrites_of(model)
+    assert not optimized(model, tmp_path)
+
+
+ROWS = {
+    "MatMul": "r = MatMul(d, w)",
+    "MatMul quantized": f"r = MatMul(d, w) {QUANTIZED}",
+    "MatMul and a bias": "p = MatMul(d, w) r = Add(p, b)",
+    "MatMul and a dequantized bias": "p = MatMul(d, w) r = Add(p, i)",
+    "Gemm": "r = Gemm(d, w)",
+    "Gemm and a bias": "r = Gemm(d, w, b)",
+    "Gemm and a dequantized bias": "r = Gemm(d, w, i)",
+    "Gemm quantized": f"r = Gemm(d, w, b) {QUANTIZED}",
+    "floats": "r = MatMul(x, w)",
+    "clipped weights": "cl = Clip(codes, low, high) v = DequantizeLinear(cl, t, zw)"
+    " r = MatMul(x, v)",
+    "behind Reshape": "m = Reshape(d, same) r = MatMul(m, w)",
+    "of activations": "u = Transpose<perm = [1, 0]>(d) r = MatMul(u, e)",
+}
+
+
+def rows(body: str, weights: np.ndarray = WEIGHTS, code: str = "uint8") -> ir.Model:
+    kind = {"int8": "int8", "uint8": "uint8", "uint16": "uint16"}[code]
+    result = "y" if "y = " in body else "r"
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        graph (float[4, 4] x) => (float {result}) <float s = {{0.1}}, {kind} z = {{0}},
+            int8 zw = {{0}}, float t = {{0.13}}, int64[2] same = {{0, 4}},
+            float[4] b = {{0.3, 0.1, -0.2, 0.7}}, int32[4] ib = {{3, 1, -2, 7}},
+            int8 low = {{-127}}, int8 high = {{127}}> {{
+        n = Neg(x)
+        {PAIR.format("d", "n")}
+        a = Abs(x)
+        eq = QuantizeLinear(a, t, z) e = DequantizeLinear(eq, t, z)
+        w = DequantizeLinear(codes, t, zw)
+        i = DequantizeLinear(ib, s)
+        {body}
+    }}"""
+    return parsed(text, codes=weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        ("MatMul", [None]),
+        ("MatMul and a bias", [None]),
+        ("MatMul quantized", [Reason.ROUNDS]),
+        ("MatMul and a dequantized bias", [Reason.ROUNDS]),
+        ("Gemm", [Reason.ROUNDS]),
+        ("Gemm and a bias", []),
+        ("Gemm and a dequantized bias", [Reason.ROUNDS]),
+        ("Gemm quantized", [Reason.ROUNDS]),
+        ("floats", [Reason.NARROW]),
+        ("clipped weights", [Reason.NARROW]),
+        ("behind Reshape", [Reason.SATURATES]),
+        ("of activations", [Reason.SATURATES]),
+    ],
+)
+def test_rewrites_of_products(name: str, reasons: list[Reason | None], tmp_path: object) -> None:
+    model = rows(ROWS[name])
+    assert [each.reason for each in rewrites_of(model)] == reasons
+    fenced = fence(model)
+    assert not fenced.open
+    made = optimized(model, tmp_path)
+    assert made <= ({"MatMulIntegerToFloat"} if None in reasons else set())
+
+
+@pytest.mark.parametrize("code", ["uint8", "int8"])
+def test_rewrites_tell_weights_that_saturate(code: str, tmp_path: object) -> None:
+    model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), code)
+    (rewrite,) = rewrites_of(model)
+    assert rewrite.reason is Reason.SATURATES
+    assert fence(model).details().startswith("a Min keeps 1 node from integer operators: ")
+    assert not optimized(model, tmp_path)
+    safe = rows(ROWS["MatMul"], np.full((4, 4), -64, np.int8), code)
+    assert fence(safe).details() == "1 MatMul may run in integers, whose sums overflow on no CPU"
+    assert optimized(safe, tmp_path) == {"MatMulIntegerToFloat"}
+
+
+def test_rewrites_leave_out_products_of_sixteen_bits(tmp_path: object) -> None:
+    model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), "uint16")
+    assert not rewrites_of(model)
+    assert not optimized(model, tmp_path)
+
+
+def test_fence_for_one_reader_uncovers_no_other_rewrite(tmp_path: object) -> None:
+    """A fence behind d, for the Sigmoid, leaves the MatMul floats and dequantized weights."""
+    body = f"p = Sigmoid(d) r = MatMul(d, w) v = Add(r, p) {PAIR.format('g', 'p')} y = Add(v, g)"
+    model = rows(body)
+    assert [each.reason for each in rewrites_of(model)] == [Reason.ROUNDS, None]
+    fenced = fence(model)
+    assert [each.reason for each in fenced.fenced] == [Reason.ROUNDS, Reason.NARROW]
+    assert not fenced.integer
+    assert not optimized(model, tmp_path)
+
+
+def test_fence_says_what_it_cannot_fence() -> None:
+    model = rows(
+        "k = Mul(s, t) v = DequantizeLinear(codes, k, zw) r = MatMul(d, v)",
+        np.full((4, 4), 127, np.int8),
+    )
+    fenced = fence(model)
+    assert [each.reason for each in fenced.open] == [Reason.SATURATES]
+    assert not fenced.fenced
+
+
+def test_check_names_nodes_that_may_differ() -> None:
+    model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8))
+    (finding,) = (
+        each for each in anybit.check(model, "onnxruntime") if each.code == "integer-operator"
+    )
+    assert "CPUs with AVX2 or AVX-512 without VNNI" in finding.problem
+    assert "session.disable_quant_qdq = 1" in finding.remedy
+    undeclared = ir.to_proto(model)
+    del undeclared.graph.value_info[:]
+    assert finding in anybit.check(undeclared, "onnxruntime")
+    safe = rows(ROWS["MatMul"])
+    codes = {each.code for each in anybit.check(safe, "onnxruntime")}
+    assert "integer-operator" not in codes
+
+
+def test_convert_takes_dequantizers_without_inputs_for_an_error() -> None:
+    proto = ir.to_proto(rows(ROWS["MatMul"]))
+    for node in proto.graph.node:
+        if node.output[0] == "w":
+            del node.input[:]
+    with pytest.raises(anybit.ModelError):
+        anybit.convert(proto, to="qdq")
