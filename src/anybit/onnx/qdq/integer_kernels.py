@@ -103,13 +103,19 @@ def _needs_fence(quantize: ir.Node) -> bool:
 
 
 def fenceable(node: ir.Node) -> bool:
-    """Return whether a Min can stand behind a DequantizeLinear: the bound must be known."""
-    codes, result = node.inputs[0], node.outputs[0]
+    """Return whether a Min can stand beside a quantizer: the bound and its type must be known.
+
+    That is behind a DequantizeLinear, or before a QuantizeLinear.
+    """
+    value = node.inputs[0] if is_quantize(node) else node.outputs[0]
     try:
-        scaling_of(node, codes_type(node), blocks=True)
+        if is_quantize(node):
+            scaling_of(node)
+        else:
+            scaling_of(node, codes_type(node), blocks=True)
     except (Inexpressible, ModelError):
         return False
-    return codes is not None and result.dtype in (None, ir.DataType.FLOAT)
+    return value is not None and value.dtype in (None, ir.DataType.FLOAT)
 
 
 class _Search:
