@@ -73,7 +73,7 @@ def test_what_default_options_do_not_load_gets_fences() -> None:
     np.testing.assert_array_equal(plain(converted, x), anybit.load(largest()).run(x)["y"])
     (remark,) = converted.remarks
     assert remark.startswith("needs ONNX Runtime 1.20 or newer; default options keep its values")
-    assert "a Min keeps 1 node from integer operators: y has no kernel for its types" in remark
+    assert "a Min keeps 1 node from integer operators: y (has no kernels for such codes" in remark
     assert kinds(converted.model).count("Min") == 1
 
 
@@ -94,7 +94,7 @@ def test_what_would_be_moved_is_bounded() -> None:
     np.testing.assert_array_equal(plain(converted, x), anybit.load(model).run(x)["y"])
     (remark,) = converted.remarks
     assert "default options keep its values" in remark
-    assert "a Min keeps 1 node from integer operators: p has no kernel" in remark
+    assert "a Min keeps 1 node from integer operators: p (has no kernels" in remark
     assert kinds(converted.model).count("Min") == 1
     back = convert(converted.model, to="qonnx")
     assert kinds(back.model) == ["MaxPool", "Reshape", "IntQuant"]
@@ -270,7 +270,7 @@ def test_convert_fences_by_weights_and_not_by_inputs(scale: float) -> None:
     """What may saturate does so on some CPU, whatever this one gives for some inputs."""
     converted = convert(onnx.parser.parse_model(SATURATING % (scale, 127, 127)), to="qdq")
     assert kinds(converted.model).count("Min") == 1
-    assert "y may saturate sums of 8-bit products" in converted.remarks[-1]
+    assert "y (may saturate sums of 8-bit products" in converted.remarks[-1]
     safe = convert(onnx.parser.parse_model(SATURATING % (scale, -64, -64)), to="qdq")
     assert "Min" not in kinds(safe.model)
     assert safe.remarks[-1].endswith("1 MatMul may run in integers, whose sums overflow on no CPU")

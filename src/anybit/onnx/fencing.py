@@ -33,7 +33,7 @@ class Fencing:
         parts = []
         if self.fenced:
             count = counted(len(self.fenced), "node")
-            why = "; ".join(explained(self.fenced))
+            why = ", ".join(explained(self.fenced))
             parts.append(f"a Min keeps {count} from integer operators: {why}")
         if self.integer:
             count = counted(len(self.integer), "MatMul")
@@ -42,13 +42,13 @@ class Fencing:
 
 
 def explained(rewrites: Iterable[Rewrite]) -> Iterator[str]:
-    """Yield one phrase per reason: the nodes, and why their values may differ."""
+    """Yield one phrase per reason: the nodes, and what ONNX Runtime does to them."""
     grouped: dict[Reason, list[str]] = {}
     for rewrite in rewrites:
         if rewrite.reason is not None:
             grouped.setdefault(rewrite.reason, []).append(label_of(rewrite.node))
     for reason, labels in grouped.items():
-        yield f"{listed(labels, _NAMED)} {reason.value}"
+        yield f"{listed(labels, _NAMED)} ({reason.value})"
 
 
 def fence(model: ir.Model) -> Fencing:

@@ -72,7 +72,7 @@ def remark(fencing: Fencing, opset: int, trial: Trial | None = None) -> str:
         asked = f" with {trial.setting}" if trial.setting else ""
         return f"{needs}{asked}: with default options {version} {trial.problem}"
     if fencing.open:
-        why = "; ".join(explained(fencing.open))
+        why = ", ".join(explained(fencing.open))
         return f"{needs} with {DISABLE} = 1: with default options values may differ: {why}"
     tried = "" if trial is None else f" (tried with {version})"
     details = fencing.details()

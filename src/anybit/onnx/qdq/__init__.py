@@ -2,6 +2,7 @@
 """QuantizeLinear and DequantizeLinear: both ways between them and the grids of operators.
 
     fusions, plan, writer                             from the grid of an operator to nodes
+    integer_kernels, reach, saturation                what ONNX Runtime makes of them
     before_quantize, lift_codes, lifting, qlinear     from nodes to the grid of an operator
 
 Nothing here names an operator of ours: `Operator.grid` and `Operator.from_grid` are asked.

@@ -33,18 +33,17 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize, scaling_of
 _SIGNED, _UNSIGNED = ir.DataType.INT8, ir.DataType.UINT8
 _SIXTEEN = {ir.DataType.INT16, ir.DataType.UINT16}
 _WIDE = {*_SIXTEEN, ir.DataType.INT32}
-_FOUR = {ir.DataType.INT4, ir.DataType.UINT4}
 
 
 class Reason(Enum):
-    """Why the values of a rewritten node may differ."""
+    """What ONNX Runtime does to a node, so that its values may differ."""
 
-    ROUNDS = "rounds its result in another way"
+    ROUNDS = "rounds results in another way"
     SATURATES = "may saturate sums of 8-bit products on CPUs with AVX2 or AVX-512 without VNNI"
-    NARROW = "may become MatMulNBits, which rounds the other input to 8 bits"
-    MERGED = "is merged with a node before it, although that changes values"
-    FAR = "is read through more nodes than are followed, which the optimizer may drop"
-    UNSUPPORTED = "has no kernel for its types of codes in some versions, which do not load it"
+    NARROW = "may use MatMulNBits, which rounds the other input to 8 bits"
+    MERGED = "merges it with a node before it, which changes values"
+    FAR = "may drop more nodes behind it than are followed"
+    UNSUPPORTED = "has no kernels for such codes in some versions, and does not load them"
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,11 @@ _MOVING = """
 _MOVED = set(_MOVING.split())
 # Of these codes data movement loads and keeps values in every version. Pairs of int8 are made
 # uint8 on x86, and those that were moved behind a Reshape then have codes of two types.
-_MOVABLE_BEFORE = {_SIGNED, _UNSIGNED, *_SIXTEEN}
-_MOVABLE_BEHIND = {_UNSIGNED, *_WIDE}
+_FOUR = {ir.DataType.INT4, ir.DataType.UINT4}
+_MOVABLE_BEFORE = {_SIGNED, _UNSIGNED, *_SIXTEEN, *_FOUR}
+_MOVABLE_BEHIND = {_UNSIGNED, *_WIDE, *_FOUR}
+# But these have no kernels for 4 bits.
+_COMPARING = {"ArgMax", "MaxPool", "ReduceMax", "ReduceMin"}
 # What may become the bias of a product or a convolution before it.
 _MERGED = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
 
@@ -177,10 +179,11 @@ class _Search:
 
     def _moved(self, node: ir.Node) -> Rewrite | None:
         """Data movement: codes of some types have no kernels."""
+        lacking = _FOUR if node.op_type in _COMPARING else set()
         before = [
             each
             for each in self._before(node, 0)
-            if codes_type(each) not in _MOVABLE_BEHIND and _has_one_scale(each)
+            if codes_type(each) not in _MOVABLE_BEHIND - lacking and _has_one_scale(each)
         ]
         try:
             readers = self._readers(node)
@@ -189,7 +192,7 @@ class _Search:
         behind = [
             each
             for each in filter(is_quantize, readers)
-            if codes_type(each) not in _MOVABLE_BEFORE and _has_one_scale(each)
+            if codes_type(each) not in _MOVABLE_BEFORE - lacking and _has_one_scale(each)
         ]
         if not before and not behind:
             return None

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized random networks keep their values in plain ONNX Runtime, at every level."""
+
+from pathlib import Path
+
+import pytest
+from places import ROOT
+from scripts import module_at
+
+PROGRAM = module_at(ROOT / "tests" / "programs" / "qdq_random.py")
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 60), pytest.param(1000, 2000, marks=pytest.mark.slow)]
+)
+def test_random_networks_keep_values_in_plain_onnxruntime(
+    tmp_path: Path, first: int, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(first, first + count):
+        PROGRAM.make(tmp_path, seed)
+    assert PROGRAM.judge(tmp_path) == 0, capsys.readouterr().out
+    assert f"{count} networks" in capsys.readouterr().out
+
+
+def test_judge_finds_values_that_differ(tmp_path: Path) -> None:
+    """Without fences some CPU, or some version, gives others: here the file itself is another."""
+    PROGRAM.make(tmp_path, 0)
+    PROGRAM.make(tmp_path, 1)
+    (tmp_path / "0.onnx").write_bytes((tmp_path / "1.onnx").read_bytes())
+    assert PROGRAM.judge(tmp_path) == 1
