@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which nodes ONNX Runtime 1.17 to 1.32 computes in integers with values that may differ.
 
-The tables follow its optimizer's selectors of QuantizeLinear and DequantizeLinear, from
-ORT_ENABLE_BASIC on. They say what may be rewritten: whatever some version asks besides (equal
+The tables follow its optimizer's selectors of QuantizeLinear and DequantizeLinear, which work from
+ORT_ENABLE_EXTENDED on, and what moves quantizers, from ORT_ENABLE_BASIC on. They say what may be rewritten: whatever some version asks besides (equal
 types, one scale, a single reader) is not asked here, so that a node may be named that is left
 alone.
 
