@@ -2,9 +2,9 @@
 """Which nodes ONNX Runtime 1.17 to 1.32 computes in integers with values that may differ.
 
 The tables follow its optimizer's selectors of QuantizeLinear and DequantizeLinear, which work from
-ORT_ENABLE_EXTENDED on, and what moves quantizers, from ORT_ENABLE_BASIC on. They say what may be rewritten: whatever some version asks besides (equal
-types, one scale, a single reader) is not asked here, so that a node may be named that is left
-alone.
+ORT_ENABLE_EXTENDED on, and what moves quantizers, from ORT_ENABLE_BASIC on. They say what may be
+rewritten: whatever some version asks besides (equal types, one scale, a single reader) is not asked
+here, so that a node may be named that is left alone.
 
 `rewrites_of` proves where values stay: data movement on codes of 8 and 16 bits keeps them; a MatMul
 without QuantizeLinear behind it keeps them up to the order of sums if no sum of its integers
