@@ -12,6 +12,7 @@ from qdq_models import Lifted, check, plain, qdq, telling, tensor
 from small_models import kinds
 
 from anybit.errors import ModelError
+from anybit.onnxruntime import session
 
 
 def qlinear(kind: str, scales: Sequence[Any], zeropts: Sequence[Any], codes: np.ndarray, **options):
@@ -33,48 +34,140 @@ def qlinear(kind: str, scales: Sequence[Any], zeropts: Sequence[Any], codes: np.
 
 
 CONV = np.random.default_rng(7).integers(-128, 128, (3, 2, 3, 3))
+COLUMN = np.random.default_rng(7).integers(-128, 128, (27, 2))
 
 
 CONV_SHAPES = {"shape": (1, 2, 6, 6), "output": (1, 3, 4, 4)}
 
+OPERATORS = {
+    "Conv": qlinear("QLinearConv", (0.25, 0.5, 4), (128, 0, 128), CONV, **CONV_SHAPES),
+    "Conv per channel": qlinear(
+        "QLinearConv",
+        (0.25, [0.5, 1, 2], 64),
+        (3, [0, 0, 0], 128),
+        CONV,
+        bias=[100, -7, 9999],
+        **CONV_SHAPES,
+    ),
+    "MatMul": qlinear(
+        "QLinearMatMul",
+        (0.25, 0.5, 128),
+        (128, 5, 127),
+        CONV.reshape(2, 27),
+        shape=(9, 2),
+        output=(9, 27),
+    ),
+    "MatMul per channel": qlinear(
+        "QLinearMatMul", (0.25, [0.5, 2], 64), (0, [0, 1], 9), COLUMN, shape=(9, 27), output=(9, 2)
+    ),
+}
 
-@pytest.mark.parametrize(
-    "proto",
-    [
-        qlinear("QLinearConv", (0.25, 0.5, 4), (128, 0, 128), CONV, **CONV_SHAPES),
-        qlinear(
-            "QLinearConv",
-            (0.25, [0.5, 1, 2], 16),
-            (3, [0, 0, 0], 0),
-            CONV,
-            bias=[100, -7, 9999],
-            **CONV_SHAPES,
-        ),
-        qlinear(
-            "QLinearMatMul",
-            (0.25, 0.5, 4),
-            (128, 5, 127),
-            CONV.reshape(2, 27),
-            shape=(3, 2),
-            output=(3, 27),
-        ),
-        qlinear(
-            "QLinearMatMul",
-            (0.25, [0.5, 2], 8),
-            (0, [0, 1], 9),
-            CONV.reshape(27, 2),
-            shape=(1, 27),
-            output=(1, 2),
-        ),
-    ],
-    ids=["Conv", "Conv per channel", "MatMul", "MatMul per channel"],
-)
+
+def input_of(proto: onnx.ModelProto) -> np.ndarray:
+    shape = [axis.dim_value for axis in proto.graph.input[0].type.tensor_type.shape.dim]
+    return np.random.default_rng(8).standard_normal(shape).astype(np.float32) * 40
+
+
+def operands_of(proto: onnx.ModelProto, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the codes of x as rows x elements, one row per output position, and the codes of the
+    weights as elements x channels, both in int64. Products are summed in the order of NHWC."""
+    tensors = arrays_of(proto)
+    codes = np.rint(x.astype(np.float64) / tensors["as"]) + tensors["az"]
+    q, w = np.clip(codes, 0, 255).astype(np.int64), tensors["w"].astype(np.int64)
+    if w.ndim == 2:
+        return q, w
+    windows = np.lib.stride_tricks.sliding_window_view(q[0], w.shape[2:], axis=(1, 2))
+    rows = windows.transpose(1, 2, 3, 4, 0).reshape(-1, w[0].size)
+    return rows, w.transpose(2, 3, 1, 0).reshape(w[0].size, -1)
+
+
+def arrays_of(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+
+
+def result_of(proto: onnx.ModelProto, sums: np.ndarray) -> np.ndarray:
+    """Return y for integer sums of rows x channels. Scales are powers of two: float64 is exact."""
+    tensors = arrays_of(proto)
+    factor = np.float64(tensors["as"]) * tensors["bs"] / np.float64(tensors["cs"])
+    codes = np.clip(np.rint(sums * factor) + tensors["cz"], 0, 255)
+    y = (codes - tensors["cz"]) * np.float64(tensors["cs"])
+    shape = [axis.dim_value for axis in proto.graph.output[0].type.tensor_type.shape.dim]
+    return (y.T if len(shape) == 4 else y).reshape(shape)
+
+
+def expected(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    """Return y, computed in exact integers."""
+    rows, weights = operands_of(proto, x)
+    tensors = arrays_of(proto)
+    sums = (rows - np.int64(tensors["az"])) @ (weights - tensors["bz"].astype(np.int64))
+    return result_of(proto, sums + tensors.get("bias", np.int64(0)))
+
+
+def saturated(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    """Return y where two adjacent products are added in a saturated int16, as vpmaddubsw does."""
+    rows, weights = operands_of(proto, x)
+    tensors = arrays_of(proto)
+    odd = rows.shape[1] % 2
+    a, b = np.pad(rows, ((0, 0), (0, odd))), np.pad(weights, ((0, odd), (0, 0)))
+    products = (a[:, :, None] * b[None]).reshape(len(a), -1, 2, b.shape[1])
+    raw = np.clip(products.sum(axis=2), -(2**15), 2**15 - 1).sum(axis=1)
+    exact = rows @ weights
+    shifted = (rows - np.int64(tensors["az"])) @ (weights - tensors["bz"].astype(np.int64))
+    return result_of(proto, shifted - exact + raw + tensors.get("bias", np.int64(0)))
+
+
+@pytest.mark.parametrize("proto", OPERATORS.values(), ids=OPERATORS)
 def test_qlinear_operators(proto: onnx.ModelProto) -> None:
-    shape = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim]
-    x = np.random.default_rng(8).standard_normal(shape).astype(np.float32) * 20
-    lifted = check(proto, x)
+    x = input_of(proto)
+    lifted = Lifted(proto)
+    y = session(lifted.model).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(y, expected(proto, x))
     assert lifted.exact
     assert not {"QLinearConv", "QLinearMatMul", "DequantizeLinear"} & set(kinds(lifted.model))
+
+
+@pytest.mark.parametrize("proto", OPERATORS.values(), ids=OPERATORS)
+def test_qlinear_cases_tell_saturated_sums_from_exact_ones(proto: onnx.ModelProto) -> None:
+    x = input_of(proto)
+    assert (saturated(proto, x) != expected(proto, x)).any()
+    (step, *_) = Lifted(proto).steps
+    assert "saturates sums of two products of QLinear" in step.reason
+    assert "x86-64 CPUs without VNNI" in step.reason
+
+
+def one_pair(first: int, second: int, **options: Any) -> onnx.ModelProto:
+    codes = np.array([[first], [second], [0]])
+    shapes = {"shape": (1, 3), "output": (1, 1)}
+    return qlinear("QLinearMatMul", (1, 1, 256), (0, 0, 128), codes, **shapes, **options)
+
+
+@pytest.mark.parametrize(
+    ("weights", "remarked"),
+    [
+        ((64, 64), False),  # 255 * 128 = 32640
+        ((65, 64), True),  # 255 * 129 = 32895
+        ((-64, -64), False),
+        ((-128, -1), True),
+        ((127, -128), False),
+    ],
+)
+def test_qlinear_saturation_is_remarked_from_255_times_129_on(
+    weights: tuple[int, int], remarked: bool
+) -> None:
+    (step, *_) = Lifted(one_pair(*weights)).steps
+    assert ("saturates" in step.reason) == remarked
+    assert step.exact
+
+
+def test_qlinear_saturation_concerns_uint8_with_int8_only() -> None:
+    proto = one_pair(127, 127)
+    for tensor_ in proto.graph.initializer:
+        if tensor_.name == "az":
+            tensor_.data_type = TensorProto.INT8
+    proto.graph.value_info.clear()
+    (step, *_) = Lifted(proto).steps
+    assert step.operator == "QLinearMatMul"
+    assert step.reason == ""
 
 
 @pytest.mark.parametrize(

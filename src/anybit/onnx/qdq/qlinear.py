@@ -25,6 +25,13 @@ _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-50, 2.0**50
 # float32 has all integers up to this.
 _LARGEST_SUM = 2**24
 
+# The x86-64 instruction vpmaddubsw adds two products of uint8 and int8 in a saturated int16.
+_LARGEST_PAIR = 2**15 - 1
+_SATURATES = (
+    "its sums are exact; ONNX Runtime saturates sums of two products of {} at 16 bits on x86-64 "
+    "CPUs without VNNI, and may give other values there"
+)
+
 
 def is_integer_operator(node: ir.Node) -> bool:
     """Whether a node computes with codes, other than the two scaling ones."""
@@ -53,7 +60,10 @@ def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool)
                 "keep the model as it is, or allow approximate results (allow_approximate=True, "
                 "--allow-approximate)"
             )
-        reason = f"differs where float32 rounds: {inexact}" if inexact else ""
+        reasons = [f"differs where float32 rounds: {inexact}"] if inexact else []
+        if parts.may_saturate():
+            reasons.append(_SATURATES.format(node.op_type))
+        reason = "; ".join(reasons)
         name, operator = label_of(node), node.op_type
         _split(node, parts, editor)
         steps.append(Step(name, operator, parts.kind, reason, exact=not inexact))
@@ -100,6 +110,24 @@ class _Parts:
                 return f"{name}_scale {wrong.flat[0]:g} is not a normal power of two"
         largest = self._largest_sum()
         return f"a sum may reach {largest}, beyond 2^24" if largest > _LARGEST_SUM else ""
+
+    def may_saturate(self) -> bool:
+        """Return whether two products of a channel can exceed 16 bits: uint8 x, int8 weights.
+
+        A kernel multiplies raw codes, and the order of the reduction axis is its own: any two
+        weights of a channel may be neighbours.
+        """
+        if self.x_zeropt.dtype != np.uint8 or self.weights.dtype != np.int8:
+            return False
+        canonical = weight_layout(self.kind, self.weights.ndim).canonical(self.weights)
+        channels = np.prod(canonical.shape[:2])
+        weights = canonical.astype(np.int64).reshape(channels, -1)
+        if weights.shape[1] < 2:
+            return False
+        ordered = np.partition(weights, [1, -2], axis=1)
+        lowest, highest = np.minimum(ordered[:, :2], 0), np.maximum(ordered[:, -2:], 0)
+        low, high = int(lowest.sum(axis=1).min()), int(highest.sum(axis=1).max())
+        return 255 * high > _LARGEST_PAIR or 255 * low < -_LARGEST_PAIR - 1
 
     def zeropts(self) -> Array:
         """The zero-points of the weights in the shape of their scales, which ONNX asks for."""
