@@ -154,3 +154,21 @@ def test_many_calls() -> None:
 def test_too_many_calls() -> None:
     with pytest.raises(ModelError, match="expand to 65536 nodes, more than the 32768"):
         anybit.load(doubling(16))
+
+
+def chain(nodes: int) -> onnx.ModelProto:
+    """Return a model of that many nodes in a row, without local functions."""
+    names = ["x", *(f"v{index}" for index in range(nodes - 1)), "y"]
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
+    relus = [helper.make_node("Relu", [a], [b]) for a, b in zip(names, names[1:], strict=False)]
+    imports = [helper.make_opsetid("", 17)]
+    return helper.make_model(
+        helper.make_graph(relus, "g", [x], [y]), opset_imports=imports, ir_version=8
+    )
+
+
+def test_too_many_nodes_without_functions_are_refused_as_nodes() -> None:
+    message = "it has 32769 nodes, more than the 32768 that are taken"
+    with pytest.raises(ModelError, match=message):
+        read(chain(32769))
+    assert len(read(chain(32768)).graph) == 32768

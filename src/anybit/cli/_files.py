@@ -4,7 +4,7 @@
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -55,6 +55,56 @@ def check_other(path: Path, model: Path, why: str) -> None:
     """ModelError if a result would take the place of the model that it is made of."""
     if path.exists() and model.exists() and path.samefile(model):
         raise ModelError(f"{path}: --output is the model itself, {why}; give it another name")
+
+
+def check_overwrites(
+    outputs: Sequence[tuple[str, Path | None]], inputs: Sequence[tuple[str, Path | None]]
+) -> None:
+    """Refuse outputs that would replace an input or one another. Call it before any work.
+
+    Files are compared, not names: links, relative paths and hard links are seen through. An input
+    that is a folder stands for all files in it. A device may be named more than once.
+
+    Args:
+        outputs: Options and the files that they write; None for an option that is not given.
+        inputs: Options or arguments, and the files or folders that they read.
+
+    Raises:
+        ModelError: An output is an input, a file in an input folder, or another output.
+    """
+    written = [(option, path) for option, path in outputs if path is not None]
+    read = [(option, path) for option, path in inputs if path is not None]
+    for index, (option, path) in enumerate(written):
+        if is_special(path):
+            continue
+        for other, source in read:
+            if _holds(source, path):
+                raise ModelError(
+                    f"{path}: {option} would replace the file that {other} reads; "
+                    "give it another name"
+                )
+        for other, second in written[:index]:
+            if path.resolve() == second.resolve() or _holds(second, path):
+                raise ModelError(
+                    f"{path}: {option} would replace the file that {other} writes; "
+                    "give it another name"
+                )
+
+
+def _holds(source: Path, path: Path) -> bool:
+    """Return whether a file is the source, or lies in it."""
+    try:
+        wanted = path.stat()
+        if not source.is_dir():
+            return os.path.samestat(source.stat(), wanted)
+        return any(
+            os.path.samestat(os.stat(os.path.join(folder, name)), wanted)
+            for folder, _, names in os.walk(source)
+            for name in names
+            if os.path.exists(os.path.join(folder, name))
+        )
+    except (OSError, ValueError):  # there is none, or no file can have that name
+        return False
 
 
 def file_size(path: Path) -> str:

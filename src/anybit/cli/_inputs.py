@@ -85,6 +85,11 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
     return found
 
 
+def input_paths(name: str, options: Sequence[str] | None) -> list[tuple[str, Path | None]]:
+    """Return the option's name and the file of each of its values, FILE or NAME=FILE."""
+    return [(name, _split(option)[1]) for option in options or ()]
+
+
 def _split(option: str) -> tuple[str | None, Path]:
     if "=" not in option or Path(option).exists():
         return None, Path(option)

@@ -30,6 +30,11 @@ Reports: TypeAlias = Annotated[
 ]
 
 
+def report_paths(paths: Iterable[Path] | None) -> list[tuple[str, Path | None]]:
+    """Return the option's name and each of its files."""
+    return [("--report", path) for path in paths or ()]
+
+
 def check_report(path: Path | None) -> None:
     """ModelError if the report cannot be written: known before the work, not after it."""
     if path is not None:

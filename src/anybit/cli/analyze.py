@@ -10,8 +10,9 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import stdout, working
-from anybit.cli._inputs import Ranges, gather_inputs
-from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
+from anybit.cli._files import check_overwrites
+from anybit.cli._inputs import Ranges, gather_inputs, input_paths
+from anybit.cli._report import Json, Reports, check_reports, plain, report_paths, write_reports
 from anybit.inputs import Tensor, declared_inputs
 from anybit.layers import Analyzed, Guarantee, page, wording
 from anybit.layers import analyze as analyze_model
@@ -50,6 +51,7 @@ def analyze(
     weights and quantizers; the model is not run without --input.
     """
     check_reports(reports or ())
+    check_overwrites(report_paths(reports), [("MODEL", model), *input_paths("--input", data)])
     given = named(ranges or ())
     feeds = gather_inputs(_Inputs(model), data) if data else None
     with working("Analyzing", model):

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from anybit.cli._console import stdout
+from anybit.cli._files import check_overwrites
 from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.onnx.checks.checking import TARGETS, Finding
 from anybit.onnx.checks.checking import check as check_model
@@ -35,6 +36,7 @@ def check(
     The exit code is 1 if there are errors. The model is not run.
     """
     check_report(report)
+    check_overwrites([("--report", report)], [("MODEL", model)])
     findings = check_model(model, target)
     deliver([dataclasses.asdict(each) for each in findings], as_json, report)
     if not as_json:

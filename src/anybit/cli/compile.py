@@ -12,9 +12,9 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, check_other, file_size
-from anybit.cli._inputs import Ranges, sizes_given
-from anybit.cli._report import Json, Reports, check_reports, plain, write_reports
+from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
+from anybit.cli._inputs import Ranges, input_paths, sizes_given
+from anybit.cli._report import Json, Reports, check_reports, plain, report_paths, write_reports
 from anybit.cli._timing import slower
 from anybit.cli._verify import verification_inputs, verify
 from anybit.compilation import Compiled, sized, with_times
@@ -90,6 +90,8 @@ def compile(
     check_folder(output, "--output")
     check_other(output, model, "beside which the result is measured and verified")
     check_reports(reports or ())
+    read = [("MODEL", model), *input_paths("--verify", inputs)]
+    check_overwrites([("--output", output), *report_paths(reports)], read)
     feeds = verification_inputs(model, inputs) if inputs else None
     sizes, said = sizes_given(shapes), named(ranges or ())
     with percentage(f"Compiling {escape(model.name)}") as advance:

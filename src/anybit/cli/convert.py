@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anybit.cli._console import stdout, working
-from anybit.cli._files import check_folder, file_size
+from anybit.cli._files import check_folder, check_overwrites, file_size
 from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.errors import ModelError
 from anybit.onnx.conversion import Conversion
@@ -69,6 +69,7 @@ def convert(
         )
     check_folder(output, "--output")
     check_report(report)
+    check_overwrites([("--output", output), ("--report", report)], [("MODEL", model)])
     was = file_size(model) if model.exists() else ""
     with working("Converting", model):
         conversion = convert_model(

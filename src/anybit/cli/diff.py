@@ -12,8 +12,9 @@ from rich.text import Text
 from anybit.array_files import read_arrays
 from anybit.cli._columns import show as show_rows
 from anybit.cli._console import percentage, stdout
-from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
-from anybit.cli._report import Json, check_reports, write_reports
+from anybit.cli._files import check_overwrites
+from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, sizes_given
+from anybit.cli._report import Json, check_reports, report_paths, write_reports
 from anybit.comparison import RUNNERS, Difference, page
 from anybit.comparison.compare import compare
 from anybit.comparison.measure import Tolerance as Tolerances
@@ -86,6 +87,7 @@ def diff(
     not.
     """
     check_reports(reports or ())
+    check_overwrites(report_paths(reports), [("A", a), ("B", b), *input_paths("--input", inputs)])
     first, second, names = _sides(a, b, runners)
     feeds = gather_inputs(first, inputs) if inputs else None
     with percentage(f"Comparing {escape(a.name)}") as advance:

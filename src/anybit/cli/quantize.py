@@ -12,9 +12,18 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, check_other, file_size
+from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
 from anybit.cli._quality import show_quality
-from anybit.cli._report import Json, Reports, check_reports, deliver, plain, typed, write_reports
+from anybit.cli._report import (
+    Json,
+    Reports,
+    check_reports,
+    deliver,
+    plain,
+    report_paths,
+    typed,
+    write_reports,
+)
 from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
 from anybit.errors import ModelError
@@ -146,6 +155,9 @@ def quantize(
     check_folder(output, "--output")
     check_other(output, model, "whose floats cannot be had back")
     check_reports(reports or ())
+    check_overwrites(
+        [("--output", output), *report_paths(reports)], [("MODEL", model), ("--data", data)]
+    )
     wanted = activations or (_FLOAT if data is None else "uint8")
     with percentage(f"Quantizing {escape(model.name)}") as advance:
         found = quantize_model(

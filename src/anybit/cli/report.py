@@ -11,7 +11,7 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, write_text
+from anybit.cli._files import check_folder, check_overwrites, write_text
 from anybit.cli._report import Json, deliver
 from anybit.errors import ModelError
 from anybit.reporting import Report, page, wording
@@ -45,6 +45,7 @@ def report(
         check_folder(output, "--output")
         if output.suffix.lower() == ".json":
             raise ModelError(f"{output}: --output is a page, FILE.html; --json prints JSON")
+    check_overwrites([("--output", output)], [("MODEL", model), ("--data", data)])
     with percentage(f"Looking at {escape(model.name)}") as advance:
         found = report_on(model, data, progress=advance)
     if output is not None:

@@ -20,7 +20,8 @@ from anybit.cli._classes import Labels, read_labels, top_classes
 from anybit.cli._compare import compare, expected_of
 from anybit.cli._console import percentage, stdout, working
 from anybit.cli._engines import Engine, RunBy
-from anybit.cli._inputs import Inputs, Shapes, gather_inputs, sizes_given
+from anybit.cli._files import check_overwrites
+from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, sizes_given
 from anybit.errors import ModelError
 from anybit.evaluation.contest import ENGINES
 from anybit.inputs import Array, in_numpy_dtype
@@ -83,6 +84,8 @@ def run(
     console = stdout()
     if output is not None and (output.suffix != ".npz" or not output.parent.is_dir()):
         raise ModelError(f"{output}: --output must be an .npz file in a folder that exists")
+    read = [("MODEL", model), ("--expect", expect), ("--labels", labels)]
+    check_overwrites([("--output", output)], [*read, *input_paths("--input", inputs)])
     if not atol >= 0:
         raise ModelError(f"--atol must be a number >= 0, got {atol}")
     if inputs and shapes:

@@ -133,12 +133,16 @@ def check_functions(proto: onnx.ModelProto, where: str) -> None:
             sizes[key] = sum(sizes.get(callee, 1) for callee in calls[key])
     except CycleError:
         raise ModelError(f"{where}: the graph of local functions has a cycle") from None
-    expanded = sum(sizes.get(callee, 1) for callee in _calls(proto.graph.node))
-    if expanded > _MOST_NODES:
-        raise ModelError(
-            f"{where}: its local functions expand to {expanded} nodes, more than the "
-            f"{_MOST_NODES} that are taken"
+    nodes = _calls(proto.graph.node)
+    expanded = sum(sizes.get(callee, 1) for callee in nodes)
+    if max(expanded, len(nodes)) > _MOST_NODES:
+        calls_functions = len(nodes) <= _MOST_NODES
+        count = (
+            f"its local functions expand to {expanded} nodes"
+            if calls_functions
+            else f"it has {len(nodes)} nodes"
         )
+        raise ModelError(f"{where}: {count}, more than the {_MOST_NODES} that are taken")
 
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> list[tuple[str, str, str]]:
