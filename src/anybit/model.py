@@ -95,12 +95,13 @@ class RuntimeEngine:
         self._names = [each.name for each in self.outputs]
         ends = (*self.inputs, *self.outputs)
         self._plain = all(each.dtype.isbuiltin == 1 for each in ends)
+        self.run_options: Any = None  # of the runtime, to end a run early
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         try:
             if not self._plain:
-                return run_session(self.session, feeds)
-            results = self.session.run(self._names, feeds)
+                return run_session(self.session, feeds, options=self.run_options)
+            results = self.session.run(self._names, feeds, self.run_options)
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"the model cannot be run: {reason(error)}") from error
         return dict(zip(self._names, results, strict=True))

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit quantize`: the table, the verdict and the exit status."""
 
+import errno
 import json
+import os
+import re
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -15,7 +18,7 @@ from shell import Shell
 
 import anybit
 from anybit.cli._quality import show_quality
-from anybit.quantization import Verdict
+from anybit.quantization import Verdict, findings
 from anybit.quantization.output_quality import OutputQuality
 
 
@@ -98,7 +101,33 @@ def test_who_reads_the_data(files: Shell, tmp_path: Path) -> None:
 def test_weights_alone(files: Shell) -> None:
     code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx", "--weights", "int4")
     assert code == 0
-    assert "Not judged: there were no data" in out
+    assert out.splitlines()[-1] == (
+        "Not judged: there were no data. Quantize with --data DATA, or compare both models with "
+        "`anybit evaluate`."
+    )
+
+
+def test_mxfp4_weights_without_data_say_how_to_judge_them(files: Shell) -> None:
+    code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx", "--weights", "mxfp4")
+    assert code == 0
+    assert "--data" in out.splitlines()[-1]
+    assert "anybit evaluate" in out.splitlines()[-1]
+
+
+def test_full_disk_under_the_cache_names_the_file(files: Shell, monkeypatch) -> None:
+    """Part of a file is written when the disk is full; the system does not say to which file."""
+
+    def write_half(path: Path, arrays: dict[str, np.ndarray]) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(findings, "write_members", write_half)
+    arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--cache", "cache"]
+    line = files.fails(*arguments)
+    assert re.search(r"cache/[0-9a-f]+\.npz", line)
+    assert "No space left on device" in line
+    assert list(Path("cache").rglob("*")) == []
+    assert not Path("q.onnx").exists()
 
 
 def test_another_form_in_one_step(files: Shell) -> None:

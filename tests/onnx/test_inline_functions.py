@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bodies of local functions stand in the place of their calls, and compute what they did."""
 
+from itertools import pairwise
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -160,7 +162,7 @@ def chain(nodes: int) -> onnx.ModelProto:
     """Return a model of that many nodes in a row, without local functions."""
     names = ["x", *(f"v{index}" for index in range(nodes - 1)), "y"]
     x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
-    relus = [helper.make_node("Relu", [a], [b]) for a, b in zip(names, names[1:], strict=False)]
+    relus = [helper.make_node("Relu", [a], [b]) for a, b in pairwise(names)]
     imports = [helper.make_opsetid("", 17)]
     return helper.make_model(
         helper.make_graph(relus, "g", [x], [y]), opset_imports=imports, ir_version=8

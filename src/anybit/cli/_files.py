@@ -62,7 +62,7 @@ def check_overwrites(
 ) -> None:
     """Refuse outputs that would replace an input or one another. Call it before any work.
 
-    Files are compared, not names: links, relative paths and hard links are seen through. An input
+    Files are compared, not names: symbolic and hard links and relative paths are resolved. An input
     that is a folder stands for all files in it. A device may be named more than once.
 
     Args:

@@ -253,7 +253,12 @@ def _show(
     for each in told:
         console.print(Text(each.words))
     if found.verdict is None:
-        console.print("Not judged: there were no data. Compare with anybit evaluate.")
+        console.print(
+            "Not judged: there were no data. Quantize with --data DATA, or compare both models "
+            "with `anybit evaluate`.",
+            markup=False,
+            soft_wrap=True,
+        )
     else:
         show_quality(found.verdict, console)
 

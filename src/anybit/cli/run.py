@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit run`: run a model on arrays from files."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, TypeAlias
 
 import numpy as np
+import onnxruntime  # type: ignore[import-untyped]
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -31,7 +34,7 @@ from anybit.made_up_inputs import (
     random_inputs,
     with_sizes,
 )
-from anybit.model import Model
+from anybit.model import Model, RuntimeEngine
 from anybit.text import duration, listed, shown, sizes
 
 Expected: TypeAlias = Annotated[
@@ -76,6 +79,13 @@ def run(
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Run this many times and show the times.")
     ] = 1,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Stop with an error if all runs together take longer, as for a Loop without end.",
+        ),
+    ] = None,
 ) -> None:
     """Run a model on given or random inputs, and compare what it gives with what is expected.
 
@@ -88,6 +98,8 @@ def run(
     check_overwrites([("--output", output)], [*read, *input_paths("--input", inputs)])
     if not atol >= 0:
         raise ModelError(f"--atol must be a number >= 0, got {atol}")
+    if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
+        raise ModelError(f"--timeout must be a number of seconds > 0, got {timeout}")
     if inputs and shapes:
         raise ModelError("--shape is for random inputs; leave it out beside --input")
     expected = None if expect is None else read_arrays(expect)
@@ -98,8 +110,11 @@ def run(
         expected_of([each.name for each in network.outputs], expected)
     declared = with_sizes(network.inputs, sizes_given(shapes))
     feeds = gather_inputs(network, inputs) if inputs else random_inputs(declared)
-    with naming_made_up_sizes(() if inputs else declared):
-        times, outputs = _timed(network, feeds, repeat)
+    with (
+        naming_made_up_sizes(() if inputs else declared),
+        _limited(network, timeout) as check_time,
+    ):
+        times, outputs = _timed(network, feeds, repeat, check_time)
     classes = list(top_classes(outputs, known, whole=top1 or labels is not None))
     if output is not None:
         write_arrays(output, outputs)
@@ -116,8 +131,51 @@ def run(
         compare(outputs, expected, atol=atol, console=console)
 
 
+@contextmanager
+def _limited(network: Model, seconds: float | None) -> Iterator[Callable[[], None]]:
+    """Stop runs of the model after some seconds, and yield a check for the time between runs.
+
+    ONNX Runtime is interrupted between two nodes, also in the body of a Loop.
+
+    Raises:
+        ModelError: The time is over.
+    """
+    if seconds is None:
+        yield lambda: None
+        return
+    options = onnxruntime.RunOptions()
+    over = threading.Event()
+
+    def stop() -> None:
+        over.set()
+        options.terminate = True
+
+    def check_time() -> None:
+        if over.is_set():
+            raise ModelError(
+                f"the run was stopped after {seconds:g} seconds (--timeout); allow more time, or "
+                "look for a Loop that does not end"
+            )
+
+    if isinstance(network.engine, RuntimeEngine):
+        network.engine.run_options = options
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield check_time
+    except ModelError as error:
+        try:
+            check_time()
+        except ModelError as stopped:
+            raise stopped from error
+        raise
+    finally:
+        timer.cancel()
+
+
 def _timed(
-    network: Model, feeds: dict[str, Array], repeat: int
+    network: Model, feeds: dict[str, Array], repeat: int, check_time: Callable[[], None]
 ) -> tuple[list[float], dict[str, Array]]:
     """The seconds of each run, and the outputs."""
     times: list[float] = []
@@ -127,6 +185,7 @@ def _timed(
             start = time.perf_counter()
             outputs = network.run(feeds, progress=partial(_share, advance, index / repeat, repeat))
             times.append(time.perf_counter() - start)
+            check_time()
             advance((index + 1) / repeat)
     return times, outputs
 

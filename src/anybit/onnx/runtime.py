@@ -178,12 +178,15 @@ def run_session(
     wanted: Collection[str] | None = None,
     *,
     kept: bool = True,
+    options: onnxruntime.RunOptions | None = None,
 ) -> dict[str, Array]:
     """All outputs that are tensors of numbers, or those of them that are wanted, by name. Feeds of
     other names are passed over.
 
     The runtime's memory stays its own, unless they are not kept: what is would hold on to far more
     of it.
+
+    The options are the runtime's, by which another thread can end the run.
 
     Unlike the runtime's own `run` it takes and gives bfloat16, float8 and types below 8 bits.
     """
@@ -195,10 +198,10 @@ def run_session(
         return {}
     if len(given) == len(taken) and _are_plain(given.values(), outputs):
         # In a sixth of the time, which counts for small models.
-        results = session.run(names, given)
+        results = session.run(names, given, options)
         return dict(zip(names, map(np.array, results) if kept else results, strict=True))
     values = {name: ort_value(array) for name, array in given.items()}
-    results = session.run_with_ort_values(names, values)
+    results = session.run_with_ort_values(names, values, options)
     return {
         name: array_of_value(value)
         for name, value in zip(names, results, strict=True)

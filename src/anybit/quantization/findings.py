@@ -13,6 +13,7 @@ import numpy as np
 from anybit.array_files import open_arrays, write_members
 from anybit.errors import ModelError
 from anybit.inputs import Array
+from anybit.onnx.files.writer import naming
 from anybit.quantization.statistics import BINS, Statistics, add_all
 
 Extreme = tuple[float, int]
@@ -81,7 +82,7 @@ class Findings:
         """Write them, wholly or not at all.
 
         Raises:
-            OSError: That is not possible.
+            OSError: That is not possible; the error names the file.
         """
         used = [np.flatnonzero(each.counts) for each in self.statistics]
         channels = [each.channels for each in self.statistics]
@@ -102,7 +103,10 @@ class Findings:
             "size": [self.size],
             "name": list(path.stem.encode()),
         }
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
+        with (
+            naming(path),
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder,
+        ):
             written = Path(folder) / path.name
             write_members(
                 written, {name: np.asarray(arrays[name], _LISTED[name]) for name in _LISTED}
