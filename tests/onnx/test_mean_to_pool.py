@@ -66,7 +66,11 @@ def test_axes_that_are_computed_stay() -> None:
     assert kinds(after(proto, MeanToPool())) == ["IntQuant", "ReduceMean"]
 
 
-def test_hls4ml_has_a_layer_for_it() -> None:
-    assert "layer" in {each.code for each in check(mean([2, 3]), "hls4ml")}
-    cleaned = clean(mean([2, 3]), target="hls4ml")
-    assert [each.code for each in check(cleaned, "hls4ml") if each.severity == "error"] == []
+@pytest.mark.parametrize(("sizes", "codes"), [((4, 8), set()), ((5, 7), {"layout"})])
+def test_hls4ml_computes_means_of_powers_of_two(sizes: tuple[int, int], codes: set[str]) -> None:
+    proto = mean([2, 3])
+    assert "layer" in {each.code for each in check(proto, "hls4ml")}
+    for axis, size in zip((2, 3), sizes, strict=True):
+        proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = size
+    findings = check(clean(proto, target="hls4ml"), "hls4ml")
+    assert {each.code for each in findings if each.severity == "error"} == codes

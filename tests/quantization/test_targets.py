@@ -95,6 +95,33 @@ def test_quantizers_for_targets_are_symmetric_and_stand_after_relu(target: str) 
         assert all(scale.size == 1 and np.frexp(scale)[0] == 0.5 for scale in scales)
 
 
+@pytest.mark.filterwarnings("ignore")  # of QONNX, about opsets
+def test_qonnx_prepares_and_runs_what_is_made_for_finn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transformations that FINN's conversion from QONNX begins with find nothing to extract."""
+    pytest.importorskip("qonnx")
+    monkeypatch.setattr(onnx, "IR_VERSION", 8)  # QONNX asks the runtime for the newest
+    from qonnx.core.modelwrapper import ModelWrapper
+    from qonnx.core.onnx_exec import execute_onnx
+    from qonnx.transformation.extract_conv_bias import ExtractBiasFromConv
+    from qonnx.transformation.gemm_to_matmul import GemmToMatMul
+    from qonnx.transformation.infer_datatypes import InferDataTypes
+    from qonnx.transformation.infer_shapes import InferShapes
+    from qonnx.transformation.quant_constant_folding import FoldTransposeIntoQuantInit
+
+    result = anybit.quantize(network(), DATA, target="finn")
+    cleaned = ir.to_proto(anybit.clean(result, target="finn").model)
+    x = DATA[:1]
+    (expected,) = load(cleaned).run(x).values()
+    wrapped = ModelWrapper(cleaned)
+    before = sorted(each.op_type for each in wrapped.graph.node)
+    extractions = (ExtractBiasFromConv(), GemmToMatMul(), FoldTransposeIntoQuantInit())
+    for each in (*extractions, InferShapes(), InferDataTypes()):
+        wrapped = wrapped.transform(each)
+    assert sorted(each.op_type for each in wrapped.graph.node) == before
+    (got,) = execute_onnx(wrapped, {"input": x}).values()
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_channels_are_not_scaled_for_targets() -> None:
     data = DATA * np.float32([1, 400]).reshape(2, 1, 1)
     plain = anybit.quantize(network(), data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hls4ml's frontend for QONNX, from version 1.2 on.
+"""hls4ml's frontend for QONNX, as of version 1.3.0, whose emulation the tests compare with.
 
 Read in hls4ml: model/optimizer/passes/quant_opt.py at commit f3ff077, bipolar_quant_opt.py at
 18ce38e, converters/onnx/core.py, merge.py and reshape.py at 0110414, docs/frontend/qonnx.rst at
