@@ -243,3 +243,14 @@ def test_convert_takes_dequantizers_without_inputs_for_an_error() -> None:
             del node.input[:]
     with pytest.raises(anybit.ModelError):
         anybit.convert(proto, to="qdq")
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("result", ["d", "dq", "y", "yq"])
+def test_check_of_quantizers_without_inputs_says_so(result: str, kept: int) -> None:
+    proto = ir.to_proto(image(f"{ROUNDING['behind Reshape']} {QUANTIZED}"))
+    for node in proto.graph.node:
+        if node.output[0] == result:
+            del node.input[kept:]
+    findings = anybit.check(proto, "onnxruntime")
+    assert any(finding.severity == "error" for finding in findings)

@@ -190,8 +190,10 @@ def branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
     return {
         output: result
         for node in nodes
-        for result in node.outputs
-        for output in _branches(node, result)
+        if (node.domain, node.op_type) == ("", "If")
+        for each in node.attributes.values()
+        if each.type == ir.AttributeType.GRAPH
+        for output, result in zip(each.value.outputs, node.outputs, strict=False)
     }
 
 

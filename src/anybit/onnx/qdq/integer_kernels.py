@@ -128,7 +128,7 @@ class _Search:
         self._reach = Reach(self._nodes)
         self._sources: dict[ir.Value, set[ir.Node]] = {}
         self._far: set[ir.Node] = set()
-        for node in filter(is_dequantize, self._nodes):
+        for node in filter(_is_complete, self._nodes):
             try:
                 reached, _ = self._reach.behind(node.outputs)
             except TooFarError:
@@ -268,8 +268,15 @@ def _may_join(node: ir.Node) -> bool:
     return not node.domain and node.op_type in _MERGED
 
 
+def _is_complete(node: ir.Node) -> bool:
+    """Whether it is a DequantizeLinear that has what it must have."""
+    return is_dequantize(node) and len(node.inputs) > 1 and len(node.outputs) == 1
+
+
 def _has_one_scale(node: ir.Node) -> bool:
     """Whether a quantizer may be moved: those with several scales are not."""
+    if len(node.inputs) < 2:
+        return False
     scale = node.inputs[1]
     return scale is None or scale.shape is None or scale.shape.rank() == 0 or scale.shape == (1,)
 
