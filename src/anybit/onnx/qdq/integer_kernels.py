@@ -211,17 +211,16 @@ class _Search:
         if not left:
             constant = any(holds_constant(each) for each in right)
             return Rewrite(node, Reason.NARROW, right) if constant else None
-        pair = (left[0], right[0]) if len(left) == len(right) == 1 else None
-        if pair is not None and node.inputs[0] is pair[0].outputs[0]:
-            biased = len(node.inputs) > 2 and node.inputs[2] is not None
-            if _are_left_alone(*map(codes_type, pair)) or (biased and not self._before(node, 2)):
-                return None
-            if not gemm and is_exact_product(node, *pair):
-                return Rewrite(node, None)
         if gemm:
             return Rewrite(node, Reason.ROUNDS, right)
-        known = all(codes_type(each) in BYTES for each in (*left, *right))
-        return Rewrite(node, Reason.SATURATES if known else Reason.UNSUPPORTED, right)
+        # Pairs of int8 are MatMulNBits where they were not made uint8 first.
+        unsigned = all(codes_type(each) == _UNSIGNED for each in left)
+        if unsigned and len(left) == len(right) == 1 and is_exact_product(node, left[0], right[0]):
+            return Rewrite(node, None)
+        if all(codes_type(each) in BYTES for each in (*left, *right)):
+            return Rewrite(node, Reason.SATURATES, right)
+        constant = any(holds_constant(each) for each in right)
+        return Rewrite(node, Reason.NARROW if constant else Reason.UNSUPPORTED, right)
 
     def _before(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
         value = node.inputs[index] if index < len(node.inputs) else None
@@ -279,13 +278,3 @@ def _has_one_scale(node: ir.Node) -> bool:
         return False
     scale = node.inputs[1]
     return scale is None or scale.shape is None or scale.shape.rank() == 0 or scale.shape == (1,)
-
-
-def _are_left_alone(left: ir.DataType | None, right: ir.DataType | None) -> bool:
-    """Whether no version makes one operator of codes of two types that are multiplied.
-
-    That is so with 16 bits on either side, and with bytes and 4-bit weights.
-    """
-    if _FOUR & {left, right} and left in {*BYTES, *_FOUR, *_SIXTEEN}:
-        return True
-    return left in _SIXTEEN or right in _WIDE
