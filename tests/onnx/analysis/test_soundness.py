@@ -57,3 +57,21 @@ def test_zeros_at_borders_may_be_no_code_of_the_type() -> None:
     ]
     x = np.linspace(-4, 4, 12, dtype=np.float32).reshape(3, 4)
     followed(model(nodes, given, inputs={"x": x.shape}), {"x": x})
+
+
+@pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
+def test_exact_sums_of_rounded_multiples_are_no_multiples(fold: bool) -> None:
+    """3 * 0.22290476 is rounded in float32: a sum of it alone is exact, and above 3 steps."""
+    scale = np.float32(0.22290476)
+    assert float(np.float32(3) * scale) > 3 * float(scale)
+    given = {
+        **{"s": np.float32(1), "z": np.float32(0), "one": np.float32(1), "b": np.float32(4)},
+        **{"ws": scale, "w": np.diag([3, 3, 2]).astype(np.float32) * scale},
+    }
+    nodes = [
+        node("IntQuant", "x s z one", "q", signed=0),
+        node("IntQuant", "w ws z b", "wq"),
+        node("MatMul", "q wq", domain=""),
+    ]
+    x = np.ones((2, 3), np.float32)
+    followed(model(nodes, given, inputs={"x": x.shape}), {"x": x}, fold=fold)

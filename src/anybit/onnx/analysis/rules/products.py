@@ -237,10 +237,34 @@ def _result(
     return on_units(plain)
 
 
+def _are_multiples(x: Carrier, found: ProductAnalysis) -> bool:
+    """Return whether both factors are their codes times their scales without a rounding.
+
+    Else a sum of rounded multiples is exact, but need not be the rounded multiple of its code.
+    """
+    weight, codes = found.weight, x.codes
+    assert codes is not None, "there is an accumulator"
+    assert weight is not None, "there is an accumulator"
+    assert weight.codes is not None, "there is an accumulator"
+    assert weight.integers is not None, "there is an accumulator"
+    assert weight.grid is not None, "there is an accumulator"
+    assert found.codes is not None, "there is an accumulator"
+    scales = np.asarray(weight.broadcast(weight.codes.scale), np.float64)
+    values = weight.grid.decode(weight.integers).astype(np.float64)
+    if not np.array_equal(found.codes * scales, values):
+        return False
+    farthest = np.maximum(*(np.abs(end) for end in codes.centered))
+    with np.errstate(all="ignore"):
+        units = np.abs(codes.scale.astype(np.float64)) / _powers(exponents_of(codes.scale))
+    return bool(np.all(np.where(codes.scale == 0, 0, units) * farthest <= EXACT))
+
+
 def _counted(found: ProductAnalysis, layout: Layout, added: Array) -> Carrier | None:
     """Exact sums with their accumulators for codes, where each channel has one scale."""
     x, accumulator = found.x, found.accumulator
     if accumulator is None or x is None or found.scale is None or layout.y_axis is None:
+        return None
+    if not _are_multiples(x, found):
         return None
     channels = accumulator.lowest.size
     x_scale = _x_scale(x, layout)
