@@ -65,8 +65,12 @@ def test_exact_sums_of_rounded_multiples_are_no_multiples(fold: bool) -> None:
     scale = np.float32(0.22290476)
     assert float(np.float32(3) * scale) > 3 * float(scale)
     given = {
-        **{"s": np.float32(1), "z": np.float32(0), "one": np.float32(1), "b": np.float32(4)},
-        **{"ws": scale, "w": np.diag([3, 3, 2]).astype(np.float32) * scale},
+        "s": np.float32(1),
+        "z": np.float32(0),
+        "one": np.float32(1),
+        "b": np.float32(4),
+        "ws": scale,
+        "w": np.diag([3, 3, 2]).astype(np.float32) * scale,
     }
     nodes = [
         node("IntQuant", "x s z one", "q", signed=0),
