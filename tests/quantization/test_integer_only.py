@@ -219,3 +219,74 @@ def test_what_each_layer_does_to_the_outputs(name: str) -> None:
     of_outputs = [[each.output_sqnr for each in every.layers] for every in found]
     assert of_outputs[0] == of_outputs[1]
     assert all(each is not None and each > 15 for each in of_outputs[0])
+
+
+def gated(mean: str, axes: list[int] | None, keepdims: int, as_input: bool) -> onnx.ModelProto:
+    """A squeeze-and-excitation gate and a classifier whose means are written in one of the forms
+    that exporters have."""
+    n = _Network()
+
+    def pooled(x: str, keep: int) -> str:
+        if mean == "GlobalAveragePool":
+            y = n.op(mean, x)
+            return y if keep else n.op("Flatten", y)
+        if axes is None:
+            return n.op(mean, x, keepdims=keep)
+        if as_input:
+            return n.op(mean, f"{x} {n.constant(np.array(axes, np.int64))}", keepdims=keep)
+        return n.op(mean, x, axes=axes, keepdims=keep)
+
+    x = n.op("HardSwish", n.conv("x", 3, 8, strides=[2, 2]))
+    gate = n.relu(n.conv(pooled(x, 1), 8, 4, 1))
+    gate = n.op("HardSigmoid", n.conv(gate, 4, 8, 1), alpha=1 / 6)
+    x = n.op("Add", f"{n.conv(n.op('Mul', f'{x} {gate}'), 8, 8, 1)} {x}")
+    y = pooled(x, keepdims)
+    return n.head(n.op("Flatten", y) if keepdims else y, 8, pooled=True)
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(
+    ("mean", "axes", "as_input", "opset"),
+    [
+        ("GlobalAveragePool", None, False, 18),
+        ("ReduceMean", [2, 3], False, 17),
+        ("ReduceMean", [2, 3], True, 18),
+        ("ReduceMean", [-1, -2], True, 18),
+        ("ReduceMean", [-2, 3], True, 20),
+        ("ReduceSum", [2, 3], True, 17),
+        ("ReduceSum", [-1, 2], True, 18),
+    ],
+)
+def test_integer_only_quantizes_means_in_every_form(
+    mean: str, axes: list[int] | None, as_input: bool, opset: int, keepdims: int
+) -> None:
+    proto = gated(mean, axes, keepdims, as_input)
+    proto.opset_import[0].version = opset
+    found = anybit.quantize(
+        proto, _data(), integer_only=True, scales="power-of-two", effort="fast"
+    )
+    assert not found.left
+    assert [each.operator for each in found.layers].count(mean) == 2
+    compiled = anybit.compile(found)
+    assert kinds(compiled.model) == ["IntegerNetwork"]
+    x = random(3, *_SIZES, seed=60)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(found).run(x)["y"])
+
+
+def test_integer_only_drops_a_mean_over_no_axes() -> None:
+    n = _Network()
+    x = n.relu(n.conv("x", 3, 8))
+    none = n.constant(np.array([], np.int64))
+    y = n.op("ReduceMean", f"{x} {none}", noop_with_empty_axes=1)
+    proto = n.head(n.conv(y, 8, 8), 8)
+    proto.opset_import[0].version = 18
+    found = anybit.quantize(
+        proto, _data(), integer_only=True, scales="power-of-two", effort="fast"
+    )
+    compiled = anybit.compile(found)
+    assert kinds(compiled.model) == ["IntegerNetwork"]
+    x = random(3, *_SIZES, seed=61)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(found).run(x)["y"])
+    np.testing.assert_allclose(
+        anybit.load(found).run(x)["y"], anybit.load(proto).run(x)["y"], rtol=0, atol=0.5
+    )

@@ -24,7 +24,6 @@ from anybit.quantization.branches import reachable
 from anybit.quantization.placement import Layer, Placement, Source, sources_of
 
 _SINGLE = (Effect.ELEMENTWISE, Effect.RECTIFY)
-_GATHERING = ("Concat", "ReduceSum")
 _REPEATED = "the tensors that it puts together are put together with others elsewhere"
 _FOREIGN = "integers do not compute it"
 
@@ -88,7 +87,9 @@ class _Walk:
         if self._is_single(node):
             return self._single(node, values)
         effect = effect_of(node, self._opset)
-        if effect is Effect.AVERAGE or (not node.domain and node.op_type in _GATHERING):
+        if effect is Effect.AVERAGE or (not node.domain and node.op_type == "ReduceSum"):
+            return self._reduces(node)
+        if not node.domain and node.op_type == "Concat":
             return self._reads(node, values)
         return "" if keeps_codes(node) else _FOREIGN
 
@@ -140,6 +141,14 @@ class _Walk:
     def _is_mean(self, x: ir.Value) -> bool:
         node = self._path(x)[0].producer()
         return node is not None and effect_of(node) is Effect.AVERAGE
+
+    def _reduces(self, node: ir.Node) -> str:
+        """Quantize the first input; axes, as an attribute or as a second input, are no operand."""
+        x = node.inputs[0] if node.inputs else None
+        if x is None or is_constant(x):
+            return "its input is constant"
+        self._readers[node] = Layer(node, (0,), ())
+        return ""
 
     def _reads(self, node: ir.Node, values: list[ir.Value]) -> str:
         if any(value is not None and value not in values for value in node.inputs[:2]):

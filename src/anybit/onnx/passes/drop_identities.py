@@ -5,10 +5,14 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.facts import is_identity
+from anybit.onnx.graph.reductions import reduced_axes
+
+# Those that give a single element as it is.
+_REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 
 class DropIdentities(InPlacePass):
-    """No Identity any more, and no Dropout that is not in training.
+    """No Identity any more, no Dropout that is not in training, and no reduction over no axes.
 
     Graph inputs and outputs keep their names, so that a node between an input, or a constant, and
     an output stays.
@@ -21,10 +25,17 @@ class DropIdentities(InPlacePass):
 
 
 def _is_identity(node: ir.Node, opset: int) -> bool:
-    if not node.inputs or node.inputs[0] is None or not is_identity(node, opset):
+    if not node.inputs or node.inputs[0] is None:
+        return False
+    if not is_identity(node, opset) and not _reduces_nothing(node):
         return False
     mask = node.outputs[1:]
     return not any(each.uses() or each.is_graph_output() for each in mask)
+
+
+def _reduces_nothing(node: ir.Node) -> bool:
+    """Return whether noop_with_empty_axes makes a reduction the identity."""
+    return not node.domain and node.op_type in _REDUCTIONS and reduced_axes(node, 1) == ()
 
 
 def _dropped(node: ir.Node) -> bool:
