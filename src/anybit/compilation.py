@@ -14,6 +14,7 @@ from anybit.inputs import Array, Tensor, declared, declared_inputs
 from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import expose, plan, rewritten
 from anybit.lowbit.emission import Region
+from anybit.lowbit.quantizers import is_integer_only, why_unquantized
 from anybit.lowbit.report import Report
 from anybit.lowbit.timing import timed
 from anybit.made_up_inputs import with_sizes
@@ -125,16 +126,28 @@ def compile(
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ModelError: The model cannot be run, there is no such class, or a shape does not fit.
+        ModelError: The model has no quantizers or cannot be run, there is no such class, or a shape
+            does not fit.
     """
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _guarantee(guarantee)
     floats = sized(source, shapes or {})
     model = followable(floats)
-    found = plan(model, weakest, _known(model, input_ranges), progress)
+    known = _known(model, input_ranges)
+    missing, integer_only = why_unquantized(model, where), is_integer_only(model)
+    if missing and not known:
+        raise ModelError(missing)
+    found = plan(model, weakest, known, progress)
+    if missing and not found.regions:
+        raise ModelError(missing)
     whole = _engine(model, found.regions, where)
     programs = tuple(region.program for region in found.regions)
-    report = Report(found.layers, programs, has_free_sizes=has_free_sizes(model))
+    report = Report(
+        found.layers,
+        programs,
+        has_free_sizes=has_free_sizes(model),
+        is_integer_only=integer_only,
+    )
     regions = rewritten(found.model, found.regions)
     engine = RuntimeEngine(found.model, where) if whole is None else whole
     compiled = Compiled(engine, found.model, report, regions)

@@ -250,6 +250,26 @@ def test_what_stays_float_says_why(shell: Shell) -> None:
     assert code == 0
     assert "0 of 1 layer, 0 % of MACs on integers" in out
     assert "only exact was asked for" in out
+    assert "Nothing runs on integers: f.onnx computes in floats, as odd.onnx does." in out
+
+
+def test_compile_refuses_a_model_without_quantizers(shell: Shell) -> None:
+    model = layer()
+    nodes = model.graph.node
+    kept = [node for node in nodes if node.op_type != "Quant"]
+    kept[0].input[:] = ["x", "w"]
+    kept[1].input[0] = "sum"
+    del nodes[:]
+    nodes.extend(kept)
+    onnx.save(model, "float.onnx")
+    message = shell.fails("compile", "float.onnx", "-o", "f.onnx")
+    assert "float.onnx has no quantizers" in message
+    assert "anybit quantize" in message
+    assert not Path("f.onnx").exists()
+    shell("compile", "layer.onnx", "-o", "fast.onnx")
+    message = shell.fails("compile", "fast.onnx", "-o", "f.onnx")
+    assert "fast.onnx is compiled already" in message
+    assert not Path("f.onnx").exists()
 
 
 def test_wrong_use(shell: Shell) -> None:

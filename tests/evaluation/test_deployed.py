@@ -114,3 +114,15 @@ def test_sums_that_floats_round(name: str, weights: str, activations: str, tmp_p
         assert np.count_nonzero(difference > _LAST_BITS * largest) <= _FEW * difference.size, each
     if name != "convolutions":  # which ends with a Gemm of one row
         np.testing.assert_array_equal(found["qdq"], found["evaluated"], strict=True)
+
+
+def test_evaluate_runs_a_float_reference_beside_compiled_models() -> None:
+    model, data, _ = source("digits")
+    found = anybit.quantize(model, data, effort="fast")
+    compiled, plain = (
+        anybit.evaluate(model, found, data=data, metric="sqnr", engine=engine).models[1].sqnr
+        for engine in ("compiled", "onnxruntime")
+    )
+    assert compiled is not None
+    assert plain is not None
+    assert compiled == pytest.approx(plain, abs=0.1)

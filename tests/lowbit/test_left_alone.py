@@ -260,3 +260,31 @@ def test_sizes_that_a_file_leaves_free() -> None:
     ]:
         with pytest.raises(ModelError, match=words):
             anybit.compile(proto, shapes=shapes)
+
+
+def test_compile_refuses_a_model_without_quantizers() -> None:
+    plain = [node("MatMul", "x w", "a", domain=""), node("Relu", "a", domain="")]
+    proto = model(plain, {"w": random(4, 3)}, opsets={"": 17})
+    for options in ({}, {"input_ranges": "uint8"}):
+        with pytest.raises(ModelError, match=r"no quantizers.*anybit quantize"):
+            anybit.compile(proto, **options)
+    with pytest.raises(ModelError, match=r"no quantizers.*QLinearMatMul.*anybit convert"):
+        anybit.compile(_multiplied_as_integers())
+
+
+def _multiplied_as_integers() -> onnx.ModelProto:
+    constants = {
+        "s": np.float32(0.5),
+        "z": np.uint8(0),
+        "w": np.ones((4, 3), np.uint8),
+    }
+    nodes = [
+        node("QLinearMatMul", "x s z w s z s z", domain="", name="product"),
+    ]
+    made = model(nodes, {}, opsets={"": 17})
+    made.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(each), name) for name, each in constants.items()
+    )
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    return made

@@ -137,6 +137,9 @@ def test_report_advises_what_to_do_about_a_slow_model() -> None:
     assert one.whole.endswith("; run the model as it is")
     two = replace(one, programs=whole.programs[:1] * 2)
     assert "--integer-only" in two.whole
+    between = replace(two, is_integer_only=True).whole
+    assert between.startswith("slower than the float graph")
+    assert "--integer-only" not in between
     free = replace(whole.compiled[0], macs=None, guarantee=None)
     unknown = replace(two, layers=(*two.layers, free), has_free_sizes=True)
     assert "--shape" in unknown.whole

@@ -2,6 +2,7 @@
 """Quantizers between layers, so that networks are integer from their first layer to their last."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -262,9 +263,7 @@ def test_integer_only_quantizes_means_in_every_form(
 ) -> None:
     proto = gated(mean, axes, keepdims, as_input)
     proto.opset_import[0].version = opset
-    found = anybit.quantize(
-        proto, _data(), integer_only=True, scales="power-of-two", effort="fast"
-    )
+    found = anybit.quantize(proto, _data(), integer_only=True, scales="power-of-two", effort="fast")
     assert not found.left
     assert [each.operator for each in found.layers].count(mean) == 2
     compiled = anybit.compile(found)
@@ -280,9 +279,7 @@ def test_integer_only_drops_a_mean_over_no_axes() -> None:
     y = n.op("ReduceMean", f"{x} {none}", noop_with_empty_axes=1)
     proto = n.head(n.conv(y, 8, 8), 8)
     proto.opset_import[0].version = 18
-    found = anybit.quantize(
-        proto, _data(), integer_only=True, scales="power-of-two", effort="fast"
-    )
+    found = anybit.quantize(proto, _data(), integer_only=True, scales="power-of-two", effort="fast")
     compiled = anybit.compile(found)
     assert kinds(compiled.model) == ["IntegerNetwork"]
     x = random(3, *_SIZES, seed=61)
@@ -290,3 +287,16 @@ def test_integer_only_drops_a_mean_over_no_axes() -> None:
     np.testing.assert_allclose(
         anybit.load(found).run(x)["y"], anybit.load(proto).run(x)["y"], rtol=0, atol=0.5
     )
+
+
+@pytest.mark.parametrize("form", [None, "qcdq"])
+def test_compile_knows_what_was_quantized_integer_only(form: str | None, tmp_path: Path) -> None:
+    """Also where nothing between the layers could be quantized, and from a file."""
+    n = _Network()
+    y = n.op("Softmax", n.conv("x", 3, 8), axis=1)
+    plain = n.head(n.op("MaxPool", y, kernel_shape=[12, 12]), 8)
+    for proto, integer_only in ((plain, True), (plain, False), (residual(), True)):
+        found = anybit.quantize(proto, _data(), integer_only=integer_only, effort="fast")
+        (found if form is None else anybit.convert(found, to=form)).save(tmp_path / "q.onnx")
+        report = anybit.compile(tmp_path / "q.onnx").report
+        assert report.is_integer_only == integer_only

@@ -142,3 +142,6 @@ def _show(compiled: Compiled, model: Path, output: Path) -> None:
     sizes = f"{file_size(output)} (was {file_size(model)})"
     regions = f"{counted(len(report.programs), 'integer region')}, {sizes}"
     console.print(f"{output} written, {regions}", markup=False, soft_wrap=True)
+    if not report.programs:
+        note = f"Nothing runs on integers: {output} computes in floats, as {model} does."
+        console.print(Text(note, style="bold red"), soft_wrap=True)

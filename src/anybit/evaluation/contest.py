@@ -13,6 +13,7 @@ from anybit.compilation import compile as compile_model
 from anybit.errors import ModelError
 from anybit.evaluation.metrics import Function, Metric, metric_of
 from anybit.inputs import Array
+from anybit.lowbit.quantizers import why_unquantized
 from anybit.model import Model, RuntimeEngine, load
 from anybit.onnx import Source, read
 from anybit.onnx.files.message import restored, serialize
@@ -136,12 +137,19 @@ def _received(models: Sequence[tuple[bytes, dict[str, Array]]], *rest: Any) -> C
 def _loaded(source: Source, engine: str, alone: bool) -> Model:
     if engine not in ENGINES:
         raise ModelError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
-    model = ENGINES[engine](source)
+    model = ENGINES[engine](source) if _has_quantizers(source) else load(source)
     if alone and isinstance(model.engine, RuntimeEngine):
         where = str(source) if isinstance(source, str | os.PathLike) else "the model"
         graph: ir.Model = model.model if isinstance(model, Compiled) else read(source)
         model.engine = RuntimeEngine(graph, where, threads=1)
     return model
+
+
+def _has_quantizers(source: Source) -> bool:
+    """Return whether there is something to compile: a float model is a common reference."""
+    model = read_copy(source)
+    inline(model, source)
+    return not why_unquantized(model, "")
 
 
 def _parts(sources: Sequence[Source]) -> dict[str, tuple[Part, ...]]:

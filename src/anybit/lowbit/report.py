@@ -22,6 +22,7 @@ class Report:
         speed: How long a run takes, and one of each peer, if that was measured.
         measured: How the times of layers were.
         has_free_sizes: Whether inputs leave sizes open besides their rows, which --shape gives.
+        is_integer_only: Whether activations between layers are quantized, as by --integer-only.
     """
 
     layers: tuple[CompiledLayer, ...]
@@ -29,6 +30,7 @@ class Report:
     speed: Speed | None = None
     measured: str = ""
     has_free_sizes: bool = False
+    is_integer_only: bool = False
 
     @property
     def products(self) -> tuple[CompiledLayer, ...]:
@@ -80,9 +82,10 @@ class Report:
         if unknown and self.has_free_sizes:
             return "layers of unknown sizes stay floats: say those of inputs with --shape"
         if len(left) > len(unknown) or len(self.programs) > 1:
+            requantize = "" if self.is_integer_only else "quantize with --integer-only, or "
             return (
                 "where floats stay between integer regions, these cost more than they gain: "
-                "quantize with --integer-only, or run the model as it is"
+                f"{requantize}run the model as it is"
             )
         return "run the model as it is"
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
+from anybit.lowbit.quantizers import INTEGER_ONLY
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.origin import record_origin
 from anybit.onnx.files.reader import Source as ModelSource
@@ -240,6 +241,8 @@ def quantize(
         record_origin(found.model, source)
     if found.verdict is not None:
         found = replace(found, verdict=replace(found.verdict, thresholds=limits))
+    if integer_only:
+        found.model.metadata_props[INTEGER_ONLY] = "1"
     judged = samples is None or decides_by_others(samples)
     if much.kept and not judged:
         remarks += (_NOT_JUDGED,)
