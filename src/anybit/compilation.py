@@ -135,11 +135,7 @@ def compile(
     model = followable(floats)
     known = _known(model, input_ranges)
     missing, integer_only = why_unquantized(model, where), is_integer_only(model)
-    if missing and not known:
-        raise ModelError(missing)
     found = plan(model, weakest, known, progress)
-    if missing and not found.regions:
-        raise ModelError(missing)
     whole = _engine(model, found.regions, where)
     programs = tuple(region.program for region in found.regions)
     report = Report(
@@ -150,6 +146,8 @@ def compile(
     )
     regions = rewritten(found.model, found.regions)
     engine = RuntimeEngine(found.model, where) if whole is None else whole
+    if missing and not regions:
+        raise ModelError(missing)
     compiled = Compiled(engine, found.model, report, regions)
     if time:
         compiled.report = with_times(compiled, floats, float_model)

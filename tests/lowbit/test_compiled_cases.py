@@ -177,7 +177,6 @@ CASES: dict[str, Any] = {
         },
         (6,),
     ),
-    "no quantizer at all": made("y = MatMul(x, w)", {"w": weights(6, 4)}, (6,)),
     "only a quantizer": made(FOUR.replace("q =", "y ="), QUANTIZED, (6,)),
     "one row of one": made(
         f"{FOUR}\na = MatMul(q, w)\ny = BipolarQuant(a, one)", {**QUANTIZED, "w": [[1.0]]}, (1,)

@@ -21,6 +21,10 @@ def test_bad_models_are_refused_in_words(name):
 def test_long_chains_give_what_they_gave(name):
     proto = CHAINS[name](300)
     x = np.linspace(-2, 2, 4, dtype=np.float32)[None]
+    if name in ("standard", "identities", "constants"):
+        with pytest.raises(anybit.ModelError, match="no quantizers"):
+            anybit.compile(proto, guarantee="exact")
+        return
     compiled = anybit.compile(proto, guarantee="exact")
     wanted, got = anybit.load(proto).run({"x": x}), compiled.run({"x": x})
     for output, array in wanted.items():

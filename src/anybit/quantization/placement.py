@@ -122,11 +122,13 @@ class Placement:
         layers: The nodes, in order.
         left: What keeps its floats although it holds weights or multiplies, and why.
         inside: The nodes from the first layer to the last, if all of them are to be integer.
+        remarks: Why some of these cannot be.
     """
 
     layers: tuple[Layer, ...]
     left: dict[str, str]
     inside: frozenset[ir.Node] = frozenset()
+    remarks: tuple[str, ...] = ()
 
 
 def placement_of(model: ir.Model) -> Placement:

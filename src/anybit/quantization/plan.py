@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import all_names_of
 from anybit.onnx.graph.walk import nodes_in
-from anybit.quantization.between import grouped
+from anybit.quantization.anchors import grouped
 from anybit.quantization.common import constants_of, linked
 from anybit.quantization.placement import Layer, Placement, Source
 from anybit.quantization.schemes import Scheme, scheme
@@ -90,7 +90,8 @@ def plan(
         if layer not in quantized:
             kept = found[layer] == (None, None)
             left[layer.name] = "it was to be kept" if kept else "it multiplies activations alone"
-    return Plan(quantized, weights, activations, frozenset(named), left, (*remarks, *others))
+    remarks = [*placement.remarks, *remarks, *others]
+    return Plan(quantized, weights, activations, frozenset(named), left, tuple(remarks))
 
 
 def _pair(weights: str, activations: str, where: str) -> Pair:
