@@ -3,6 +3,7 @@
 
 import contextlib
 import gc
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from shell import Shell
 
 from anybit._native import _core
 from anybit.onnx import runtime
+
+# pytest-xdist sets it, and tables would be cut to that width.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from anybit import text
 from anybit.errors import ModelError
 from anybit.onnx.graph.shapes import sizes_of
+from anybit.onnx.ort_values import is_numpy_dtype
 
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
@@ -145,7 +146,7 @@ def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
     if array.dtype == declared.dtype:
         return array
     wanted, kinds = declared.dtype, "fiub"
-    if wanted.isbuiltin != 1:
+    if not is_numpy_dtype(wanted):
         cast = _narrowed(array, wanted)
         if cast is not None:
             return cast
@@ -171,7 +172,7 @@ def _narrowed(array: Array, wanted: np.dtype[Any]) -> Array | None:
     if array.dtype.type is np.void and array.dtype.itemsize == wanted.itemsize:
         clean = bits >= 8 or not np.any(array.view(np.uint8) >> bits)
         return array.view(wanted) if clean else None
-    if array.dtype.kind not in "fiub" and array.dtype.isbuiltin == 1:
+    if array.dtype.kind not in "fiub" and is_numpy_dtype(array.dtype):
         return None
     with np.errstate(all="ignore"):
         cast = array.astype(wanted)
@@ -200,7 +201,7 @@ def _largest(dtype: np.dtype[Any]) -> float:
 def in_numpy_dtype(array: Array) -> Array:
     """Return the same values in a dtype that NumPy itself has: int8, uint8 or float32 for those of
     ml_dtypes."""
-    if array.dtype.isbuiltin == 1:
+    if is_numpy_dtype(array.dtype):
         return array
     name = array.dtype.name
     return array.astype("float32" if "float" in name else "uint8" if name[0] == "u" else "int8")

@@ -25,6 +25,7 @@ from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.operators.opsets import obstacle
+from anybit.onnx.ort_values import is_numpy_dtype
 from anybit.onnx.quantizers.float4 import float4_obstacle
 from anybit.onnx.runtime import exact_session_options, reason, run_session
 
@@ -94,7 +95,7 @@ class RuntimeEngine:
         )
         self._names = [each.name for each in self.outputs]
         ends = (*self.inputs, *self.outputs)
-        self._plain = all(each.dtype.isbuiltin == 1 for each in ends)
+        self._plain = all(is_numpy_dtype(each.dtype) for each in ends)
         self.run_options: Any = None  # of the runtime, to end a run early
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:

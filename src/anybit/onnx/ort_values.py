@@ -12,10 +12,15 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit.onnx.graph.constants import Array
 
 
+def is_numpy_dtype(dtype: np.dtype[Any]) -> bool:
+    """Return whether NumPy itself has a dtype, and not ml_dtypes, pickled before or not."""
+    return dtype.type.__module__ == np.__name__
+
+
 def ort_value(array: Array) -> Any:
     """An array as the runtime takes it; it is not copied if its elements lie in order."""
     array = np.asarray(array, order="C")  # not ascontiguousarray, which gives a number an axis
-    if array.dtype.isbuiltin == 1:
+    if is_numpy_dtype(array.dtype):
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     dtype = ir.DataType.from_numpy(array.dtype)
     if not hasattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
@@ -56,7 +61,7 @@ def _cast(array: Array, dtype: ir.DataType) -> Any:
 def array_of_value(value: Any) -> Array:
     """The array of a result, also of a type that the runtime's own conversion does not know."""
     dtype = ir.DataType(value.element_type())
-    if dtype.numpy().isbuiltin == 1:
+    if is_numpy_dtype(dtype.numpy()):
         return np.asarray(value.numpy())
     shape = value.shape()
     size = -(-int(np.prod(shape)) * dtype.bitwidth // 8)

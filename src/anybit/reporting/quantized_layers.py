@@ -24,6 +24,7 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.names import described, label_of
 from anybit.onnx.quantizers.grids import Match, match
+from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Grid
@@ -201,6 +202,9 @@ def _factor(
         node = None if value is None else value.producer()
         if node is None:
             return None
+        if FENCE_KEY in node.metadata_props and (node.domain, node.op_type) == ("", "Min"):
+            value = given(node, 0)
+            continue
         try:
             found = quantizer_of(node, traces)
         except ModelError:  # whoever runs it will say so
