@@ -32,8 +32,8 @@ def speed_table() -> str:
         for heading in (f"{level}: compiled", "x float32", "x int8, not exact")
     ]
     lines = [
-        f"Compiled networks against ONNX Runtime, one row. {where}. With AVX2 alone, large CNNs of 4 "
-        "and 8 bits gain little, or are slower:",
+        f"Compiled networks against ONNX Runtime, one row. {where}. With AVX2 alone, large CNNs of "
+        "4 and 8 bits gain little, or are slower:",
         "",
         f"| network | {' | '.join(headings)} |",
         f"| --- {'| --- ' * len(headings)}|",
