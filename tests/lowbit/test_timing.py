@@ -138,7 +138,7 @@ def test_report_advises_what_to_do_about_a_slow_model() -> None:
     two = replace(one, programs=whole.programs[:1] * 2)
     assert "--integer-only" in two.whole
     between = replace(two, is_integer_only=True).whole
-    assert between.startswith("slower than the float graph")
+    assert between.startswith("slower than the float model m.onnx")
     assert "--integer-only" not in between
     free = replace(whole.compiled[0], macs=None, guarantee=None)
     unknown = replace(two, layers=(*two.layers, free), has_free_sizes=True)

@@ -58,5 +58,5 @@ def _is_quantized(value: ir.Value) -> bool:
     node = value.producer()
     if node is None or not is_quantizer(node):
         return False
-    x = node.inputs[0]
+    x = node.inputs[0] if node.inputs else None
     return x is not None and not is_constant(x)

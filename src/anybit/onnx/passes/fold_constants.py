@@ -172,7 +172,7 @@ class _Folding:
 
     def _result(self, node: ir.Node) -> Array | None:
         # The result has the shape of the first input.
-        x = node.inputs[0]
+        x = node.inputs[0] if node.inputs else None
         if x is None or x.const_value is None or x.const_value.nbytes > self.budget:
             return None
         if is_quantize(node):

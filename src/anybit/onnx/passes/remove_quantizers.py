@@ -57,8 +57,8 @@ def _source(node: ir.Node) -> ir.Value | None:
     if operator_of(node) is not None:
         x, y = node.inputs[0], node.outputs[0]
         return x if x is not None and x.dtype is not None and x.dtype == y.dtype else None
-    codes = node.inputs[0] if is_dequantize(node) else None
+    codes = node.inputs[0] if is_dequantize(node) and node.inputs else None
     quantize = None if codes is None else codes.producer()
     if quantize is None or not is_quantize(quantize):
         return None
-    return quantize.inputs[0]
+    return quantize.inputs[0] if quantize.inputs else None
