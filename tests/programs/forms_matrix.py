@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from cases import OPERATORS
-from forms import NATIVE, Form, Kind, Merged, Question, batches, questions, together
+from forms import FORMS, NATIVE, Form, Kind, Merged, Question, batches, questions, together
 from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between
 from native_cases import native_cases
 from onnx import ModelProto, parser
@@ -157,7 +157,7 @@ def _network_rows(files: Files) -> None:
             x = arrays["x"][:1]
         network = anybit.load(path)
         feeds = {network.inputs[0].name: x}
-        for form in Form:
+        for form in FORMS:
             files.add(f"{form}: networks", convert(path, to=form), feeds, network.run(x))
 
 
