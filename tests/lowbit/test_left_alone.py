@@ -205,6 +205,16 @@ def test_what_the_runtime_does_not_evaluate_stays_float():
             each.run(rows(proto))
 
 
+def test_a_mean_of_a_moved_sum_of_two_tensors_stays_float():
+    proto = made(
+        "q = Quant(x, s, z, b)\nr = MatMul(q, w)\nt = Quant(r, s, z, b)\na = Add(q, t)\n"
+        "v = Reshape(a, sizes)\ny = ReduceMean(v) axes=[-1]",
+        {**QUANTIZED, "w": weights(8, 8), "sizes": np.array([0, 2, 4])},
+        (8,),
+    )
+    equal(proto, rows(proto))
+
+
 def test_sizes_that_a_file_leaves_free() -> None:
     """Layers without them stay float and are said not to be counted; given ones count."""
     constants = {

@@ -84,7 +84,7 @@ def _rounded_values(
     model: ir.Model, expression: Expression, pairs: tuple[Array, Array], codes: Codes
 ) -> Array | None:
     """What the last quantizer rounds, in steps of its codes; None if it is not the last node."""
-    if not is_quantizer(expression.nodes[-1]):
+    if not expression.nodes or not is_quantizer(expression.nodes[-1]):
         return None
     x, nodes = quantizing(expression.nodes[-1])
     before = expression.nodes[: -len(nodes)]
