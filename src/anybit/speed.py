@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
-import onnx
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -105,10 +104,10 @@ def _float_model(
     """Return the float model, what to call it, and why it is not the file that was quantized."""
     if float_model is not None:
         return read(float_model), f"float model {os.path.basename(float_model)}", ""
-    path, missing = find_origin(read(source))
+    path, missing = find_origin(quantized)
     if path is not None:
         return read(path), f"float model {path.name}", ""
-    stripped = prepare(quantized)
+    stripped = quantized.clone()
     apply(stripped, source, InferShapes(), RemoveQuantizers(), RemoveUnusedNodesPass())
     note = f"{missing}: name it with --float"
     if has_quantizers(stripped):
@@ -116,9 +115,9 @@ def _float_model(
     return stripped, _STRIPPED, note
 
 
-def _peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, Any]:
+def _peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, ir.Model]:
     """Return the models that plain ONNX Runtime runs on the feeds, by their fields in `Speed`."""
-    peers: dict[str, ir.Model | onnx.ModelProto] = {}
+    peers: dict[str, ir.Model] = {}
     if _runs(floats, feeds):
         peers["float_model"] = floats
         quantized = static_int8(floats, feeds) if int8 else None
@@ -127,7 +126,7 @@ def _peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, Any]:
     return peers
 
 
-def _runs(model: ir.Model | onnx.ModelProto, feeds: Feeds) -> bool:
+def _runs(model: ir.Model, feeds: Feeds) -> bool:
     try:
         _session(model, 1).run(None, dict(feeds))
     except _REFUSALS:
@@ -135,16 +134,10 @@ def _runs(model: ir.Model | onnx.ModelProto, feeds: Feeds) -> bool:
     return True
 
 
-def _session(model: ir.Model | onnx.ModelProto, threads: int) -> Any:
+def _session(model: ir.Model, threads: int) -> Any:
     """Return a session with default options but for the number of threads."""
-    if isinstance(model, ir.Model):
-        every = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        return plain_session(model, {}, every, threads=threads)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = threads, 4
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    every = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    return plain_session(model, {}, every, threads=threads)
 
 
 def _compiled_call(compiled: Model, model: ir.Model | None, feeds: Feeds, threads: int) -> Call:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The float model that a quantized file records, and the network without quantizers."""
 
+import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -138,3 +140,18 @@ def test_remove_quantizers_leaves_the_float_network(quantized: Path, form: str) 
     w, v = (each.numpy() for each in weights if each is not None and each.size > 1)
     expected = np.maximum(x @ w, 0) @ v
     np.testing.assert_allclose(anybit.load(model).run(x)["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_quantize_keeps_its_result_where_the_float_model_is_deleted_meanwhile(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(float_model(), path)
+    entries = {HASH_KEY: hashlib.sha256(path.read_bytes()).hexdigest(), PATH_KEY: str(path)}
+
+    def items() -> Iterator[np.ndarray]:
+        path.unlink(missing_ok=True)
+        yield from np.split(DATA, 4)
+
+    result = anybit.quantize(path, items(), effort="fast")
+    assert {key: result.model.metadata_props[key] for key in entries} == entries

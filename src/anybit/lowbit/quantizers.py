@@ -9,9 +9,8 @@ from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.names import described
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.integer_network import is_integer_network
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.qdq.qlinear import is_integer_operator
-from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 INTEGER_ONLY = "anybit.integer_only"
 """Metadata of models that were quantized with `integer_only`."""
@@ -21,10 +20,9 @@ _BETWEEN = (Effect.ELEMENTWISE, Effect.AVERAGE, Effect.REDUCE)
 
 def why_unquantized(model: ir.Model, where: str) -> str:
     """Return why a model has nothing to compile, with the remedy; "" if it has quantizers."""
-    nodes = list(nodes_in(model.graph))
-    if any(operator_of(node) or is_quantize(node) or is_dequantize(node) for node in nodes):
+    if has_quantizers(model):
         return ""
-    for node in nodes:
+    for node in nodes_in(model.graph):
         if is_integer_network(node):
             return f"{where} is compiled already ({described(node)}); run it as it is"
         if is_integer_operator(node):

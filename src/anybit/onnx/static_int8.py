@@ -18,7 +18,7 @@ _LARGEST_BYTES = 2**30
 """A larger float model would take minutes."""
 
 
-def static_int8(model: ir.Model, feeds: Mapping[str, Array]) -> onnx.ModelProto | None:
+def static_int8(model: ir.Model, feeds: Mapping[str, Array]) -> ir.Model | None:
     """Return what `onnxruntime.quantization.quantize_static` makes of a float model.
 
     Its defaults, with per-channel weights: QDQ format, uint8 activations, int8 weights. The
@@ -37,7 +37,7 @@ def static_int8(model: ir.Model, feeds: Mapping[str, Array]) -> onnx.ModelProto 
         try:
             save(model, source)
             _quantize(source, target, feeds)
-            return onnx.load(target)
+            return ir.from_proto(onnx.load(target))
         except Exception:  # whatever a tool of others raises for a model that it does not take
             return None
         finally:

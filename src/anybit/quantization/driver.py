@@ -13,7 +13,7 @@ from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
 from anybit.lowbit.quantizers import INTEGER_ONLY
 from anybit.onnx.files.collection import seldom_collected
-from anybit.onnx.files.origin import record_origin
+from anybit.onnx.files.origin import origin_of
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.forms import Form
@@ -178,6 +178,7 @@ def quantize(
     if limit is not None and data is None:
         raise ModelError("a budget needs data to find what layers do to the outputs; give some")
     model, remarks, narrow = _prepared(source, where)
+    origin = origin_of(source) if isinstance(source, str | os.PathLike) else {}
     named = [keep] if isinstance(keep, str) else keep
     said = (weights, activations or FLOAT), layers or {}, named, scales is not None
     placement = placement_of(model)
@@ -237,8 +238,7 @@ def quantize(
                 found, attempts, samples, lambda share: advance(_BEFORE + (1 - _BEFORE) * share)
             )
     advance(1.0)
-    if isinstance(source, str | os.PathLike):
-        record_origin(found.model, source)
+    found.model.metadata_props.update(origin)
     if found.verdict is not None:
         found = replace(found, verdict=replace(found.verdict, thresholds=limits))
     if integer_only:

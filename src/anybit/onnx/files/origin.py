@@ -17,15 +17,14 @@ import onnx_ir as ir
 PATH_KEY, HASH_KEY = "anybit.float_model", "anybit.float_sha256"
 
 
-def record_origin(model: ir.Model, float_model: str | os.PathLike[str]) -> None:
-    """Record the file that `model` was quantized from.
+def origin_of(float_model: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the metadata of what is quantized from a file, in memory.
 
     Raises:
         OSError: The file cannot be read.
     """
     path = Path(os.path.abspath(float_model))
-    model.metadata_props[PATH_KEY] = str(path)
-    model.metadata_props[HASH_KEY] = _sha256(path)
+    return {PATH_KEY: str(path), HASH_KEY: _sha256(path)}
 
 
 def find_origin(model: ir.Model) -> tuple[Path | None, str]:

@@ -25,7 +25,6 @@ from anybit.ops.domain import Role
 NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))
 """The operators of ours that hls4ml reads, by name."""
 
-_CLEAN = "run anybit clean --target hls4ml"
 _IN_CHANNELS_LAST = {*CHANNELS_LAST_OPERATORS, "AveragePool"}
 _JOINED_WITH_SIGNS = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
 _GLOBAL_POOLS = {"GlobalAveragePool", "GlobalMaxPool"}
@@ -51,8 +50,8 @@ def findings(subject: Subject) -> Iterator[Finding]:
         if quantizer.known and not _is_fixed_point(quantizer):
             problem = (
                 "no fixed-point type has this scale and zero-point; hls4ml multiplies, in its "
+                "default precision, which has to hold the codes"
             )
-            problem += "default precision, which has to hold the codes"
             remedy = "train with one power-of-two scale per tensor and zero-point 0"
             yield warning(quantizer.node, "scale", problem, remedy)
 
@@ -63,7 +62,7 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
             continue
         if node.op_type == "Gemm":
             problem = "hls4ml does not read Gemm"
-            yield error(node, "gemm", problem, _CLEAN)
+            yield error(node, "gemm", problem, hls4ml_names.CLEAN)
         elif node.op_type in _GLOBAL_POOLS:
             problem = f"hls4ml reads sizes and data of {node.op_type} in different layouts"
             remedy = "average 2^k values, which anybit clean --target hls4ml makes a convolution"
@@ -115,14 +114,16 @@ def _operand_findings(node: ir.Node) -> Iterator[Finding]:
 def _constant_operand_findings(node: ir.Node, known: list[int]) -> Iterator[Finding]:
     if node.op_type == "Add" and any(map(_comes_from_conv, node.inputs)):
         problem = "hls4ml cannot add a constant to a convolution"
-        yield error(node, "bias", problem, f"make it the bias of the convolution: {_CLEAN}")
+        yield error(
+            node, "bias", problem, f"make it the bias of the convolution: {hls4ml_names.CLEAN}"
+        )
         return
     for index in known:
         value = node.inputs[index]
         rank = 0 if value is None or value.shape is None else len(value.shape)
         if rank > 1 and rank == len(node.outputs[0].shape or ()):
             problem = "the constant has a batch axis, which hls4ml drops from its inputs"
-            yield error(node, "rank", problem, _CLEAN)
+            yield error(node, "rank", problem, hls4ml_names.CLEAN)
         else:
             yield from _float_findings(node, value)
 
@@ -168,7 +169,7 @@ def _is_constant(node: ir.Node, index: int) -> bool:
 
 
 def _channels_first(node: ir.Node) -> Finding:
-    remedy = _CLEAN
+    remedy = hls4ml_names.CLEAN
     if node.op_type not in CHANNELS_LAST_OPERATORS:
         remedy = "use another kind of pooling: QONNX has none of this kind with channels last"
     problem = f"hls4ml reads {node.op_type} with channels last"
@@ -190,10 +191,10 @@ def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
     scale = quantizer.parameter(Role.SCALE)
     if scale is not None and scale.ndim > 1 and scale.size == 1:
         problem = f"scale of shape {list(scale.shape)}; hls4ml takes a scalar"
-        yield error(node, "granularity", problem, _CLEAN)
+        yield error(node, "granularity", problem, hls4ml_names.CLEAN)
     if quantizer.constant and len(node.outputs[0].uses()) > 1:
         problem = "a quantized constant with several readers; hls4ml drops it after the first"
-        yield error(node, "fork", problem, _CLEAN)
+        yield error(node, "fork", problem, hls4ml_names.CLEAN)
     mode = quantizer.attributes.get("rounding_mode", "ROUND")
     if mode not in ("ROUND", "FLOOR"):
         problem = f"rounding mode {mode}; hls4ml takes ROUND and FLOOR"

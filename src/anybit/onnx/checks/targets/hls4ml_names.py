@@ -32,7 +32,8 @@ GENERATED = re.compile(
 )
 """What names that hls4ml generates look like: types, configurations, results and weights."""
 
-_CLEAN = "run anybit clean --target hls4ml"
+CLEAN = "run anybit clean --target hls4ml"
+"""The remedy for what cleaning mends."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -66,11 +67,11 @@ def findings(graph: ir.Graph) -> Iterator[Finding]:
     )
     for node in graph:
         if node.op_type == "Constant" and node.domain == "":
-            yield error(node, "layer", "hls4ml reads constants from initializers only", _CLEAN)
+            yield error(node, "layer", "hls4ml reads constants from initializers only", CLEAN)
 
 
 def _named(names: list[str], code: str, problem: str) -> Iterator[Finding]:
     """One finding for all names, with the first of them."""
     if names:
         others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        yield error(None, code, f"{shown(repr(names[0]))}{others} {problem}", _CLEAN)
+        yield error(None, code, f"{shown(repr(names[0]))}{others} {problem}", CLEAN)
