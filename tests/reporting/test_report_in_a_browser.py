@@ -145,6 +145,6 @@ def test_options_of_commands_are_in_one_line(browser: Browser, tmp_path: Path, w
     written.write_text(page(with_findings(replace(report, left=left))))
     browser.open(written, width=width)
     lines = browser.value(f"({_LINES_OF_OPTIONS})()")
-    said = {"--layer", "--budget", "--keep", "--data", "--effort", "--shape"}
+    said = {"--layer", "--budget", "--keep", "--data", "--effort", "--shape", "--fail-below"}
     assert {name for name, _ in lines} == said
     assert {count for _, count in lines} == {1}
