@@ -20,7 +20,7 @@ HOSTILE = (
 )
 _LINES_OF_OPTIONS = """() => {
   const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) for (const part of walker.currentNode.data.matchAll(/--[a-z]+/g)) {
+  while (walker.nextNode()) for (const part of walker.currentNode.data.matchAll(/--[a-z-]+/g)) {
     const range = document.createRange();
     range.setStart(walker.currentNode, part.index);
     range.setEnd(walker.currentNode, part.index + part[0].length);

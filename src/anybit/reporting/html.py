@@ -90,7 +90,7 @@ def page(report: Report) -> str:
 
 def _first_screen(report: Report) -> Iterator[str]:
     bad = report.verdict is not None and not report.verdict.passed
-    yield f'<p class="verdict{" bad" if bad else ""}">{escape(wording.sentence(report))}</p>'
+    yield f'<p class="verdict{" bad" if bad else ""}">{worded(wording.sentence(report))}</p>'
     yield f'<div class="tiles">{"".join(map(_tile, wording.tiles(report)))}</div>'
     if report.command:
         yield f"<p>Made by <code>{worded(shown(report.command))}</code></p>"
