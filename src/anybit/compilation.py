@@ -27,7 +27,7 @@ from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.shapes import has_free_sizes
 from anybit.onnx.graph.walk import nodes_in
-from anybit.onnx.preparation import errors_named_after, followable
+from anybit.onnx.preparation import errors_named_after, followable, runnable
 from anybit.speed import measured
 
 
@@ -145,6 +145,7 @@ def compile(
         is_integer_only=integer_only,
     )
     regions = rewritten(found.model, found.regions)
+    runnable(found.model, floats)
     engine = RuntimeEngine(found.model, where) if whole is None else whole
     if missing and not regions:
         raise ModelError(missing)
@@ -197,7 +198,7 @@ def exposed(source: Source) -> ir.Model:
     """The compiled model, with all tensors of codes as further results of its regions."""
     found = plan(followable(source), Guarantee.BOUNDED)
     rewritten(found.model, [region.exposed for region in found.regions])
-    return found.model
+    return runnable(found.model, source)
 
 
 def _known(model: ir.Model, ranges: Ranges | None) -> dict[str, Carrier]:

@@ -21,6 +21,8 @@ from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
 from anybit.onnx.files.origin import find_origin
 from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import InferShapes, RemoveQuantizers
 from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.preparation import apply
@@ -108,9 +110,10 @@ def _float_model(
     if path is not None:
         return read(path), f"float model {path.name}", ""
     stripped = quantized.clone()
+    thresholds = any(is_multi_threshold(node) for node in nodes_in(read(source).graph))
     apply(stripped, source, InferShapes(), RemoveQuantizers(), RemoveUnusedNodesPass())
     note = f"{missing}: name it with --float"
-    if has_quantizers(stripped):
+    if thresholds or has_quantizers(stripped):
         return None, "", note
     return stripped, _STRIPPED, note
 

@@ -37,7 +37,7 @@ FAULTS = {
     ),
     "ratio": (requantizer(out_scale=np.inf), "not-finite", "out_scale must be finite"),
     "max_val": (minifloat(max_val=-1), "not-in-domain", "max_val must be a number >= 0, got -1"),
-    "unknown": (model([node("MultiThreshold", "x")]), "unknown-operator", "MultiThreshold is not"),
+    "unknown": (model([node("Im2Col", "x")]), "unknown-operator", "Im2Col is not"),
     "names": (
         model([node("Neg", "x", "t", domain="", name="n"), node("Abs", "t", domain="", name="n")]),
         "duplicate-name",

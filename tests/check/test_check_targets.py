@@ -55,7 +55,7 @@ TARGET_FAULTS = [
     ("qdq", minifloat(480), "not-expressible"),
     ("standard", quantizer(bitwidth=17), None),
     ("standard", model(
-        [node("IntQuant", "t one one one", "u"), node("MultiThreshold", "x", "t", name="m")],
+        [node("IntQuant", "t one one one", "u"), node("XnorPopcountMatMul", "x", "t", name="m")],
         {"one": 1}, outputs=["u"]), "not-expressible"),
     ("onnxruntime", quantizer(), None),
     ("onnxruntime", changed(quantizer(), lambda m: setattr(m, "ir_version", 14)), "ir-version"),

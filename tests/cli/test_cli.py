@@ -268,10 +268,10 @@ def test_info_as_json(shell: Shell) -> None:
 
 
 def test_info_lists_unknown_operators(shell: Shell) -> None:
-    onnx.save(model([node("MultiThreshold", "x")]), "unknown.onnx")
+    onnx.save(model([node("XnorPopcountMatMul", "x")]), "unknown.onnx")
     code, out, _ = shell("info", "unknown.onnx")
     assert code == 0
-    assert "qonnx.custom_op.general::MultiThreshold: this model cannot be run" in out
+    assert "qonnx.custom_op.general::XnorPopcountMatMul: this model cannot be run" in out
 
 
 @needs_models

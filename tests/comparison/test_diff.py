@@ -130,9 +130,9 @@ def test_unknown_and_missing_runners(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_operator_that_nobody_knows() -> None:
-    proto = model([node("MultiThreshold", "x")])
+    proto = model([node("XnorPopcountMatMul", "x")])
     for runner in RUNNERS.keys() - {"qonnx"}:
-        with pytest.raises(ModelError, match="MultiThreshold"):
+        with pytest.raises(ModelError, match="XnorPopcountMatMul"):
             diff(proto, runners=(runner, runner))
 
 

@@ -116,7 +116,7 @@ def test_group_normalization_keeps_the_shape(opset: int, scales: int) -> None:
 def test_faults_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what onnx and onnx_ir raise is taken for their having no answer."""
 
-    def faulty(graph: onnx.GraphProto) -> None:
+    def faulty(graph: onnx.GraphProto, like_first: object) -> None:
         raise KeyError("ours")
 
     monkeypatch.setattr(inference, "_follow_uninferred", faulty)

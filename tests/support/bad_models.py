@@ -58,8 +58,8 @@ BAD_MODELS = {
     "no output": (model([node("Neg", "x", "t", domain="")]), "nothing produces.*'y'"),
     "twice": (model([node("Neg", "x", domain=""), node("Abs", "x", domain="")]), "'y'"),
     "unknown": (
-        model([node("MultiThreshold", "x", "t"), node("Foo", "t", domain="mine")]),
-        r"mine::Foo, qonnx\.custom_op\.general::MultiThreshold",
+        model([node("XnorPopcountMatMul", "x", "t"), node("Foo", "t", domain="mine")]),
+        r"mine::Foo, qonnx\.custom_op\.general::XnorPopcountMatMul",
     ),
     "not standard": (model([node("Quant", "x", domain="")]), "ai.onnx::Quant"),
     "too young": (model([node("Gelu", "x", domain="")]), "ai.onnx::Gelu"),

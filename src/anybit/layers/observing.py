@@ -17,6 +17,7 @@ from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.ranges import beside, codes_of
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.known import check_known
+from anybit.onnx.preparation import runnable
 from anybit.onnx.quantizers.quantizer import Quantizer
 from anybit.onnx.runtime import make_session, reason, run_session
 from anybit.ops.grids import Coding, IntegerGrid
@@ -149,7 +150,7 @@ def observe(
         layers.append(_Layer(names[0], product.x, names[1], quantizer, axis))
     fragment, wanted = _with_outputs(model, layers)
     try:
-        session = make_session(fragment)
+        session = make_session(runnable(fragment, fragment))
         for index in range(slices):
             part = slice_of(feeds, index, slices)
             arrays = run_session(session, part) | part

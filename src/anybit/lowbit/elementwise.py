@@ -3,9 +3,11 @@
 
 import onnx_ir as ir
 
+from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of, is_identity
+from anybit.onnx.operators.multi_threshold import channel_axis_of, is_multi_threshold
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
@@ -30,7 +32,8 @@ def quantizing(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
 def is_quantizer(node: ir.Node) -> bool:
     """Whether it gives floats of few values: not the integers between two nodes of one."""
     operator = operator_of(node)
-    return is_dequantize(node) or (operator is not None and operator.grid is not None)
+    ours = operator is not None and operator.grid is not None
+    return is_dequantize(node) or ours or is_multi_threshold(node)
 
 
 def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
@@ -39,6 +42,8 @@ def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
         return None
     if is_quantize(node) or is_dequantize(node):
         return _of_linear(node, rank)
+    if is_multi_threshold(node):
+        return _of_thresholds(node)
     if node.domain:
         operator = operator_of(node)
         known = operator is not None and operator.result_dtype is None
@@ -60,6 +65,14 @@ def _of_linear(node: ir.Node, rank: int) -> set[int] | None:
     return set() if sizes <= {1} else {attribute_of(node, "axis", 1) % rank}
 
 
+def _of_thresholds(node: ir.Node) -> set[int] | None:
+    try:
+        axis = channel_axis_of(node)
+    except ModelError:  # which whoever runs it reports
+        return None
+    return set() if axis is None else {axis}
+
+
 def _of_broadcast(node: ir.Node, rank: int) -> set[int] | None:
     axes: set[int] = set()
     for value in node.inputs:
@@ -77,6 +90,8 @@ def is_uniform(node: ir.Node) -> bool:
     constants = [value for value in node.inputs if value is not None and is_constant(value)]
     if node.op_type == "BatchNormalization":
         return False
+    if is_multi_threshold(node):
+        return channel_axis_of(node) is None
     return all(value.const_value is not None and value.const_value.size == 1 for value in constants)
 
 

@@ -7,7 +7,7 @@ channels.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -19,7 +19,9 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.curves import Curve, curve_of
 from anybit.onnx.graph.cut import cut
+from anybit.onnx.operators.multi_threshold import is_multi_threshold, is_rising
 from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.preparation import runnable
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import inputs_of
 from anybit.onnx.runtime import (
@@ -118,7 +120,8 @@ class Nodes:
                 node.attributes.pop("auto_pad", None)
             for output in node.outputs:
                 output.shape = None
-        return make_session(piece, threads=1), constants
+        _own_thresholds(piece, values)
+        return make_session(runnable(piece, piece), threads=1), constants
 
     def __call__(self, *elements: Array) -> Array:
         """The results for elements x channels.
@@ -148,6 +151,16 @@ class Nodes:
             feeds[str(value.name)] = x
         (result,) = run_session(session, feeds).values()
         return result
+
+
+def _own_thresholds(piece: ir.Model, values: Mapping[str | None, ir.Value]) -> None:
+    """Make constants of the thresholds in a piece of a graph: its inputs, as it was cut."""
+    for node in piece.graph:
+        table = node.inputs[1] if is_multi_threshold(node) else None
+        if table is not None and table.is_graph_input():
+            table.const_value = values[table.name].const_value
+            piece.graph.inputs.remove(table)
+            piece.graph.register_initializer(table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +212,8 @@ def _curve(node: ir.Node, x: ir.Value) -> Curve:
         return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
     if not node.domain:
         return curve_of(node, x)
+    if is_multi_threshold(node):
+        return Curve.RISES if is_rising(node) else Curve.FALLS
     operator = operator_of(node)
     if operator is None or operator.grid is None or node.inputs[0] is not x:
         return Curve.BENDS

@@ -18,9 +18,11 @@ from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import operators_in, versions_of
 from anybit.onnx.passes import (
     AddFunctions,
+    ExpandMultiThreshold,
     FencePairs,
     FoldConstants,
     FreeSizes,
@@ -182,10 +184,13 @@ def _converted(
         case Form.COMPACT:
             work.store_codes()
         case Form.STANDARD:
+            work.expand_thresholds()
             work.expand({})
         case Form.PORTABLE:
+            work.expand_thresholds()
             work.add_functions()
         case Form.QDQ | Form.QCDQ:
+            work.expand_thresholds()
             work.expand(work.lower_to_native(form))
     if form is not Form.QONNX:
         work.name_foreign()
@@ -249,6 +254,13 @@ class _Work:
         self._reported(Lower(reasons))
         self._run(Normalize())
 
+    def expand_thresholds(self) -> None:
+        """MultiThreshold becomes standard operators."""
+        if any(is_multi_threshold(node) for node in nodes_in(self._model.graph)):
+            self._run(LiftOpset(_STANDARD_OPSET), InferShapes())
+            self._reported(ExpandMultiThreshold())
+            self._run(Normalize())
+
     def add_functions(self) -> None:
         """Operators of ours get local functions; weights become constants."""
         self._use_standard_pair()
@@ -264,7 +276,8 @@ class _Work:
     def name_foreign(self) -> None:
         """Say which operators the result asks of its runtime, besides ONNX's and ours."""
         for node in nodes_in(self._model.graph):
-            if node.domain and not versions_of(node.domain, node.op_type):
+            ours = versions_of(node.domain, node.op_type) or is_multi_threshold(node)
+            if node.domain and not ours:
                 operator = f"{node.domain}.{node.op_type}"
                 reason = "not an operator of ONNX or QONNX: its runtime must have it"
                 self.steps.append(Step(label_of(node), operator, "kept", reason))
@@ -298,7 +311,8 @@ def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
 
 def _is_quantizer(node: ir.Node) -> bool:
     ours = versions_of(node.domain, node.op_type)
-    return bool(ours) or is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
+    native = is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
+    return bool(ours) or native or is_multi_threshold(node)
 
 
 def _renamed(

@@ -12,15 +12,19 @@ from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.counts import check_counts
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import (
+    ExpandMultiThreshold,
     FixReshapes,
     FoldConstants,
     InferShapes,
     InlineFunctions,
+    LiftOpset,
     NameLayers,
     Normalize,
     StandardLayout,
 )
+from anybit.onnx.passes.expand_multi_threshold import OPSET
 from anybit.onnx.report import Report
 
 # In each, Reshapes are followed whose sizes depend on what those of the last one give.
@@ -51,7 +55,19 @@ def prepared(model: ir.Model, source: Source, *, normalized: bool = False) -> ir
         apply(model, source, Normalize(), StandardLayout())
     if any(_measures(node) for node in nodes_in(model.graph)):
         apply(model, source, InferShapes())
+    runnable(model, source)
     apply(model, source, FoldConstants(codes=True))
+    return model
+
+
+def runnable(model: ir.Model, source: Source) -> ir.Model:
+    """Express in place, and return, what neither ONNX Runtime nor our library computes.
+
+    Raises:
+        ModelError: As `LiftOpset` and `ExpandMultiThreshold`.
+    """
+    if any(is_multi_threshold(node) for node in nodes_in(model.graph)):
+        apply(model, source, LiftOpset(OPSET), InferShapes(), ExpandMultiThreshold())
     return model
 
 
@@ -65,6 +81,8 @@ def followable(source: Source) -> ir.Model:
     """
     model = read_copy(source)
     inline(model, source)
+    if any(is_multi_threshold(node) for node in nodes_in(model.graph)):
+        apply(model, source, LiftOpset(OPSET))
     apply(model, source, Normalize(), StandardLayout(), NameLayers(), InferShapes())
     for _ in range(_MOST_ROUNDS):
         (folded,) = apply(model, source, FoldConstants(operators=False))

@@ -12,8 +12,9 @@ from anybit import text
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.graph.facts import Effect, effect_of
-from anybit.onnx.graph.walk import initializers_in, tensors_in
+from anybit.onnx.graph.walk import initializers_in, nodes_in, tensors_in
 from anybit.onnx.operators.known import unknown_operators
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnx.preparation import apply
 from anybit.onnx.quantizer_summary import (
@@ -119,6 +120,9 @@ def _weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]
         parameters |= {value for node in pair if node is not None for value in node.inputs[1:]}
         codes.add(quantizer.x)
     parameters -= codes
+    for node in nodes_in(model.graph):
+        if is_multi_threshold(node):
+            parameters.update(node.inputs[1:])
     found = []
     for value in initializers_in(model):
         tensor = value.const_value

@@ -18,6 +18,7 @@ from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.passes import (
     AskTypes,
@@ -281,7 +282,11 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
     model.graph.inputs[:] = [each for each in model.graph.inputs if not each.is_initializer()]
     apply(model, source, Normalize(), StandardLayout(), NameLayers())
     ours = [node for node, _ in operators_in(model)]
-    others = [node for node in nodes_in(model.graph) if is_quantize(node) or is_dequantize(node)]
+    others = [
+        node
+        for node in nodes_in(model.graph)
+        if is_quantize(node) or is_dequantize(node) or is_multi_threshold(node)
+    ]
     if ours or others:
         raise ModelError(
             f"{where} has quantizers already ({(ours or others)[0].op_type}); quantize the float "

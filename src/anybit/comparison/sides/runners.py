@@ -24,7 +24,7 @@ from anybit.onnx import exact_session_options, read
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.passes import FoldConstants
-from anybit.onnx.preparation import prepared
+from anybit.onnx.preparation import prepared, runnable
 from anybit.onnx.runtime import make_session, reason, run_session
 
 Arrays: TypeAlias = dict[str, Array]
@@ -44,7 +44,8 @@ def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 
 def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Every node as it stands: no optimization, nothing folded."""
-    return run_session(make_session(_exposed(model)), feeds)
+    exposed = _exposed(model)
+    return run_session(make_session(runnable(exposed, exposed)), feeds)
 
 
 def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
@@ -56,6 +57,7 @@ def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """
     _, constants = _folded(_exposed(model))
     folded = model.clone()
+    runnable(folded, folded)
     FoldConstants()(folded)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = exact_session_options().log_severity_level
@@ -78,6 +80,7 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     from anybit.onnx import reference_ops
 
     exposed = _exposed(model)
+    runnable(exposed, exposed)
     evaluator = ReferenceEvaluator(ir.to_proto(exposed), new_ops=reference_ops())
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

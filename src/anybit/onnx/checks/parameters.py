@@ -6,9 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.names import described
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import is_multi_threshold, staircase_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops import Input
 from anybit.ops.domain import Role
@@ -30,6 +34,17 @@ def findings(subject: Subject) -> Iterator[Finding]:
         yield from wrong
         if not any(finding.severity == "error" for finding in wrong):
             yield from _remarks(quantizer)
+    for node in nodes_in(subject.model.graph):
+        if is_multi_threshold(node):
+            yield from _threshold_findings(node)
+
+
+def _threshold_findings(node: ir.Node) -> Iterator[Finding]:
+    try:
+        staircase_of(node)
+    except ModelError as refusal:
+        problem, _, remedy = str(refusal).removeprefix(described(node)).lstrip(": ").partition("; ")
+        yield error(node, "bad-thresholds", problem, remedy or "export the model again")
 
 
 def _value_findings(node: ir.Node, declared: Input, array: Array) -> Iterator[Finding]:

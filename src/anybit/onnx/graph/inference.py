@@ -5,7 +5,7 @@ onnx_ir has a pass for it that makes a second model of the answer, and looks for
 among all inputs: long models spend most of their time there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import onnx
@@ -18,24 +18,29 @@ from anybit.onnx.graph.walk import inner_graphs
 # Only inference of shapes reads tensors, and shapes are small.
 _LARGEST = 1000
 
+_GROUP_NORMALIZATION = "", "GroupNormalization"
+
 # Operators of ONNX Runtime that standard ones replaced, and the opset that has all their types.
 _RUNTIME_DOMAIN, _RUNTIME_PAIR = "com.microsoft", ("QuantizeLinear", "DequantizeLinear")
 _PARAMETERS, _DEFAULTS = ["x", "scale", "zero_point"], {"axis": 1, "block_size": 0}
 _PAIR_OPSET = 21
 
 
-def infer(model: ir.Model, *, propagate: bool) -> None:
+def infer(
+    model: ir.Model, *, propagate: bool, like_first: Collection[tuple[str, str]] = ()
+) -> None:
     """Give the results of nodes, and the inputs of inner graphs, what follows for them.
 
     Where a node contradicts its schema the others are inferred; where ONNX gives up, or a message
     cannot hold the model, nothing is. With `propagate`, integers computed from shapes are followed.
+    `like_first` names further operators, by domain and name, whose result is like the first input.
     """
     with _slim(model):
         try:
             message = ir.to_proto(model)
         except Exception:  # onnx_ir has no error class of its own
             return
-    _follow_uninferred(message.graph)
+    _follow_uninferred(message.graph, {_GROUP_NORMALIZATION, *like_first})
     _define_runtime_pair(message)
     try:
         inferred = infer_shapes(message, check_type=True, data_prop=propagate)
@@ -76,15 +81,15 @@ def _slim(model: ir.Model) -> Iterator[None]:
                 graph.initializers.add(value)
 
 
-def _follow_uninferred(graph: onnx.GraphProto) -> None:
+def _follow_uninferred(graph: onnx.GraphProto, like_first: Collection[tuple[str, str]]) -> None:
     """Put Identity where the result is like the first input, and ONNX infers nothing."""
     for node in graph.node:
-        if node.op_type == "GroupNormalization" and not node.domain:
-            node.op_type = "Identity"
+        if (node.domain, node.op_type) in like_first:
+            node.domain, node.op_type = "", "Identity"
             del node.input[1:], node.attribute[:]
         for each in node.attribute:
             for inner in (*((each.g,) if each.HasField("g") else ()), *each.graphs):
-                _follow_uninferred(inner)
+                _follow_uninferred(inner, like_first)
 
 
 def _define_runtime_pair(message: onnx.ModelProto) -> None:

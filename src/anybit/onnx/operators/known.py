@@ -8,6 +8,7 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.layout import is_channels_last
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.integer_network import is_integer_network
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
 
 RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft")
@@ -42,6 +43,6 @@ def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
     if not node.domain:
         # Operators younger than the installed onnx are left to the runtime.
         return opset > onnx.defs.onnx_opset_version() or onnx.defs.has(node.op_type, opset)
-    if is_integer_network(node):
+    if is_integer_network(node) or is_multi_threshold(node):
         return True
     return is_channels_last(node) or bool(versions_of(node.domain, node.op_type))

@@ -11,6 +11,7 @@ from anybit.onnx.passes.compute_in_float32 import ComputeInFloat32
 from anybit.onnx.passes.drop_identities import DropIdentities
 from anybit.onnx.passes.drop_metadata import DropMetadata
 from anybit.onnx.passes.drop_zeros import DropZeros
+from anybit.onnx.passes.expand_multi_threshold import ExpandMultiThreshold
 from anybit.onnx.passes.extract_conv_bias import ExtractConvBias
 from anybit.onnx.passes.fence_pairs import FencePairs
 from anybit.onnx.passes.fix_reshapes import FixReshapes
@@ -54,6 +55,7 @@ __all__ = [
     "DropIdentities",
     "DropMetadata",
     "DropZeros",
+    "ExpandMultiThreshold",
     "ExtractConvBias",
     "FencePairs",
     "FixReshapes",

@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass
 
 from anybit.onnx.graph.shapes import declarable, is_noted, noted
 from anybit.onnx.graph.walk import inner_graphs, nodes_in
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.report import Report
 from anybit.text import listed
@@ -63,4 +64,5 @@ def _behind_unknown_operators(model: ir.Model) -> set[ir.Value]:
 
 
 def _is_known(node: ir.Node) -> bool:
-    return node.domain == "" or bool(versions_of(node.domain, node.op_type))
+    ours = bool(versions_of(node.domain, node.op_type))
+    return node.domain == "" or ours or is_multi_threshold(node)

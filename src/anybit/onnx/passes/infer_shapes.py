@@ -11,6 +11,7 @@ from anybit.onnx.graph.inference import infer
 from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.graph.shapes import declarable, merged, note
 from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.operators.schemas import register
 from anybit.onnx.quantizers.nodes import dtype_of
@@ -50,7 +51,7 @@ def _infer(model: ir.Model) -> None:
     undeclared = {node.domain for node in nodes_in(model.graph)} - imports.keys()
     imports.update(dict.fromkeys(undeclared, 0))
     try:
-        infer(model, propagate=propagates_little(model))
+        infer(model, propagate=propagates_little(model), like_first=SPELLINGS)
     finally:
         for domain in undeclared:
             del imports[domain]

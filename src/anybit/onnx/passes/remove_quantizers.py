@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import is_read, put_in_place_of
 from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
@@ -23,9 +24,12 @@ class RemoveQuantizers(InPlacePass):
 
 
 def has_quantizers(model: ir.Model) -> bool:
-    """Return whether the model has one of our operators, QuantizeLinear or DequantizeLinear."""
+    """Return whether the model has an operator of ours, of ONNX's two, or a MultiThreshold."""
     return any(
-        operator_of(node) is not None or is_quantize(node) or is_dequantize(node)
+        operator_of(node) is not None
+        or is_quantize(node)
+        or is_dequantize(node)
+        or is_multi_threshold(node)
         for node in nodes_in(model.graph)
     )
 

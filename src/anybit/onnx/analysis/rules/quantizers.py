@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_codes
-from anybit.onnx.analysis.constants import of_constant, of_integers, with_codes
+from anybit.onnx.analysis.constants import of_constant, of_integers, recovered, with_codes
 from anybit.onnx.analysis.mismatch import Mismatch, check_channels
 from anybit.onnx.analysis.points import Points, image, points_of, regrid
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.operators.multi_threshold import staircase_of
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import dequantized, dtype_of, is_quantize, scaling_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
@@ -40,6 +41,13 @@ def quantized(node: ir.Node, view: View) -> Carrier | None:
     if constant is not None:
         return constant
     return _of_activation(found, grid, allowed, view)
+
+
+def counted(node: ir.Node, view: View) -> Carrier | None:
+    """Return what a MultiThreshold gives: the values of all its counts, of one scale or none."""
+    values = staircase_of(node).values
+    found = recovered(values[:, None], -1) if view.afford(values.size) else None
+    return None if found is None else replace(found, integers=None)
 
 
 def _integer_grid(

@@ -12,9 +12,10 @@ from anybit.onnx.analysis.rules import elementwise, joins, moves, pools
 from anybit.onnx.analysis.rules.arithmetic import arithmetic
 from anybit.onnx.analysis.rules.functions import FUNCTIONS, share, smooth
 from anybit.onnx.analysis.rules.normalization import batch_normalization
-from anybit.onnx.analysis.rules.quantizers import quantized
+from anybit.onnx.analysis.rules.quantizers import counted, quantized
 from anybit.onnx.analysis.view import View
 from anybit.onnx.graph.layout import is_channels_last
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
@@ -78,6 +79,8 @@ def rule_of(node: ir.Node) -> Rule | None:
     """The rule of an operator that is not a product; None if nothing is known of it."""
     if is_quantize(node) or is_dequantize(node) or versions_of(node.domain, node.op_type):
         return quantized
+    if is_multi_threshold(node):
+        return counted
     if is_channels_last(node) and node.op_type == "MaxPool":
         return moves.pooled_channels_last
     return None if node.domain else RULES.get(node.op_type)

@@ -13,6 +13,7 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.spelling import NEWEST_IR_VERSION, NEWEST_OPSET
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.qdq.integer_kernels import rewrites_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -31,6 +32,9 @@ def findings(subject: Subject) -> Iterator[Finding]:
         problem = f"opset {file.graph.opset_imports['']} is newer than it loads ({NEWEST_OPSET})"
         yield error(None, "opset", problem, "export with an older opset")
     for node in file.graph.all_nodes():
+        if is_multi_threshold(node):
+            problem = "the operator library has no MultiThreshold"
+            yield error(node, "operator", problem, "run anybit convert --to standard")
         operators = versions_of(node.domain, node.op_type)
         typed = any(operator.result_dtype is not None for operator in operators)
         if not typed or len(node.outputs) != 1 or node.outputs[0].dtype is not None:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MultiThreshold of QONNX, the activations of FINN's files: count the thresholds that x reaches.
+
+    y = out_scale * (number of thresholds t of the channel with x >= t) + out_bias
+
+The product and the sum are rounded to float32, one after the other. A NaN reaches no threshold.
+Source: qonnx/custom_op/general/multithreshold.py of QONNX 1.0.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.names import described
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS
+
+SPELLINGS = frozenset(
+    (domain, "MultiThreshold") for domain in ("qonnx.custom_op.general", *CANONICAL_DOMAINS)
+)
+"""The domains and the name that exporters use."""
+
+# Integers up to this are float32, and counts as ONNX's int32.
+_MOST_THRESHOLDS = 2**24
+_LARGEST_INTEGER = 2**53
+
+# The layout that QONNX assumes where a node names none, by the rank of x.
+_LAYOUTS = {2: "NC", 3: "NWC", 4: "NCHW"}
+
+
+def is_multi_threshold(node: ir.Node) -> bool:
+    """Return whether the node is a MultiThreshold, under any domain that exporters use."""
+    return (node.domain, node.op_type) in SPELLINGS
+
+
+@dataclass(frozen=True, eq=False)
+class Staircase:
+    """The constants of a MultiThreshold.
+
+    Attributes:
+        thresholds: float32 of shape (channels or 1, steps), each row ascending, NaN last.
+        values: float32 of shape (steps + 1,): the result for each count of thresholds.
+        axis: The axis of the channels in x; None where all channels share their thresholds.
+    """
+
+    thresholds: Array
+    values: Array
+    axis: int | None
+
+    def __call__(self, elements: Array) -> Array:
+        """Compute the results for float32 elements of shape (n, channels)."""
+        counts = np.empty(elements.shape, np.int64)
+        for channel in range(elements.shape[1]):
+            row = self.thresholds[channel % len(self.thresholds)]
+            reachable = row[: np.count_nonzero(~np.isnan(row))]
+            column = elements[:, channel]
+            counts[:, channel] = np.searchsorted(reachable, column, side="right")
+            counts[np.isnan(column), channel] = 0
+        return np.asarray(self.values[counts])
+
+
+def staircase_of(node: ir.Node) -> Staircase:
+    """Read the constants of a MultiThreshold.
+
+    Raises:
+        ModelError: Thresholds that are computed, or of another shape or type; a layout that does
+            not fit x; numbers of channels that differ; an x whose type or rank is not known.
+    """
+    axis = channel_axis_of(node)
+    thresholds = _rounded_up(node, array_of(_inputs_of(node)[1]))
+    steps = thresholds.shape[1]
+    scale, bias = attribute_of(node, "out_scale", 1.0), attribute_of(node, "out_bias", 0.0)
+    with np.errstate(all="ignore"):
+        values = np.arange(steps + 1).astype(np.float32) * np.float32(scale) + np.float32(bias)
+    return Staircase(thresholds, values, axis)
+
+
+def channel_axis_of(node: ir.Node) -> int | None:
+    """Return the axis of x along which thresholds differ; None where all channels share them.
+
+    Raises:
+        ModelError: As `staircase_of`.
+    """
+    x, table = _inputs_of(node)
+    if x.dtype not in (None, ir.DataType.FLOAT):
+        raise ModelError(f"{described(node)} reads {x.dtype.name.lower()}; x must be float32")
+    if not is_constant(table) or table.const_value is None:
+        raise ModelError(
+            f"{described(node)}: its thresholds are computed when the model runs; they must be "
+            "constants, so fold them first (anybit clean)"
+        )
+    shape = tuple(table.const_value.shape.numpy())
+    if len(shape) != 2 or 0 in shape or shape[1] > _MOST_THRESHOLDS:
+        raise ModelError(
+            f"{described(node)}: its thresholds have shape {list(shape)}, must be "
+            f"(channels or 1, 1 to {_MOST_THRESHOLDS})"
+        )
+    return None if shape[0] == 1 else _channel_axis(node, x, shape[0])
+
+
+def is_rising(node: ir.Node) -> bool:
+    """Return whether the result does not fall as x rises; otherwise it does not rise."""
+    return attribute_of(node, "out_scale", 1.0) >= 0
+
+
+def _inputs_of(node: ir.Node) -> tuple[ir.Value, ir.Value]:
+    x, table = node.inputs if len(node.inputs) == 2 else (None, None)
+    if x is None or table is None or len(node.outputs) != 1:
+        raise ModelError(f"{described(node)} must have 2 inputs, x and thresholds, and 1 output")
+    return x, table
+
+
+def _rounded_up(node: ir.Node, array: Array) -> Array:
+    """Return thresholds of float32 that the same float32 numbers reach, in ascending order."""
+    if array.dtype.kind in "iu" and np.any(np.abs(array.astype(np.float64)) > _LARGEST_INTEGER):
+        raise ModelError(f"{described(node)}: its thresholds exceed 2^53, use smaller ones")
+    if array.dtype.kind not in "iuf":
+        raise ModelError(f"{described(node)}: its thresholds are {array.dtype}, must be numbers")
+    wide = array.astype(np.float64)
+    with np.errstate(all="ignore"):  # beyond float32 they become infinite
+        narrow = wide.astype(np.float32)
+    above = np.nextafter(narrow, np.float32(np.inf))
+    return np.sort(np.where(narrow < wide, above, narrow), axis=1)
+
+
+def _channel_axis(node: ir.Node, x: ir.Value, channels: int) -> int:
+    shape = x.shape if x.shape is not None else node.outputs[0].shape
+    if shape is None:
+        raise ModelError(
+            f"{described(node)} has thresholds per channel, and the rank of {x.name!r} is not "
+            "known; declare the shapes of the model"
+        )
+    layout = str(attribute_of(node, "data_layout", "")) or _LAYOUTS.get(len(shape), "NC")
+    axis = layout.find("C") if "C" in layout else 1
+    if axis >= len(shape):
+        raise ModelError(
+            f"{described(node)}: its data_layout {layout!r} has its channels at axis {axis}, but x "
+            f"has {len(shape)} axes"
+        )
+    size = shape[axis]
+    if isinstance(size, int) and size != channels:
+        raise ModelError(
+            f"{described(node)} has thresholds for {channels} channels, but axis {axis} of x has "
+            f"{size} elements"
+        )
+    return axis

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Express MultiThreshold in standard operators."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.names import described, label_of
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import Staircase, is_multi_threshold, staircase_of
+from anybit.onnx.report import Report, Step
+
+OPSET = 12
+"""The first opset that has GreaterOrEqual."""
+
+_LARGEST_INDEX = 2**31 - 1
+
+
+class ExpandMultiThreshold(InPlacePass):
+    """Replace each MultiThreshold by a binary search among its sorted thresholds.
+
+    A step compares x with one threshold per element (Gather, GreaterOrEqual, Where), so that 255
+    thresholds take 8 steps and no more memory than x does. A last Gather reads the result from the
+    table of all values. Results are equal to the bit. The model is of opset 12 at least, and its
+    shapes are inferred.
+
+    Raises:
+        ModelError: As `staircase_of`.
+    """
+
+    def call(self, model: ir.Model) -> Report:
+        editor, steps = Editor(model), []
+        for node in [node for node in nodes_in(model.graph) if is_multi_threshold(node)]:
+            staircase = staircase_of(node)
+            steps.append(Step(label_of(node), node.op_type, "standard operators"))
+            _Search(node, staircase, editor).write()
+        return Report(model, bool(steps), tuple(steps))
+
+
+class _Search:
+    """The binary search of one node.
+
+    Row c of the thresholds begins at c * stride in a flat table; rows are filled with NaN, which no
+    x reaches. A position counts from there how many thresholds an element is known to reach.
+    """
+
+    def __init__(self, node: ir.Node, staircase: Staircase, editor: Editor) -> None:
+        self._node = node
+        self._editor = editor
+        self._values = staircase.values
+        channels, steps = staircase.thresholds.shape
+        self._stride = 1 << steps.bit_length()
+        if channels * self._stride > _LARGEST_INDEX:
+            raise ModelError(f"{described(node)} has too many thresholds: {channels} x {steps}")
+        table = np.full((channels, self._stride), np.nan, np.float32)
+        table[:, :steps] = staircase.thresholds
+        self._table = table
+        x = node.inputs[0]
+        rank = 0 if x is None or x.shape is None else len(x.shape)
+        behind = 0 if staircase.axis is None else rank - staircase.axis - 1
+        self._shape = () if staircase.axis is None else (channels, *[1] * behind)
+
+    def write(self) -> None:
+        x, like = self._node.inputs[0], self._node.outputs[0]
+        first = np.arange(len(self._table), dtype=np.int32) * np.int32(self._stride)
+        start = self._constant("start", first.reshape(self._shape))
+        position, step = start, self._stride // 2
+        insert, integers = self._inserter(like), ir.DataType.INT32
+        table = self._constant("thresholds", self._table.reshape(-1))
+        while step:
+            if position is start:
+                column = self._table[:, step - 1].reshape(self._shape)
+                threshold = self._constant("threshold", column)
+                ahead = self._constant("ahead", (first + np.int32(step)).reshape(self._shape))
+            else:
+                ahead, index = (
+                    insert("Add", [position, self._constant("step", np.int32(more))], integers)
+                    for more in (step, step - 1)
+                )
+                threshold = insert("Gather", [table, index], ir.DataType.FLOAT)
+            reached = insert("GreaterOrEqual", [x, threshold], ir.DataType.BOOL)
+            position = insert("Where", [reached, ahead, position], integers)
+            step //= 2
+        if len(self._table) > 1:
+            position = insert("Sub", [position, start], integers)
+        values = self._constant("values", self._values)
+        self._editor.replace(self._node, insert("Gather", [values, position], ir.DataType.FLOAT))
+
+    def _constant(self, role: str, array: Array | np.int32) -> ir.Value:
+        return self._editor.shared_constant(role, f"{self._name}_{role}", np.asarray(array))
+
+    @property
+    def _name(self) -> str:
+        return str(self._node.outputs[0].name or self._node.name)
+
+    def _inserter(
+        self, like: ir.Value
+    ) -> Callable[[str, list[ir.Value | None], ir.DataType], ir.Value]:
+        def insert(kind: str, inputs: list[ir.Value | None], dtype: ir.DataType) -> ir.Value:
+            name = f"{self._name}_{kind.lower()}"
+            return self._editor.insert(self._node, kind, inputs, name, like=like, dtype=dtype)
+
+        return insert
