@@ -140,7 +140,8 @@ class _Walk:
         """Compute a steep node and its argument from the codes of one tensor, if that is never
         near 0; else report the node."""
         heads = {path[0] for path in paths}
-        if len(heads) == 1 and self._around.is_away_from_zero(argument):
+        computed = self._is_single(node) and {head.dtype for head in heads} == {ir.DataType.FLOAT}
+        if computed and len(heads) == 1 and self._around.is_away_from_zero(argument):
             self._merge(node.outputs[0], paths[0][:1], paths)
         else:
             self.steep.append(node)

@@ -43,6 +43,7 @@ from anybit.quantization.independence import independent
 from anybit.quantization.judging import outputs_of
 from anybit.quantization.logarithms import logarithms
 from anybit.quantization.macs import multiplications
+from anybit.quantization.nonfinite import nonfinite
 from anybit.quantization.placement import placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
 from anybit.quantization.precision import in_float32
@@ -263,6 +264,7 @@ def quantize(
         + found.remarks
         + idle(found)
         + logarithms(found, model)
+        + nonfinite(found, model)
         + (mix.remarks if mix else ())
         + (taken_by(target, found.model) if target else ()),
         mix.front if mix else (),

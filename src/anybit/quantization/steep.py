@@ -3,14 +3,13 @@
 
 Near 0 a quotient, a reciprocal, a root or a logarithm changes more within one step of a quantizer
 than everywhere else, and at the code 0 it is infinite or NaN. So the argument of such a node is not
-quantized, nor is any activation that it is computed from. A normalization, such as a
-LayerNormalization that is written out, is a function of one tensor: it stays float32 as a whole,
-and its input may be quantized if a constant keeps its denominator from 0.
+quantized, nor is any activation that it is computed from, back to sums of products, which are
+floats. So a LayerNormalization that is written out stays float32 as a whole, as the operator does.
 """
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -22,10 +21,10 @@ from anybit.onnx.graph.names import label_of
 from anybit.quantization.intervals import Intervals
 from anybit.text import listed, shown
 
+_Denominator: TypeAlias = ir.Value | ir.Node
+
 # An argument that is never nearer to 0 is not small: 1 + exp(-x), say.
 _AWAY = 0.125
-# A normalization has no more nodes.
-_MOST_NODES = 256
 _ARGUMENTS = {"Log": 0, "ReduceLogSum": 0, "Reciprocal": 0, "Sqrt": 0, "Div": 1, "Mod": 1}
 # However small its input is, the result of these is not.
 _NORMALIZING = (
@@ -46,17 +45,15 @@ def steep_argument(node: ir.Node) -> ir.Value | None:
     return value if is_argument else None
 
 
-@dataclass
-class _Normalization:
-    """A function of one tensor that divides by a statistic of it.
-
-    Attributes:
-        stem: The tensor.
-        nodes: The nodes from there to the quotient.
-    """
-
-    stem: ir.Value
-    nodes: set[ir.Node]
+def is_finite(node: ir.Node, intervals: Intervals) -> bool:
+    """Return whether bounds keep the argument of a steep node from 0, and that of a root from
+    negative numbers."""
+    argument = steep_argument(node)
+    if argument is None:
+        return True
+    low, high = intervals(argument)
+    is_root = node.op_type in ("Sqrt", "Pow") and not _is_reciprocal(node)
+    return low > 0 or (low >= 0 and is_root) or (high < 0 and node.op_type == "Div")
 
 
 class SteepNodes:
@@ -77,9 +74,9 @@ class SteepNodes:
         self.kept: dict[ir.Node, str] = {}
         self._intervals = Intervals(graph)
         self._inside = inside
-        self._positions = {node: at for at, node in enumerate(graph) if node not in layers}
+        self._nodes = dict.fromkeys(node for node in graph if node not in layers)
         self._steep: dict[ir.Node, None] = {}
-        outside = (node for node in self._positions if node not in inside)
+        outside = (node for node in self._nodes if node not in inside)
         self.add(
             node
             for node in outside
@@ -94,12 +91,14 @@ class SteepNodes:
         steep = [node for node in self._steep if node in self.kept]
         others = [shown(label_of(node)) for node in self.kept if node not in self._steep]
         named = [f"{shown(label_of(node))} ({node.op_type})" for node in steep]
-        first = f"{listed(named)} stay in floats" if named else "Some nodes stay in floats"
-        rest = f", with the nodes that lead to them or complete them: {listed(others)}"
+        nodes = [
+            f"These stay in floats: {listed(named)}" if named else "These stay in floats",
+            f"and the nodes that lead to or complete these: {listed(others)}",
+        ]
         return (
-            f"{first}{rest if others else ''}. A step of a quantizer is too coarse for arguments "
-            "near 0 of a quotient, a root or a logarithm: those would become 0, and results "
-            "infinite or NaN.",
+            f"{', '.join(nodes if others else nodes[:1])}. They divide by values near 0, or take "
+            "a root or logarithm of them; a quantization step is too coarse there, and a value "
+            "that becomes 0 makes results infinite or NaN.",
         )
 
     def is_away_from_zero(self, argument: ir.Value) -> bool:
@@ -111,48 +110,49 @@ class SteepNodes:
         """Keep further steep nodes in float32, and all that depends on this."""
         self._steep.update(dict.fromkeys(steep))
         inverse = self._inverse()
-        quotients = [node for node in self._positions if self._is_quotient(node, inverse)]
-        proven = {node: found for node in quotients if (found := self._normalization(node))}
-        kept: dict[ir.Node, str] = {}
-        for node in quotients:
-            kept[node] = "it divides by values near 0, which quantization would make 0"
+        quotients = self._quotients(inverse)
+        kept = dict.fromkeys(quotients, "it divides by values near 0, which would become 0")
         for node in self._steep:
             kept.setdefault(node, "it is steep near 0, where a quantization step is too coarse")
-        covered = set().union(*(found.nodes for found in proven.values()))
-        for node, found in proven.items():
-            for each in found.nodes:
-                kept.setdefault(each, f"it is part of a normalization, as {_named(node)} is")
-        for node in self._completing(proven):
-            kept.setdefault(node, "it adds up parts of one normalization")
-        heads = [node for node in (*quotients, *self._steep) if node not in covered]
-        for each, node in self._upstream(heads):
+        for node in self._completing(quotients):
+            kept.setdefault(node, "it adds up quotients that have one denominator")
+        for each, node in self._upstream([*quotients, *self._steep]):
             kept.setdefault(each, f"it leads to {_named(node)}, which is steep near 0")
         self.kept = {node: reason for node, reason in kept.items() if node in self._inside}
 
-    def _inverse(self) -> set[ir.Value]:
-        """Return the reciprocals of arguments near 0, also scaled or moved."""
-        found: set[ir.Value] = set()
-        for node in self._positions:
+    def _inverse(self) -> dict[ir.Value, ir.Node]:
+        """Return the reciprocals of arguments near 0, also scaled or moved, each with the steep
+        node that it comes from."""
+        found: dict[ir.Value, ir.Node] = {}
+        for node in self._nodes:
             values = _floats(node)
             moved = len(values) == 1 and values[0] in found and effect_of(node) in _SINGLE
             if moved or (node in self._steep and _is_reciprocal(node)):
-                found.update(node.outputs)
+                origin = found[values[0]] if moved else node
+                found.update(dict.fromkeys(node.outputs, origin))
         return found
 
-    def _is_quotient(self, node: ir.Node, inverse: Collection[ir.Value]) -> bool:
-        """Return whether a node divides by another tensor, or multiplies by a reciprocal."""
-        if node.domain or len(node.inputs) != 2:
-            return False
-        if node in self._steep:
-            return node.op_type == "Div" and not _is_reciprocal(node)
-        values = _floats(node)
-        multiplies = node.op_type == "Mul" and len(values) > 1
-        return multiplies and any(value in inverse for value in values)
+    def _quotients(self, inverse: Mapping[ir.Value, ir.Node]) -> dict[ir.Node, _Denominator]:
+        """Return the nodes that divide by another tensor, or multiply by a reciprocal, each with
+        the denominator or the node that inverts it."""
+        found: dict[ir.Node, _Denominator] = {}
+        for node in self._nodes:
+            if node.domain or len(node.inputs) != 2:
+                continue
+            denominator = node.inputs[1]
+            if node in self._steep:
+                if node.op_type == "Div" and not _is_reciprocal(node) and denominator is not None:
+                    found[node] = denominator
+            elif node.op_type == "Mul" and len(values := _floats(node)) > 1:
+                origins = [inverse[value] for value in values if value in inverse]
+                if origins:
+                    found[node] = origins[0]
+        return found
 
     def _expandable(self, value: ir.Value) -> ir.Node | None:
         """Return the producer of a value, if it is small where what it reads is."""
         node = value.producer()
-        if node is None or node not in self._positions:
+        if node is None or node not in self._nodes:
             return None
         return None if not node.domain and node.op_type in _NORMALIZING else node
 
@@ -169,53 +169,20 @@ class SteepNodes:
                     yield node, last
                     waiting += _floats(node)
 
-    def _normalization(self, quotient: ir.Node) -> _Normalization | None:
-        """Return the normalization that ends in a quotient; None if its input is not one tensor, or
-        if nothing keeps its denominator from 0 whatever that is."""
-        frontier, nodes = set(_floats(quotient)), {quotient}
-        found: _Normalization | None = None
-        while len(nodes) <= _MOST_NODES:
-            if len(frontier) == 1:
-                (stem,) = frontier
-                found = _Normalization(stem, set(nodes))
-                producer = self._expandable(stem)
-                # A difference from its own mean begins further up.
-                if producer is None or len(_floats(producer)) == 1:
-                    break
-            producers = {node for value in frontier if (node := self._expandable(value))}
-            if not producers:
-                break
-            last = max(producers, key=self._positions.__getitem__)
-            nodes.add(last)
-            frontier.difference_update(last.outputs)
-            frontier.update(_floats(last))
-        if found is None or not all(map(self._is_finite, found.nodes)):
-            return None
-        return found
-
-    def _is_finite(self, node: ir.Node) -> bool:
-        """Return whether a node is finite for every value of the tensors that it depends on."""
-        argument = steep_argument(node)
-        if argument is None:
-            return True
-        low, high = self._intervals(argument)
-        is_root = node.op_type in ("Sqrt", "Pow") and not _is_reciprocal(node)
-        return low > 0 or (low >= 0 and is_root) or (high < 0 and node.op_type == "Div")
-
-    def _completing(self, proven: Mapping[ir.Node, _Normalization]) -> Iterator[ir.Node]:
-        """Yield the nodes that add up quotients of one tensor: x * s + (bias - mean * s)."""
-        stems = {node.outputs[0]: found.stem for node, found in proven.items()}
-        for node in self._positions:
-            values = _floats(node)
-            known = {stems.get(value) for value in values}
-            elementwise = effect_of(node) is Effect.ELEMENTWISE and node not in proven
-            if not elementwise or len(known) != 1 or None in known:
+    def _completing(self, quotients: Mapping[ir.Node, _Denominator]) -> Iterator[ir.Node]:
+        """Yield the nodes that add up quotients of one denominator: x * s + (bias - mean * s)."""
+        known = {node.outputs[0]: denominator for node, denominator in quotients.items()}
+        for node in self._nodes:
+            if effect_of(node) is not Effect.ELEMENTWISE or node in quotients:
                 continue
+            values = _floats(node)
+            denominators = {known.get(value) for value in values}
+            common = next(iter(denominators)) if len(denominators) == 1 else None
             adds = node.op_type in ("Add", "Sub")
-            if len(values) == 1 or adds:
-                stems[node.outputs[0]] = next(each for each in known if each is not None)
-            if len(values) > 1 and adds:
-                yield node
+            if common is not None and (adds or len(values) == 1):
+                known[node.outputs[0]] = common
+                if len(values) > 1:
+                    yield node
 
 
 def _floats(node: ir.Node) -> list[ir.Value]:
