@@ -32,7 +32,7 @@ PRODUCT = p.Product(
 MAXPOOL = p.MaxPool(1, 2, POOL)
 LOOKUP = p.Lookup(2, 3, bytes_of(0, 1, 1, 0))
 COMBINE = p.Combine(3, 3, 4, bytes_of(0, 1, 1, 0))
-ADD = p.Add(4, 3, 5, ints(0, 1), np.float32([1, -1]), np.float32([0.5]), 0, 0, 1)
+ADD = p.Add(4, 3, 5, ints(0, 1), np.float32([1, -1]), np.float32([0.5]), np.float32([1]), 0, 0, 1)
 GATHER = p.Gather(5, 6, ints(0, -1), ints(1, 0), ints(1, 0, 1), 0, 1)
 RESHAPE = p.Reshape(6, 7, 1, 0)
 DEQUANTIZE = p.Dequantize(7, 0, np.float32([-1, 1]))
@@ -224,10 +224,10 @@ def test_words_that_are_no_program_are_refused(edit, message):
 def test_an_unknown_instruction_is_refused():
     encoded = encode(replace(SOUND, instructions=(QUANTIZE,)))
     words = encoded.words.copy()
-    place = len(words) - 8
+    place = len(words) - 12
     assert words[place] == 0
     words[place] = len(p.INSTRUCTIONS)
-    with pytest.raises(ValueError, match="a record of kind 9, there are 9"):
+    with pytest.raises(ValueError, match="a record of kind 10, there are 10"):
         Network(Encoded(words, encoded.bytes, encoded.integers, encoded.floats))
 
 

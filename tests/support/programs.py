@@ -61,7 +61,14 @@ def inputs_for(program: p.Program, rows: int, seed: int) -> list[np.ndarray]:
         keeps_nan = True
         for each in program.instructions:
             if isinstance(each, p.Quantize) and each.source == number:
-                near += [each.thresholds, np.nextafter(each.thresholds, np.float32(-np.inf))]
+                starts = each.thresholds
+                with np.errstate(all="ignore"):
+                    if each.offsets.size:
+                        starts = np.subtract.outer(starts, each.offsets).ravel()
+                    if each.factors.size:
+                        starts = np.divide.outer(starts, each.factors).ravel()
+                starts = starts[~np.isnan(starts)]
+                near += [starts, np.nextafter(starts, np.float32(-np.inf))]
                 keeps_nan &= each.nan >= 0
         if keeps_nan:
             near.append(np.float32([np.nan]))
@@ -86,7 +93,7 @@ class _Maker:
             self._quantize()
         kinds = (
             *(self._product, self._product, self._product, self._maxpool, self._lookup),
-            *(self._combine, self._add, self._gather, self._reshape, self._concat),
+            *(self._combine, self._add, self._multiply, self._gather, self._reshape, self._concat),
             self._requantize,
         )
         for _ in range(self._integer(0, 6)):
@@ -141,6 +148,11 @@ class _Maker:
         tensor = self._tensors[target]
         each = tensor.levels - 1
         lists = self._one_of((1, 1, c))
+        factors = offsets = np.zeros(0, np.float32)
+        if lists == 1 and self._integer(0, 2) == 0:
+            factors = self._rng.choice(np.float32([0.3, -0.5, 1, 7, 1e-30]), c)
+        if lists == 1 and self._integer(0, 2) == 0:
+            offsets = self._rng.choice(np.float32([0.3, -0.5, 0, 7]), c)
         directions = self._rng.choice([-1, 1], self._one_of((1, lists))).astype(np.int32)
         first = np.float32(self._integer(-8, 8)) / 4
         match self._integer(0, 2):
@@ -153,7 +165,10 @@ class _Maker:
                 thresholds = self._rng.choice([-np.inf, np.inf, -1, 0, 0.5, 3], (lists, each))
         thresholds = np.sort(thresholds.astype(np.float32)).ravel()
         self._instructions.append(
-            p.Quantize(port, target, directions, thresholds, each if nan > 0 else nan)
+            p.Quantize(
+                *(port, target, directions, thresholds, each if nan > 0 else nan),
+                *(factors, offsets),
+            )
         )
 
     def _window(self, tensor: p.Tensor, pads: bool) -> tuple[p.Window, int, int]:
@@ -276,16 +291,24 @@ class _Maker:
         return first, second, self._tensor(h, w, c)
 
     def _add(self) -> None:
+        self._pair_arithmetic(p.Add, 1)
+
+    def _multiply(self) -> None:
+        self._pair_arithmetic(p.Multiply, self._one_of((1, 100, 10000)))
+
+    def _pair_arithmetic(self, kind: type[p.Add | p.Multiply], smaller: int) -> None:
         pair = self._pair()
         levels = self._tensors[pair[2]].levels
         zeros = self._rng.integers(-3, 200, 2).astype(np.int32)
         gains = self._rng.normal(size=2).astype(np.float32)
+        gains[0] /= smaller
         offset = self._rng.normal(size=1).astype(np.float32) * levels
+        divisor = np.float32([self._one_of((1, 1, 0.5, 0.3))])
         shift = self._one_of((0, levels // 2, -3, 2**20, -(2**20)))
         lowest = self._integer(0, levels - 1)
         highest = self._integer(lowest, levels - 1)
         self._instructions.append(
-            p.Add(*pair, zeros, gains, offset - shift, shift, lowest, highest)
+            kind(*pair, zeros, gains, offset - shift, divisor, shift, lowest, highest)
         )
 
     def _combine(self) -> None:

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from anybit.layers.layer import Guarantee
 from anybit.lowbit import program as p
-from anybit.lowbit.additions import addition_of
 from anybit.lowbit.arithmetic import arithmetic_of, guessed
 from anybit.lowbit.functions import Function, are_increasing
 from anybit.lowbit.layers import CompiledLayer, compiled
+from anybit.lowbit.pair_arithmetic import pair_arithmetic
 from anybit.lowbit.parts import (
     Coded,
     Codes,
@@ -29,7 +29,7 @@ from anybit.lowbit.parts import (
 from anybit.lowbit.places import Place
 from anybit.lowbit.rounded import replay_of, rounded_of, with_all_risks
 from anybit.lowbit.tails import Tabled, tabled
-from anybit.lowbit.thresholds import highest_index, quantized
+from anybit.lowbit.thresholds import highest_index, quantize_fields
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.weights import packed
 from anybit.onnx.graph.constants import Array
@@ -102,7 +102,7 @@ class Planner:
         first = target
         if levels < codes.levels:
             first = replace(target, codes=replace(codes, levels=levels), tensor=object())
-        fields = quantized(function, codes.index, levels, channels)
+        fields = quantize_fields(function, codes.index, levels, channels)
         self._planned.append(Planned(p.Quantize, (source,), first, fields))
         if first is not target:
             self.add(p.Lookup, (first,), target, entries=np.arange(levels, dtype=np.uint8))
@@ -146,9 +146,9 @@ class Planner:
         pairs = _pairs(root, expression)
         index = codes.index(function(*pairs))
         reads = (root.first, root.second)
-        fields = addition_of(self._model, expression, pairs, codes, index)
-        if fields is not None:
-            self.add(p.Add, reads, target, **fields)
+        found = pair_arithmetic(self._model, expression, pairs, codes, index)
+        if found is not None:
+            self.add(found.kind, reads, target, **found.fields)
         else:
             self.add(p.Combine, reads, target, entries=_entries(index))
 

@@ -11,7 +11,7 @@ Between its ports it has tensors of codes: height x width x channels of each row
 bytes, or in planes of bits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -21,7 +21,7 @@ from anybit.lowbit.steps import Floats as Floats
 from anybit.lowbit.steps import Operation as Operation
 from anybit.lowbit.steps import Step as Step
 
-VERSION = 1  # goes up with every change of a record; a library runs only those that it knows
+VERSION = 2  # goes up with every change of a record; a library runs only those that it knows
 MOST_LEVELS = 256  # so many values has an index at most: it is kept in a byte
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
 
@@ -150,6 +150,9 @@ class Quantize:
         thresholds: levels - 1, ascending, for all channels or for each. `x >= threshold` counts;
             infinities are numbers like others.
         nan: The index of NaN; -1 where NaN is an error.
+        factors, offsets: Numbers by which x is multiplied first, and that are added then, one per
+            channel, each result rounded to float32; or none of either. With these, thresholds and
+            direction are those of all channels. No factor is 0.
     """
 
     source: int
@@ -157,6 +160,8 @@ class Quantize:
     directions: Integers
     thresholds: Floats
     nan: int
+    factors: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    offsets: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,10 +264,11 @@ class Dequantize:
 
 @dataclass(frozen=True, eq=False)
 class Add:
-    """index = rint(first * gains[0] + (second * gains[1] + offset)) + shift: a weighted sum.
+    """index = rint((first * gains[0] + second * gains[1]) / divisor + offset) + shift.
 
     First and second are indices less the zero of each. Sources are those of a `Combine`, arithmetic
-    and shift those of an `Affine`. Results stay within lowest..highest; NaN is the lowest.
+    and shift those of an `Affine`; the divisor is positive. Results stay within lowest..highest;
+    NaN is the lowest.
     """
 
     first: int
@@ -271,13 +277,33 @@ class Add:
     zeros: Integers
     gains: Floats
     offset: Floats
+    divisor: Floats
+    shift: int
+    lowest: int
+    highest: int
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply:
+    """index = rint((first * gains[0]) * (second * gains[1]) / divisor + offset) + shift.
+
+    All else is as for an `Add`.
+    """
+
+    first: int
+    second: int
+    target: int
+    zeros: Integers
+    gains: Floats
+    offset: Floats
+    divisor: Floats
     shift: int
     lowest: int
     highest: int
 
 
 Instruction: TypeAlias = (
-    Quantize | Product | MaxPool | Lookup | Combine | Gather | Reshape | Dequantize | Add
+    Quantize | Product | MaxPool | Lookup | Combine | Gather | Reshape | Dequantize | Add | Multiply
 )
 
 # Their places are their numbers in an encoded program.

@@ -44,6 +44,9 @@ class _Run:
 
     def quantize(self, at: p.Quantize) -> None:
         x, tensor = [*self.inputs, *self.outputs][at.source], self.tensors[at.target]
+        with np.errstate(all="ignore"):
+            x = x * at.factors if at.factors.size else x
+            x = x + at.offsets if at.offsets.size else x
         steps = tensor.levels - 1
         thresholds = at.thresholds.reshape(at.thresholds.size // steps if steps else 1, steps)
         count = (x[..., None] >= thresholds).sum(axis=-1)
@@ -91,6 +94,10 @@ class _Run:
     def add(self, at: p.Add) -> None:
         first, second = self.indices[at.first], self.indices[at.second]
         self.indices[at.target][:] = added(at, first, second)
+
+    def multiply(self, at: p.Multiply) -> None:
+        first, second = self.indices[at.first], self.indices[at.second]
+        self.indices[at.target][:] = multiplied(at, first, second)
 
     def gather(self, at: p.Gather) -> None:
         source = self.indices[at.source]
@@ -186,12 +193,25 @@ def rounded(y: Array, shift: int, levels: int) -> Array:
 def added(at: p.Add, first: Array, second: Array) -> Array:
     """The indices of sums of two tensors, by their indices."""
     with np.errstate(all="ignore"):
-        x, other = (
-            (index - zero).astype(np.float32) * gain
-            for index, zero, gain in zip((first, second), at.zeros, at.gains, strict=True)
-        )
-        y = x + (other + at.offset[0])
+        x, other = _scaled(at, first, second)
+        y = (x + other) / at.divisor[0] + at.offset[0]
     return _between(y, at.shift, at.lowest, at.highest)
+
+
+def multiplied(at: p.Multiply, first: Array, second: Array) -> Array:
+    """The indices of products of two tensors, by their indices."""
+    with np.errstate(all="ignore"):
+        x, other = _scaled(at, first, second)
+        y = x * other / at.divisor[0] + at.offset[0]
+    return _between(y, at.shift, at.lowest, at.highest)
+
+
+def _scaled(at: p.Add | p.Multiply, first: Array, second: Array) -> tuple[Array, Array]:
+    x, other = (
+        (index - zero).astype(np.float32) * gain
+        for index, zero, gain in zip((first, second), at.zeros, at.gains, strict=True)
+    )
+    return x, other
 
 
 def _between(y: Array, shift: int, lowest: int, highest: int) -> Array:

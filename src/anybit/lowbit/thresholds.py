@@ -6,15 +6,19 @@ that rises or falls everywhere is a staircase like any other.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from anybit.lowbit.functions import Function
+from anybit.lowbit.elementwise import is_uniform
+from anybit.lowbit.functions import Function, Nodes
 from anybit.lowbit.staircases import Range, bisected, check
 from anybit.lowbit.tails import Index
 from anybit.lowbit.uncovered import Uncovered
-from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.constants import Array, array_of, is_constant
 
 _LARGEST = int(np.array(np.finfo(np.float32).max).view(np.int32))
 _INFINITY = _LARGEST + 1
@@ -62,6 +66,67 @@ def quantized(function: Function, index: Index, levels: int, channels: int) -> d
         fields = {key: array[:1] for key, array in fields.items()}
     thresholds = np.ascontiguousarray(fields["thresholds"], np.float32).ravel()
     return {**fields, "thresholds": thresholds, "nan": _of_nan(function, index, channels)}
+
+
+def quantize_fields(function: Function, index: Index, levels: int, channels: int) -> dict[str, Any]:
+    """Return all fields of a Quantize, with one list of thresholds if a line per channel does the
+    rest.
+
+    Where the function begins with a product of x and a constant per channel, with a sum, or with
+    both, these are computed as they are, and the thresholds are those of what follows.
+
+    Raises:
+        Uncovered: As `quantized`.
+    """
+    split = _line_per_channel(function) if channels > 1 else None
+    if split is not None and split.rest.parts and function.monotone:
+        with suppress(Uncovered):
+            return {**quantized(split.rest, index, levels, 1), **split.fields(channels)}
+    return quantized(function, index, levels, channels)
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """Factors and offsets per channel with which a function begins, and what follows them."""
+
+    factors: Array
+    offsets: Array
+    rest: Function
+
+    def fields(self, channels: int) -> dict[str, Array]:
+        return {
+            name: np.array(np.broadcast_to(each, channels)) if each.size else each
+            for name, each in (("factors", self.factors), ("offsets", self.offsets))
+        }
+
+
+def _line_per_channel(function: Function) -> _Line | None:
+    """Split a function, if it begins with a line per channel and nothing behind it differs."""
+    part = function.parts[0] if function.parts else None
+    if not isinstance(part, Nodes) or len(part.xs) != 1 or part.window:
+        return None
+    x, nodes = part.xs[0], list(part.nodes)
+    found = {"Mul": np.zeros(0, np.float32), "Add": np.zeros(0, np.float32)}
+    for kind in found:
+        operand = _operand(nodes[0], x, kind) if len(nodes) > 1 else None
+        if operand is not None:
+            found[kind] = operand
+            x = nodes.pop(0).outputs[0]
+    usable = np.all(found["Mul"] != 0) and all(np.isfinite(each).all() for each in found.values())
+    if len(nodes) == len(part.nodes) or not usable or not all(map(is_uniform, nodes)):
+        return None
+    rest = replace(part, nodes=tuple(nodes), xs=(x,))
+    others = Function((rest, *function.parts[1:]), function.monotone, uniform=True)
+    return _Line(found["Mul"], found["Add"], others)
+
+
+def _operand(node: ir.Node, x: ir.Value, kind: str) -> Array | None:
+    """Return the constant that a node of this kind combines with x, one number or several."""
+    others = [value for value in node.inputs if value is not None and value is not x]
+    if (node.domain, node.op_type) != ("", kind) or len(node.inputs) != 2 or len(others) != 1:
+        return None
+    array = array_of(others[0]).ravel() if is_constant(others[0]) else None
+    return array if array is not None and array.dtype == np.float32 else None
 
 
 def highest_index(function: Function, index: Index, channels: int) -> int:

@@ -5,6 +5,9 @@ import numpy as np
 
 from anybit.onnx.graph.constants import Array
 
+_MANY_BITS = 4
+"""Values of so many bits are those of the signed integer where they can be: one list for all."""
+
 
 def packed(weights: Array) -> tuple[int, Array, Array]:
     """The bits of an index, the bytes of all indices, and what each stands for.
@@ -13,9 +16,12 @@ def packed(weights: Array) -> tuple[int, Array, Array]:
     """
     shifted = (weights.ravel() + 128).astype(np.uint8)
     values = np.flatnonzero(np.bincount(shifted, minlength=256))
+    bits = max(1, (len(values) - 1).bit_length())
+    signed = np.arange(128 - (1 << bits - 1), 128 + (1 << bits - 1))
+    if bits >= _MANY_BITS and signed[0] <= values[0] and values[-1] <= signed[-1]:
+        values = signed
     places = np.zeros(256, np.uint8)
     places[values] = np.arange(len(values))
-    bits = max(1, (len(values) - 1).bit_length())
     return bits, _joined(places[shifted], bits), (values - 128).astype(np.int32)
 
 

@@ -196,17 +196,27 @@ void combine(const std::uint8_t* table, std::int32_t levels, const std::uint8_t*
   for (std::int64_t i = 0; i < n; ++i) to[i] = table[first[i] * levels + second[i]];
 }
 
-void add(const Addition& addition, const std::uint8_t* first, const std::uint8_t* second,
-         std::int64_t n, std::uint8_t* to) {
-  const Addition a = addition;
+template <bool multiplies, bool divides>
+void compute(const PairArithmetic& arithmetic, const std::uint8_t* first,
+             const std::uint8_t* second, std::int64_t n, std::uint8_t* to) {
+  const PairArithmetic a = arithmetic;
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto x = static_cast<float>(first[i] - a.zero);
-    const auto other = static_cast<float>(second[i] - a.other_zero);
-    float y = x * a.gain + (other * a.other_gain + a.offset);
+    const float x = static_cast<float>(first[i] - a.zero) * a.gain;
+    const float other = static_cast<float>(second[i] - a.other_zero) * a.other_gain;
+    float y = multiplies ? x * other : x + other;
+    if constexpr (divides) y = y / a.divisor;
+    y = y + a.offset;
     y = y > a.lowest ? y : a.lowest;  // NaN becomes the lowest
     y = y < a.highest ? y : a.highest;
     to[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>((y + rounder) - rounder) + a.shift);
   }
+}
+
+template <bool multiplies>
+void choose(const PairArithmetic& arithmetic, const std::uint8_t* first, const std::uint8_t* second,
+            std::int64_t n, std::uint8_t* to) {
+  if (arithmetic.divisor == 1) compute<multiplies, false>(arithmetic, first, second, n, to);
+  else compute<multiplies, true>(arithmetic, first, second, n, to);
 }
 
 }  // namespace
@@ -217,8 +227,9 @@ namespace anybit {
 template <>
 const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() {
   using namespace lowbit;
-  static constexpr ElementLoops loops{indices,        packed<1, 1>, planes, largest, either,
-                                      largest_planes, lookup,       values, combine, add};
+  static constexpr ElementLoops loops{indices, packed<1, 1>,   planes,      largest,
+                                      either,  largest_planes, lookup,      values,
+                                      combine, choose<false>,  choose<true>};
   return loops;
 }
 

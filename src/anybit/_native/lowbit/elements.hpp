@@ -37,11 +37,12 @@ struct WindowRow {
   std::int64_t pixel = 0;
 };
 
-// index = rint(first * gain + (second * other gain + offset)) + shift, after it was brought between
-// the bounds; NaN is the lower one. First and second are indices less the zero of each.
-struct Addition {
+// index = rint(y / divisor + offset) + shift, after it was brought between the bounds; NaN is the
+// lower one. y is the sum or the product of first * gain and second * other gain, where first and
+// second are indices less the zero of each.
+struct PairArithmetic {
   std::int32_t zero = 0, other_zero = 0;
-  float gain = 0, other_gain = 0, offset = 0, lowest = 0, highest = 0;
+  float gain = 0, other_gain = 0, offset = 0, divisor = 1, lowest = 0, highest = 0;
   std::int32_t shift = 0;
 };
 
@@ -70,8 +71,10 @@ struct ElementLoops {
   void (*combine)(const std::uint8_t* table, std::int32_t levels, const std::uint8_t* first,
                   const std::uint8_t* second, std::int64_t n, std::uint8_t* to);
 
-  void (*add)(const Addition& addition, const std::uint8_t* first, const std::uint8_t* second,
+  void (*add)(const PairArithmetic& sum, const std::uint8_t* first, const std::uint8_t* second,
               std::int64_t n, std::uint8_t* to);
+  void (*multiply)(const PairArithmetic& product, const std::uint8_t* first,
+                   const std::uint8_t* second, std::int64_t n, std::uint8_t* to);
 };
 
 }  // namespace anybit::lowbit

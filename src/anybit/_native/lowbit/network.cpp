@@ -72,6 +72,9 @@ class StageMaker {
   std::unique_ptr<Stage> operator()(const Add& at) const {
     return make_stage(at, at_place(at.first), at_place(at.second), at_place(at.target), loops_);
   }
+  std::unique_ptr<Stage> operator()(const Multiply& at) const {
+    return make_stage(at, at_place(at.first), at_place(at.second), at_place(at.target), loops_);
+  }
   std::unique_ptr<Stage> operator()(const Gather& at) const {
     return make_stage(at, at_place(at.source), at_place(at.target));
   }

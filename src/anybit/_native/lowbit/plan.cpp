@@ -74,6 +74,7 @@ std::vector<Life> lives_of(const Program& program) {
                    },
                    [&](const Combine& at) { meet(at.first), meet(at.second), meet(at.target); },
                    [&](const Add& at) { meet(at.first), meet(at.second), meet(at.target); },
+                   [&](const Multiply& at) { meet(at.first), meet(at.second), meet(at.target); },
                    [&](const Dequantize& at) { meet(at.source); },
                    [&](const auto& at) { meet(at.source), meet(at.target); },
                },

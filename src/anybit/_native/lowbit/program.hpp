@@ -12,7 +12,7 @@
 namespace anybit::lowbit {
 
 // The version that this library runs.
-inline constexpr std::int64_t program_version = 1;
+inline constexpr std::int64_t program_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
 inline constexpr std::int64_t most_shift = std::int64_t{1} << 20;
@@ -143,10 +143,12 @@ struct Quantize {
   Integers directions;
   Floats thresholds;
   std::int64_t nan = 0;
+  Floats factors, offsets;
 
   void visit(auto&& field) {
     field("source", source), field("target", target), field("directions", directions);
-    field("thresholds", thresholds), field("nan", nan);
+    field("thresholds", thresholds), field("nan", nan), field("factors", factors);
+    field("offsets", offsets);
   }
 };
 
@@ -235,18 +237,34 @@ struct Add {
   static constexpr std::string_view name = "Add";
   std::int64_t first = 0, second = 0, target = 0;
   Integers zeros;
-  Floats gains, offset;
+  Floats gains, offset, divisor;
   std::int64_t shift = 0, lowest = 0, highest = 0;
 
   void visit(auto&& field) {
     field("first", first), field("second", second), field("target", target);
     field("zeros", zeros), field("gains", gains), field("offset", offset);
-    field("shift", shift), field("lowest", lowest), field("highest", highest);
+    field("divisor", divisor), field("shift", shift), field("lowest", lowest);
+    field("highest", highest);
   }
 };
 
-using Instruction =
-    std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape, Dequantize, Add>;
+struct Multiply {
+  static constexpr std::string_view name = "Multiply";
+  std::int64_t first = 0, second = 0, target = 0;
+  Integers zeros;
+  Floats gains, offset, divisor;
+  std::int64_t shift = 0, lowest = 0, highest = 0;
+
+  void visit(auto&& field) {
+    field("first", first), field("second", second), field("target", target);
+    field("zeros", zeros), field("gains", gains), field("offset", offset);
+    field("divisor", divisor), field("shift", shift), field("lowest", lowest);
+    field("highest", highest);
+  }
+};
+
+using Instruction = std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape,
+                                 Dequantize, Add, Multiply>;
 
 struct Program {
   static constexpr std::string_view name = "Program";

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float32 to indices.
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "quantizer.hpp"
 #include "runs.hpp"
@@ -52,9 +54,11 @@ class QuantizeStage final : public TensorStage {
         loops_(loops),
         port_(from),
         quantizer_(at, tensor),
+        factors_(at.factors.begin(), at.factors.end()),
+        offsets_(at.offsets.begin(), at.offsets.end()),
         nan_(static_cast<std::uint8_t>(std::max<std::int64_t>(at.nan, 0))),
         refuses_nan_(at.nan < 0) {
-    const bool together = from.channels_last() && !quantizer_.per_channel();
+    const bool together = from.channels_last() && !quantizer_.per_channel() && !has_lines();
     if (together && tensor.levels > 1 && !in_bytes(to))
       compare_ = to.storage.coding == Coding::bits ? loops.bits : loops.planes;
     // Words of 32 channels follow one another without gaps if those of a pixel do.
@@ -65,7 +69,9 @@ class QuantizeStage final : public TensorStage {
   std::string kernel() const override {
     return std::string(quantizer_.way()) + " to " + TensorStage::kernel();
   }
-  std::int64_t bytes() const override { return quantizer_.bytes(); }
+  std::int64_t bytes() const override {
+    return quantizer_.bytes() + static_cast<std::int64_t>((factors_.size() + offsets_.size()) * 4);
+  }
 
  protected:
   void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
@@ -92,7 +98,12 @@ class QuantizeStage final : public TensorStage {
     if (quantizer_.per_channel())
       for (std::int64_t i = 0; i < run.count; ++i)
         indices(memory, quantizer_.levels(run.channel + i), x + i, 1, result + i);
-    else indices(memory, quantizer_.levels(0), x, run.count, result);
+    else if (!has_lines()) indices(memory, quantizer_.levels(0), x, run.count, result);
+    else {
+      float y[run_length];
+      line_of_channels(x, run.channel, run.count, y);
+      indices(memory, quantizer_.levels(0), y, run.count, result);
+    }
     put_indices(target->storage, to, y, run, result);
   }
 
@@ -111,7 +122,7 @@ class QuantizeStage final : public TensorStage {
 
   // A line whose channels lie apart.
   void fill_transposed(const Memory& memory, const float* x, std::byte* to, std::int64_t y) const {
-    constexpr std::int64_t most_pixels = 64, most_channels = 32;
+    constexpr std::int64_t most_channels = 32;
     const std::int64_t width = target->storage.width;
     std::uint8_t block[most_channels][most_pixels];
     for (std::int64_t c = 0; c < channels; c += most_channels) {
@@ -119,13 +130,43 @@ class QuantizeStage final : public TensorStage {
       for (std::int64_t first = 0; first < width; first += most_pixels) {
         const std::int64_t here = std::min(most_pixels, width - first);
         for (std::int64_t i = 0; i < some; ++i)
-          indices(memory, quantizer_.levels(c + i), x + (c + i) * port_.strides.channel + first,
-                  here, block[i]);
+          channel_indices(memory, c + i, x + (c + i) * port_.strides.channel + first, here,
+                          block[i]);
         std::byte* const pixels = to + target->storage.offset(y, first);
         if (in_bytes(*target)) interleave(block[0], most_pixels, here, some, pixels + c);
         else pack(block[0], most_pixels, here, c, some, pixels);
       }
     }
+  }
+
+  // At most so many pixels of one channel.
+  static constexpr std::int64_t most_pixels = 64;
+  void channel_indices(const Memory& memory, std::int64_t channel, const float* x, std::int64_t n,
+                       std::uint8_t* to) const {
+    if (!has_lines()) return indices(memory, quantizer_.levels(channel), x, n, to);
+    float y[most_pixels];
+    line_of_pixels(x, channel, n, y);
+    indices(memory, quantizer_.levels(0), y, n, to);
+  }
+
+  bool has_lines() const { return !factors_.empty() || !offsets_.empty(); }
+
+  // x * factor + offset of n channels of a pixel, and of n pixels of a channel.
+  [[gnu::noinline]] void line_of_channels(const float* x, std::int64_t channel, std::int64_t n,
+                                          float* y) const {
+    std::copy_n(x, n, y);
+    if (!factors_.empty())
+      for (std::int64_t i = 0; i < n; ++i) y[i] *= factors_.data()[channel + i];
+    if (!offsets_.empty())
+      for (std::int64_t i = 0; i < n; ++i) y[i] += offsets_.data()[channel + i];
+  }
+  [[gnu::noinline]] void line_of_pixels(const float* x, std::int64_t channel, std::int64_t n,
+                                        float* y) const {
+    std::copy_n(x, n, y);
+    if (!factors_.empty())
+      for (std::int64_t i = 0; i < n; ++i) y[i] *= factors_.data()[channel];
+    if (!offsets_.empty())
+      for (std::int64_t i = 0; i < n; ++i) y[i] += offsets_.data()[channel];
   }
 
   // Pixels from lines of one channel each, which are `apart` bytes apart.
@@ -161,6 +202,7 @@ class QuantizeStage final : public TensorStage {
   const ElementLoops& loops_;
   const PortPlace port_;
   const Quantizer quantizer_;
+  const std::vector<float> factors_, offsets_;  // of each channel, or none
   const std::uint8_t nan_;
   const bool refuses_nan_;
   bool (*compare_)(const Levels&, const float*, std::int64_t, std::byte*) = nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instructions that work element by element on indices.
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -139,30 +140,32 @@ class CombineStage final : public PairStage {
   const PerChannel<std::uint8_t> entries_;
 };
 
-class AddStage final : public PairStage {
+template <class Kind>
+class ArithmeticStage final : public PairStage {
  public:
-  AddStage(const Add& at, const Place& from, const Place& other, const Place& to,
-           const ElementLoops& loops)
-      : PairStage(Add::name, from, other, to, false),
-        loops_(loops),
-        addition_{at.zeros[0],
-                  at.zeros[1],
-                  at.gains[0],
-                  at.gains[1],
-                  at.offset[0],
-                  static_cast<float>(at.lowest - at.shift),
-                  static_cast<float>(at.highest - at.shift),
-                  static_cast<std::int32_t>(at.shift)} {}
+  ArithmeticStage(const Kind& at, const Place& from, const Place& other, const Place& to,
+                  const ElementLoops& loops)
+      : PairStage(Kind::name, from, other, to, false),
+        loop_(std::is_same_v<Kind, Add> ? loops.add : loops.multiply),
+        arithmetic_{at.zeros[0],
+                    at.zeros[1],
+                    at.gains[0],
+                    at.gains[1],
+                    at.offset[0],
+                    at.divisor[0],
+                    static_cast<float>(at.lowest - at.shift),
+                    static_cast<float>(at.highest - at.shift),
+                    static_cast<std::int32_t>(at.shift)} {}
 
  protected:
   void combine(const Run& run, const std::uint8_t* first, const std::uint8_t* second,
                std::uint8_t* to) const override {
-    loops_.add(addition_, first, second, run.count, to);
+    loop_(arithmetic_, first, second, run.count, to);
   }
 
  private:
-  const ElementLoops& loops_;
-  const Addition addition_;
+  decltype(ElementLoops::add) const loop_;
+  const PairArithmetic arithmetic_;
 };
 
 class DequantizeStage final : public Stage {
@@ -228,7 +231,12 @@ std::unique_ptr<Stage> make_stage(const Combine& at, const Tensor& first, const 
 
 std::unique_ptr<Stage> make_stage(const Add& at, const Place& first, const Place& second,
                                   const Place& target, const ElementLoops& loops) {
-  return std::make_unique<AddStage>(at, first, second, target, loops);
+  return std::make_unique<ArithmeticStage<Add>>(at, first, second, target, loops);
+}
+
+std::unique_ptr<Stage> make_stage(const Multiply& at, const Place& first, const Place& second,
+                                  const Place& target, const ElementLoops& loops) {
+  return std::make_unique<ArithmeticStage<Multiply>>(at, first, second, target, loops);
 }
 
 std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, const Place& source,

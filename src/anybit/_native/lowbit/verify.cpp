@@ -160,6 +160,16 @@ class Verification {
         refuse("thresholds descend");
     }
     need(at.nan, -1, codes.levels - 1, "the index of NaN");
+    for (const Floats& numbers : {at.factors, at.offsets}) {
+      if (numbers.empty()) continue;
+      need_size(numbers.size(), codes.channels, "factors or offsets");
+      need_size(at.directions.size(), 1, "directions");
+      need_size(at.thresholds.size(), each, "thresholds");
+      for (const float number : numbers)
+        if (!std::isfinite(number)) refuse("a factor or an offset is not finite");
+    }
+    for (const float factor : at.factors)
+      if (factor == 0) refuse("a factor is 0");
   }
 
   void verify(const Product& at) {
@@ -207,12 +217,18 @@ class Verification {
     need_within(at.entries, 0, to.levels - 1, "an entry");
   }
 
-  void verify(const Add& at) {
+  void verify(const Add& at) { verify_arithmetic(at); }
+  void verify(const Multiply& at) { verify_arithmetic(at); }
+
+  template <class Kind>
+  void verify_arithmetic(const Kind& at) {
     const Tensor& to = pair(at);
     need_size(at.zeros.size(), 2, "zeros");
     need_within(at.zeros, -most_shift, most_shift, "a zero");
     need_size(at.gains.size(), 2, "gains");
     need_size(at.offset.size(), 1, "the offset");
+    need_size(at.divisor.size(), 1, "the divisor");
+    if (!(at.divisor[0] > 0)) refuse("the divisor is not positive");
     need(at.shift, -most_shift, most_shift, "the shift");
     need(at.lowest, 0, to.levels - 1, "the lowest index");
     need(at.highest, at.lowest, to.levels - 1, "the highest index");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of two quantized tensors: what equals the float graph for all pairs of codes."""
+"""Sums and products of two quantized tensors that equal the float graph for all pairs of codes."""
 
 import numpy as np
 import onnx
@@ -17,6 +17,8 @@ def quantizer(x, y, words, scale, zero="z"):
     if words == "linear":
         codes = f"{y}_codes = QuantizeLinear ({x}, {scale}, {zero})"
         return f"{codes}\n{y} = DequantizeLinear ({y}_codes, {scale}, {zero})"
+    if words == "asymmetric":
+        return f"{y} = {UNSIGNED} ({x}, {scale}, float_zero, eight)"
     return f"{y} = {SIGNED if words == 'signed' else UNSIGNED} ({x}, {scale}, none, eight)"
 
 
@@ -33,7 +35,7 @@ def network(first, second, between, last, **scales):
     )
     head = "g (float[n, 1] x, float[n, 1] u) => (float[n, 1] q, float[n, 2] y)"
     model = onnx.parser.parse_model(f"{HEAD}\n{head}\n{{\n{body}\n}}")
-    constants = {"none": 0, "eight": 8, "three": np.pi, "w": [[1, -3]], **scales}
+    constants = {"none": 0, "eight": 8, "float_zero": 117, "three": np.pi, "w": [[1, -3]], **scales}
     for name, values in constants.items():
         array = np.asarray(values, np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
@@ -84,17 +86,48 @@ def test_sums_of_any_scales(seed):
     assert p.Add in exact(network("unsigned", "signed", RELU, last, **scales), scales)
 
 
-@pytest.mark.parametrize(
-    ("between", "scales"),
-    [
-        ("d = Mul (a, b)", ANY),
-        ("c = Add (a, b)\n d = Abs (c)", ANY),
-        # Where the sum lies is half way for every second pair, and roundings decide.
-        (ADD, {"s": 0.3, "t": 0.3, "r": 0.6}),
-    ],
-)
-def test_other_functions_are_tables(between, scales):
-    assert p.Combine in exact(network("signed", "signed", between, "signed", **scales), scales)
+PRODUCTS = {
+    "signed": ("signed", "signed", "d = Mul (a, b)", "signed", {**ANY, "r": 0.02}),
+    "gate": ("unsigned", "signed", "d = Mul (a, b)", "signed", {**ANY, "s": 1 / 255}),
+    "rectified": ("signed", "signed", "c = Mul (a, b)\n d = Relu (c)", "unsigned", ANY),
+    "powers of two": ("signed", "unsigned", "d = Mul (a, b)", "signed", {**TIES, "r": 4}),
+    "zero-points": ("linear", "linear", "d = Mul (a, b)", "linear", ANY),
+    "ties before an odd zero-point": ("linear", "linear", "d = Mul (a, b)", "linear", TIES),
+    "a factor": ("signed", "signed", "c = Mul (a, b)\n d = Mul (c, three)", "signed", ANY),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_arithmetic(name):
+    *words, scales = PRODUCTS[name]
+    instructions = exact(network(*words, **scales), scales)
+    assert p.Multiply in instructions
+    assert p.Combine not in instructions
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_products_of_any_scales(seed):
+    """Fitting factors are found, unless roundings of the float graph decide at ties."""
+    random = np.random.default_rng(seed)
+    scales = dict(zip("str", random.uniform(0.005, 0.03, 3), strict=True))
+    between = "d = Mul (a, b)"
+    instructions = exact(network("unsigned", "signed", between, "signed", **scales), scales)
+    assert p.Multiply in instructions
+
+
+@pytest.mark.parametrize(("between", "kind"), [(ADD, p.Add), ("d = Mul (a, b)", p.Multiply)])
+@pytest.mark.parametrize("last", ["signed", "asymmetric", "linear"])
+def test_roundings_of_the_graph_are_repeated(between, kind, last):
+    """Every second pair lies half way between two codes, and roundings decide."""
+    scales = {"s": 0.3, "t": 0.3, "r": 0.6 if kind is p.Add else 0.18}
+    instructions = exact(network("signed", "signed", between, last, **scales), scales)
+    assert kind in instructions
+    assert p.Combine not in instructions
+
+
+def test_other_functions_are_tables():
+    between = "c = Add (a, b)\n d = Abs (c)"
+    assert p.Combine in exact(network("signed", "signed", between, "signed", **ANY), ANY)
 
 
 def exact(model, scales):
