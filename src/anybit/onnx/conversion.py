@@ -18,6 +18,7 @@ from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.registry import operators_in, versions_of
 from anybit.onnx.passes import (
     AddFunctions,
@@ -264,7 +265,7 @@ class _Work:
     def name_foreign(self) -> None:
         """Say which operators the result asks of its runtime, besides ONNX's and ours."""
         for node in nodes_in(self._model.graph):
-            if node.domain and not versions_of(node.domain, node.op_type):
+            if node.domain not in STANDARD_DOMAINS and not versions_of(node.domain, node.op_type):
                 operator = f"{node.domain}.{node.op_type}"
                 reason = "not an operator of ONNX or QONNX: its runtime must have it"
                 self.steps.append(Step(label_of(node), operator, "kept", reason))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take QLinearConv and QLinearMatMul apart into nodes of floats between scaling ones."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,12 @@ KEPT_REASON = "it computes with integers, and there is no exact form of it with 
 
 _FLOAT = ir.DataType.FLOAT
 _INTEGER_OPERATORS = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
+# Operators of ONNX Runtime that read or write codes, its own pair left out.
+_CONTRIBUTED = re.compile(
+    "QLinear.*|QOrdered.*|QGemm|QAttention|QMoE|QEmbedLayerNormalization|DynamicQuantize.*"
+    "|MatMul(NBits|Bnb4|FpQ4|BlockQuantized).*|.*Integer(16|ToFloat)?|GatherBlockQuantized"
+    "|GemmFloat8|(Dequantize|Quantize)(BFP|WithOrder)"
+)
 
 # Scales in this range leave room for the codes on both sides.
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-50, 2.0**50
@@ -36,7 +43,7 @@ _SATURATES = (
 def is_integer_operator(node: ir.Node) -> bool:
     """Whether a node computes with codes, other than the two scaling ones."""
     if node.domain == "com.microsoft":
-        return node.op_type.startswith(("QLinear", "QGemm", "QAttention", "DynamicQuantize"))
+        return _CONTRIBUTED.fullmatch(node.op_type) is not None
     return not node.domain and (
         node.op_type in _INTEGER_OPERATORS or node.op_type.startswith("QLinear")
     )
