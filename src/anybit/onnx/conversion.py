@@ -16,6 +16,7 @@ from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
+from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.known import STANDARD_DOMAINS
@@ -36,6 +37,7 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.preparation import apply, errors_named_after, inline, reported
+from anybit.onnx.qdq.nbits import Lifted, is_nbits, lift_nbits
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.float4 import float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -177,6 +179,8 @@ def _converted(
 ) -> tuple[Conversion, tuple[ir.Node, ...]]:
     """The conversion, and the DequantizeLinear that it wrote."""
     work = _Work(source, options)
+    if form is not Form.QONNX:
+        work.lift_nbits()
     match form:
         case Form.QONNX:
             work.lift_native()
@@ -203,12 +207,23 @@ class _Work:
         self.steps: list[Step] = []
         self.remarks: list[str] = []
         self.pairs: tuple[ir.Node, ...] = ()
+        self._lifted = Lifted()
         self._model = read_copy(source)
         inline(self._model, source)
         if not any(_is_quantizer(node) for node in nodes_in(self._model.graph)):
             self.remarks.append(_NOT_QUANTIZED)
         self._names = _names(self._model)
         self._run(Normalize(), StandardLayout(), FoldConstants(operators=False), InferShapes())
+
+    def lift_nbits(self) -> None:
+        """MatMulNBits becomes MatMul of a quantized weight, as in `FromQdq`."""
+        if not any(is_nbits(node) for node in nodes_in(self._model.graph)):
+            return
+        allowed = self._options.allow_approximate
+        with errors_named_after(self._source):
+            self._lifted = lift_nbits(self._model, Editor(self._model), allow_approximate=allowed)
+        self.steps.extend(self._lifted.steps)
+        self._run(Normalize())
 
     def lift_native(self) -> None:
         """QuantizeLinear and its kin become operators of ours."""
@@ -268,6 +283,8 @@ class _Work:
             if node.domain not in STANDARD_DOMAINS and not versions_of(node.domain, node.op_type):
                 operator = f"{node.domain}.{node.op_type}"
                 reason = "not an operator of ONNX or QONNX: its runtime must have it"
+                if why := self._lifted.reason(node):
+                    reason += f"; {why}"
                 self.steps.append(Step(label_of(node), operator, "kept", reason))
 
     def finished(self) -> ir.Model:

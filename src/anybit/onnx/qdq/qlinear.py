@@ -16,7 +16,7 @@ from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described, label_of
 from anybit.onnx.report import Step
 
-KEPT_REASON = "it computes with integers, and there is no exact form of it with quantizers"
+KEPT_REASON = "it computes with codes, and there is no exact form of it with quantizers"
 
 _FLOAT = ir.DataType.FLOAT
 _INTEGER_OPERATORS = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
