@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from nbits_models import NBits, nbits_model
 from onnx import helper
 from qdq_models import pair
 from small_models import DOMAIN, model, node, quantized_input
@@ -33,12 +34,6 @@ def added(proto: onnx.ModelProto, target: str) -> list[Finding]:
     ]
 
 
-def nbits() -> onnx.ModelProto:
-    constants = {"b": np.zeros((2, 1, 8), np.uint8), "s": np.ones((2, 1), np.float32)}
-    sizes = {"K": 4, "N": 2, "bits": 4, "block_size": 16}
-    return model([node("MatMulNBits", "x b s", domain=ORT, **sizes)], constants, opsets={ORT: 1})
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "proto",
@@ -48,7 +43,7 @@ def nbits() -> onnx.ModelProto:
         foreign("FusedMatMul", inputs="x x"),
         foreign("MatMulBnb4", inputs="x x x", K=4, N=4, block_size=16, quant_type=1),
         foreign("Relu", domain="mine"),
-        nbits(),
+        NBits().model(),
     ],
     ids=["Gelu", "QuickGelu", "FusedMatMul", "MatMulBnb4", "mine.Relu", "MatMulNBits"],
 )
@@ -150,3 +145,27 @@ def test_pairs_are_reported_with_convert_as_the_remedy(target: str) -> None:
 @pytest.mark.parametrize("target", ["standard", "qdq"])
 def test_pairs_of_onnx_are_not_foreign(target: str) -> None:
     assert not added(pair(), target)
+
+
+def test_remedies_name_the_form_and_what_it_takes() -> None:
+    """Two nodes of one operator, of which only one is converted exactly, are two findings."""
+    weight = NBits(40, 40)
+    proto = weight.model()
+    proto.graph.node.append(weight.model(accuracy_level=4).graph.node[0])
+    proto.graph.node[0].output[0] = proto.graph.node[1].input[0] = "t"
+    proto.graph.node[1].name = "rounded"
+    for target, form in (("standard", "standard"), ("qdq", "qdq"), ("finn", "qonnx")):
+        assert [(each.node, each.remedy) for each in added(proto, target)] == [
+            ("product", f"run anybit convert --to {form}"),
+            ("rounded", f"run anybit convert --to {form} --allow-approximate"),
+        ]
+
+
+def test_remedies_of_what_convert_keeps_start_from_the_float_model() -> None:
+    weight = NBits()
+    tensors = {**weight.tensors, "g": np.zeros(40, np.int32)}
+    reordered = nbits_model(tensors, weight.sizes)
+    wrong = nbits_model(weight.tensors, {**weight.sizes, "bits": "4"})
+    for proto in (reordered, wrong, foreign("QGemm", inputs="x x x x x x")):
+        (finding,) = added(proto, "finn")
+        assert finding.remedy == "quantize the float model another way: anybit quantize"

@@ -292,6 +292,25 @@ def test_standard_form_keeps_them_with_both_reasons() -> None:
     (step,) = converted.steps
     assert step.operator == "com.microsoft.MatMulNBits"
     assert "its runtime must have it; its channels are reordered by g_idx" in step.reason
+    assert "operators of other domains stay: 1 com.microsoft.MatMulNBits" in converted.remarks
+
+
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (BASE.model, r"convert it first \(anybit convert --to qonnx\)"),
+        (lambda: changed(accuracy_level=4), "convert --to qonnx --allow-approximate"),
+        (lambda: changed(weight_prepacked=1), r"quantize the float model .*anybit quantize\)"),
+    ],
+)
+def test_compile_names_the_remedy(make: Any, remedy: str) -> None:
+    with pytest.raises(ModelError, match=rf"'product' \(MatMulNBits\) computes .*{remedy}"):
+        anybit.compile(make())
+
+
+def test_models_with_nodes_that_stay_are_not_called_unquantized() -> None:
+    converted = anybit.convert(changed(accuracy_level=4), to="qonnx")
+    assert not any("no quantizers" in remark for remark in converted.remarks)
 
 
 # ---- nodes whose values change --------------------------------------------------------------

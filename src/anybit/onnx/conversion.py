@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert models between QONNX and standard ONNX."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -44,6 +45,7 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
 from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
 from anybit.onnx.trial import Trial, reference_of, remark
+from anybit.text import shown
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
 _STANDARD_OPSET = 13
@@ -279,13 +281,19 @@ class _Work:
 
     def name_foreign(self) -> None:
         """Say which operators the result asks of its runtime, besides ONNX's and ours."""
+        counts: Counter[str] = Counter()
         for node in nodes_in(self._model.graph):
-            if node.domain not in STANDARD_DOMAINS and not versions_of(node.domain, node.op_type):
-                operator = f"{node.domain}.{node.op_type}"
-                reason = "not an operator of ONNX or QONNX: its runtime must have it"
-                if why := self._lifted.reason(node):
-                    reason += f"; {why}"
-                self.steps.append(Step(label_of(node), operator, "kept", reason))
+            if node.domain in STANDARD_DOMAINS or versions_of(node.domain, node.op_type):
+                continue
+            operator = f"{node.domain}.{node.op_type}"
+            reason = "not an operator of ONNX or QONNX: its runtime must have it"
+            if why := self._lifted.reason(node):
+                reason += f"; {why}"
+            self.steps.append(Step(label_of(node), operator, "kept", reason))
+            counts[operator] += 1
+        if counts:
+            kinds = ", ".join(f"{count} {operator}" for operator, count in counts.items())
+            self.remarks.append(f"operators of other domains stay: {shown(kinds)}")
 
     def finished(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())

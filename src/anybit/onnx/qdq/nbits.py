@@ -78,7 +78,7 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
             difference = packed.difference
             if difference and not allow_approximate:
                 raise Inexpressible(
-                    f"its values would change: {difference}; --allow-approximate converts it"
+                    f"MatMul would give other values: {difference}; --allow-approximate converts it"
                 )
             name, action = label_of(node), writer.write(node, packed)
         except Inexpressible as reason:
@@ -93,16 +93,16 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
 _EXACT = "the weights are the same bits; the runtime may add sums in another order"
 
 
-def unliftable(node: ir.Node) -> str:
-    """Return why a MatMulNBits has no form with quantizers; "" if it has one.
+def difference_of(node: ir.Node) -> str:
+    """Return what the replacement of a MatMulNBits changes; "" if nothing.
 
     Sizes are compared, and no weight is computed.
+
+    Raises:
+        Inexpressible: It has no replacement.
+        ModelError: An attribute has another type than the operator's.
     """
-    try:
-        _read(node)
-    except Inexpressible as reason:
-        return str(reason)
-    return ""
+    return _read(node).difference
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
     found = []
     level = attribute_of(node, "accuracy_level", 0)
     if level >= _ROUNDED:
-        rounded = f"to {_LEVELS[level]}" if level in _LEVELS else "its input"
+        rounded = f"its input to {_LEVELS[level]}" if level in _LEVELS else "its input"
         found.append(f"accuracy_level {level} lets a runtime round {rounded}")
     if dtype == _FLOAT16:
         found.append("the operator computes in float16")

@@ -14,6 +14,7 @@ from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.qdq.qlinear import is_integer_operator
+from anybit.onnx.qdq.remedies import conversion_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 
@@ -47,11 +48,10 @@ def spelled(node: ir.Node) -> str:
 
 def remedy(node: ir.Node, form: Form) -> str:
     """Return how to replace a node: convert it to the form if `convert` can, or start over."""
-    if is_quantize(node) or is_dequantize(node):
-        return f"run anybit convert --to {form}"
-    if node.op_type in ("QLinearConv", "QLinearMatMul") and not node.domain:
-        return f"run anybit convert --to {form}, with --allow-approximate if it needs that"
-    if is_integer_operator(node):
+    if is_quantized(node):
+        command = conversion_of(node, form)
+        if command:
+            return f"run {command}"
         return "quantize the float model another way: anybit quantize"
     if is_integer_network(node):
         return "use the model that was compiled"
