@@ -17,9 +17,11 @@ from small_models import kinds, model, node
 
 import anybit
 from anybit.errors import ModelError
+from anybit.onnx.qdq.qlinear import is_integer_operator
 
 FORMS = ("qonnx", "compact", "standard", "portable", "qdq", "qcdq")
 BIAS = np.arange(6, dtype=np.float32)
+BASE = NBits()
 # K, block size: blocks that fill K and others, one block, one that is longer than K.
 SIZES = [(40, 16), (64, 32), (33, 16), (16, 16), (13, 16), (16, 128)]
 
@@ -199,9 +201,31 @@ def test_models_without_standard_operators_get_an_opset() -> None:
         onnx.checker.check_model(ir.to_proto(anybit.convert(proto, to="standard").model), True)
 
 
-# ---- nodes that stay ------------------------------------------------------------------------
+def test_results_of_old_opsets() -> None:
+    """Before opset 10 Slice has no inputs."""
+    whole = NBits(32)
+    for weight, action in ((BASE, "kept"), (whole, "IntQuant and MatMul")):
+        proto = nbits_model(weight.tensors, weight.sizes, opset=9)
+        (step,) = anybit.convert(proto, to="qonnx").steps
+        assert step.action == action
 
-BASE = NBits()
+
+CODES = [
+    *("MatMulNBits", "MatMulBnb4", "MatMulFpQ4", "GatherBlockQuantized", "MatMulIntegerToFloat"),
+    *("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulInteger16", "MulInteger", "QMoE"),
+    *("QGemm", "QLinearAdd", "QLinearConv", "QAttention", "QOrderedMatMul", "QOrderedGelu"),
+    *("QEmbedLayerNormalization", "MatMulNBitsMlp", "QuantizeWithOrder"),
+]
+FLOATS = ["QuickGelu", "Gelu", "FusedMatMul", "Attention", "MatMulPacked", "MoE", "Range"]
+
+
+@pytest.mark.parametrize("name", [*CODES, *FLOATS])
+def test_operators_on_codes_are_known_by_name(name: str) -> None:
+    assert is_integer_operator(ir.Node(ORT, name, [])) == (name in CODES)
+    assert not is_integer_operator(ir.Node("mine", name, []))
+
+
+# ---- nodes that stay ------------------------------------------------------------------------
 
 
 def changed(
