@@ -38,7 +38,8 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.preparation import apply, errors_named_after, inline, reported
-from anybit.onnx.qdq.nbits import Lifted, is_nbits, lift_nbits
+from anybit.onnx.qdq.nbits import Lifted, lift_nbits
+from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.float4 import float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize

@@ -4,7 +4,7 @@
     fusions, plan, writer                             from the grid of an operator to nodes
     integer_kernels, reach, saturation                what ONNX Runtime makes of them
     before_quantize, lift_codes, lifting, qlinear     from nodes to the grid of an operator
-    nbits                                             MatMulNBits, whose weights are packed
+    packed_weights, nbits                             MatMulNBits, whose weights are packed
     remedies                                          which of them convert replaces
 
 Nothing here names an operator of ours: `Operator.grid` and `Operator.from_grid` are asked.

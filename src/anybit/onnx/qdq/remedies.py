@@ -5,7 +5,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.forms import Form
-from anybit.onnx.qdq.nbits import difference_of, is_nbits
+from anybit.onnx.qdq.nbits import difference_of
+from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.onnx.qdq.qlinear import inexact_parts
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
