@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from nbits_models import NBits
 from places import MODELS, needs_models
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -233,3 +234,13 @@ def test_rows_of_folded_names_stay_beside_each_other(
         found = [line for line in lines if letter * 3 in line]
         assert len(found) > 1
         assert [" 0.5 " in f"{line} " for line in found] == [True] + [False] * (len(found) - 1)
+
+
+def test_info_names_operators_on_codes_and_the_command_that_replaces_them(shell: Shell) -> None:
+    onnx.save(NBits().model(), "packed.onnx")
+    code, out, _ = shell("info", "packed.onnx")
+    assert code == 0
+    assert (
+        "No quantizers, but operators on codes (1 com.microsoft::MatMulNBits); anybit convert "
+        "--to qonnx replaces those that it can. The weights:\n"
+    ) in out

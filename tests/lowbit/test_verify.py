@@ -210,8 +210,8 @@ def with_words(edit):
         (lambda words: words.__setitem__(2, -1), "an array of 3 elements from -1 on"),
         (lambda words: words.__setitem__(3, 2**63 - 1), "an array of 9223372036854775807 elements"),
         (
-            lambda words: words.__setitem__(0, 2),
-            "has version 2, .* runs version 1; install a newer",
+            lambda words: words.__setitem__(0, 3),
+            "has version 3, .* runs version 2; install a newer",
         ),
         (lambda words: words.__setitem__(0, 0), "has version 0, .* compile the model again"),
     ],

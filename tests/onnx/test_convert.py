@@ -262,6 +262,17 @@ def test_convert_does_not_quantize(form: Form) -> None:
 @pytest.mark.parametrize("form", [form for form in FORMS if form is not Form.QONNX])
 def test_operators_of_others_are_named(form: Form) -> None:
     proto = float_model("y = theirs.Strange(x)", domain=', "theirs": 1')
-    (step,) = anybit.convert(proto, to=form).steps
+    converted = anybit.convert(proto, to=form)
+    (step,) = converted.steps
     assert (step.operator, step.action) == ("theirs.Strange", "kept")
+    assert "operators of other domains stay: 1 theirs.Strange" in converted.remarks
     assert "its runtime must have it" in step.reason
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_operators_of_the_ml_domain_are_not_foreign(form: Form) -> None:
+    domain = ', "ai.onnx.ml": 3'
+    proto = float_model("y = ai.onnx.ml.Binarizer <threshold = 0.5> (x)", domain=domain)
+    converted = anybit.convert(proto, to=form)
+    assert not converted.steps
+    assert not any("other domains" in remark for remark in converted.remarks)

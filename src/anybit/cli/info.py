@@ -19,6 +19,7 @@ from anybit.cli._console import stdout
 from anybit.cli._files import file_size
 from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.qdq.qlinear import is_integer_name
 from anybit.onnx.summary import ParameterSummary, QuantizerSummary, Summary
 from anybit.onnx.summary import info as summary_of
 from anybit.text import counted, shown, sized
@@ -86,7 +87,18 @@ def _without_quantizers(summary: Summary) -> str:
     lines = [f"  {shown(each)}" for each in weights[:_MOST_WEIGHTS]]
     if len(weights) > _MOST_WEIGHTS:
         lines.append(f"  and {len(weights) - _MOST_WEIGHTS} more (--json lists all)")
-    return "\n".join(["No quantizers." + " The weights:" * bool(weights), *lines])
+    on_codes = [
+        f"{count} {name}"
+        for name, count in summary.operators.items()
+        if is_integer_name(*name.rpartition("::")[::2])
+    ]
+    first = "No quantizers."
+    if on_codes:
+        first = (
+            f"No quantizers, but operators on codes ({shown(', '.join(on_codes))}); "
+            "anybit convert --to qonnx replaces those that it can."
+        )
+    return "\n".join([first + " The weights:" * bool(weights), *lines])
 
 
 def _what_runs(quantizers: tuple[QuantizerSummary, ...]) -> str:

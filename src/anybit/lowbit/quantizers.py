@@ -11,6 +11,7 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.qdq.qlinear import is_integer_operator
+from anybit.onnx.qdq.remedies import conversion_of
 
 INTEGER_ONLY = "anybit.integer_only"
 """Metadata of models that were quantized with `integer_only`."""
@@ -26,9 +27,11 @@ def why_unquantized(model: ir.Model, where: str) -> str:
         if is_integer_network(node):
             return f"{where} is compiled already ({described(node)}); run it as it is"
         if is_integer_operator(node):
+            command = conversion_of(node)
+            remedy = "convert it first" if command else "quantize the float model instead"
             return (
-                f"{where} has no quantizers: {described(node)} computes with integers, which "
-                "compile does not read; convert it first (anybit convert --to qonnx)"
+                f"{where} has no quantizers: {described(node)} computes with codes, which "
+                f"compile does not read; {remedy} ({command or 'anybit quantize'})"
             )
     return (
         f"{where} has no quantizers, so no layer of it can run on integers; quantize it first "

@@ -56,7 +56,9 @@ def source_axis(product: ProductAnalysis, rank: int) -> int:
     if layout is None:
         raise Uncovered(product.reason)
     if product.codes is None or product.scale is None:
-        raise Uncovered("its weights are no integers times one scale per channel: quantize them")
+        raise Uncovered(
+            "its weights are not integers with one scale per channel: quantize them per channel"
+        )
     if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
         raise Uncovered("its weights are not its second input")
     axis = layout.x_axis % rank

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert models between QONNX and standard ONNX."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,8 +17,10 @@ from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
+from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import operators_in, versions_of
 from anybit.onnx.passes import (
@@ -37,12 +40,15 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.preparation import apply, errors_named_after, inline, reported
+from anybit.onnx.qdq.nbits import Lifted, lift_nbits
+from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.float4 import float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
 from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
 from anybit.onnx.trial import Trial, reference_of, remark
+from anybit.text import shown
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
 _STANDARD_OPSET = 13
@@ -178,6 +184,8 @@ def _converted(
 ) -> tuple[Conversion, tuple[ir.Node, ...]]:
     """The conversion, and the DequantizeLinear that it wrote."""
     work = _Work(source, options)
+    if form is not Form.QONNX:
+        work.lift_nbits()
     match form:
         case Form.QONNX:
             work.lift_native()
@@ -207,12 +215,23 @@ class _Work:
         self.steps: list[Step] = []
         self.remarks: list[str] = []
         self.pairs: tuple[ir.Node, ...] = ()
+        self._lifted = Lifted()
         self._model = read_copy(source)
         inline(self._model, source)
         if not any(_is_quantizer(node) for node in nodes_in(self._model.graph)):
             self.remarks.append(_NOT_QUANTIZED)
         self._names = _names(self._model)
         self._run(Normalize(), StandardLayout(), FoldConstants(operators=False), InferShapes())
+
+    def lift_nbits(self) -> None:
+        """MatMulNBits becomes MatMul of a quantized weight, as in `FromQdq`."""
+        if not any(is_nbits(node) for node in nodes_in(self._model.graph)):
+            return
+        allowed = self._options.allow_approximate
+        with errors_named_after(self._source):
+            self._lifted = lift_nbits(self._model, Editor(self._model), allow_approximate=allowed)
+        self.steps.extend(self._lifted.steps)
+        self._run(Normalize())
 
     def lift_native(self) -> None:
         """QuantizeLinear and its kin become operators of ours."""
@@ -275,12 +294,20 @@ class _Work:
 
     def name_foreign(self) -> None:
         """Say which operators the result asks of its runtime, besides ONNX's and ours."""
+        counts: Counter[str] = Counter()
         for node in nodes_in(self._model.graph):
             ours = versions_of(node.domain, node.op_type) or is_multi_threshold(node)
-            if node.domain and not ours:
-                operator = f"{node.domain}.{node.op_type}"
-                reason = "not an operator of ONNX or QONNX: its runtime must have it"
-                self.steps.append(Step(label_of(node), operator, "kept", reason))
+            if node.domain in STANDARD_DOMAINS or ours:
+                continue
+            operator = f"{node.domain}.{node.op_type}"
+            reason = "not an operator of ONNX or QONNX: its runtime must have it"
+            if why := self._lifted.reason(node):
+                reason += f"; {why}"
+            self.steps.append(Step(label_of(node), operator, "kept", reason))
+            counts[operator] += 1
+        if counts:
+            kinds = ", ".join(f"{count} {operator}" for operator, count in counts.items())
+            self.remarks.append(f"operators of other domains stay: {shown(kinds)}")
 
     def finished(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())

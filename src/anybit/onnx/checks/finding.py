@@ -64,10 +64,13 @@ def operator_name(node: ir.Node | None) -> str:
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for all of one kind: those whose problems differ in names and numbers only."""
+    """One finding for all of one kind: those that differ in names and numbers only."""
     kinds: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
     for each in dict.fromkeys(findings):
-        kinds[each.severity, each.code, _VALUES.sub("", each.problem)].append(each)
+        # Names of operators may have digits, which do not go: MatMulBnb4.
+        operator = each.operator if each.operator in each.problem else ""
+        words = (_VALUES.sub("", text) for text in (each.problem, each.remedy))
+        kinds[each.severity, each.code, operator, *words].append(each)
     return [_together(alike) for alike in kinds.values()]
 
 

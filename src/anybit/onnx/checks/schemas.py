@@ -10,15 +10,13 @@ from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.counts import REMEDY, wrong_counts
+from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.operators.schemas import register
 
 _NODE = re.compile(r"(?:node name: |Name: )([^\s)]+)")
 _OPERATOR = re.compile(r"(?:op_type:|OpType: )([^\s,)]+)")
 _LONGEST = 300
-
-# Domains that `onnx` itself has schemas of.
-_STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
@@ -36,7 +34,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
     model = subject.model
     nodes = list(nodes_in(model.graph))
     ours = {node.domain for node in nodes if versions_of(node.domain, node.op_type)}
-    foreign = {node.domain for node in nodes} - ours - set(_STANDARD)
+    foreign = {node.domain for node in nodes} - ours - set(STANDARD_DOMAINS)
     if not (ours | foreign) <= model.graph.opset_imports.keys():
         # Two versions of one operator, of which the checker knows one only; or nodes that are
         # reported already.

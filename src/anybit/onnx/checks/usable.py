@@ -12,7 +12,8 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.passes import Normalize
 
-_UNUSABLE_DOMAIN = "not understood"
+UNUSABLE_DOMAIN = "not understood"
+"""The domain of nodes whose inputs make no sense."""
 
 
 def made_usable(model: ir.Model) -> Iterator[Finding]:
@@ -56,7 +57,7 @@ def _node_made_usable(
     refused = _refused(node) if count == 1 else f"must have 1 output, got {count}"
     if refused:
         yield _told(node, "bad-inputs", refused, "export the model again")
-        node.domain = _UNUSABLE_DOMAIN
+        node.domain = UNUSABLE_DOMAIN
         return
     refused = _refused(node, imports=declared)
     if refused:

@@ -11,6 +11,15 @@ from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
 
+STANDARD_DOMAINS = (
+    "",
+    "ai.onnx",
+    "ai.onnx.ml",
+    "ai.onnx.training",
+    "ai.onnx.preview.training",
+)
+"""Domains of the ONNX specification."""
+
 RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft")
 """Domains whose operators ONNX Runtime itself brings."""
 

@@ -8,6 +8,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.qdq.lifting import Lifter
+from anybit.onnx.qdq.nbits import Lifted, lift_nbits
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -28,6 +29,7 @@ class FromQdq(InPlacePass):
     * A DequantizeLinear of a constant becomes a quantizer of the float values; zero-point and
       range, be it from a Clip or from what `ToQdq` noted, stay. The operator is run to see that it
       gives the same values.
+    * A MatMulNBits of ONNX Runtime becomes a quantizer of its weight and a MatMul.
     * QLinearConv and QLinearMatMul become DequantizeLinear, Conv or MatMul and QuantizeLinear
       first, if float32 computes the same: all scales powers of two, sums below 2^24.
 
@@ -37,7 +39,8 @@ class FromQdq(InPlacePass):
     The values stay what they were, but for the sign of a zero, for NaN, whose code ONNX does not
     define, and for infinite x / scale of float8 types, which saturate where the operator gives
     NaN. With `allow_approximate` zero-points of activations become those of the operator, which
-    differ at ties, and QLinear operators with any scale are taken apart; the steps say so.
+    differ at ties, QLinear operators with any scale are taken apart, and MatMulNBits that may
+    round its input becomes a MatMul that does not; the steps say so.
 
     Raises:
         ModelError: A node contradicts itself (an axis that x does not have, scales and zero-points
@@ -51,6 +54,8 @@ class FromQdq(InPlacePass):
     def call(self, model: ir.Model) -> Report:
         editor = Editor(model)
         steps = split_operators(model, editor, allow_approximate=self._allow_approximate)
+        lifted = lift_nbits(model, editor, allow_approximate=self._allow_approximate)
+        steps += lifted.steps
         lifter = Lifter(model, editor, allow_approximate=self._allow_approximate)
         reasons: dict[ir.Node, str] = {}
         for node in list(model.graph.all_nodes()):
@@ -60,10 +65,11 @@ class FromQdq(InPlacePass):
                 except Inexpressible as reason:
                     reasons[node] = str(reason)
         modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
-        return Report(model, modified, (*steps, *_kept(model, reasons)))
+        kept = _kept(model, reasons, lifted)
+        return Report(model, modified, (*steps, *kept))
 
 
-def _kept(model: ir.Model, reasons: dict[ir.Node, str]) -> list[Step]:
+def _kept(model: ir.Model, reasons: dict[ir.Node, str], lifted: Lifted) -> list[Step]:
     steps = []
     for node in model.graph.all_nodes():
         reason = reasons.get(node)
@@ -71,7 +77,7 @@ def _kept(model: ir.Model, reasons: dict[ir.Node, str]) -> list[Step]:
             readers = {reader.op_type for reader, _ in node.outputs[0].uses()}
             reason = f"its codes are read by {', '.join(sorted(readers)) or 'nothing in the model'}"
         elif is_integer_operator(node):
-            reason = KEPT_REASON
+            reason = lifted.reason(node) or KEPT_REASON
         if reason is not None:
             steps.append(Step(label_of(node), node.op_type, "kept", reason))
     return steps

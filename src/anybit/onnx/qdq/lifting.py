@@ -133,7 +133,7 @@ class Lifter:
         known = self._floats.setdefault(source, {})
         if key not in known:
             known[key] = self._editor.constant(f"{source.name}_values", ir.tensor(values))
-        result = self._operator(node, found, known[key], _name(node), like=source)
+        result = insert_quantizer(self._editor, node, found, known[key], _name(node), like=source)
         if len(source.uses()) == 1:
             del self._floats[source]  # or the codes would stay in memory
         return result, note
@@ -209,7 +209,7 @@ class Lifter:
         return x, composed(scaling, starts[-1].lowest, starts[-1].highest)
 
     def _written(self, quantize: ir.Node, x: ir.Value, quantizer: Quantizer, name: str) -> ir.Value:
-        result = self._operator(quantize, quantizer.found, x, name, like=x)
+        result = insert_quantizer(self._editor, quantize, quantizer.found, x, name, like=x)
         if quantizer.clip is None:
             return result
         bounds = [
@@ -226,25 +226,26 @@ class Lifter:
             )
         return result
 
-    def _operator(
-        self, before: ir.Node, found: Match, x: ir.Value, name: str, *, like: ir.Value
-    ) -> ir.Value:
-        """The result of a new node of ours."""
-        names = [declared.name for declared in found.operator.inputs[1:]]
-        parameters = [
-            None if array is None else self._editor.parameter(name, role, array, _FLOAT)
-            for role, array in zip(names, arguments_of(found), strict=True)
-        ]
-        return self._editor.insert(
-            before,
-            found.operator.onnx_name,
-            [x, *parameters],
-            f"{name}_quantized",
-            like=like,
-            dtype=_FLOAT,
-            attributes=attributes_of(found),
-            domain=found.operator.onnx_domain,
-        )
+
+def insert_quantizer(
+    editor: Editor, before: ir.Node, found: Match, x: ir.Value, name: str, *, like: ir.Value
+) -> ir.Value:
+    """The result of a new node of ours."""
+    names = [declared.name for declared in found.operator.inputs[1:]]
+    parameters = [
+        None if array is None else editor.parameter(name, role, array, _FLOAT)
+        for role, array in zip(names, arguments_of(found), strict=True)
+    ]
+    return editor.insert(
+        before,
+        found.operator.onnx_name,
+        [x, *parameters],
+        f"{name}_quantized",
+        like=like,
+        dtype=_FLOAT,
+        attributes=attributes_of(found),
+        domain=found.operator.onnx_domain,
+    )
 
 
 def _span(scaling: Scaling, lowest: float, highest: float) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take QLinearConv and QLinearMatMul apart into nodes of floats between scaling ones."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,12 +14,19 @@ from anybit.onnx.analysis.sums import Parts
 from anybit.onnx.graph.constants import Array, are_powers_of_two, array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described, label_of
+from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import Step
 
-KEPT_REASON = "it computes with integers, and there is no exact form of it with quantizers"
+KEPT_REASON = "it computes with codes, and there is no exact form of it with quantizers"
 
 _FLOAT = ir.DataType.FLOAT
 _INTEGER_OPERATORS = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
+# Operators of ONNX Runtime that read or write codes, its own pair left out.
+_CONTRIBUTED = re.compile(
+    "QLinear.*|QOrdered.*|QGemm|QAttention|QMoE|QEmbedLayerNormalization|DynamicQuantize.*"
+    "|MatMul(NBits|Bnb4|FpQ4|BlockQuantized).*|.*Integer(16|ToFloat)?|GatherBlockQuantized"
+    "|GemmFloat8|(Dequantize|Quantize)(BFP|WithOrder)"
+)
 
 # Scales in this range leave room for the codes on both sides.
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-50, 2.0**50
@@ -35,11 +43,14 @@ _SATURATES = (
 
 def is_integer_operator(node: ir.Node) -> bool:
     """Whether a node computes with codes, other than the two scaling ones."""
-    if node.domain == "com.microsoft":
-        return node.op_type.startswith(("QLinear", "QGemm", "QAttention", "DynamicQuantize"))
-    return not node.domain and (
-        node.op_type in _INTEGER_OPERATORS or node.op_type.startswith("QLinear")
-    )
+    return is_integer_name(node.domain, node.op_type)
+
+
+def is_integer_name(domain: str, name: str) -> bool:
+    """Return whether an operator computes with codes, other than the two scaling ones."""
+    if domain == "com.microsoft":
+        return _CONTRIBUTED.fullmatch(name) is not None
+    return not domain and (name in _INTEGER_OPERATORS or name.startswith("QLinear"))
 
 
 def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> list[Step]:
@@ -68,6 +79,18 @@ def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool)
         _split(node, parts, editor)
         steps.append(Step(name, operator, parts.kind, reason, exact=not inexact))
     return steps
+
+
+def inexact_parts(node: ir.Node) -> str:
+    """Return why the parts of a node would give other values; "" if they give the same.
+
+    Raises:
+        Inexpressible: It is not one that `split_operators` takes apart.
+    """
+    parts = _parts_of(node)
+    if parts is None:
+        raise Inexpressible(KEPT_REASON)
+    return parts.inexact()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ quant_act_to_multithreshold.py at 12be6c9, fold_quant_weights.py at 0023563,
 infer_quant_avg_pool_2d.py at 5080639.
 """
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,13 +15,20 @@ import onnx_ir as ir
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.checks.targets import foreign
+from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, IntegerGrid
 
 NAMES = frozenset(("Quant", "BipolarQuant", "Trunc"))
 """The operators that FINN looks for, by name."""
+
+# Domains of operators that FINN and QONNX define, such as MultiThreshold.
+_DOMAINS = re.compile(r"(finn|qonnx\.custom_op)(\..*)?")
 
 _WIDEST_ACTIVATION = 8
 # Scales of weights are moved behind these; Gemm is split, Transpose folded, before.
@@ -29,6 +37,10 @@ _READERS = {"Add", "Conv", "ConvTranspose", "Div", "Gather", "Gemm", "MatMul", "
 
 def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "FINN")
+    for node in nodes_in(subject.model.graph):
+        if _is_refused(node):
+            remedy = foreign.remedy(node, Form.QONNX)
+            yield error(node, "operator", f"FINN has no {foreign.spelled(node)}", remedy)
     for quantizer in subject.quantizers:
         known = NAMES.intersection((quantizer.operator.onnx_name, *quantizer.operator.onnx_aliases))
         if not known:
@@ -40,6 +52,14 @@ def findings(subject: Subject) -> Iterator[Finding]:
             problem = f"FINN looks for {min(known)} and ignores {quantizer.spelled}"
             yield error(quantizer.node, "name", problem, "run anybit clean --target finn")
         yield from _quantizer_findings(quantizer)
+
+
+def _is_refused(node: ir.Node) -> bool:
+    """Return whether an operator has another domain than ONNX's, QONNX's or FINN's, or codes."""
+    if versions_of(node.domain, node.op_type):
+        return False
+    is_foreign = foreign.is_foreign(node) and not _DOMAINS.fullmatch(node.domain)
+    return is_foreign or foreign.is_quantized(node)
 
 
 def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:

@@ -14,7 +14,8 @@ import onnx_ir as ir
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.checks.targets import hls4ml_names
+from anybit.onnx.checks.targets import foreign, hls4ml_names
+from anybit.onnx.forms import Form
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import are_powers_of_two, is_constant
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
@@ -60,6 +61,9 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
     for node in subject.model.graph:
         if versions_of(node.domain, node.op_type):
             continue
+        if foreign.is_foreign(node):
+            yield _no_layer(node)
+            continue
         if node.op_type == "Gemm":
             problem = "hls4ml does not read Gemm"
             yield error(node, "gemm", problem, hls4ml_names.CLEAN)
@@ -71,8 +75,7 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
             problem = "hls4ml pads images with channels last; Pad has them first"
             yield error(node, "layout", problem, "let the convolution pad")
         elif node.op_type not in _LAYERS:
-            problem = f"hls4ml has no layer for {node.op_type}"
-            yield error(node, "layer", problem, "use layers that hls4ml has")
+            yield _no_layer(node)
         elif node.op_type in _IN_CHANNELS_LAST and CHANNELS_LAST not in node.meta:
             shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
             if node.op_type != "BatchNormalization" or (shape is not None and len(shape) > 2):
@@ -80,6 +83,13 @@ def _layer_findings(subject: Subject) -> Iterator[Finding]:
         yield from _operand_findings(node)
         if node.op_type == "Conv":
             yield from _convolution_findings(node)
+
+
+def _no_layer(node: ir.Node) -> Finding:
+    remedy = "use layers that hls4ml has"
+    if foreign.is_quantized(node):
+        remedy = foreign.remedy(node, Form.QONNX)
+    return error(node, "layer", f"hls4ml has no layer for {foreign.spelled(node)}", remedy)
 
 
 def _operand_findings(node: ir.Node) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.checks.targets import foreign
 from anybit.onnx.forms import Form
 from anybit.onnx.qdq.plan import Options, plan
 from anybit.onnx.quantizers.grids import Inexpressible
@@ -13,6 +14,7 @@ from anybit.onnx.runtimes import NEWEST_OPSET
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
+    yield from foreign.findings(subject, Form.QDQ)
     options = Options(Form.QDQ, NEWEST_OPSET)
     for quantizer in subject.quantizers:
         try:

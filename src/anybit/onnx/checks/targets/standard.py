@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.checks.targets import foreign
 from anybit.onnx.expansion.calls import Expansions
+from anybit.onnx.forms import Form
 from anybit.onnx.graph.names import described
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
+    yield from foreign.findings(subject, Form.STANDARD)
     expansions = Expansions()
     for quantizer in subject.quantizers:
         try:

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of other domains than ONNX's, and operators that read or write codes."""
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.checks.subject import Subject
+from anybit.onnx.checks.usable import UNUSABLE_DOMAIN
+from anybit.onnx.forms import Form
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.integer_network import is_integer_network
+from anybit.onnx.operators.known import STANDARD_DOMAINS
+from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.qdq.qlinear import is_integer_operator
+from anybit.onnx.qdq.remedies import conversion_of
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+
+
+def findings(subject: Subject, form: Form) -> Iterator[Finding]:
+    """Report each operator that is neither ONNX's nor ours, subgraphs included."""
+    for node in nodes_in(subject.model.graph):
+        if is_foreign(node):
+            problem = f"{spelled(node)} is not an ONNX operator"
+            yield error(node, "foreign-operator", problem, remedy(node, form))
+
+
+def is_foreign(node: ir.Node) -> bool:
+    """Return whether an operator is neither ONNX's nor ours."""
+    known = (*STANDARD_DOMAINS, UNUSABLE_DOMAIN)  # the latter is reported by itself
+    return node.domain not in known and not versions_of(node.domain, node.op_type)
+
+
+def is_quantized(node: ir.Node) -> bool:
+    """Return whether an operator that is not ours reads or writes codes."""
+    return is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
+
+
+def spelled(node: ir.Node) -> str:
+    """Return the name of an operator, with its domain unless that is ONNX's own.
+
+    Nothing is quoted: findings whose problems differ in quoted text only are reported as one.
+    """
+    own = node.domain not in ("", UNUSABLE_DOMAIN)
+    return f"{node.op_type} of {node.domain}" if own else node.op_type
+
+
+def remedy(node: ir.Node, form: Form) -> str:
+    """Return how to replace a node: convert it to the form if `convert` can, or start over."""
+    if is_quantized(node):
+        command = conversion_of(node, form)
+        if command:
+            return f"run {command}"
+        return "quantize the float model another way: anybit quantize"
+    if is_integer_network(node):
+        return "use the model that was compiled"
+    return "export the model with standard operators"

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replacement of ONNX Runtime's MatMulNBits by a quantized weight and MatMul."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.qdq.lift_codes import computed
+from anybit.onnx.qdq.lifting import insert_quantizer
+from anybit.onnx.qdq.packed_weights import (
+    BIAS,
+    SCALES,
+    ZEROPTS,
+    A,
+    B,
+    PackedWeight,
+    dtype_name,
+    input_of,
+    is_nbits,
+    packed_weight_of,
+)
+from anybit.onnx.quantizers.grids import Inexpressible, Match, match
+from anybit.onnx.report import Step
+
+_FLOAT = ir.DataType.FLOAT
+# The first opset whose Slice has inputs.
+_SLICE_OPSET = 10
+# What nodes need that stand in a model without standard operators.
+_OPSET = 13
+_EXACT = "the weights are the same bits; the runtime may add sums in another order"
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """Nodes that were replaced, one step each, and why others stay, by the name of their output."""
+
+    steps: list[Step] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def reason(self, node: ir.Node) -> str:
+        """Return why a node stays; "" if it is not one of these."""
+        return self.reasons.get(_result_name(node), "")
+
+
+def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> Lifted:
+    """Replace each MatMulNBits whose weight is constant by a quantizer and MatMul.
+
+    The weight becomes float32 values of shape [blocks, block size, N], a quantizer with a scale and
+    a zero-point of shape [blocks, 1, N], a Reshape and, where the last block is shorter, a Slice; a
+    weight of one block is a matrix [K, N] with a scale per channel. The weights are the same bits
+    as those of the operator. Its sums may be added in another order, as MatMul's may.
+
+    Nodes that no quantizer stands for stay. So do those that compute with less than float32, or
+    whose weights differ in the last bit, unless `allow_approximate`: other than QLinearConv, whose
+    conversion is an error then, such a node runs wherever the original ran, and what else there is
+    in the model can be converted without changing a value.
+
+    Raises:
+        ModelError: An attribute has another type than the operator's, or a tensor cannot be read.
+    """
+    lifted, writer = Lifted(), _Writer(model, editor)
+    for node in list(nodes_in(model.graph)):
+        if not is_nbits(node):
+            continue
+        try:
+            packed = packed_weight_of(node)
+            difference = packed.difference
+            if difference and not allow_approximate:
+                raise Inexpressible(
+                    f"MatMul would give other values: {difference}; --allow-approximate converts it"
+                )
+            name, action = label_of(node), writer.write(node, packed)
+        except Inexpressible as reason:
+            lifted.reasons[_result_name(node)] = str(reason)
+            continue
+        lifted.steps.append(
+            Step(name, node.op_type, action, difference or _EXACT, exact=not difference)
+        )
+    return lifted
+
+
+def difference_of(node: ir.Node) -> str:
+    """Return what the replacement of a MatMulNBits changes; "" if nothing.
+
+    Sizes are compared, and no weight is computed.
+
+    Raises:
+        Inexpressible: It has no replacement.
+        ModelError: An attribute has another type than the operator's.
+    """
+    return packed_weight_of(node).difference
+
+
+class _Writer:
+    """Writes nodes of one model. Nodes that share a weight share what it becomes."""
+
+    def __init__(self, model: ir.Model, editor: Editor) -> None:
+        self._imports = model.graph.opset_imports
+        self._editor = editor
+        self._weights: dict[object, tuple[ir.Value, Match]] = {}
+
+    def write(self, node: ir.Node, packed: PackedWeight) -> str:
+        """Put the new nodes in the place of a node, and return what they are called.
+
+        Raises:
+            Inexpressible: No quantizer gives the weights from themselves.
+        """
+        weight, found = self._weight(node, packed)
+        self._imports.setdefault("", _OPSET)
+        result = self._insert(node, "MatMul", [self._float32(node, packed, A), weight], "product")
+        product, name = result.producer(), node.name
+        if input_of(node, BIAS) is not None:
+            result = self._insert(node, "Add", [result, self._float32(node, packed, BIAS)], "sum")
+        if packed.dtype != _FLOAT:
+            result = self._cast(node, result, packed.dtype)
+        self._editor.replace(node, result)
+        if product is not None and name:
+            product.name = name
+        return f"{found.operator.onnx_name} and MatMul"
+
+    def _weight(self, node: ir.Node, packed: PackedWeight) -> tuple[ir.Value, Match]:
+        """Return the weight of shape [K, N], and its quantizer."""
+        parts = tuple(input_of(node, index) for index in (B, SCALES, ZEROPTS))
+        key = (*parts, packed.k, packed.n, packed.block, packed.bits, node.graph)
+        if key not in self._weights:
+            if packed.k % packed.block and packed.blocks > 1:
+                opset = self._imports.get("", _OPSET)
+                if opset < _SLICE_OPSET:
+                    raise Inexpressible(
+                        f"opset {opset} has no Slice with inputs: export with opset {_SLICE_OPSET}"
+                    )
+            grid, values = packed.weight(node)
+            found = match(grid)
+            if found is None or not np.array_equal(computed(found, values), values, equal_nan=True):
+                raise Inexpressible("no quantizer has all of its weights")
+            self._weights[key] = self._joined(node, packed, found, values), found
+        return self._weights[key]
+
+    def _joined(self, node: ir.Node, packed: PackedWeight, found: Match, values: Array) -> ir.Value:
+        """Quantize the values and put their blocks behind one another."""
+        packed_weight = input_of(node, B)
+        assert packed_weight is not None, "checked before"
+        name = str(packed_weight.name)
+        source = self._editor.constant(f"{name}_values", ir.Tensor(values))
+        weight = insert_quantizer(self._editor, node, found, source, name, like=source)
+        if packed.blocks > 1:
+            whole = (packed.blocks * packed.block, packed.n)
+            weight = self._shaped(node, "Reshape", [weight, *self._integers(whole)], name, whole)
+            if packed.k != whole[0]:
+                bounds = self._integers((0,), (packed.k,), (0,))
+                inputs, size = [weight, *bounds], (packed.k, packed.n)
+                weight = self._shaped(node, "Slice", inputs, name, size)
+        return weight
+
+    def _shaped(
+        self,
+        node: ir.Node,
+        kind: str,
+        inputs: list[ir.Value],
+        name: str,
+        shape: tuple[int, ...],
+    ) -> ir.Value:
+        suffix = "joined" if kind == "Reshape" else "cut"
+        result = self._editor.insert(
+            node, kind, inputs, f"{name}_{suffix}", like=inputs[0], dtype=_FLOAT
+        )
+        result.shape = ir.Shape(shape)
+        return result
+
+    def _integers(self, *constants: tuple[int, ...]) -> list[ir.Value]:
+        arrays = [np.array(each, np.int64) for each in constants]
+        return [self._editor.shared_constant("sizes", "sizes", each) for each in arrays]
+
+    def _float32(self, node: ir.Node, packed: PackedWeight, index: int) -> ir.Value:
+        """Return an input, converted to float32 if it is not."""
+        value = input_of(node, index)
+        assert value is not None, "checked before"
+        if value.dtype == _FLOAT or packed.dtype == _FLOAT:
+            return value
+        return self._cast(node, value, _FLOAT)
+
+    def _cast(self, node: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        to = [ir.AttrInt64("to", dtype.value)]
+        name = f"{value.name}_{dtype_name(dtype)}"
+        return self._editor.insert(
+            node, "Cast", [value], name, like=value, dtype=dtype, attributes=to
+        )
+
+    def _insert(self, node: ir.Node, kind: str, inputs: list[ir.Value], suffix: str) -> ir.Value:
+        result = node.outputs[0]
+        name = f"{result.name}_{suffix}"
+        return self._editor.insert(node, kind, inputs, name, like=result, dtype=_FLOAT)
+
+
+def _result_name(node: ir.Node) -> str:
+    return str(node.outputs[0].name) if node.outputs else ""

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packed weights of ONNX Runtime's MatMulNBits: sizes, types and values.
+
+Codes are packed along K, the lowest bits of a byte first, with a scale and a zero-point per block:
+W = (code - zero_point) * scale. Read in ONNX Runtime's operator schema; the weights were measured
+bit by bit with 1.20.1 (4 bits), 1.23.2 (4 and 8 bits), 1.26.0 and 1.32.0 (2, 4 and 8 bits).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import dtype_of
+from anybit.ops.grids import IntegerGrid
+
+A, B, SCALES, ZEROPTS, G_IDX, BIAS = range(6)
+"""The inputs."""
+
+_FLOAT, _FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
+_ATTRIBUTES = {"K", "N", "bits", "block_size", "accuracy_level", "weight_prepacked"}
+# Accuracy levels that compute in float32: unset and float32. Others allow a runtime less.
+_FLOAT32_LEVELS = (0, 1)
+_LEVELS = {2: "float16", 3: "bfloat16", 4: "int8"}
+
+
+def is_nbits(node: ir.Node) -> bool:
+    """Return whether a node is ONNX Runtime's MatMulNBits."""
+    return (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits")
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A node whose sizes fit one another.
+
+    Attributes:
+        k, n, block, bits: Sizes of the weight [K, N], of a block along K and of a code.
+        dtype: The type of A, the scales, the bias and the result.
+        difference: What changes, if anything does.
+    """
+
+    k: int
+    n: int
+    block: int
+    bits: int
+    dtype: ir.DataType
+    difference: str
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.k // self.block)
+
+    def weight(self, node: ir.Node) -> tuple[IntegerGrid, Array]:
+        """Return the grid and the float32 values, [blocks, block, N]; [K, N] if there is one block.
+
+        Blocks with negative scales have the mirrored codes; a scale of 0 becomes 1.
+        """
+        codes = unpacked(_array(node, B), self.bits)  # [N, blocks, block]
+        scale = _array(node, SCALES).astype(np.float32).reshape(self.n, self.blocks, 1)
+        if not np.all(np.isfinite(scale)):
+            raise Inexpressible("a scale is not finite")
+        zeropt = self._zeropts(node)
+        with np.errstate(all="ignore"):  # infinite where float32 ends
+            values = np.subtract(codes, zeropt, dtype=np.float32) * scale
+        highest = 2**self.bits - 1
+        zeropt = np.where(scale < 0, np.float32(highest) - zeropt, zeropt)
+        scale = np.where(scale == 0, np.float32(1), np.abs(scale))
+        codes_of_grid, half = range(highest + 1), 2 ** (self.bits - 1)
+        if np.all(zeropt == half):
+            zeropt, codes_of_grid = np.zeros((), np.float32), range(-half, half)
+        elif np.all(zeropt == zeropt.flat[0]):
+            zeropt = np.asarray(zeropt.flat[0])
+        order = (1, 2, 0)
+        if zeropt.ndim:
+            zeropt = np.ascontiguousarray(zeropt.transpose(order))
+        scale = np.ascontiguousarray(scale.transpose(order))
+        values = np.ascontiguousarray(values.transpose(order))
+        if self.blocks == 1:
+            values, scale = values[0, : self.k], scale[0]
+            zeropt = zeropt[0] if zeropt.ndim else zeropt
+        return IntegerGrid(scale, zeropt, codes_of_grid), values
+
+    def _zeropts(self, node: ir.Node) -> Array:
+        """Return the zero-points in float32, [N, blocks, 1]."""
+        if input_of(node, ZEROPTS) is None:
+            return np.full((1, 1, 1), 2 ** (self.bits - 1), np.float32)
+        zeropts = _array(node, ZEROPTS)
+        if zeropts.dtype == np.uint8:
+            zeropts = unpacked(zeropts.reshape(self.n, -1), self.bits)[:, : self.blocks]
+        return zeropts.astype(np.float32).reshape(self.n, self.blocks, 1)
+
+
+def unpacked(packed: Array, bits: int) -> Array:
+    """Return the codes of bytes, the lowest bits of each first, along the last axis."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (packed[..., np.newaxis] >> shifts) & np.uint8(2**bits - 1)
+    return codes.reshape(*packed.shape[:-1], -1)
+
+
+def packed_weight_of(node: ir.Node) -> PackedWeight:
+    """Compare attributes and shapes of a node, before anything is allocated.
+
+    Raises:
+        Inexpressible: The node has to stay, for that reason.
+    """
+    unknown = sorted(set(node.attributes) - _ATTRIBUTES)
+    if unknown:
+        raise Inexpressible(f"its attribute {unknown[0]} is not known")
+    if len(node.outputs) != 1 or input_of(node, A) is None:
+        raise Inexpressible("it does not have one input A and one output")
+    if input_of(node, G_IDX) is not None:
+        raise Inexpressible("its channels are reordered by g_idx")
+    if attribute_of(node, "weight_prepacked", 0):
+        raise Inexpressible("its weight is packed for one kind of GPU (weight_prepacked)")
+    k, n = attribute_of(node, "K", 0), attribute_of(node, "N", 0)
+    bits, block = attribute_of(node, "bits", 4), attribute_of(node, "block_size", 0)
+    if bits not in (2, 4, 8):
+        raise Inexpressible(f"bits is {bits}; known are 2, 4 and 8")
+    if block < 16 or block & (block - 1):
+        raise Inexpressible(f"block_size is {block}, not a power of two from 16 on")
+    if k < 1 or n < 1:
+        raise Inexpressible(f"K is {k} and N is {n}, which are not sizes")
+    for index, name in ((B, "B"), (SCALES, "its scales"), (ZEROPTS, "its zero-points")):
+        value = input_of(node, index)
+        if index != ZEROPTS and value is None:
+            raise Inexpressible(f"{name} is missing")
+        if value is not None and not is_constant(value):
+            verb = "is" if index == B else "are"
+            raise Inexpressible(f"{name} {verb} not constant")
+    dtype = _check_types(node)
+    packed = PackedWeight(k, n, block, bits, dtype, "; ".join(_differences(node, dtype)))
+    _check_shapes(node, packed)
+    return packed
+
+
+def _check_types(node: ir.Node) -> ir.DataType:
+    """Return the type that A, the scales and the bias share."""
+    dtype = _dtype(node, SCALES)
+    if dtype not in (_FLOAT, _FLOAT16):
+        raise Inexpressible(f"its scales are {dtype_name(dtype)}, not float32 or float16")
+    if _dtype(node, B) != ir.DataType.UINT8:
+        raise Inexpressible(f"B is {dtype_name(_dtype(node, B))}, not uint8")
+    if input_of(node, ZEROPTS) is not None and _dtype(node, ZEROPTS) not in (
+        ir.DataType.UINT8,
+        dtype,
+    ):
+        given = dtype_name(_dtype(node, ZEROPTS))
+        raise Inexpressible(f"its zero-points are {given}, not uint8 or the type of A")
+    for index, name in ((A, "A"), (BIAS, "its bias")):
+        if _dtype(node, index) not in (None, dtype):
+            given = dtype_name(_dtype(node, index))
+            raise Inexpressible(f"{name} is {given} and its scales are {dtype_name(dtype)}")
+    return dtype
+
+
+def _check_shapes(node: ir.Node, packed: PackedWeight) -> None:
+    n, blocks, bits = packed.n, packed.blocks, packed.bits
+    whole = (n, blocks, packed.block * bits // 8)
+    row = blocks if _dtype(node, ZEROPTS) == packed.dtype else -(-blocks * bits // 8)
+    shapes: list[tuple[int, str, list[tuple[int, ...]]]] = [
+        (B, "B", [whole]),
+        (SCALES, "scales", [(n, blocks), (n * blocks,)]),
+        (ZEROPTS, "zero_points", [(n, row), (n * row,)]),
+    ]
+    for index, name, expected in shapes:
+        value = input_of(node, index)
+        given = None if value is None else _shape(value)
+        if given is not None and given not in expected:
+            raise Inexpressible(
+                f"{name} has shape {list(given)}, but K = {packed.k}, N = {n}, {bits} bits and "
+                f"blocks of {packed.block} give {list(expected[0])}"
+            )
+    a, bias = input_of(node, A), input_of(node, BIAS)
+    size = a.shape[-1] if a is not None and a.shape is not None and len(a.shape) else packed.k
+    if isinstance(size, int) and size != packed.k:
+        raise Inexpressible(f"the last axis of A has {size} elements, but K is {packed.k}")
+    if bias is not None:
+        given = _shape(bias)
+        if given is None or len(given) != 1 or given[0] not in (n, None):
+            raise Inexpressible(f"its bias does not have the shape [{n}]")
+
+
+def _differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
+    """List what float32 MatMul computes in another way than the operator."""
+    found = []
+    level = attribute_of(node, "accuracy_level", 0)
+    if level not in _FLOAT32_LEVELS:
+        rounded = f"its input to {_LEVELS[level]}" if level in _LEVELS else "its input"
+        found.append(f"accuracy_level {level} lets a runtime round {rounded}")
+    if dtype == _FLOAT16:
+        found.append("the operator computes in float16")
+    if input_of(node, ZEROPTS) is not None and _dtype(node, ZEROPTS) == dtype:
+        found.append("zero-points that are floats are subtracted with other roundings")
+    return found
+
+
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
+    value = input_of(node, index)
+    return None if value is None else dtype_of(value)
+
+
+def _array(node: ir.Node, index: int) -> Array:
+    value = input_of(node, index)
+    assert value is not None, "checked before"
+    return array_of(value)
+
+
+def _shape(value: ir.Value) -> tuple[int | None, ...] | None:
+    """Return the sizes of a value, None for those that are not known; None if the rank is not."""
+    if value.const_value is not None and is_constant(value):
+        return tuple(value.const_value.shape.numpy())
+    if value.shape is None:
+        return None
+    return tuple(size if isinstance(size, int) else None for size in value.shape)
+
+
+def dtype_name(dtype: ir.DataType | None) -> str:
+    if dtype is None:
+        return "of an unknown type"
+    return "float32" if dtype == _FLOAT else dtype.name.lower()

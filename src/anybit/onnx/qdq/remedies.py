@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which command replaces an operator on codes: what messages name as the remedy."""
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.forms import Form
+from anybit.onnx.qdq.nbits import difference_of
+from anybit.onnx.qdq.packed_weights import is_nbits
+from anybit.onnx.qdq.qlinear import inexact_parts
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+
+
+def conversion_of(node: ir.Node, form: Form = Form.QONNX) -> str:
+    """Return the call of `anybit convert` that replaces a node; "" if `convert` keeps it.
+
+    The model's constants are folded. What a QuantizeLinear stands beside is not looked at.
+    """
+    command = f"anybit convert --to {form}"
+    if is_quantize(node) or is_dequantize(node):
+        return command
+    try:
+        changes = difference_of(node) if is_nbits(node) else inexact_parts(node)
+    except (Inexpressible, ModelError):
+        return ""
+    return f"{command} --allow-approximate" if changes else command
