@@ -41,6 +41,7 @@ class Figure:
     y_range: tuple[float, float]
     error: float
     x_step: float = 1
+    x_type: type[np.generic] = np.float32
     y_step: float = 1
     meaning: Curve | None = None
 
@@ -103,6 +104,14 @@ FIGURES = {
         y_step=4,
         meaning=lambda code: (code - 10) * 0.25,
     ),
+    "dynamic_dequantize": Figure(
+        (Setting("scale 0.25, zero-point 2", (np.float32([0.25]), np.int32([2]))),),
+        x_range=(-16, 16),
+        y_range=(-5, 4),
+        error=16,
+        x_step=8,
+        x_type=np.int8,
+    ),
 }
 
 
@@ -158,6 +167,7 @@ def rounding_figure() -> str:
 
 
 def _call(operator: Operator, setting: Setting, x: np.ndarray) -> np.ndarray:
+    x = x.astype(FIGURES[operator.name].x_type)
     return operator.function(x, *setting.parameters, **setting.attributes)
 
 

@@ -35,13 +35,14 @@ def schema(operator: Operator, name: str, version: int | None = None) -> onnx.de
 def one_node(
     operator: Operator,
     shape: Any = ("rows", 4),
-    element: int = TensorProto.FLOAT,
+    element: int | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
     """All inputs of an operator are inputs of the model; the result is declared by name only."""
     names = [declared.name for declared in operator.inputs]
-    kinds = [declared.domain.dtypes[:1] for declared in operator.inputs[1:]]
-    elements = [element, *(TensorProto.INT8 if "int8" in kind else 1 for kind in kinds)]
+    kinds = [declared.domain.dtypes[:1] for declared in operator.inputs]
+    elements = [*(TensorProto.INT8 if "int8" in kind else 1 for kind in kinds)]
+    elements[0] = element or elements[0]
     graph = helper.make_graph(
         [
             helper.make_node(

@@ -16,7 +16,7 @@ _DEFAULT_AXIS = 1
 _TARGETS = {"s8": ("int8", -128, 127), "u8": ("uint8", 0, 255)}
 
 
-def _along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
+def along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
     """A 1-D parameter in the shape that broadcasts along the channel axis of src."""
     qtype, axis = attributes["qtype"], attributes["axis"]
     if qtype not in ("per_tensor", "per_channel"):
@@ -55,7 +55,7 @@ def _remarks(call: Call) -> Iterator[Remark]:
     "DynamicQuantize",
     domain="anybit",
     attribute_names={"dtype": ("dst",)},
-    place=_along_axis,
+    place=along_axis,
     result_dtype=_result_dtype,
     remarks=_remarks,
 )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring the spellings found in files into the one form that everything else expects."""
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
@@ -140,7 +141,7 @@ def _type_result(node: ir.Node, operator: Operator) -> bool:
     if operator.result_dtype is None:
         return False
     try:
-        dtype = ir.DataType[operator.result_dtype(keywords_of(node, operator)).upper()]
+        dtype = ir.DataType.from_numpy(np.dtype(operator.result_dtype(keywords_of(node, operator))))
     except ValueError as error:
         raise ModelError(f"{described(node)}: {error}") from None
     result = node.outputs[0]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Mapping
+from typing import Any
+
+from anybit.ops.arrays import namespace
+from anybit.ops.domain import Byte, Float32Scale, SmallZeroPoint
+from anybit.ops.dynamic_quantize import along_axis
+from anybit.ops.operator import operator
+
+
+def _result_dtype(attributes: Mapping[str, Any]) -> str:
+    del attributes  # the same for all
+    return "float32"
+
+
+@operator("DynamicDequantize", domain="anybit", place=along_axis, result_dtype=_result_dtype)
+def dynamic_dequantize(
+    src: Byte,
+    scales: Float32Scale,
+    zps: SmallZeroPoint | None = None,
+    *,
+    qtype: str = "per_tensor",
+    axis: int = 1,
+    out: Any = None,
+) -> Any:
+    """Convert int8 or uint8 to float32 with scales and zero-points that are known at run time.
+
+        result = float32(src - zp) * scale
+
+    Args:
+        src: int8 or uint8, any shape.
+        scales: float32, 1-D: one element (per_tensor) or src.shape[axis] (per_channel).
+        zps: int8, uint8 or int32, as many as scales; 0 if not given. Their type need not be src's.
+        qtype: "per_tensor" or "per_channel".
+        axis: The channel axis, in [-rank, rank - 1].
+        out: A float32 array of src's shape to write to.
+
+    Returns:
+        A float32 array of src's shape. The difference is exact and rounded once to float32, which
+        changes only differences beyond 2**24; the product is rounded once. Scales may be
+        anything: NaN gives NaN, infinity gives infinity, and NaN where the difference is 0.
+
+    Raises:
+        ValueError: Another qtype, an axis that src does not have, scales or zps of another shape,
+            an `out` of another shape or dtype.
+        TypeError: A src, scales or zps of another dtype.
+
+    Source: oneDNN Graph operator DynamicDequantize.
+
+    >>> import numpy as np
+    >>> dynamic_dequantize(np.array([-2, 0, 3], np.int8), np.array([0.5], np.float32))
+    array([-1. ,  0. ,  1.5], dtype=float32)
+    """
+    if zps is None:
+        return src * scales
+    xp = namespace(src)
+    # What rounding a zero-point to float32 leaves is at most 64: src - rest is exact.
+    rounded = xp.astype(zps, src.dtype)
+    rest = xp.astype(zps - xp.astype(rounded, zps.dtype), src.dtype)
+    return ((src - rest) - rounded) * scales
