@@ -45,6 +45,13 @@ struct DynamicDequantize {
   [[gnu::always_inline]] static T apply(T x, T scale, T rounded, T rest) {
     return ((x - rest) - rounded) * scale;
   }
+
+  static constexpr std::array<std::string_view, 1> differentiable = {"scales"};
+
+  template <int, class T>
+  [[gnu::always_inline]] static std::array<T, 2> partials(T x, T, T rounded, T rest) {
+    return {T(0), (x - rest) - rounded};
+  }
 };
 
 }  // namespace anybit

@@ -4,8 +4,25 @@ from typing import Any
 
 from anybit.ops.arrays import namespace
 from anybit.ops.domain import Byte, Float32Scale, SmallZeroPoint
-from anybit.ops.dynamic_quantize import along_axis
+from anybit.ops.dynamic_quantize import DEFAULT_AXIS, along_axis
+from anybit.ops.gradient import Gradient
 from anybit.ops.operator import operator
+
+
+def _difference(src: Any, zps: Any) -> Any:
+    """Return src - zps, rounded once to src's dtype."""
+    if zps is None:
+        return src
+    xp = namespace(src)
+    # What rounding a zero-point to float32 leaves is at most 64: src - rest is exact.
+    rounded = xp.astype(zps, src.dtype)
+    rest = xp.astype(zps - xp.astype(rounded, zps.dtype), src.dtype)
+    return (src - rest) - rounded
+
+
+def _partials(src: Any, scales: Any, zps: Any = None, **attributes: Any) -> tuple[Any, ...]:
+    del scales, attributes  # the result is proportional to the scales
+    return (_difference(src, zps),)
 
 
 def _result_dtype(attributes: Mapping[str, Any]) -> str:
@@ -13,14 +30,20 @@ def _result_dtype(attributes: Mapping[str, Any]) -> str:
     return "float32"
 
 
-@operator("DynamicDequantize", domain="anybit", place=along_axis, result_dtype=_result_dtype)
+@operator(
+    "DynamicDequantize",
+    domain="anybit",
+    place=along_axis,
+    result_dtype=_result_dtype,
+    gradient=Gradient(("scales",), _partials),
+)
 def dynamic_dequantize(
     src: Byte,
     scales: Float32Scale,
     zps: SmallZeroPoint | None = None,
     *,
     qtype: str = "per_tensor",
-    axis: int = 1,
+    axis: int = DEFAULT_AXIS,
     out: Any = None,
 ) -> Any:
     """Convert int8 or uint8 to float32 with scales and zero-points that are known at run time.
@@ -51,10 +74,4 @@ def dynamic_dequantize(
     >>> dynamic_dequantize(np.array([-2, 0, 3], np.int8), np.array([0.5], np.float32))
     array([-1. ,  0. ,  1.5], dtype=float32)
     """
-    if zps is None:
-        return src * scales
-    xp = namespace(src)
-    # What rounding a zero-point to float32 leaves is at most 64: src - rest is exact.
-    rounded = xp.astype(zps, src.dtype)
-    rest = xp.astype(zps - xp.astype(rounded, zps.dtype), src.dtype)
-    return ((src - rest) - rounded) * scales
+    return _difference(src, zps) * scales

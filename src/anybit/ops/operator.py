@@ -85,6 +85,20 @@ class Operator:
         """Inputs by name; what is left out at the end is left out."""
         return dict(zip((declared.name for declared in self.inputs), inputs, strict=False))
 
+    def broadcast_shapes(
+        self, inputs: Iterable[Any], attributes: Mapping[str, Any]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the shape in which each input broadcasts to x, by name of the input."""
+        complete = self.complete(attributes)
+        given = {name: value for name, value in self.named(inputs).items() if value is not None}
+        x_name = self.inputs[0].name
+        x = given[x_name]
+        placed = {
+            name: value if name == x_name else self.place(value, x, name, complete)
+            for name, value in given.items()
+        }
+        return {name: tuple(value.shape) for name, value in placed.items()}
+
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """The attributes, with their defaults where they are not given."""
         return {item.name: item.default for item in self.attributes} | dict(attributes)
