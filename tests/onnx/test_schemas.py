@@ -157,9 +157,9 @@ def test_result_has_the_shape_of_x(operator: Operator, shape: Any) -> None:
     found = inferred(one_node(operator, shape))
     # onnx gives sizes without a name one of its own.
     assert dims(found) == (shape and ["unk__0" if size is None else size for size in shape])
-    assert found.elem_type == (
-        TensorProto.FLOAT if operator.result_dtype is None else TensorProto.INT8
-    )
+    result_dtype = operator.result_dtype
+    dtype = "float32" if result_dtype is None else result_dtype(operator.complete({}))
+    assert found.elem_type == helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 @pytest.mark.parametrize("element", [1, 10, 11, 16], ids=helper.tensor_dtype_to_string)

@@ -40,8 +40,8 @@ def carried_back(
     `gradient` is the upstream gradient, of the loss with respect to the result. `shapes` are those
     in which the inputs broadcast to x (`Operator.broadcast_shapes`), by default their own.
 
-    Where a partial derivative is 0 the product is, whatever the upstream gradient. Products are summed over what
-    broadcasting repeated, in the compute type.
+    Where a partial derivative is 0 the product is, whatever the upstream gradient. Products are
+    summed over what broadcasting repeated, in the compute type.
     """
     found = {}
     with np.errstate(all="ignore"):
