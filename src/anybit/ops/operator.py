@@ -109,6 +109,11 @@ class Operator:
         return documentation_of(inspect.getdoc(self.function) or "")
 
     @property
+    def is_dequantizer(self) -> bool:
+        """Whether x holds codes: the result is float32(x - zero-point) * scale, as ONNX has it."""
+        return self.inputs[0].domain.integer
+
+    @property
     def broadcasts(self) -> bool:
         """Whether parameters meet x by NumPy's rule of broadcasting, not by one of their own."""
         return self.place is arrays.broadcastable

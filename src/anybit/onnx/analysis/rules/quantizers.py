@@ -31,8 +31,10 @@ _ONE, _ZERO = np.ones((), np.float32), np.zeros((), np.float32)
 def quantized(node: ir.Node, view: View) -> Carrier | None:
     """Any quantizer: a node of ours, or one of ONNX's own two."""
     found = quantizer_of(node, view.traces)
+    if found is None:
+        return None
     if not isinstance(found, OwnQuantizer):
-        return _linear(node, view, None if found is None else found.grid)
+        return _linear(node, view, found.grid)
     if not is_float(node.outputs[0]) or not found.known or found.operator.result_dtype:
         return None
     grid, allowed = _integer_grid(found.grid)
