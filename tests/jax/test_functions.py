@@ -249,6 +249,10 @@ def test_functions_for_all_libraries_take_jax_arrays() -> None:
     }.items():
         function = getattr(anybit, name)
         assert_same(function(x, *parameters), function(X, *parameters))
+    codes = X.astype(np.int8)
+    for parameters in ((np.float32([0.5]),), (np.float32([0.5]), np.int32([2**24 + 5]))):
+        expected = anybit.dynamic_dequantize(codes, *parameters)
+        assert_same(anybit.dynamic_dequantize(jnp.asarray(codes), *parameters), expected)
 
 
 @needs_kernels

@@ -50,6 +50,8 @@ def dynamic_dequantize(
 
         result = float32(src - zp) * scale
 
+    The counterpart of `dynamic_quantize`: src are codes, and the result is their values.
+
     Args:
         src: int8 or uint8, any shape.
         scales: float32, 1-D: one element (per_tensor) or src.shape[axis] (per_channel).
@@ -60,8 +62,9 @@ def dynamic_dequantize(
 
     Returns:
         A float32 array of src's shape. The difference is exact and rounded once to float32, which
-        changes only differences beyond 2**24; the product is rounded once. Scales may be
-        anything: NaN gives NaN, infinity gives infinity, and NaN where the difference is 0.
+        changes only differences beyond 2**24; the product is rounded once. Any scale is just a
+        factor: NaN gives NaN; an infinity gives infinities, and NaN where the difference is 0; a
+        negative one gives -0.0 there.
 
     Raises:
         ValueError: Another qtype, an axis that src does not have, scales or zps of another shape,
