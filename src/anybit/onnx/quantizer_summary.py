@@ -47,7 +47,7 @@ class QuantizerSummary:
         constant: Whether it is folded when the model is loaded.
         bits: The width of its codes, "2..8" where channels differ, "?" where it is computed.
         codes: Which codes there are: "-8..7", "-1, 1", "float8_e4m3fn to 448"; empty if unknown.
-        type: The type of the codes of a QDQ or of a dequantizer; empty for others.
+        type: The type of the codes of a QDQ; empty for others.
         scale, zero_point: None where there is none.
         parameters: All of them by their names in the operator.
         attributes: All of them by their Python names.
@@ -82,7 +82,7 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
     by_role = {
         each.role: parameters[each.name] for each in quantizer.inputs if each.name in parameters
     }
-    codes = _type_of_codes(quantizer)
+    codes = None if operator is not None else _type_of_codes(quantizer)
     return QuantizerSummary(
         node=label_of(quantizer.node),
         operator=quantizer.kind,
@@ -116,13 +116,7 @@ def _parameter(name: str, array: np.ndarray | None) -> ParameterSummary:
 
 
 def _type_of_codes(quantizer: Quantizer) -> ir.DataType | None:
-    """The type of the codes of a dequantizer, or of one of ONNX's own two."""
-    if quantizer.operator is not None and not quantizer.operator.is_dequantizer:
-        return None
-    if quantizer.operator is not None:
-        x = quantizer.x
-        dtype = None if x is None else (x.const_value or x).dtype
-        return None if native_type(dtype) is None else dtype
+    """The type of the codes of one of ONNX's own two."""
     node = quantizer.quantize or quantizer.node
     given = node.inputs[2] if len(node.inputs) > 2 else None
     values = [*([given] if given is not None else []), quantizer.node.inputs[0]]
@@ -147,10 +141,10 @@ def _bits(
     if Role.EXPONENT_BITWIDTH in parameters:
         parts = (parameters[each] for each in (Role.EXPONENT_BITWIDTH, Role.MANTISSA_BITWIDTH))
         return " ".join(f"{letter}{_range(part)}" for letter, part in zip("em", parts, strict=True))
-    if quantizer.operator is not None and quantizer.operator.result_dtype is not None:
-        name = quantizer.operator.result_dtype(quantizer.attributes)
-        return str(8 * np.dtype(name).itemsize)
-    return "?"
+    dtype = (
+        None if quantizer.operator is None else quantizer.operator.code_dtype(quantizer.attributes)
+    )
+    return "?" if dtype is None else str(8 * np.dtype(dtype).itemsize)
 
 
 def _range(parameter: ParameterSummary) -> str:

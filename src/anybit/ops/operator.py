@@ -113,6 +113,15 @@ class Operator:
         """Whether x holds codes: the result is float32(x - zero-point) * scale, as ONNX has it."""
         return self.inputs[0].domain.integer
 
+    def code_dtype(self, attributes: Mapping[str, Any]) -> str | None:
+        """Return the dtype of the codes that it gives or reads; None if it does neither.
+
+        A dequantizer reads the first of several dtypes of one width.
+        """
+        if self.is_dequantizer:
+            return self.inputs[0].domain.dtypes[0]
+        return None if self.result_dtype is None else self.result_dtype(attributes)
+
     @property
     def broadcasts(self) -> bool:
         """Whether parameters meet x by NumPy's rule of broadcasting, not by one of their own."""
