@@ -254,6 +254,24 @@ def test_products_are_summed_to_the_shape_of_the_parameter(
     assert np.array_equal(found, expected.reshape(shape).astype(dtype))
 
 
+@pytest.mark.parametrize(("axis", "shape"), [(0, (2, 1, 1)), (1, (1, 3, 1)), (-1, (1, 1, 4))])
+def test_products_are_summed_along_the_axis_of_the_parameter(
+    axis: int, shape: tuple[int, ...]
+) -> None:
+    """Scales of channels are 1-D, which is not how they broadcast to x."""
+    random = np.random.default_rng(0)
+    codes = random.integers(-128, 128, (2, 3, 4)).astype(np.int8)
+    gradient = random.integers(-8, 8, codes.shape).astype(np.float32)
+    scales = np.ones(codes.shape[axis], np.float32)
+    operator, attributes = OPERATORS["dynamic_dequantize"], {"qtype": "per_channel", "axis": axis}
+    shapes = operator.broadcast_shapes((codes, scales, None), attributes)
+    assert shapes == {"src": codes.shape, "scales": shape}
+    partials = operator.partials(codes, scales, **attributes)
+    found = carried_back(gradient, {"scales": scales}, partials, ["scales"], shapes)["scales"]
+    others = tuple(i for i in range(3) if i != axis % 3)
+    assert np.array_equal(found, (gradient * codes).sum(axis=others))
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (3, 1)])
 def test_nothing_sums_to_zero(shape: tuple[int, ...]) -> None:
     empty = np.zeros((3, 0), np.float32)
