@@ -165,6 +165,21 @@ def test_other_zero_points_become_standard_operators(
     assert finding.code == "not-expressible"
 
 
+@pytest.mark.parametrize(("attributes", "opset"), [({}, 10), ({"qtype": "per_channel"}, 13)])
+def test_the_opset_is_lifted_as_far_as_channels_need(attributes: Any, opset: int) -> None:
+    """Before opset 13 DequantizeLinear has one scale."""
+    parameters = {"scales": SCALES if attributes else SCALES[:1]}
+    proto = dequantizer(parameters, **attributes)
+    proto.opset_import[0].version = 10
+    converted = anybit.convert(proto, to="qdq")
+    assert kinds(converted.model) == ["DequantizeLinear"]
+    assert converted.model.graph.opset_imports[""] == opset
+    if attributes:
+        limited = anybit.convert(proto, to="qdq", opset_limit=12)
+        assert "opset 13" in limited.steps[0].reason
+        assert "DequantizeLinear" not in kinds(limited.model)
+
+
 def test_computed_zero_points_of_the_type_of_the_codes() -> None:
     parameters = {"scales": SCALES, "zps": np.int8([1, 2, 3, -128])}
     proto = dequantizer(parameters, computed=["zps"], qtype="per_channel")
@@ -236,6 +251,17 @@ def test_the_pair_gives_its_values_in_every_form() -> None:
             converted = anybit.convert(proto, to=form)
             assert ("DequantizeLinear" in kinds(converted.model)) == (form == "qdq")
             same(run(converted.model, {"src": x}), expected)
+
+
+def test_the_result_is_typed_and_no_other_type() -> None:
+    proto = dequantizer({"scales": SCALES[:1]})
+    proto.graph.output[0].ClearField("type")
+    model = ir.from_proto(proto)
+    assert anybit.onnx.passes.Normalize()(model).modified
+    assert model.graph.outputs[0].dtype == ir.DataType.FLOAT
+    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
+    with pytest.raises(ModelError, match=r"dd.*makes 'y' FLOAT, but the model declares INT8"):
+        anybit.convert(proto, to="standard")
 
 
 def test_it_is_no_quantizer() -> None:

@@ -8,8 +8,8 @@
 namespace anybit::ANYBIT_ISA {
 namespace {
 
-// The number of differentiable inputs besides x. `partials` returns x's derivative first, 0 where x
-// is an integer, and then those of these.
+// The number of differentiable inputs besides x. `partials` returns the derivative by x first, 0
+// where x is an integer, then those by these inputs.
 template <class Op>
 constexpr std::size_t differentiable_parameters =
     Op::differentiable.size() - (Op::differentiable[0] == Op::inputs[0].name ? 1 : 0);

@@ -75,7 +75,7 @@ def _served(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
         x = node.inputs[0]
         reason = ""
         if operator is not None and operator.is_dequantizer:
-            reason = "its zero-points are integers, which a local function would cast to float32"
+            reason = "it reads integers, which a local function would cast to float32"
         elif operator is not None and operator.result_dtype is not None:
             reason = "the type of its result follows from an attribute"
         elif x is None or x.dtype not in _COMPUTED_IN_FLOAT32:
