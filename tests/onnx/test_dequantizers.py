@@ -329,3 +329,62 @@ def test_a_step_of_its_values_is_its_scale() -> None:
     assert not found.equal
     assert kinds(anybit.convert(ours, to="qdq").model) == ["DequantizeLinear"]
     assert anybit.diff(ours, anybit.convert(ours, to="qdq").model, inputs={"src": codes}).equal
+
+
+QONNX = "qonnx.custom_op.general"
+
+
+def layer(scales: np.ndarray, zps: np.ndarray | None = None, **attributes: Any) -> onnx.ModelProto:
+    """x -> IntQuant -> MatMul with dequantized codes -> IntQuant -> y."""
+    codes = np.random.default_rng(0).integers(-128, 128, (8, 4)).astype(np.int8)
+    parameters = {"scales": scales} | ({} if zps is None else {"zps": zps})
+    proto = dequantizer(parameters, codes=codes, **attributes)
+    graph = proto.graph
+    graph.node[0].output[0] = "weights"
+    for name, value in {"s": F32(0.5), "t": F32(64), "z": F32(0), "b": F32(8)}.items():
+        graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    graph.node.extend(
+        [
+            helper.make_node("IntQuant", ["x", "s", "z", "b"], ["q"], "first", domain=QONNX),
+            helper.make_node("MatMul", ["q", "weights"], ["m"], "mm"),
+            helper.make_node("IntQuant", ["m", "t", "z", "b"], ["y"], "last", domain=QONNX),
+        ]
+    )
+    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8]))
+    proto.opset_import.append(helper.make_opsetid(QONNX, 1))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("scales", "zps", "attributes"),
+    [
+        (F32([0.25]), None, {}),
+        (F32([0.25]), np.int8([-7]), {}),
+        (F32([0.5, 1, 2, 0.25]), None, {"qtype": "per_channel"}),
+        (F32([0.5, 1, 2, 0.25]), np.int32([0, 5, -128, 127]), {"qtype": "per_channel"}),
+    ],
+    ids=["scale", "zero_point", "channels", "zero_points"],
+)
+def test_stored_codes_are_multiplied_on_integers(scales: Any, zps: Any, attributes: Any) -> None:
+    proto = layer(scales, zps, **attributes)
+    (product,) = anybit.analyze(proto).layers
+    assert product.guarantee == "exact"
+    assert product.weight_bits == 8
+    x = np.random.default_rng(1).normal(0, 30, (50, 8)).astype(F32)
+    expected = anybit.load(proto).run({"x": x})["y"]
+    compiled = anybit.compile(proto)
+    # No kernel has zero-points per channel of weights.
+    several = zps is not None and zps.size > 1
+    assert kinds(compiled.model) == (
+        ["IntQuant", "MatMul", "IntQuant"] if several else ["IntegerNetwork"]
+    )
+    same(compiled.run({"x": x})["y"], expected)
+
+
+@pytest.mark.parametrize("scale", [-0.25, 0.0, INF, NAN])
+def test_codes_with_strange_scales_are_constants_of_floats(scale: float) -> None:
+    proto = layer(F32([scale]))
+    x = np.random.default_rng(1).normal(0, 30, (50, 8)).astype(F32)
+    expected = anybit.load(proto).run({"x": x})["y"]
+    anybit.analyze(proto)
+    same(anybit.compile(proto).run({"x": x})["y"], expected)
