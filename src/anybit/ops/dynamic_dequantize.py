@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from anybit.ops.arrays import namespace
 from anybit.ops.domain import Byte, Float32Scale, SmallZeroPoint
 from anybit.ops.dynamic_quantize import DEFAULT_AXIS, along_axis
 from anybit.ops.gradient import Gradient
+from anybit.ops.grids import Call
+from anybit.ops.int_quant import zeropt_remarks
 from anybit.ops.operator import operator
+from anybit.ops.remark import Remark
+
+# Of either type: which one is not a part of a call.
+_CODES = range(-128, 256)
 
 
 def _difference(src: Any, zps: Any) -> Any:
@@ -30,12 +36,18 @@ def _result_dtype(attributes: Mapping[str, Any]) -> str:
     return "float32"
 
 
+def _remarks(call: Call) -> Iterator[Remark]:
+    if "zps" in call.parameters:
+        yield from zeropt_remarks(call.parameters["zps"], _CODES)
+
+
 @operator(
     "DynamicDequantize",
     domain="anybit",
     place=along_axis,
     result_dtype=_result_dtype,
     gradient=Gradient(("scales",), _partials),
+    remarks=_remarks,
 )
 def dynamic_dequantize(
     src: Byte,
