@@ -34,6 +34,7 @@ class Figure:
     """What to show of one operator: its result for some settings, and errors up to `error`.
 
     `meaning` gives the number that a result stands for, where that is not the result itself.
+    Where x are codes, of `x_type`, results have no error.
     """
 
     settings: tuple[Setting, ...]
@@ -41,6 +42,7 @@ class Figure:
     y_range: tuple[float, float]
     error: float
     x_step: float = 1
+    x_type: type[np.generic] = np.float32
     y_step: float = 1
     meaning: Curve | None = None
 
@@ -103,6 +105,14 @@ FIGURES = {
         y_step=4,
         meaning=lambda code: (code - 10) * 0.25,
     ),
+    "dynamic_dequantize": Figure(
+        (Setting("scale 0.25, zero-point 2", (np.float32([0.25]), np.int32([2]))),),
+        x_range=(-16, 16),
+        y_range=(-5, 4),
+        error=0,
+        x_step=8,
+        x_type=np.int8,
+    ),
 }
 
 
@@ -116,7 +126,8 @@ def operator_figure(operator: Operator) -> str:
         meaning = chosen.meaning or (lambda result: result)
         results.append(Line(curve, kind, setting.label))
         errors.append(Line([(x, meaning(y) - x) for x, y in curve], kind))
-    guides = () if chosen.meaning else (Line([(x, x) for x in chosen.x_range], "guide", "x"),)
+    plain = chosen.meaning is None and chosen.error > 0
+    guides = (Line([(x, x) for x in chosen.x_range], "guide", "x"),) if plain else ()
     top = Panel(
         (*guides, *reversed(results)),
         chosen.x_range,
@@ -127,6 +138,10 @@ def operator_figure(operator: Operator) -> str:
         width=640,
         height=280,
     )
+    words = "; ".join(each.label for each in chosen.settings)
+    title = f"{operator.onnx_name}, version {operator.version}: {shown_of(operator)}"
+    if not chosen.error:
+        return drawing([top], 1, title, words)
     bottom = Panel(
         tuple(reversed(errors)),
         chosen.x_range,
@@ -139,8 +154,12 @@ def operator_figure(operator: Operator) -> str:
         width=640,
         height=120,
     )
-    title = f"{operator.onnx_name}, version {operator.version}: result and error over x"
-    return drawing([top, bottom], 1, title, "; ".join(each.label for each in chosen.settings))
+    return drawing([top, bottom], 1, title, words)
+
+
+def shown_of(operator: Operator) -> str:
+    """Return what the figure of an operator shows, in words."""
+    return "result and error over x" if FIGURES[operator.name].error else "result over codes"
 
 
 def rounding_figure() -> str:
@@ -158,6 +177,8 @@ def rounding_figure() -> str:
 
 
 def _call(operator: Operator, setting: Setting, x: np.ndarray) -> np.ndarray:
+    kind = np.dtype(FIGURES[operator.name].x_type)
+    x = (np.rint(x) if kind.kind == "i" else x).astype(kind)
     return operator.function(x, *setting.parameters, **setting.attributes)
 
 

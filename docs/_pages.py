@@ -7,6 +7,7 @@ import textwrap
 from itertools import pairwise
 
 import numpy as np
+from _figures import shown_of
 
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS, Attribute, Operator, RoundingMode
@@ -44,7 +45,7 @@ def operator_page(operator: Operator) -> str:
         *([f"There is also {' and '.join(others)}."] if others else []),
         f"```text\n{_signature(operator)}\n```",
         _paragraphs(told.body),
-        f"![{name}: result and error over x](../images/{operator.name}.svg)",
+        f"![{name}: {shown_of(operator)}](../images/{operator.name}.svg)",
         "## Inputs",
         _table(["input", "holds", "meaning"], _inputs(operator, told)),
         "## Attributes",
@@ -92,10 +93,11 @@ def _gradient(operator: Operator) -> str:
     if not operator.differentiable:
         return "None: the result holds integers."
     *names, last = (f"`{name}`" for name in operator.differentiable)
-    return (
-        f"With respect to {', '.join(names)} and {last}; rounding counts as the identity. "
-        "See [gradients](../gradients.md)."
-    )
+    if operator.is_dequantizer:
+        of = f"With respect to {last}; x and its zero-points are integers."
+    else:
+        of = f"With respect to {', '.join(names)} and {last}; rounding counts as the identity."
+    return f"{of} See [gradients](../gradients.md)."
 
 
 def _inputs(operator: Operator, told: Documentation) -> list[list[str]]:

@@ -33,6 +33,7 @@ NAVIGATION = {
         "Trunc, version 1": "operators/trunc_v1",
         "BipolarQuant": "operators/bipolar_quant",
         "DynamicQuantize": "operators/dynamic_quantize",
+        "DynamicDequantize": "operators/dynamic_dequantize",
         "Rounding modes": "rounding_modes",
         "Gradients": "gradients",
         "Deviations": "deviations",

@@ -17,7 +17,9 @@ def test_operators() -> None:
     assert anybit.float_quant(x, 1, *anybit.formats.float4_e2m1fn).tolist() == [0.5, 1.5, 6, -6]
     assert anybit.bipolar_quant(x, 2).tolist() == [2, 2, 2, -2]
     assert anybit.trunc(x, 0.5, 0, 8, 2, 4).tolist() == [0, 0, 14, -16]
-    assert anybit.dynamic_quantize(x, [0.5]).tolist() == [1, 3, 127, -128]
+    codes = anybit.dynamic_quantize(x, [0.5])
+    assert codes.tolist() == [1, 3, 127, -128]
+    assert anybit.dynamic_dequantize(codes, [0.5]).tolist() == [0.5, 1.5, 63.5, -64]
 
 
 def test_onnxruntime_library_is_installed() -> None:

@@ -79,6 +79,8 @@ def test_numbers_out_of_range() -> None:
         anybit.dynamic_quantize(x, [1.0], axis=2**63)
     with pytest.raises(ValueError, match="zps must be int8, uint8 or int32, got 1099511627776"):
         anybit.dynamic_quantize(x, [1.0], [2**40])
+    with pytest.raises(ValueError, match="zps must be int8, uint8 or int32, got 1099511627776"):
+        anybit.dynamic_dequantize(x.astype(np.int8), [1.0], [2**40])
 
 
 def test_flags_of_numpy() -> None:

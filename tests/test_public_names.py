@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-OPERATORS = ["bipolar_quant", "dynamic_quantize", "float_quant", "int_quant", "trunc", "trunc_v1"]
+OPERATORS = [
+    *("bipolar_quant", "dynamic_dequantize", "dynamic_quantize"),
+    *("float_quant", "int_quant", "trunc", "trunc_v1"),
+]
 PUBLIC = {
     "anybit": [
         "Analyzed",

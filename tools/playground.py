@@ -120,8 +120,9 @@ def signature(operator: Operator) -> dict[str, object]:
 
 def fixed_bits(operator: Operator) -> str:
     """The width of the codes where no input says it."""
-    if operator.result_dtype is not None:
-        return str(8 * np.dtype(operator.result_dtype(operator.complete({}))).itemsize)
+    code_dtype = operator.code_dtype(operator.complete({}))
+    if code_dtype is not None:
+        return str(8 * np.dtype(code_dtype).itemsize)
     roles = {each.role: np.float32(1) for each in operator.inputs[1:]}
     if operator.grid is None or roles.keys() - {Role.SCALE, Role.ZERO_POINT}:
         return "?"

@@ -27,6 +27,7 @@ except ImportError as error:
 from anybit import formats
 from anybit.ops import RoundingMode
 from anybit.ops.bipolar_quant import bipolar_quant
+from anybit.ops.dynamic_dequantize import dynamic_dequantize
 from anybit.ops.dynamic_quantize import dynamic_quantize
 from anybit.ops.float_quant import float_quant
 from anybit.ops.int_quant import int_quant
@@ -72,6 +73,7 @@ __all__ = [
     "compile",
     "convert",
     "diff",
+    "dynamic_dequantize",
     "dynamic_quantize",
     "evaluate",
     "float_quant",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from places import ROOT
-from strategies import any_float, arrays, quantizers
+from strategies import any_float, quantizers, x_arrays
 
 import anybit
 
@@ -39,7 +39,7 @@ def assert_same(actual: Any, expected: np.ndarray) -> None:
 @given(data=st.data())
 def test_random_calls_are_those_of_numpy(name: str, data: st.DataObject) -> None:
     quantizer = data.draw(quantizers(name))
-    x = data.draw(arrays(any_float))
+    x = data.draw(x_arrays(name, any_float))
     expected = quantizer(x)
     actual = np.asarray(getattr(anybit.jax, name)(x, *quantizer.inputs, **quantizer.attributes))
     nan = np.isnan(actual) & np.isnan(expected)
@@ -249,6 +249,10 @@ def test_functions_for_all_libraries_take_jax_arrays() -> None:
     }.items():
         function = getattr(anybit, name)
         assert_same(function(x, *parameters), function(X, *parameters))
+    codes = X.astype(np.int8)
+    for parameters in ((np.float32([0.5]),), (np.float32([0.5]), np.int32([2**24 + 5]))):
+        expected = anybit.dynamic_dequantize(codes, *parameters)
+        assert_same(anybit.dynamic_dequantize(jnp.asarray(codes), *parameters), expected)
 
 
 @needs_kernels

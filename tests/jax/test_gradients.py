@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import Case, every_case
+from x_types import moves_x
 
 from anybit._native import _core
 from anybit.ops import OPERATORS
@@ -34,7 +35,7 @@ SMOOTH = [
 
 
 def rows() -> list[Any]:
-    """Rows of the case tables that have an answer, of operators that have a gradient.
+    """Rows of the case tables that have an answer, of operators whose x has a gradient.
 
     Every fourth of them: the kernels run on all in test_native_gradient.py, and what is new here
     is the way to them, of which every row is a compilation of its own.
@@ -42,7 +43,7 @@ def rows() -> list[Any]:
     found = [
         pytest.param(name, case, id=f"{name}-{case.name}")
         for name, case in every_case()
-        if case.raises is None and BY_NAME[name].differentiable
+        if case.raises is None and moves_x(BY_NAME[name])
     ]
     return found[::4]
 
@@ -104,6 +105,73 @@ def test_gradients_of_parameters(name: str, parameters: Any, attributes: Any) ->
         for each in moving:
             terms = np.abs(gradient * partials[each]).sum() * 2.0**-22
             assert np.abs(np.asarray(found[each]) - by_numpy[each]).max() <= terms, each
+
+
+def codes_call(axis: int | None, dtype: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Codes, scales and zero-points, of which sums over 60 codes are exact in float32."""
+    random = np.random.default_rng(3)
+    limits = np.iinfo(dtype)
+    codes = random.integers(limits.min, limits.max + 1, (3, 4, 5)).astype(dtype)
+    count = 1 if axis is None else codes.shape[axis]
+    scales = (2.0 ** random.integers(-2, 3, count)).astype(np.float32)
+    zps = random.integers(-300, 300, count).astype(np.int32)
+    return codes, scales, zps, {} if axis is None else {"qtype": "per_channel", "axis": axis}
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["32_bits", "64_bits"])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_gradients_of_scales_of_codes(dtype: Any, axis: int | None, wide: bool) -> None:
+    """By kernel and by reference, as the only input and beside codes that are traced."""
+    codes, scales, zps, attributes = codes_call(axis, dtype)
+    gradient = np.random.default_rng(4).integers(-8, 9, codes.shape).astype(np.float32)
+    operator = BY_NAME["dynamic_dequantize"]
+    partials = operator.partials(codes, scales, zps, **attributes)
+    shapes = operator.broadcast_shapes((codes, scales, zps), attributes)
+    expected = carried_back(gradient, {"scales": scales}, partials, ["scales"], shapes)["scales"]
+
+    def total(scales: Any, codes: Any, zps: Any) -> Any:
+        result = anybit.jax.dynamic_dequantize(codes, scales, zps, **attributes)
+        return (result * gradient).sum()
+
+    with jax.enable_x64(wide):
+        assert_same_bits(np.asarray(jax.grad(total)(scales, codes, zps)), expected)
+        for transformed in (jax.jit(total), jax.checkpoint(total), jax.jit(jax.checkpoint(total))):
+            found = jax.grad(transformed)(scales, codes, zps)
+            assert_same_bits(np.asarray(found), expected)
+        _, back = jax.vjp(total, scales, codes, zps)
+        found, *none = back(np.float32(1))
+        assert_same_bits(np.asarray(found), expected)
+        assert all(each.dtype == jax.dtypes.float0 for each in none)
+
+
+def test_gradients_of_scales_under_vmap() -> None:
+    codes, scales, zps, attributes = codes_call(1, np.int8)
+
+    def total(scales: Any, codes: Any) -> Any:
+        result = anybit.jax.dynamic_dequantize(codes, scales, zps, **attributes)
+        return (result**2).sum()
+
+    batch = np.stack([codes, codes[::-1] // 2])
+    each = jax.vmap(jax.grad(total), (None, 0))(scales, batch)
+    expected = np.array([jax.grad(total)(scales, codes) for codes in batch])
+    assert_same_bits(np.asarray(each), expected)
+    many = np.stack([scales, 2 * scales])
+    each = jax.vmap(jax.grad(total), (0, None))(many, codes)
+    expected = np.array([jax.grad(total)(scales, codes) for scales in many])
+    assert_same_bits(np.asarray(each), expected)
+
+
+def test_second_derivatives_of_scales() -> None:
+    """Of a product they are 0, and those of its square are sums of squares."""
+    codes, scales, zps, attributes = codes_call(None, np.uint8)
+
+    def total(scale: Any) -> Any:
+        result = anybit.jax.dynamic_dequantize(codes, scale[None], zps, **attributes)
+        return (result**2).sum() / 2
+
+    square = ((codes.astype(np.int64) - zps) ** 2).sum()
+    assert jax.grad(jax.grad(total))(scales[0]) == pytest.approx(square, rel=1e-6)
 
 
 def loss(x: Any, scale: Any) -> Any:

@@ -13,7 +13,8 @@ from cases import Case, assert_same_bits, every_case, shapes_within
 from gradient_calls import backward, exact_call
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import any_float, arrays, quantizers
+from strategies import any_float, arrays, quantizers, x_arrays
+from x_types import reads_codes
 
 from anybit._native import _core
 from anybit.ops import Operator
@@ -35,6 +36,31 @@ def expected(
     given = {declared.name: value for declared, value in zip(operator.inputs, inputs, strict=False)}
     partials = operator.partials(*inputs, **attributes)
     return np.asarray(carried_back(gradient, given, partials, [name])[name])
+
+
+def without_sums(
+    operator: Operator,
+    gradient: np.ndarray,
+    inputs: tuple[Any, ...],
+    attributes: dict[str, Any],
+    name: str,
+) -> tuple[np.ndarray, tuple[Any, ...], dict[str, Any]]:
+    """The call with one of its inputs in x's shape, so that no gradient of it is a sum."""
+    if name == operator.inputs[0].name:
+        return gradient, inputs, attributes
+    if operator.broadcasts:
+        return gradient, full_sized(operator, inputs, name), attributes
+    # Each element is a channel of its own.
+    x, *parameters = (None if value is None else np.asarray(value) for value in inputs)
+    placed = operator.broadcast_shapes((x, *parameters), attributes)
+    spread = [
+        None
+        if value is None
+        else np.broadcast_to(value.reshape(placed[declared.name]), x.shape).reshape(-1)
+        for declared, value in zip(operator.inputs[1:], parameters, strict=False)
+    ]
+    each_alone = {**attributes, "qtype": "per_channel", "axis": 0}
+    return gradient.reshape(-1), (x.reshape(-1), *spread), each_alone
 
 
 def full_sized(operator: Operator, inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
@@ -59,12 +85,12 @@ def assert_same_gradients(
         name = declared.name
         if value is None or name not in native:
             continue
-        whole = inputs if name == native[0] else full_sized(operator, inputs, name)
-        wanted = expected(operator, gradient, whole, name, **attributes)
+        arriving, whole, options = without_sums(operator, gradient, inputs, attributes, name)
+        wanted = expected(operator, arriving, whole, name, **options)
         case = Case(f"{operator.name} by {name} {inputs[1:]} {attributes}", inputs)
         for isa in isas or (_core.isa(),):
             _core.set_isa(isa)
-            (got,) = backward(operator.name, gradient, *whole, wanted=[name], **attributes)
+            (got,) = backward(operator.name, arriving, *whole, wanted=[name], **options)
             assert_same_bits(got, wanted, case)
 
 
@@ -90,8 +116,9 @@ def test_cases(operator: Operator, wide: bool, isas: list[str]) -> None:
     random = np.random.default_rng(0)
     for case in (case for name, case in CASES if name == operator.name):
         x = np.asarray(case.inputs[0])
-        x = x.astype(np.float64) if wide else x
-        gradient = random.standard_normal(x.shape).astype(x.dtype)
+        x = x.astype(np.float64) if wide and not reads_codes(operator) else x
+        kind = np.float64 if wide else np.float32 if reads_codes(operator) else x.dtype
+        gradient = random.standard_normal(x.shape).astype(kind)
         gradient.reshape(-1)[:4] = [np.inf, np.nan, 0, -0.0][: gradient.size]
         inputs = (x, *case.inputs[1:])
         assert_same_gradients(operator, gradient, inputs, isas, **case.attributes)
@@ -102,12 +129,14 @@ def test_cases(operator: Operator, wide: bool, isas: list[str]) -> None:
 def test_any_numbers(operator: Operator, data: st.DataObject) -> None:
     quantize = data.draw(quantizers(operator.name))
     scale = data.draw(any_float)
-    x = data.draw(arrays(any_float))
-    gradient = np.resize(data.draw(arrays(any_float)) if len(x) else x, x.shape)
-    inputs = (x, np.float32(scale), *quantize.inputs[1:])
+    x = data.draw(x_arrays(operator.name, any_float))
+    gradient = np.resize(data.draw(arrays(any_float)) if len(x) else np.float32(x), x.shape)
+    parameters = (np.float32(scale), *quantize.inputs[1:])
     for dtype in (np.float32, np.float64):
-        given_inputs = (x.astype(dtype), *inputs[1:])
-        assert_same_gradients(operator, gradient.astype(dtype), given_inputs, **quantize.attributes)
+        given_x = x if reads_codes(operator) else x.astype(dtype)
+        assert_same_gradients(
+            operator, gradient.astype(dtype), (given_x, *parameters), **quantize.attributes
+        )
 
 
 SHAPES = [(), (1,), (1000,), (7, 3), (5, 40, 3), (3, 70, 130), (200, 9), (64, 2, 33), (2, 3, 2, 5)]
@@ -144,6 +173,39 @@ def test_sums_are_exact_where_they_can_be(shape: tuple[int, ...]) -> None:
                 for name, got in zip(names, found, strict=True):
                     assert (got.shape, got.dtype) == (wanted[name].shape, np.float32)
                     assert np.array_equal(got, wanted[name]), (case.name, name, names)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_scales_of_codes_sum_exactly(axis: int | None, dtype: Any, isas: list[str]) -> None:
+    """One scale for all or one per channel, of codes in any memory order."""
+    random = np.random.default_rng(0)
+    shape = (7, 30, 130)
+    limits = np.iinfo(dtype)
+    codes = random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    gradient = random.integers(-8, 9, shape).astype(np.float32)
+    count = 1 if axis is None else shape[axis]
+    attributes = {} if axis is None else {"qtype": "per_channel", "axis": axis}
+    zps = random.integers(-300, 300, count).astype(np.int32)
+    sizes = [1, 1, 1]
+    sizes[axis or 0] = count
+    products = (codes.astype(np.int64) - zps.reshape(sizes)) * gradient.astype(np.int64)
+    repeated = tuple(i for i in range(3) if axis is None or i != axis % 3)
+    expected_ = products.sum(axis=repeated).reshape(count).astype(np.float32)
+    scales = np.full(count, np.nan, np.float32)  # which the gradient does not depend on
+    for x in (codes, np.asfortranarray(codes), np.repeat(codes, 2, axis=2)[..., ::2]):
+        for isa in isas:
+            _core.set_isa(isa)
+            (found,) = backward(
+                "dynamic_dequantize", gradient, x, scales, zps, wanted=["scales"], **attributes
+            )
+            assert_same_bits(found, expected_, Case(f"{axis} {dtype.__name__}", (x,)))
+
+
+def test_codes_have_no_gradient() -> None:
+    codes, scales = np.int8([1, 2]), np.float32([0.5])
+    with pytest.raises(ValueError, match="wanted must be among scales, got 'src'"):
+        backward("dynamic_dequantize", np.float32([1, 1]), codes, scales, wanted=["src"])
 
 
 LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

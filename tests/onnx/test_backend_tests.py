@@ -125,7 +125,7 @@ def test_selection_has_every_operator_and_type(some: Path) -> None:
 def test_inputs_and_constants(some: Path) -> None:
     """Parameters are constants, but for scales that are known at run time only."""
     for entry in index(some):
-        at_run_time = entry["operator"] == "dynamic_quantize"
+        at_run_time = entry["operator"] in backend_tests.AT_RUN_TIME
         assert bool(entry["initializers"]) != at_run_time
         assert (len(entry["inputs"]) > 1) == at_run_time
 

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 from ort_backend import NODE, model, node, session
+from x_types import as_x
 
 import anybit
 import anybit.onnxruntime
@@ -56,7 +57,7 @@ def example_node(operator: Operator, **attributes: Any) -> onnx.NodeProto:
 
 
 def load_example(operator: Operator, made: onnx.NodeProto) -> onnxruntime.InferenceSession:
-    inputs, outputs = {"x": (F32, ["n", 3, 4])}, {"y": (None, None)}
+    inputs, outputs = {"x": (as_x(operator, X).dtype, ["n", 3, 4])}, {"y": (None, None)}
     return session(model([made], inputs, outputs, example(operator)))
 
 
@@ -65,13 +66,14 @@ each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: 
 
 @each_operator
 def test_every_name_and_domain_in_files(operator: Operator) -> None:
-    expected = operator.function(X, *example(operator).values())
+    x = as_x(operator, X)
+    expected = operator.function(x, *example(operator).values())
     domains = [operator.onnx_domain]
     domains += [old for old, new in CANONICAL_DOMAINS.items() if new == operator.onnx_domain]
     for name, domain in itertools.product((operator.onnx_name, *operator.onnx_aliases), domains):
         made = example_node(operator)
         made.op_type, made.domain = name, domain
-        (actual,) = load_example(operator, made).run(None, {"x": X})
+        (actual,) = load_example(operator, made).run(None, {"x": x})
         np.testing.assert_array_equal(actual, expected, strict=True)
 
 

@@ -35,13 +35,14 @@ def schema(operator: Operator, name: str, version: int | None = None) -> onnx.de
 def one_node(
     operator: Operator,
     shape: Any = ("rows", 4),
-    element: int = TensorProto.FLOAT,
+    element: int | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
     """All inputs of an operator are inputs of the model; the result is declared by name only."""
     names = [declared.name for declared in operator.inputs]
-    kinds = [declared.domain.dtypes[:1] for declared in operator.inputs[1:]]
-    elements = [element, *(TensorProto.INT8 if "int8" in kind else 1 for kind in kinds)]
+    kinds = [declared.domain.dtypes[:1] for declared in operator.inputs]
+    elements = [*(TensorProto.INT8 if "int8" in kind else 1 for kind in kinds)]
+    elements[0] = element or elements[0]
     graph = helper.make_graph(
         [
             helper.make_node(
@@ -156,9 +157,9 @@ def test_result_has_the_shape_of_x(operator: Operator, shape: Any) -> None:
     found = inferred(one_node(operator, shape))
     # onnx gives sizes without a name one of its own.
     assert dims(found) == (shape and ["unk__0" if size is None else size for size in shape])
-    assert found.elem_type == (
-        TensorProto.FLOAT if operator.result_dtype is None else TensorProto.INT8
-    )
+    result_dtype = operator.result_dtype
+    dtype = "float32" if result_dtype is None else result_dtype(operator.complete({}))
+    assert found.elem_type == helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 @pytest.mark.parametrize("element", [1, 10, 11, 16], ids=helper.tensor_dtype_to_string)

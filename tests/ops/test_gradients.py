@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import OPERATORS
+from x_types import reads_codes, x_dtypes
 
 from anybit.ops import Operator
 from anybit.ops.gradient import carried_back
@@ -41,7 +42,10 @@ class FrozenRounding:
 
 
 def arguments(operator: Operator) -> dict[str, Any]:
-    """Float64 arguments; channels have parameters of their own, and some of x is clipped."""
+    """Float64 arguments; channels have parameters of their own, and some of x is clipped.
+
+    Those of a dequantizer are codes, and float32.
+    """
     random = np.random.default_rng(0)
     known = {
         "x": random.normal(0, 6, (4, 200)),
@@ -54,6 +58,9 @@ def arguments(operator: Operator) -> dict[str, Any]:
         "mantissa_bitwidth": 1,
         "exponent_bias": 1,
         "max_val": np.array([[4.0], [99.0], [3.0], [6.5]]),
+        "src": random.integers(-128, 128, (4, 200)).astype(np.int8),
+        "scales": np.array([0.5, 1, 2, 0.25], np.float32),
+        "zps": np.array([0, 3, -128, 2**24 + 2], np.int32),
     }
     given = {
         declared.name: known[declared.name]
@@ -68,6 +75,9 @@ def arguments(operator: Operator) -> dict[str, Any]:
 
 def variants(operator: Operator) -> Iterator[dict[str, Any]]:
     names = {attribute.name for attribute in operator.attributes}
+    if not operator.broadcasts:
+        yield {"qtype": "per_channel", "axis": 0}
+        return
     modes = MODES if "rounding_mode" in names else (None,)
     for mode in modes:
         for signed in (True, False) if "signed" in names else (None,):
@@ -97,7 +107,8 @@ def smooth_derivatives(
     rounding.replayed = None
     here = operator.reference(**given, **attributes)
     differences = []
-    for step in (1e-6, -1e-6):
+    # A product with a scale is linear in it, and exact in float32 for this step.
+    for step in (0.125, -0.125) if reads_codes(operator) else (1e-6, -1e-6):
         rounding.again()
         moved = {**given, name: given[name] + step}
         differences.append((operator.reference(**moved, **attributes) - here) / step)
@@ -120,11 +131,12 @@ def test_partials_are_those_of_the_smooth_function(
     operator: Operator, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = arguments(operator)
+    shape = given[operator.inputs[0].name].shape
     cases = list(variants(operator))
     expected = [operator.partials(**given, **attributes)[name] for attributes in cases]
     rounding = frozen(operator, monkeypatch)
     for attributes, partial in zip(cases, expected, strict=True):
-        got = np.broadcast_to(partial, given["x"].shape)
+        got = np.broadcast_to(partial, shape)
         right, left = smooth_derivatives(operator, given, attributes, name, rounding)
         # What is rounded to the very bound has a kink: either side will do there.
         smooth = np.isclose(right, left, rtol=1e-4, atol=1e-6)
@@ -187,21 +199,25 @@ def test_sign_lets_gradients_pass_up_to_the_scale() -> None:
 
 @each_operator
 def test_partials_have_the_declared_names_and_types(operator: Operator) -> None:
-    given = arguments(operator)
-    for dtype in (np.float32, np.float64):
-        partials = operator.partials(**{**given, "x": given["x"].astype(dtype)})
+    given, attributes = arguments(operator), next(variants(operator))
+    names = [declared.name for declared in operator.inputs]
+    x = given[names[0]]
+    for dtype in x_dtypes(operator)[:2]:
+        given[names[0]] = x.astype(dtype)
+        partials = operator.partials(**given, **attributes)
         assert tuple(partials) == operator.differentiable
         for partial in partials.values():
-            assert partial.dtype == dtype
-            assert np.broadcast_shapes(partial.shape, given["x"].shape) == given["x"].shape
-    names = [declared.name for declared in operator.inputs]
-    assert operator.differentiable[0] == names[0]
+            assert partial.dtype == (np.float32 if reads_codes(operator) else dtype)
+            assert np.broadcast_shapes(partial.shape, x.shape) == x.shape
+    assert (operator.differentiable[0] == names[0]) == (not reads_codes(operator))
     assert set(operator.differentiable) <= set(names)
 
 
 def test_only_an_integer_result_has_no_derivative() -> None:
     for operator in OPERATORS.values():
-        assert bool(operator.differentiable) == (operator.result_dtype is None)
+        result_dtype = operator.result_dtype
+        dtype = "float32" if result_dtype is None else result_dtype(operator.complete({}))
+        assert bool(operator.differentiable) == (np.dtype(dtype).kind == "f")
 
 
 SHAPES: list[tuple[int, ...]] = [
@@ -236,6 +252,24 @@ def test_products_are_summed_to_the_shape_of_the_parameter(
     assert found.dtype == dtype
     assert found.shape == shape
     assert np.array_equal(found, expected.reshape(shape).astype(dtype))
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (2, 1, 1)), (1, (1, 3, 1)), (-1, (1, 1, 4))])
+def test_products_are_summed_along_the_axis_of_the_parameter(
+    axis: int, shape: tuple[int, ...]
+) -> None:
+    """Scales of channels are 1-D, which is not how they broadcast to x."""
+    random = np.random.default_rng(0)
+    codes = random.integers(-128, 128, (2, 3, 4)).astype(np.int8)
+    gradient = random.integers(-8, 8, codes.shape).astype(np.float32)
+    scales = np.ones(codes.shape[axis], np.float32)
+    operator, attributes = OPERATORS["dynamic_dequantize"], {"qtype": "per_channel", "axis": axis}
+    shapes = operator.broadcast_shapes((codes, scales, None), attributes)
+    assert shapes == {"src": codes.shape, "scales": shape}
+    partials = operator.partials(codes, scales, **attributes)
+    found = carried_back(gradient, {"scales": scales}, partials, ["scales"], shapes)["scales"]
+    others = tuple(i for i in range(3) if i != axis % 3)
+    assert np.array_equal(found, (gradient * codes).sum(axis=others))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (3, 1)])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from backends import OPERATORS
@@ -16,6 +17,7 @@ from browser import Browser, needs_browser
 from onnx import TensorProto, helper
 from places import EXAMPLE, EXAMPLES, MODELS, needs_models
 from playground_page import PAGE, needs_page, opened, wait
+from x_types import x_dtypes
 
 import anybit
 from anybit.onnx.summary import info
@@ -129,9 +131,15 @@ def test_every_operator(browser: Browser, operator: str, flags: int, widths: lis
     node = helper.make_node(
         declared.onnx_name, names, ["y"], "q", domain=declared.onnx_domain, **attributes
     )
-    x = helper.make_tensor_value_info(names[0], TensorProto.FLOAT, ["rows", 2])
-    kind = TensorProto.FLOAT if declared.result_dtype is None else TensorProto.INT8
-    y = helper.make_tensor_value_info("y", kind, ["rows", 2])
+    x_dtype = x_dtypes(declared)[0]
+    result_dtype = declared.result_dtype
+    y_dtype = x_dtype if result_dtype is None else result_dtype(declared.complete({}))
+    x, y = (
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ["rows", 2]
+        )
+        for name, dtype in ((names[0], x_dtype), ("y", y_dtype))
+    )
     graph = helper.make_graph([node], "g", [x], [y], tensors)
     domains = (("", 20), (declared.onnx_domain, declared.version))
     imports = [helper.make_opsetid(*each) for each in domains]

@@ -26,7 +26,7 @@ from onnx import helper, numpy_helper
 from anybit.ops import Input, Operator
 
 # Their parameters are computed by the model itself; those of the others are constants in files.
-AT_RUN_TIME = {"dynamic_quantize"}
+AT_RUN_TIME = {"dynamic_quantize", "dynamic_dequantize"}
 IR_VERSION, OPSET = 8, 13
 
 README = """\

@@ -41,7 +41,8 @@ graph (float[2, 4] x, float t) => (float[2, 4] y, int8[2, 4] d)
       (e, s, z, eight, s, four)
   h = qonnx.custom_op.general.BipolarQuant(g, wide)
   d = anybit.DynamicQuantize<dst="s8", qtype="per_channel", axis=1>(h, wide)
-  y = Add(h, x)
+  v = anybit.DynamicDequantize<qtype="per_channel", axis=1>(d, wide)
+  y = Add(v, x)
 }"""
 
 _OLD = """

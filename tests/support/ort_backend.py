@@ -89,8 +89,9 @@ def evaluate(operator: str, *inputs: Any, constant: bool = True, **attributes: A
     nodes = [node(declared, names, ["y"], **attributes)]
     constants = {name: values.pop(name) for name in names[1:] if name and constant}
     y_type = values["x"].dtype
-    if any(attribute.name == "dtype" for attribute in declared.attributes):
-        y_type = TARGETS.get(attributes.get("dtype", "s8"), np.int8)
+    if declared.result_dtype is not None:
+        target = TARGETS.get(attributes.get("dtype", "s8"), np.int8)
+        y_type = np.dtype(target if operator == "dynamic_quantize" else np.float32)
     values, outputs = widened(nodes, values, {"y": (y_type, None)})
     feeds = {name: contiguous(array) for name, array in values.items()}
     shapes = {name: [f"{name}_{axis}" for axis in range(a.ndim)] for name, a in feeds.items()}

@@ -30,6 +30,20 @@ def arrays(elements: st.SearchStrategy[float], most: int = 20) -> st.SearchStrat
     return st.lists(elements, max_size=most).map(lambda values: np.array(values, np.float32))
 
 
+def codes(dtype: type[np.integer], lowest: int | None = None) -> st.SearchStrategy[np.ndarray]:
+    """Arrays of all integers of a type, from `lowest` on."""
+    limits = np.iinfo(dtype)
+    elements = st.integers(limits.min if lowest is None else lowest, limits.max)
+    return st.lists(elements, max_size=20).map(lambda values: np.array(values, dtype))
+
+
+def x_arrays(name: str, elements: st.SearchStrategy[float]) -> st.SearchStrategy[np.ndarray]:
+    """x for an operator: floats, or any codes for one that reads codes."""
+    if name == "dynamic_dequantize":
+        return codes(np.int8) | codes(np.uint8)
+    return arrays(elements)
+
+
 class Quantizer:
     """An operator whose parameters are given; its repr is the call, for failing examples."""
 
@@ -78,5 +92,8 @@ def quantizers(
             zps = np.array([int(zero)], np.int32)
             inputs = (np.array([scale], np.float32), zps)
             attributes = {"dtype": draw(st.sampled_from(["s8", "u8"]))}
+        case "dynamic_dequantize":
+            zps = np.array([int(zero)], np.int32)
+            inputs, attributes = (np.array([scale], np.float32), zps), {}
     allowed = {key: value for key, value in fixed.items() if key in attributes}
     return Quantizer(getattr(anybit, name), inputs, {**attributes, **allowed})

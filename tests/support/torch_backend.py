@@ -14,11 +14,18 @@ import pytest
 import torch
 from cases import Case
 from torch._dynamo.exc import TorchRuntimeError, Unsupported
+from x_types import reads_codes, x_dtypes
 
 import anybit.torch
+from anybit.ops import Operator
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 RAISED = re.compile(r"""(?:got|raised exception) (TypeError|ValueError)\((['"])(.*)\2\)$""", re.M)
+
+
+def tensor_as_x(operator: Operator, x: torch.Tensor) -> torch.Tensor:
+    """Return floats as they are, or truncated to the first type of codes, if x is one of codes."""
+    return x.to(getattr(torch, x_dtypes(operator)[0])) if reads_codes(operator) else x
 
 
 def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:

@@ -98,7 +98,22 @@ def bipolar_quant(x: Tensor, scale: Tensor) -> Tensor:
     return straight_through(inside, (sign * scale).detach()) + sign * (scale - scale.detach())
 
 
+def dynamic_dequantize(
+    src: Tensor,
+    scales: Tensor,
+    zps: Tensor | None = None,
+    *,
+    qtype: str = "per_tensor",
+    axis: int = 1,
+) -> Tensor:
+    shape = [1] * src.ndim
+    if qtype == "per_channel":
+        shape[axis] = -1
+    codes = src.long() if zps is None else src.long() - zps.long().reshape(shape)
+    return codes.float() * scales.reshape(shape)
+
+
 FORMULAS = {
     function.__name__: function
-    for function in (int_quant, float_quant, trunc, trunc_v1, bipolar_quant)
+    for function in (int_quant, float_quant, trunc, trunc_v1, bipolar_quant, dynamic_dequantize)
 }

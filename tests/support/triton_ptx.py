@@ -39,8 +39,9 @@ def backward_instructions(
     operator: Operator, x: torch.Tensor, wanted: Sequence[str], **attributes: Any
 ) -> set[str]:
     inputs = [x, *parameters(operator, x)]
-    plan = backward_plan(operator, x, inputs, wanted, attributes)
-    return _instructions(plan, [*inputs, x])
+    gradient = x if x.is_floating_point() else torch.empty_like(x, dtype=torch.float32)
+    plan = backward_plan(operator, gradient, inputs, wanted, attributes)
+    return _instructions(plan, [*inputs, gradient])
 
 
 def parameters(operator: Operator, x: torch.Tensor) -> list[torch.Tensor]:

@@ -10,6 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_backend import tensor_as_x  # noqa: E402
+from x_types import reads_codes, x_dtypes  # noqa: E402
+
 import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS  # noqa: E402
 
@@ -25,7 +28,7 @@ def sparse(tensor: Tensor) -> Tensor:
 def quantized(tensor: Tensor) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)
+        return torch.quantize_per_tensor(tensor.float(), 0.1, 0, torch.qint8)
 
 
 # What is wrong with a tensor, and how the message says it, for x and for a parameter.
@@ -48,7 +51,7 @@ WRONG_TENSORS: dict[str, tuple[Callable[[Tensor], Tensor], type[Exception], str,
 def test_wrong_tensors(operator: Any, wrong: str) -> None:
     """Each input in turn, by the function and by the operator of the dispatcher."""
     spoil, error, of_x, of_parameter = WRONG_TENSORS[wrong]
-    inputs = [X, *[ONE.reshape(1)] * (operator.required_inputs - 1)]
+    inputs = [tensor_as_x(operator, X), *[ONE.reshape(1)] * (operator.required_inputs - 1)]
     for place, declared in enumerate(operator.inputs[: operator.required_inputs]):
         bad = list(inputs)
         bad[place] = spoil(bad[place])
@@ -70,14 +73,31 @@ def test_nested_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.int8, torch.int32, torch.int64, torch.bool, torch.uint16], ids=str
+    "dtype", [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool, torch.uint16], ids=str
 )
 def test_x_of_integers(dtype: torch.dtype) -> None:
+    """No operator takes them, but those that read codes of just that type."""
+    name = str(dtype).removeprefix("torch.")
     for operator in OPERATORS:
+        parameters = [1] * (operator.required_inputs - 1)
+        for x in (X.to(dtype), X.to(dtype).to("meta")):
+            if name in x_dtypes(operator):
+                result = getattr(anybit.torch, operator.name)(x, *parameters)
+                assert result.dtype == torch.float32
+                continue
+            with pytest.raises(TypeError, match=rf"{operator.inputs[0].name} must be .*{name}"):
+                getattr(anybit.torch, operator.name)(x, *parameters)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_codes_of_floats(dtype: torch.dtype) -> None:
+    readers = [operator for operator in OPERATORS if reads_codes(operator)]
+    assert readers
+    for operator in readers:
         parameters = [1] * (operator.required_inputs - 1)
         name = str(dtype).removeprefix("torch.")
         for x in (X.to(dtype), X.to(dtype).to("meta")):
-            with pytest.raises(TypeError, match=rf"{operator.inputs[0].name} must be .*{name}"):
+            with pytest.raises(TypeError, match=f"src must be int8 or uint8, got dtype {name}"):
                 getattr(anybit.torch, operator.name)(x, *parameters)
 
 

@@ -84,7 +84,8 @@ CALLS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 def test_every_operator_is_called() -> None:
-    assert {name for name, _ in CALLS.values()} | {"dynamic_quantize"} == set(BY_NAME)
+    dynamic = {"dynamic_quantize", "dynamic_dequantize"}
+    assert {name for name, _ in CALLS.values()} | dynamic == set(BY_NAME)
 
 
 TYPED_CALLS = [
@@ -145,6 +146,31 @@ def test_dynamic_quantize(dtype: str, tmp_path: Path) -> None:
     assert without.equal
     (node,) = without.model.graph
     assert len(node.inputs) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_dynamic_dequantize(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Codes, scales and zero-points that are inputs; behind what makes codes, and alone."""
+
+    def with_zero_points(src: Any, scales: Any, zps: Any) -> Any:
+        return ours.dynamic_dequantize(src, scales, zps, qtype="per_channel", axis=-2)
+
+    path = tmp_path / "model.onnx"
+    codes = torch.arange(24).to(dtype).reshape(2, 3, 4)
+    scales, zps = torch.tensor([0.5, 0.3, 2.0]), torch.tensor([1, 2, 2**24 + 5], dtype=torch.int32)
+    found = export(Call(with_zero_points), (codes, scales, zps), path)
+    assert found.equal
+    (node,) = check_file(path).graph.node
+    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    assert attributes == {"qtype": b"per_channel", "axis": -2}
+
+    def pair(src: Any) -> Any:
+        made = ours.dynamic_quantize(src, torch.tensor([0.5]))
+        return ours.dynamic_dequantize(made, torch.tensor([0.5]))
+
+    both = export(Call(pair), numbers(2, 3, 4))
+    assert both.equal
+    assert [node.op_type for node in both.model.graph] == ["DynamicQuantize", "DynamicDequantize"]
 
 
 def test_parameters_are_what_qonnx_has(tmp_path: Path) -> None:

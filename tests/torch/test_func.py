@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_backend import tensor_as_x  # noqa: E402
+
 import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS  # noqa: E402
 
@@ -89,7 +91,8 @@ def test_vmap_of_every_operator(operator: Any) -> None:
     def call(x: Tensor) -> Tensor:
         return function(x, *parameters)
 
-    assert torch.equal(torch.func.vmap(call, 1)(x), looped(call, (1,), (x,)))
+    given = tensor_as_x(operator, x)
+    assert torch.equal(torch.func.vmap(call, 1)(given), looped(call, (1,), (given,)))
 
 
 def test_vmap_along_an_axis() -> None:
@@ -113,10 +116,10 @@ def test_a_batch_is_no_axis_to_broadcast_along() -> None:
 def test_vmap_over_nothing(operator: Any, dim: int) -> None:
     function = getattr(anybit.torch, operator.name)
     parameters = [1.0] * (operator.required_inputs - 1)
-    empty = torch.empty((0, 5) if dim == 0 else (5, 0))
+    empty = tensor_as_x(operator, torch.empty((0, 5) if dim == 0 else (5, 0)))
     actual = torch.func.vmap(lambda x: function(x, *parameters), dim)(empty)
     assert actual.shape == (0, 5)
-    assert actual.dtype == function(torch.ones(5), *parameters).dtype
+    assert actual.dtype == function(tensor_as_x(operator, torch.ones(5)), *parameters).dtype
 
 
 def test_vmap_over_nothing_checks_shapes() -> None:
@@ -126,6 +129,37 @@ def test_vmap_over_nothing_checks_shapes() -> None:
     assert torch.func.vmap(call)(torch.empty(0, 5), torch.empty(0, 5)).shape == (0, 5)
     with pytest.raises(ValueError, match="scale"):
         torch.func.vmap(call)(torch.empty(0, 5), torch.empty(0, 4))
+
+
+def dequantized_loss(codes: Tensor, scales: Tensor, zps: Tensor) -> Tensor:
+    result = anybit.torch.dynamic_dequantize(codes, scales, zps, qtype="per_channel", axis=0)
+    return (result * torch.arange(20.0).reshape(4, 5)).sum()
+
+
+@pytest.mark.parametrize("in_dims", [(1, None, None), (1, 0, None), (None, 1, 0), (1, 0, 0)])
+def test_gradients_of_scales_per_sample(in_dims: tuple) -> None:
+    """Parameters that lie along an axis have no place for a batch: samples go one by one."""
+    codes = tensor_as_x(anybit.dynamic_dequantize.operator, x * 9)
+    codes = codes if in_dims[0] is not None else codes[:, 0]
+    scales = {None: torch.ones(4), 0: torch.rand(SIZE, 4), 1: torch.rand(4, SIZE)}[in_dims[1]]
+    zps = torch.tensor([3, -100, 0, 2**24 + 2], dtype=torch.int32)
+    zps = zps if in_dims[2] is None else torch.stack([zps, zps + 1, zps - 1])
+    inputs = (codes, scales, zps)
+    found = torch.func.vmap(torch.func.grad(dequantized_loss, argnums=1), in_dims)(*inputs)
+    for place in range(SIZE):
+        sample = [
+            value if dim is None else value.select(dim, place)
+            for value, dim in zip(inputs, in_dims, strict=True)
+        ]
+        leaf = sample[1].detach().clone().requires_grad_()
+        (expected,) = torch.autograd.grad(dequantized_loss(sample[0], leaf, sample[2]), leaf)
+        assert torch.equal(found[place], expected)
+
+
+def test_gradients_of_scales_for_no_sample() -> None:
+    grad = torch.func.vmap(torch.func.grad(dequantized_loss, argnums=1), (0, None, None))
+    none = torch.empty((0, 4, 5), dtype=torch.int8)
+    assert grad(none, torch.ones(4), torch.zeros(4, dtype=torch.int32)).shape == (0, 4)
 
 
 def loss(x: Tensor, scale: Tensor, zeropt: Tensor) -> Tensor:

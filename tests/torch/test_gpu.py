@@ -14,6 +14,9 @@ from cases import telling_values
 
 torch = pytest.importorskip("torch")
 
+from torch_backend import tensor_as_x  # noqa: E402
+from x_types import reads_codes, x_dtypes  # noqa: E402
+
 import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS, Operator  # noqa: E402
 
@@ -45,6 +48,12 @@ def x_of(dtype: Any, seed: int = 1) -> Tensor:
     return torch.from_numpy(values).to(dtype)
 
 
+def x_for(operator: Operator, dtype: Any, seed: int = 1) -> Tensor:
+    """Random numbers in a type that x may have: that one, or codes."""
+    x = x_of(dtype, seed)
+    return tensor_as_x(operator, x.nan_to_num(0).clamp(-128, 127)) if reads_codes(operator) else x
+
+
 def parameters_of(operator: Operator, shape: tuple[int, ...], seed: int = 2) -> list[Any]:
     random = np.random.default_rng(seed)
     found: list[Any] = []
@@ -60,7 +69,7 @@ def parameters_of(operator: Operator, shape: tuple[int, ...], seed: int = 2) -> 
         found[1:4] = [4, 3, 7]
     if operator.name == "trunc":
         found[-2] = found[0] * 4
-    if operator.name == "dynamic_quantize":
+    if not operator.broadcasts:
         found = [torch.tensor([0.1]), *found[1:]]
     return found
 
@@ -83,10 +92,10 @@ def same(actual: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
 def test_functions(operator: Operator, shape: tuple[int, ...], dtype: Any) -> None:
-    if dtype != torch.float32 and not operator.differentiable:
-        pytest.skip(f"{operator.name} takes float32 only")
+    if dtype != torch.float32 and str(dtype).removeprefix("torch.") not in x_dtypes(operator):
+        pytest.skip(f"{operator.name} takes other types")
     function = getattr(anybit.torch, operator.name)
-    x, parameters = x_of(dtype), parameters_of(operator, shape)
+    x, parameters = x_for(operator, dtype), parameters_of(operator, shape)
     same(function(x.cuda(), *moved(parameters, "cuda")), function(x, *parameters))
     turned = x.transpose(0, 2)
     if not shape:
@@ -96,7 +105,7 @@ def test_functions(operator: Operator, shape: tuple[int, ...], dtype: Any) -> No
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
 def test_numbers_as_parameters(operator: Operator) -> None:
     function = getattr(anybit.torch, operator.name)
-    x = x_of(torch.float32)
+    x = x_for(operator, torch.float32)
     given = [
         each.tolist() if isinstance(each, Tensor) else each for each in parameters_of(operator, ())
     ]
@@ -108,15 +117,15 @@ def test_numbers_as_parameters(operator: Operator) -> None:
 
 def gradients(
     function: Callable[..., Tensor], x: Tensor, parameters: list[Any], device: str
-) -> tuple[Tensor, list[Tensor]]:
-    """The gradient of x, and those of scales."""
-    x = x.to(device).requires_grad_()
+) -> tuple[Tensor | None, list[Tensor]]:
+    """The gradient of x, unless x holds codes, and those of scales."""
+    x = x.to(device).requires_grad_(x.is_floating_point())
     given = [
         each.to(device).requires_grad_() if isinstance(each, Tensor) and place == 0 else each
         for place, each in enumerate(moved(parameters, device))
     ]
     result = function(x, *given)
-    arriving = torch.linspace(-1, 1, x.numel()).reshape(x.shape).to(x.dtype)
+    arriving = torch.linspace(-1, 1, x.numel()).reshape(x.shape).to(result.dtype)
     result.backward(arriving.to(device))
     return x.grad, [each.grad for each in given if isinstance(each, Tensor) and each.requires_grad]
 
@@ -127,11 +136,14 @@ def gradients(
 def test_gradients(operator: Operator, shape: tuple[int, ...], dtype: Any) -> None:
     """Of x the same bits; sums over a scale's elements are the same each time, and near."""
     function = getattr(anybit.torch, operator.name)
-    x, parameters = x_of(dtype).nan_to_num(0).clamp(-1e3, 1e3), parameters_of(operator, shape)
+    x, parameters = x_for(operator, dtype), parameters_of(operator, shape)
+    x = x.nan_to_num(0).clamp(-1e3, 1e3) if x.is_floating_point() else x
     by_x, by_scale = gradients(function, x, parameters, "cuda")
     again = gradients(function, x, parameters, "cuda")
     wanted, sums = gradients(function, x, parameters, "cpu")
-    same(by_x, wanted)
+    if by_x is not None and wanted is not None:
+        same(by_x, wanted)
+    assert (by_x is None) == (wanted is None) == reads_codes(operator)
     for first, second, expected in zip(by_scale, again[1], sums, strict=True):
         assert torch.equal(first, second)
         torch.testing.assert_close(first.cpu(), expected, rtol=1e-3, atol=1e-2)
@@ -141,14 +153,14 @@ def test_gradients(operator: Operator, shape: tuple[int, ...], dtype: Any) -> No
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
 def test_compiled(operator: Operator) -> None:
     function = getattr(anybit.torch, operator.name)
-    x, parameters = x_of(torch.float32), parameters_of(operator, ())
+    x, parameters = x_for(operator, torch.float32), parameters_of(operator, ())
     given = moved(parameters, "cuda")
 
     def program(x: Tensor) -> Tensor:
-        return function(x * 0.5, *given) * 2
+        return function(-x, *given) * 2
 
     run = torch.compile(program, fullgraph=True)
-    same(run(x.cuda()), function(x * 0.5, *parameters) * 2)
+    same(run(x.cuda()), function(-x, *parameters) * 2)
 
 
 def test_captured_graph() -> None:

@@ -11,13 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_backend import compiled  # noqa: E402
 from torch_formulas import FORMULAS, ROUNDINGS  # noqa: E402
+from x_types import moves_x  # noqa: E402
 
 import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS  # noqa: E402
 
 Tensor = torch.Tensor
 DIFFERENTIABLE = [operator for operator in OPERATORS if operator.differentiable]
+BY_NAME = {operator.name: operator for operator in OPERATORS}
 # The parameters of an operator, and which attributes to try.
 LIMITS = [
     {"signed": signed, "narrow": narrow, "rounding_mode": mode}
@@ -68,6 +71,32 @@ def gradients(
 
 def test_every_operator_is_here() -> None:
     assert {operator.name for operator in DIFFERENTIABLE} == set(FORMULAS)
+    assert {name for name in FORMULAS if moves_x(BY_NAME[name])} == set(CALLS)
+
+
+@pytest.mark.parametrize("with_zps", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_formula_of_codes(dtype: torch.dtype, axis: int | None, with_zps: bool) -> None:
+    """Only the scales have a gradient; x and its zero-points are integers."""
+    generator = torch.Generator().manual_seed(5)
+    codes = torch.randint(-128, 256, (2, 3, 4), generator=generator).to(dtype)
+    count = 1 if axis is None else codes.shape[axis]
+    attributes = {} if axis is None else {"qtype": "per_channel", "axis": axis}
+    scales = (2.0 ** torch.randint(-1, 2, (count,), generator=generator)).requires_grad_()
+    zps = torch.arange(count, dtype=torch.int32) * 7 - 3 if with_zps else None
+    function = anybit.torch.dynamic_dequantize
+    for inputs in ([codes, scales, zps], [codes, scales, zps][: 2 + with_zps]):
+        expected = FORMULAS["dynamic_dequantize"](*inputs, **attributes)
+        result = function(*inputs, **attributes)
+        assert torch.equal(result, expected)
+        weights = torch.arange(1.0, 25).reshape(codes.shape)
+        (found,) = torch.autograd.grad(result, scales, weights)
+        (by_formula,) = torch.autograd.grad(expected, scales, weights)
+        assert torch.equal(found, by_formula)
+    with compiled(lambda: function(*inputs, **attributes)) as program:
+        (traced,) = torch.autograd.grad(program(), scales, weights)
+    assert torch.equal(traced, found)
 
 
 @pytest.mark.parametrize(("name", "parameters", "attributes"), EVERY_CALL)

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 from beside import python_runs_beside  # noqa: E402
 from torch_backend import as_array, exactly  # noqa: E402
+from x_types import x_dtypes  # noqa: E402
 
 import anybit.torch  # noqa: E402
 from anybit import _native  # noqa: E402
@@ -16,9 +17,10 @@ Tensor = torch.Tensor
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def layouts() -> dict[str, Tensor]:
-    plain = torch.linspace(-9, 9, 240).reshape(2, 3, 5, 8)
-    complex_numbers = torch.complex(plain, plain.flip(0))
+def layouts(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Tensors of every layout; those of integers are no parts of complex ones."""
+    plain = torch.linspace(-9, 9, 240).to(dtype).reshape(2, 3, 5, 8)
+    complex_numbers = torch.complex(plain.float(), plain.flip(0).float())
     return {
         "contiguous": plain,
         "channels_last": plain.contiguous(memory_format=torch.channels_last),
@@ -29,8 +31,8 @@ def layouts() -> dict[str, Tensor]:
         "expanded_one": plain[0, 0, 0, 0].expand(2, 2),
         "empty": plain[:0],
         "offset": plain.flatten()[3:50],
-        "real_part": complex_numbers.real,
-        "negative_view": complex_numbers.conj().imag,
+        "real_part": complex_numbers.real.to(dtype),
+        "negative_view": complex_numbers.conj().imag.to(dtype),
         "unaligned_rows": plain.flatten()[:234].reshape(2, 117)[:, 1:],
     }
 
@@ -53,7 +55,7 @@ def test_memory_format_is_kept(layout: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
 def test_fake_tensors_have_the_same_strides(operator: Operator) -> None:
     function = getattr(torch.ops.anybit, operator.name)
-    for layout, x in layouts().items():
+    for layout, x in layouts(getattr(torch, x_dtypes(operator)[0])).items():
         if x.is_neg():
             continue
         parameters = [

@@ -7,16 +7,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from x_types import reads_codes, x_dtypes  # noqa: E402
+
 import anybit.torch  # noqa: E402, F401  registers the operators
 from anybit.ops import OPERATORS, Operator  # noqa: E402
 
 Tensor = torch.Tensor
-FLOATS = (
-    torch.float32,
-    torch.bfloat16,
-    *(pytest.param(each, marks=pytest.mark.slow) for each in (torch.float64, torch.float16)),
-)
+SELDOM = (torch.float64, torch.float16)
 DIFFERENTIABLE = [each for each in OPERATORS if each.differentiable]
+WITH_DTYPES = [
+    pytest.param(operator, dtype, marks=[pytest.mark.slow] * (dtype in SELDOM))
+    for operator in DIFFERENTIABLE
+    for dtype in (torch.float32, torch.bfloat16, *SELDOM)
+    if str(dtype).removeprefix("torch.") in x_dtypes(operator)
+] + [
+    (operator, getattr(torch, dtype))
+    for operator in DIFFERENTIABLE
+    if reads_codes(operator)
+    for dtype in x_dtypes(operator)
+]
 SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "rows": (3, 1), "elements": (2, 3, 4)}
 
 # PyTorch's checks use parts of PyTorch that PyTorch has deprecated.
@@ -25,6 +34,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 def named(operator: Operator) -> str:
     return operator.name
+
+
+def named_or_typed(value: Any) -> str:
+    return value.name if isinstance(value, Operator) else str(value)
+
+
+def x_for(operator: Operator) -> Tensor:
+    """A strided x of the first dtype that the operator takes."""
+    return x_of(getattr(torch, x_dtypes(operator)[0]), True)
 
 
 def x_of(dtype: torch.dtype, strided: bool) -> Tensor:
@@ -48,7 +66,7 @@ def all_succeed(overload: Any, inputs: tuple[Any, ...], attributes: dict[str, An
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
 def test_forward(operator: Operator, shape: tuple[int, ...]) -> None:
-    inputs = [x_of(torch.float32, True), *parameters_of(operator, shape)]
+    inputs = [x_for(operator), *parameters_of(operator, shape)]
     overload = getattr(torch.ops.anybit, operator.name).default
     all_succeed(overload, tuple(inputs), {})
     changed = {
@@ -60,8 +78,7 @@ def test_forward(operator: Operator, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=named)
+@pytest.mark.parametrize(("operator", "dtype"), WITH_DTYPES, ids=named_or_typed)
 def test_with_gradients(operator: Operator, dtype: torch.dtype, strided: bool) -> None:
     """All inputs that have a gradient require it: tracing goes through backward, too."""
     inputs = [x_of(dtype, strided), *parameters_of(operator, (3, 1) if strided else ())]
@@ -73,16 +90,17 @@ def test_with_gradients(operator: Operator, dtype: torch.dtype, strided: bool) -
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=named)
 def test_backward(operator: Operator, shape: tuple[int, ...]) -> None:
-    x = x_of(torch.float32, True)
+    x = x_for(operator)
     inputs = (torch.ones(()).expand(x.shape), x, *parameters_of(operator, shape))
+    first, *others = operator.differentiable
     overload = getattr(torch.ops.anybit, f"{operator.name}_backward").default
-    for wanted in (list(operator.differentiable), ["x"], list(operator.differentiable[:0:-1])):
+    for wanted in ([first, *others], [first], others[::-1]):
         all_succeed(overload, inputs, {"wanted": wanted})
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
 def test_out(operator: Operator) -> None:
-    inputs = [x_of(torch.float32, True), *parameters_of(operator, (3, 1))]
+    inputs = [x_for(operator), *parameters_of(operator, (3, 1))]
     out = getattr(torch.ops.anybit, operator.name)(*inputs)
     overload = getattr(torch.ops.anybit, f"{operator.name}_out").default
     all_succeed(overload, tuple(inputs), {"out": torch.zeros_like(out)})

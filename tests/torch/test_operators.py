@@ -12,13 +12,15 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from strategies import any_float, quantizers  # noqa: E402
-from torch_backend import as_array, as_tensor, exactly  # noqa: E402
+from torch_backend import as_array, as_tensor, exactly, tensor_as_x  # noqa: E402
+from x_types import reads_codes  # noqa: E402
 
 import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS, Operator  # noqa: E402
 
 Tensor = torch.Tensor
 any_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
+BY_NAME = {operator.name: operator for operator in OPERATORS}
 any_name = pytest.mark.parametrize("name", [each.name for each in OPERATORS])
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -143,7 +145,7 @@ def test_out_and_autograd() -> None:
 
 @any_operator
 def test_meta_tensors(operator: Operator) -> None:
-    x = torch.empty(2, 3, 4, device="meta")
+    x = tensor_as_x(operator, torch.empty(2, 3, 4, device="meta"))
     result = getattr(anybit.torch, operator.name)(x, *usual_parameters(operator))
     assert result.is_meta
     assert result.shape == x.shape
@@ -190,8 +192,14 @@ def test_any_call_equals_numpy(name: str, data: st.DataObject) -> None:
     quantize = data.draw(quantizers(name))
     shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
     size = int(np.prod(shape, dtype=int))
-    values = data.draw(st.lists(any_float, min_size=size, max_size=size))
-    x = torch.tensor(values, dtype=torch.float32).reshape(shape)
+    if reads_codes(BY_NAME[name]):
+        dtype = data.draw(st.sampled_from([torch.int8, torch.uint8]))
+        limits = torch.iinfo(dtype)
+        elements: Any = st.integers(limits.min, limits.max)
+    else:
+        dtype, elements = torch.float32, any_float
+    values = data.draw(st.lists(elements, min_size=size, max_size=size))
+    x = torch.tensor(values, dtype=dtype).reshape(shape)
     x = x.permute(data.draw(st.permutations(range(len(shape)))))
     if shape and data.draw(st.booleans()):
         x = x[::2]

@@ -16,6 +16,7 @@ pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
 from triton_backend import BY_NAME, DEVICE, FORWARD, interpreter  # noqa: E402
+from x_types import x_dtypes  # noqa: E402
 
 import anybit.torch  # noqa: E402
 from anybit.ops import powers  # noqa: E402
@@ -174,11 +175,12 @@ def test_same_kernel_each_time(name: str) -> None:
     """The text depends on nothing but the layout, so that Triton's cache on disk is met again."""
     import triton_ptx
 
-    x = torch.empty(4096, device="meta")
+    dtype = getattr(torch, x_dtypes(BY_NAME[name])[0])
+    x = torch.empty(4096, dtype=dtype, device="meta")
     inputs = [x, *triton_ptx.parameters(BY_NAME[name], x)]
     first, second = (forward_plan(BY_NAME[name], inputs, {}) for _ in range(2))
     assert first.text == second.text
-    longer = [torch.empty(8192, device="meta"), *inputs[1:]]
+    longer = [torch.empty(8192, dtype=dtype, device="meta"), *inputs[1:]]
     assert forward_plan(BY_NAME[name], longer, {}).text == first.text
 
 

@@ -14,13 +14,12 @@ torch = pytest.importorskip("torch")
 import triton_backend  # noqa: E402
 from torch_backend import as_array  # noqa: E402
 from triton_backend import BY_NAME  # noqa: E402
+from x_types import moves_x  # noqa: E402
 
 from anybit.ops.gradient import carried_back  # noqa: E402
 
 ROWS = [
-    (name, case)
-    for name, case in every_case()
-    if case.raises is None and BY_NAME[name].differentiable
+    (name, case) for name, case in every_case() if case.raises is None and moves_x(BY_NAME[name])
 ]
 # The interpreter takes its time: what is not slow is a sample of the rows, the same each time.
 SAMPLE = 12
@@ -47,7 +46,8 @@ def expected_gradients(
     given = dict(zip((each.name for each in operator.inputs), tensors, strict=False))
     arrived = triton_backend.as_tensors((gradient,))[0]
     partials = operator.partials(*tensors, **attributes)
-    found = carried_back(arrived, given, partials, wanted)
+    shapes = operator.broadcast_shapes(tensors, attributes)
+    found = carried_back(arrived, given, partials, wanted, shapes)
     return [as_array(found[name]) for name in wanted]
 
 
@@ -88,9 +88,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize(
-    "name", [name for name, operator in BY_NAME.items() if operator.differentiable]
-)
+@pytest.mark.parametrize("name", [name for name, operator in BY_NAME.items() if moves_x(operator)])
 def test_sums(name: str, shapes: Any, transposed: bool) -> None:
     """All gradients, with values of which every sum is exact, and so the same in every order."""
     shape, small = shapes
@@ -111,6 +109,39 @@ def test_sums(name: str, shapes: Any, transposed: bool) -> None:
         triton_backend.gradients(*call), expected_gradients(*call), wanted, strict=True
     ):
         assert_same_bits(found, expected, Case(input_name, (expected,)))
+
+
+AXES: dict[str, tuple[tuple[int, ...], int | None]] = {
+    "per_tensor": ((3, 7, 40), None),
+    "first": ((5, 2050), 0),
+    "middle": ((3, 7, 40), 1),
+    "last": ((33, 70), -1),
+    "per_element": ((900,), 0),
+    "zero_dimensions": ((), None),
+    "one_element": ((1, 1), 1),
+    "empty": ((0, 4), 1),
+}
+
+
+@pytest.mark.parametrize("with_zps", [False, True])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize(("shape", "axis"), AXES.values(), ids=AXES)
+def test_sums_of_codes(shape: Any, axis: int | None, dtype: Any, with_zps: bool) -> None:
+    """Scales along an axis, which do not broadcast by NumPy's rule; all sums are exact."""
+    random = np.random.default_rng(5)
+    limits = np.iinfo(dtype)
+    codes = random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    gradient = random.integers(-2, 3, shape).astype(np.float32)
+    count = 1 if axis is None else shape[axis]
+    inputs: tuple[Any, ...] = (codes, np.full(count, 0.5, np.float32))
+    if with_zps:
+        inputs += (random.integers(-300, 300, count).astype(np.int32),)
+    attributes = {} if axis is None else {"qtype": "per_channel", "axis": axis}
+    for values in (codes, np.array(codes, order="F")):
+        call = ("dynamic_dequantize", gradient, (values, *inputs[1:]), attributes, ["scales"])
+        (found,), (expected,) = triton_backend.gradients(*call), expected_gradients(*call)
+        assert found.shape == (count,)
+        assert_same_bits(found, expected, Case("scales", (expected,)))
 
 
 def test_gradient_of_bit_widths() -> None:

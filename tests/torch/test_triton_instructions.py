@@ -15,16 +15,21 @@ triton = pytest.importorskip("triton", minversion="3.3", reason="another ASTSour
 torch = pytest.importorskip("torch")
 
 import triton_ptx  # noqa: E402
+from x_types import reads_codes  # noqa: E402
 
 from anybit.ops import OPERATORS, RoundingMode  # noqa: E402
 
 BY_NAME = {operator.name: operator for operator in OPERATORS}
 DIFFERENTIABLE = [name for name, operator in BY_NAME.items() if operator.differentiable]
+OF_FLOATS = [name for name in DIFFERENTIABLE if not reads_codes(BY_NAME[name])]
+WITHOUT_DIVISION = ("bipolar_quant", "dynamic_dequantize")
 MODES = tuple(RoundingMode)
 FORWARD_KERNELS = [
-    *((name, "float32", {}) for name in BY_NAME),
+    *((name, "float32", {}) for name in BY_NAME if not reads_codes(BY_NAME[name])),
     *(("int_quant", "float32", {"rounding_mode": str(mode)}) for mode in MODES[1:]),
-    *((name, dtype, {}) for name in DIFFERENTIABLE for dtype in ("float64", "bfloat16", "float16")),
+    *((name, dtype, {}) for name in OF_FLOATS for dtype in ("float64", "bfloat16", "float16")),
+    ("dynamic_dequantize", "int8", {}),
+    ("dynamic_dequantize", "uint8", {}),
     ("dynamic_quantize", "float32", {"dtype": "u8", "arithmetic": "reciprocal"}),
 ]
 
@@ -45,12 +50,18 @@ def test_instructions(name: str, dtype: str, attributes: dict[str, Any]) -> None
     instructions = triton_ptx.forward_instructions(BY_NAME[name], x, **attributes)
     assert_exact(instructions)
     wide = "f64" if dtype == "float64" else "f32"
-    assert (f"div.rn.{wide}" in instructions) == (name != "bipolar_quant")
+    assert (f"div.rn.{wide}" in instructions) == (name not in WITHOUT_DIVISION)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*product(DIFFERENTIABLE, ("float32", "bfloat16"))])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *product(OF_FLOATS, ("float32", "bfloat16")),
+        *product(set(DIFFERENTIABLE) - set(OF_FLOATS), ("int8", "uint8")),
+    ],
+)
 def test_instructions_of_gradients(name: str, dtype: str) -> None:
     x = torch.empty(1 << 20, dtype=getattr(torch, dtype), device="meta")
     operator = BY_NAME[name]
-    for wanted in (("x",), operator.differentiable):
+    for wanted in (operator.differentiable[:1], operator.differentiable):
         assert_exact(triton_ptx.backward_instructions(operator, x, wanted))

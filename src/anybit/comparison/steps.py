@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from anybit.comparison.arrays import Array, is_float
 from anybit.onnx.graph.names import label_of
-from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
+from anybit.onnx.quantizers.quantizer import Quantizer, own_node, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Spacing
 
@@ -43,7 +43,9 @@ def step_of(value: ir.Value, arrays: Arrays, traces: Traces) -> Step | None:
 
 def _quantizers(value: ir.Value, arrays: Arrays, traces: Traces) -> Iterator[tuple[Quantizer, str]]:
     producer = value.producer()
-    made = None if producer is None else quantizer_of(producer, traces, arrays)
+    made = None
+    if producer is not None:  # a dequantizer gives values on a grid, too
+        made = quantizer_of(producer, traces, arrays) or own_node(producer, arrays)
     if made is not None:
         yield made, "itself"
     for reader, index in value.uses():

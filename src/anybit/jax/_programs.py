@@ -46,7 +46,8 @@ def gradients(
         names: Collection[str], gradient: Any, inputs: Sequence[Any]
     ) -> dict[str, Any]:
         partials = operator.partials(*_unfolded(operator, inputs), **attributes)
-        found = carried_back(gradient, operator.named(inputs), partials, names)
+        shapes = operator.broadcast_shapes(inputs, attributes)
+        found = carried_back(gradient, operator.named(inputs), partials, names, shapes)
         return {name: _strong(each) for name, each in found.items()}
 
     def native(gradient: Any, *inputs: Any) -> dict[str, Any]:

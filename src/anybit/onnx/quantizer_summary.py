@@ -141,10 +141,10 @@ def _bits(
     if Role.EXPONENT_BITWIDTH in parameters:
         parts = (parameters[each] for each in (Role.EXPONENT_BITWIDTH, Role.MANTISSA_BITWIDTH))
         return " ".join(f"{letter}{_range(part)}" for letter, part in zip("em", parts, strict=True))
-    if quantizer.operator is not None and quantizer.operator.result_dtype is not None:
-        name = quantizer.operator.result_dtype(quantizer.attributes)
-        return str(8 * np.dtype(name).itemsize)
-    return "?"
+    dtype = (
+        None if quantizer.operator is None else quantizer.operator.code_dtype(quantizer.attributes)
+    )
+    return "?" if dtype is None else str(8 * np.dtype(dtype).itemsize)
 
 
 def _range(parameter: ParameterSummary) -> str:

@@ -3,7 +3,15 @@
 
 from typing import Any
 
-from anybit.ops import bipolar_quant, dynamic_quantize, float_quant, int_quant, trunc, trunc_v1
+from anybit.ops import (
+    bipolar_quant,
+    dynamic_dequantize,
+    dynamic_quantize,
+    float_quant,
+    int_quant,
+    trunc,
+    trunc_v1,
+)
 from anybit.ops.attribute import Attribute
 from anybit.ops.operator import Input, Operator
 from anybit.ops.rounding import RoundingMode
@@ -15,6 +23,7 @@ _FUNCTIONS: tuple[Any, ...] = (
     trunc_v1.trunc_v1,
     bipolar_quant.bipolar_quant,
     dynamic_quantize.dynamic_quantize,
+    dynamic_dequantize.dynamic_dequantize,
 )
 OPERATORS: tuple[Operator, ...] = tuple(function.operator for function in _FUNCTIONS)
 

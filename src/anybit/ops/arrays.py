@@ -44,6 +44,10 @@ def _is_bfloat16(x: Any) -> bool:
     return _dtype_name(x) == "bfloat16"
 
 
+def _is_floating(x: Any) -> bool:
+    return _is_bfloat16(x) or bool(namespace(x).isdtype(x.dtype, "real floating"))
+
+
 def compute_type(x: Any) -> Any:
     """The dtype in which results for x are computed: float32 or float64."""
     xp = namespace(x)
@@ -87,10 +91,10 @@ def check_x(x: Any, domain: Domain, name: str) -> None:
 
 
 def delivered(result: Any, x: Any, out: Any) -> Any:
-    """The result in x's dtype (an integer result stays as it is), written to `out` if given."""
+    """The result in x's dtype (where either is an integer it stays as it is), in `out` if given."""
     if isinstance(result, np.generic):  # NumPy turns 0-d arrays into scalars
         result = np.asarray(result)
-    if namespace(result).isdtype(result.dtype, "real floating") and result.dtype != x.dtype:
+    if _is_floating(result) and _is_floating(x) and result.dtype != x.dtype:
         result = cast(result, x.dtype)
     if out is None:
         return result

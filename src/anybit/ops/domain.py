@@ -63,6 +63,8 @@ SMALL_INTEGER = Domain(
     dtypes=("int8", "uint8", "int32"),
 )
 
+BYTE = Domain("int8 or uint8", integer=True, minimum=-128, maximum=255, dtypes=("int8", "uint8"))
+
 Floating = Annotated[Any, FLOATING]
 """An array of any array-API library, or for NumPy whatever `numpy.asarray` takes."""
 Scale = Annotated[Any, REAL, Role.SCALE]
@@ -75,5 +77,6 @@ MantissaBitWidth = Annotated[Any, NON_NEGATIVE_INTEGER, Role.MANTISSA_BITWIDTH]
 ExponentBias = Annotated[Any, INTEGER, Role.EXPONENT_BIAS]
 Limit = Annotated[Any, NON_NEGATIVE, Role.LIMIT]
 Float32 = Annotated[Any, FLOAT32]
+Byte = Annotated[Any, BYTE]
 Float32Scale = Annotated[Any, FLOAT32, Role.SCALE]
 SmallZeroPoint = Annotated[Any, SMALL_INTEGER, Role.ZERO_POINT]

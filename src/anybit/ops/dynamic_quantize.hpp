@@ -44,6 +44,21 @@ inline void parse(std::string_view text, Arithmetic& arithmetic) {
   choose("arithmetic", text, arithmetic);
 }
 
+inline constexpr std::int64_t default_axis = 1;
+
+// The axis along which the 1-D parameters lie; -1: one element for the whole tensor.
+inline int axis_of(Granularity granularity, std::int64_t axis, int rank) {
+  const bool per_tensor = granularity == Granularity::per_tensor;
+  // Only the default may name an axis that src lacks, and only where it is not used.
+  if (per_tensor && axis == default_axis) return -1;
+  if (axis < -rank || axis >= rank)
+    throw Error(Error::Kind::value, "axis must be in [" + std::to_string(-rank) + ", " +
+                                        std::to_string(rank - 1) + "] for src of rank " +
+                                        std::to_string(rank) + ", got " + std::to_string(axis));
+  if (per_tensor) return -1;
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
 struct DynamicQuantize {
   static constexpr std::string_view name = "dynamic_quantize";
   static constexpr OnnxName onnx{"DynamicQuantize", "anybit"};
@@ -53,7 +68,7 @@ struct DynamicQuantize {
   struct Attributes {
     Target target = Target::s8;
     Granularity granularity = Granularity::per_tensor;
-    std::int64_t axis = 1;
+    std::int64_t axis = default_axis;
     Arithmetic arithmetic = Arithmetic::divide;
     constexpr void visit(auto&& visitor) {
       visitor("dtype", target, "dst");
@@ -67,18 +82,8 @@ struct DynamicQuantize {
     return attributes.target == Target::s8 ? ElementType::int8 : ElementType::uint8;
   }
 
-  // The axis along which the 1-D parameters lie; -1: one element for the whole tensor.
   static int parameter_axis(const Attributes& attributes, int rank) {
-    const bool per_tensor = attributes.granularity == Granularity::per_tensor;
-    // Only the default may name an axis that src lacks, and only where it is not used.
-    if (per_tensor && attributes.axis == Attributes{}.axis) return -1;
-    if (attributes.axis < -rank || attributes.axis >= rank)
-      throw Error(Error::Kind::value, "axis must be in [" + std::to_string(-rank) + ", " +
-                                          std::to_string(rank - 1) + "] for src of rank " +
-                                          std::to_string(rank) + ", got " +
-                                          std::to_string(attributes.axis));
-    if (per_tensor) return -1;
-    return static_cast<int>(attributes.axis < 0 ? attributes.axis + rank : attributes.axis);
+    return axis_of(attributes.granularity, attributes.axis, rank);
   }
 
   static constexpr int variants = 4;

@@ -10,20 +10,20 @@ from anybit.ops.int_quant import zeropt_remarks
 from anybit.ops.operator import operator
 from anybit.ops.remark import Remark
 
-_DEFAULT_AXIS = 1
+DEFAULT_AXIS = 1
 
 # dtype: the array API's name, the lowest and the highest value
 _TARGETS = {"s8": ("int8", -128, 127), "u8": ("uint8", 0, 255)}
 
 
-def _along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
+def along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
     """A 1-D parameter in the shape that broadcasts along the channel axis of src."""
     qtype, axis = attributes["qtype"], attributes["axis"]
     if qtype not in ("per_tensor", "per_channel"):
         raise ValueError(f"qtype must be per_tensor or per_channel, got {qtype!r}")
     wanted, shape = 1, []
     # Only the default may name an axis that src lacks, and only where it is not used.
-    if qtype == "per_channel" or axis != _DEFAULT_AXIS:
+    if qtype == "per_channel" or axis != DEFAULT_AXIS:
         rank = src.ndim
         if not -rank <= axis < rank:
             raise ValueError(
@@ -55,7 +55,7 @@ def _remarks(call: Call) -> Iterator[Remark]:
     "DynamicQuantize",
     domain="anybit",
     attribute_names={"dtype": ("dst",)},
-    place=_along_axis,
+    place=along_axis,
     result_dtype=_result_dtype,
     remarks=_remarks,
 )
@@ -66,7 +66,7 @@ def dynamic_quantize(
     *,
     dtype: str = "s8",
     qtype: str = "per_tensor",
-    axis: int = _DEFAULT_AXIS,
+    axis: int = DEFAULT_AXIS,
     arithmetic: str = "divide",
     out: Any = None,
 ) -> Any:

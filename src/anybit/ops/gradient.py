@@ -33,12 +33,15 @@ def carried_back(
     inputs: Mapping[str, Any],
     partials: Mapping[str, Any],
     wanted: Collection[str],
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Any]:
     """For each wanted input the gradient of the loss, in the input's shape and dtype.
 
-    `gradient` is the upstream gradient, of the loss with respect to the result. Where a partial
-    derivative is 0 the product is, whatever the upstream gradient. Products are summed over what
-    broadcasting repeated, in the compute type.
+    `gradient` is the upstream gradient, of the loss with respect to the result. `shapes` are those
+    in which the inputs broadcast to x (`Operator.broadcast_shapes`), by default their own.
+
+    Where a partial derivative is 0 the product is, whatever the upstream gradient. Products are
+    summed over what broadcasting repeated, in the compute type.
     """
     found = {}
     with np.errstate(all="ignore"):
@@ -47,7 +50,11 @@ def carried_back(
             xp = namespace(partial)
             upstream = cast(gradient, partial.dtype)
             product = xp.where(partial == 0, xp.zeros_like(upstream), upstream * partial)
-            found[name] = cast(_summed_to(product, tuple(value.shape)), value.dtype)
+            own = tuple(value.shape)
+            total = _summed_to(product, shapes[name] if shapes else own)
+            if tuple(total.shape) != own:
+                total = xp.reshape(total, own)
+            found[name] = cast(total, value.dtype)
     return found
 
 

@@ -85,6 +85,20 @@ class Operator:
         """Inputs by name; what is left out at the end is left out."""
         return dict(zip((declared.name for declared in self.inputs), inputs, strict=False))
 
+    def broadcast_shapes(
+        self, inputs: Iterable[Any], attributes: Mapping[str, Any]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the shape in which each input broadcasts to x, by name of the input."""
+        complete = self.complete(attributes)
+        given = {name: value for name, value in self.named(inputs).items() if value is not None}
+        x_name = self.inputs[0].name
+        x = given[x_name]
+        placed = {
+            name: value if name == x_name else self.place(value, x, name, complete)
+            for name, value in given.items()
+        }
+        return {name: tuple(value.shape) for name, value in placed.items()}
+
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """The attributes, with their defaults where they are not given."""
         return {item.name: item.default for item in self.attributes} | dict(attributes)
@@ -93,6 +107,20 @@ class Operator:
     def documentation(self) -> Documentation:
         """The docstring in parts."""
         return documentation_of(inspect.getdoc(self.function) or "")
+
+    @property
+    def is_dequantizer(self) -> bool:
+        """Whether x holds codes: the result is float32(x - zero-point) * scale, as ONNX has it."""
+        return self.inputs[0].domain.integer
+
+    def code_dtype(self, attributes: Mapping[str, Any]) -> str | None:
+        """Return the dtype of the codes that it gives or reads; None if it does neither.
+
+        A dequantizer reads the first of several dtypes of one width.
+        """
+        if self.is_dequantizer:
+            return self.inputs[0].domain.dtypes[0]
+        return None if self.result_dtype is None else self.result_dtype(attributes)
 
     @property
     def broadcasts(self) -> bool:

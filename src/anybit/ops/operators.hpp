@@ -3,6 +3,7 @@
 #pragma once
 
 #include "bipolar_quant.hpp"
+#include "dynamic_dequantize.hpp"
 #include "dynamic_quantize.hpp"
 #include "float_quant.hpp"
 #include "int_quant.hpp"
@@ -11,6 +12,7 @@
 
 namespace anybit {
 
-using Operators = TypeList<IntQuant, FloatQuant, Trunc, TruncV1, BipolarQuant, DynamicQuantize>;
+using Operators = TypeList<IntQuant, FloatQuant, Trunc, TruncV1, BipolarQuant, DynamicQuantize,
+                           DynamicDequantize>;
 
 }  // namespace anybit

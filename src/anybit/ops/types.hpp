@@ -89,6 +89,11 @@ inline constexpr Domain positive_integer{"an integer >= 1", true, 1};
 inline constexpr Domain non_negative_integer{"an integer >= 0", true, 0};
 inline constexpr Domain float32_only{.description = "float32",
                                      .types = types_of(ElementType::float32)};
+inline constexpr Domain byte{.description = "int8 or uint8",
+                             .integer = true,
+                             .minimum = -128,
+                             .maximum = 255,
+                             .types = types_of(ElementType::int8, ElementType::uint8)};
 inline constexpr Domain small_integer{
     .description = "int8, uint8 or int32",
     .integer = true,

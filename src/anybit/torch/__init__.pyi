@@ -17,6 +17,7 @@ __all__ = [
     "Exported",
     "bipolar_quant",
     "calibrate",
+    "dynamic_dequantize",
     "dynamic_quantize",
     "export",
     "export_options",
@@ -207,4 +208,28 @@ def dynamic_quantize(
         axis: The channel axis, in [-rank, rank - 1].
         arithmetic: "divide" is the formula above. "reciprocal" computes src * (1 / scale) + zp,
             three roundings, which is what oneDNN does on CPUs.
+    """
+
+def dynamic_dequantize(
+    src: torch.Tensor,
+    scales: torch.Tensor | Any,
+    zps: torch.Tensor | Any | None = None,
+    *,
+    qtype: str = "per_tensor",
+    axis: int = 1,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Convert int8 or uint8 to float32 with scales and zero-points that are known at run time.
+
+        result = float32(src - zp) * scale
+
+    The counterpart of `dynamic_quantize`: src are codes, and the result is their values.
+
+    Args:
+        src: int8 or uint8, any shape.
+        scales: float32, 1-D: one element (per_tensor) or src.shape[axis] (per_channel).
+        zps: int8, uint8 or int32, as many as scales; 0 if not given. Their type need not be
+            src's.
+        qtype: "per_tensor" or "per_channel".
+        axis: The channel axis, in [-rank, rank - 1].
     """

@@ -110,5 +110,5 @@ def _check_tensor(value: torch.Tensor, x: torch.Tensor, domain: Domain, name: st
 
 def _check_attributes(operator: Operator, rank: int, attributes: Mapping[str, Any]) -> None:
     """Lets the kernel look at them: one element of x's rank, with parameters that always fit."""
-    one = np.ones((1,) * rank, np.float32)
+    one = np.ones((1,) * rank, operator.inputs[0].domain.dtypes[0])
     operator.function(one, *[1] * (operator.required_inputs - 1), **attributes)

@@ -16,7 +16,10 @@ import ml_dtypes
 import numpy as np
 from kept_answers import oracles_answer
 
-OPERATORS = ("int_quant", "float_quant", "trunc", "trunc_v1", "bipolar_quant", "dynamic_quantize")
+OPERATORS = (
+    *("int_quant", "float_quant", "trunc", "trunc_v1", "bipolar_quant"),
+    *("dynamic_quantize", "dynamic_dequantize"),
+)
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT_DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), bfloat16)
 MODES = ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")

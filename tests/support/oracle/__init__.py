@@ -7,7 +7,15 @@ infinities and the sign of zero along. Equal elements are evaluated once per cal
 """
 
 from .ieee import BFLOAT16, BINARY16, BINARY32, BINARY64, Format, floor_log2
-from .operators import bipolar_quant, dynamic_quantize, float_quant, int_quant, trunc, trunc_v1
+from .operators import (
+    bipolar_quant,
+    dynamic_dequantize,
+    dynamic_quantize,
+    float_quant,
+    int_quant,
+    trunc,
+    trunc_v1,
+)
 from .rounding import MODES, round_ratio, round_value
 
 __all__ = [
@@ -18,6 +26,7 @@ __all__ = [
     "MODES",
     "Format",
     "bipolar_quant",
+    "dynamic_dequantize",
     "dynamic_quantize",
     "float_quant",
     "floor_log2",

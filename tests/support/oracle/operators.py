@@ -268,3 +268,28 @@ def check_dynamic_quantize(
     for name, array in (("scales", scales), ("zps", zps)):
         if array.size != count:
             raise ValueError(f"{name} must have {count} elements, got {array.size}")
+
+
+def dynamic_dequantize(src, scales, zps=None, *, qtype="per_tensor", axis=1):
+    src, scales = np.asarray(src), np.asarray(scales)
+    zps = np.zeros(scales.shape, np.int32) if zps is None else np.asarray(zps)
+    if src.dtype not in (np.int8, np.uint8):
+        raise TypeError(f"src must be int8 or uint8, got {src.dtype}")
+    # All that is left to check is what dynamic_quantize asks of a float32 src of that shape.
+    like_src = np.broadcast_to(np.float32(0), src.shape)
+    check_dynamic_quantize(like_src, scales, zps, "s8", qtype, axis, "divide")
+    t = BINARY32
+
+    def element(x, scale, zp):
+        # Python's integers are exact, and so is their conversion to binary64.
+        return t.multiply(t.convert(float(int(x) - int(zp))), scale)
+
+    shape = [1] * src.ndim
+    if qtype == "per_channel":
+        shape[axis] = -1
+    parameters = [
+        Parameter("scales", scales.reshape(shape), src.shape, t.convert),
+        Parameter("zps", zps.reshape(shape), src.shape, float),
+    ]
+    results = map_distinct(element, src, parameters)
+    return np.array(results, np.float32).reshape(src.shape)

@@ -25,16 +25,17 @@ std::int64_t count_of(const Tensor& tensor) {
 // Notes which parameters' gradients are wanted, and returns their bits.
 std::uint32_t Backward::plan_sums(const Gradients& gradients) {
   std::uint32_t summed = 0;
-  for (std::size_t place = 1; place < op_.differentiable.size(); ++place) {
-    const int input = op_.differentiable[place];
+  int parameters = 0;
+  for (const int input : op_.differentiable) {
+    if (input == 0) continue;
+    const int product = parameters++;
     const Tensor& gradient = gradients.of_inputs[static_cast<std::size_t>(input)];
     if (!gradient.given) continue;
     summed |= 1u << (input - 1);
-    const int product = static_cast<int>(place) - 1;
     sums_.push_back({input - 1, product, gradient, count_of(gradient), 0, {}});
     scope_ = product == 0 ? 1 : 2;
   }
-  products_ = scope_ < 2 ? scope_ : static_cast<int>(op_.differentiable.size()) - 1;
+  products_ = scope_ < 2 ? scope_ : parameters;
   return summed;
 }
 

@@ -8,6 +8,12 @@
 namespace anybit::ANYBIT_ISA {
 namespace {
 
+// The number of differentiable inputs besides x. `partials` returns the derivative by x first, 0
+// where x is an integer, then those by these inputs.
+template <class Op>
+constexpr std::size_t differentiable_parameters =
+    Op::differentiable.size() - (Op::differentiable[0] == Op::inputs[0].name ? 1 : 0);
+
 template <class T>
 [[gnu::always_inline]] inline T carried(T gradient, T partial) {
   return partial == T(0) ? T(0) : gradient * partial;
@@ -115,7 +121,7 @@ template <class Op, class T, int variant, bool uniform, bool summed, std::size_t
       const auto partials = partials_at(x[i], i);
       out[i] = carried(upstream, partials[0]);
       if constexpr (summed)
-        for (std::size_t p = 0; p + 1 < Op::differentiable.size(); ++p)
+        for (std::size_t p = 0; p < differentiable_parameters<Op>; ++p)
           products[p][i] = carried(upstream, partials[p + 1]);
     });
   };
@@ -240,7 +246,7 @@ constexpr Differentiate loop_of() {
 
 template <class Op, class T>
 GradientKernel kernel_of() {
-  constexpr std::size_t parameters = Op::differentiable.size() - 1;
+  constexpr std::size_t parameters = differentiable_parameters<Op>;
   static_assert(columns<Op, T, true> <= max_columns);
   static_assert(parameters <= max_products);
   return []<int... variant>(std::integer_sequence<int, variant...>) {

@@ -88,7 +88,7 @@ def kind_of(value: ir.Value) -> str:
     if node is None:
         return ""
     operator = operator_of(node)
-    quantizes = operator is not None and operator.result_dtype is None
+    quantizes = operator is not None and (operator.is_dequantizer or operator.result_dtype is None)
     if quantizes or (node.domain == "" and node.op_type == "DequantizeLinear"):
         return "quantizer"
     return f"{node.domain}::{node.op_type}"

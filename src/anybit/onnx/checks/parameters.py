@@ -4,7 +4,6 @@
 from collections.abc import Iterator
 
 import numpy as np
-import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error, warning
@@ -23,12 +22,12 @@ _MOST_ELEMENTS = 2**22
 
 def findings(subject: Subject) -> Iterator[Finding]:
     for quantizer in subject.quantizers:
-        node, parameters = quantizer.node, quantizer.parameters
+        parameters = quantizer.parameters
         wrong = [
             finding
             for declared in quantizer.operator.inputs[1:]
             if declared.name in parameters
-            for finding in _value_findings(node, declared, parameters[declared.name])
+            for finding in _value_findings(quantizer, declared, parameters[declared.name])
         ]
         wrong += _shape_findings(quantizer)
         yield from wrong
@@ -47,7 +46,8 @@ def _threshold_findings(node: ir.Node) -> Iterator[Finding]:
         yield error(node, "bad-thresholds", problem, remedy or "export the model again")
 
 
-def _value_findings(node: ir.Node, declared: Input, array: Array) -> Iterator[Finding]:
+def _value_findings(quantizer: OwnQuantizer, declared: Input, array: Array) -> Iterator[Finding]:
+    node = quantizer.node
     name, domain = declared.name, declared.domain
     number = array.dtype.kind in "fiub" or array.dtype.name == "bfloat16"
     if not number or (domain.dtypes and array.dtype.name not in domain.dtypes):
@@ -69,13 +69,15 @@ def _value_findings(node: ir.Node, declared: Input, array: Array) -> Iterator[Fi
         problem = f"{name} must be {wanted}, got {values[bad][0]:g}"
         yield error(node, code, problem, f"look where {name} comes from, and export it again")
     if declared.role in (Role.SCALE, Role.IN_SCALE):
-        yield from _scale_findings(node, name, values[~bad])
+        yield from _scale_findings(quantizer, name, values[~bad])
 
 
-def _scale_findings(node: ir.Node, name: str, values: Array) -> Iterator[Finding]:
+def _scale_findings(quantizer: OwnQuantizer, name: str, values: Array) -> Iterator[Finding]:
+    node = quantizer.node
     wrong = values[values <= 0]
     if wrong.size:
-        meaning = "divides by 0" if wrong[0] == 0 else "mirrors the codes"
+        of_zero = "makes all values 0" if quantizer.operator.is_dequantizer else "divides by 0"
+        meaning = of_zero if wrong[0] == 0 else "mirrors the codes"
         problem = f"{name} must be > 0, got {wrong[0]:g}, which {meaning}"
         yield error(node, "scale-not-positive", problem, "export with a positive scale")
     tiny = values[(values > 0) & (values < np.finfo(np.float32).tiny)]
@@ -97,8 +99,10 @@ def _shape_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
     if any(each is not None and each.dtype.kind in "OSU" for each in arguments):
         return
     try:
-        dtype = np.dtype(np.float32) if x is None or x.dtype is None else x.dtype.numpy()
-        quantizer.operator.function(np.zeros(shape, dtype), *arguments, **quantizer.attributes)
+        operator = quantizer.operator
+        usual = np.dtype(operator.inputs[0].domain.dtypes[0])
+        dtype = usual if x is None or x.dtype is None else x.dtype.numpy()
+        operator.function(np.zeros(shape, dtype), *arguments, **quantizer.attributes)
     except (TypeError, ValueError) as refusal:
         yield error(node, "bad-shape", str(refusal), "correct the parameter or the shape of x")
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from anybit.onnx.graph.walk import nodes_in
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
-from anybit.onnx.quantizers.trace import Traces
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, own_node
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,8 @@ class Subject:
     Attributes:
         file: The model as it is in the file.
         model: The same, normalized, its shapes inferred and its scales and widths computed.
-        quantizers: The nodes of our operators, those left out that cannot be understood.
+        quantizers: The nodes of our operators, dequantizers included, those left out that cannot
+            be understood.
     """
 
     file: ir.Model
@@ -27,10 +27,10 @@ class Subject:
 
 def subject_of(file: ir.Model, model: ir.Model) -> Subject:
     spelled = {value.name: node.op_type for node in nodes_in(file.graph) for value in node.outputs}
-    quantizers, traces = [], Traces()
+    quantizers = []
     for node in nodes_in(model.graph):
-        found = quantizer_of(node, traces)
-        if isinstance(found, OwnQuantizer):
+        found = own_node(node)
+        if found is not None:
             name = spelled.get(node.outputs[0].name, node.op_type)
             quantizers.append(replace(found, spelled=name))
     return Subject(file, model, tuple(quantizers))

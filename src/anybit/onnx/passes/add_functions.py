@@ -74,7 +74,9 @@ def _served(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
         operator = operator_of(node)
         x = node.inputs[0]
         reason = ""
-        if operator is not None and operator.result_dtype is not None:
+        if operator is not None and operator.is_dequantizer:
+            reason = "it reads integers, which a local function would cast to float32"
+        elif operator is not None and operator.result_dtype is not None:
             reason = "the type of its result follows from an attribute"
         elif x is None or x.dtype not in _COMPUTED_IN_FLOAT32:
             reason = "it does not compute in float32, as a local function does"

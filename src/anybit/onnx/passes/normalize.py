@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring the spellings found in files into the one form that everything else expects."""
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
@@ -44,7 +45,7 @@ class Normalize(InPlacePass):
       legacy names are known), missing attributes their defaults, rounding modes upper case.
     * QuantizeLinear and DequantizeLinear of ONNX Runtime's domain become those of ONNX, if the
       opset of the model has their types.
-    * Results whose type follows from an attribute are typed: runtimes cannot always infer it.
+    * Results whose type is not that of x are typed: runtimes cannot always infer it.
     * Local functions with an operator's name go: the operator itself is meant, and some exporters
       write a body that merely copies its input.
     * Domains in use are imported: with the version that the file declares, else with the version
@@ -140,13 +141,13 @@ def _type_result(node: ir.Node, operator: Operator) -> bool:
     if operator.result_dtype is None:
         return False
     try:
-        dtype = ir.DataType[operator.result_dtype(keywords_of(node, operator)).upper()]
+        dtype = ir.DataType.from_numpy(np.dtype(operator.result_dtype(keywords_of(node, operator))))
     except ValueError as error:
         raise ModelError(f"{described(node)}: {error}") from None
     result = node.outputs[0]
     if result.dtype not in (None, dtype):
         raise ModelError(
-            f"{described(node)}: its attributes make {result.name!r} {dtype.name}, "
+            f"{described(node)}: it makes {result.name!r} {dtype.name}, "
             f"but the model declares {result.dtype.name}; correct one of the two"
         )
     modified = result.dtype is None

@@ -14,7 +14,7 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 class RemoveQuantizers(InPlacePass):
     """Bypass quantizers of floats: our operators, and QuantizeLinear with its DequantizeLinear.
 
-    Constants keep the values that they have. Operators whose result is an integer stay, and so do
+    Constants keep the values that they have. Operators that give or read codes stay, and so do
     pairs with a node between the two.
     """
 

@@ -13,13 +13,14 @@ from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.registry import operators_in
+from anybit.onnx.qdq.dequantizers import DequantizerPlan, plan_dequantizer, write_dequantizer
 from anybit.onnx.qdq.plan import Options, Plan, plan
 from anybit.onnx.qdq.writer import QdqWriter
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import Report, Step
 from anybit.ops import Operator
 
-_Planned: TypeAlias = tuple[ir.Node, Operator, Plan | Inexpressible]
+_Planned: TypeAlias = tuple[ir.Node, Operator, Plan | DequantizerPlan | Inexpressible]
 
 
 class ToQdq(InPlacePass):
@@ -41,6 +42,8 @@ class ToQdq(InPlacePass):
       and a Slice, behind the blocks give. Formats of at most 8 bits that are not types are stored
       as the places of values in a table, in 4 or 8 bits; the scale is multiplied behind it, and
       many scales of few values are stored so, too.
+    * Dequantizers: a DequantizeLinear with the same scales and zero-points, constant or computed.
+      It has zero-points of the type of the codes only.
     * Style "qcdq": 8-bit types only (int32 for wide constants), and a Clip between the two, also
       behind constants, wherever the range is narrower than the type.
 
@@ -96,9 +99,12 @@ class ToQdq(InPlacePass):
         """How each quantizer is written, or why it stays. All are planned before one is written."""
         found: list[_Planned] = []
         for node, operator in operators_in(model):
-            planned: Plan | Inexpressible
+            planned: Plan | DequantizerPlan | Inexpressible
             try:
-                planned = plan(node, operator, options)
+                if operator.is_dequantizer:
+                    planned = plan_dequantizer(node, options.opset)
+                else:
+                    planned = plan(node, operator, options)
             except Inexpressible as reason:
                 planned = reason
             x = node.inputs[0]
@@ -111,14 +117,18 @@ class ToQdq(InPlacePass):
         if self._plans_are_of != (model, present):
             self._plans = self._planned(model, replace(wanted, opset=min(wanted.opset, present)))
         self._plans_are_of = None
-        writer = QdqWriter(Editor(model))
+        editor = Editor(model)
+        writer = QdqWriter(editor)
         steps, left = [], {}
         for node, operator, planned in self._plans:
             try:
                 if isinstance(planned, Inexpressible):
                     raise planned
                 step = _step(node, operator, planned)
-                writer.write(node, operator, planned)
+                if isinstance(planned, DequantizerPlan):
+                    write_dequantizer(editor, node, planned)
+                else:
+                    writer.write(node, operator, planned)
             except Inexpressible as reason:
                 left[str(node.outputs[0].name)] = str(reason)
                 continue
@@ -127,7 +137,10 @@ class ToQdq(InPlacePass):
         return Report(model, modified, tuple(steps), left, pairs=tuple(writer.pairs))
 
 
-def _step(node: ir.Node, operator: Operator, planned: Plan) -> Step:
+def _step(node: ir.Node, operator: Operator, planned: Plan | DequantizerPlan) -> Step:
+    if isinstance(planned, DequantizerPlan):
+        became = f"DequantizeLinear {planned.type.name}"
+        return Step(label_of(node), operator.onnx_name, became)
     kind = "DequantizeLinear" if planned.constant else "QuantizeLinear and DequantizeLinear"
     return Step(
         label_of(node),

@@ -188,7 +188,7 @@ class Quantizer:
 
 @dataclass(frozen=True)
 class OwnQuantizer(Quantizer):
-    """A quantizer that is a node of ours."""
+    """A node of ours: a quantizer, or a dequantizer where one is asked for."""
 
     operator: Operator
 
@@ -207,12 +207,23 @@ def quantizer_of(
     """The quantizer that a node is. Whoever asks for many gives the same traces with each.
 
     Its parameters are those that are stored, or those of a run: `arrays` are all tensors by name.
+    A node of ours that reads codes is not a quantizer: see `own_node`.
 
     Raises:
         ModelError: A number of inputs or an attribute that makes no sense.
     """
     if is_quantize(node) or is_dequantize(node):
         return _linear_quantizer(node, traces, arrays)
+    own = own_node(node, arrays)
+    return None if own is None or own.operator.is_dequantizer else own
+
+
+def own_node(node: ir.Node, arrays: Mapping[str, Array] | None = None) -> OwnQuantizer | None:
+    """Return a node of ours with its parameters, be it a quantizer or a dequantizer.
+
+    Raises:
+        ModelError: As `quantizer_of`.
+    """
     operator = operator_of(node)
     if operator is None:
         return None
@@ -256,6 +267,8 @@ def _linear_quantizer(
 def quantizers_in(model: ir.Model) -> list[Quantizer]:
     """Each quantizer of a model once, in the order of the nodes that give the values.
 
+    As a DequantizeLinear is, so is a dequantizer of ours among them.
+
     Raises:
         ModelError: As `quantizer_of`.
     """
@@ -265,7 +278,7 @@ def quantizers_in(model: ir.Model) -> list[Quantizer]:
     for node in model.graph.all_nodes():
         if node.inputs and all(value is None or value in constants for value in node.inputs):
             constants.update(node.outputs)
-        quantizer = quantizer_of(node, traces)
+        quantizer = quantizer_of(node, traces) or own_node(node)
         if quantizer is not None and quantizer.x is not None:
             found.append(replace(quantizer, constant=quantizer.x in constants))
     paired = {quantizer.quantize for quantizer in found}

@@ -43,7 +43,8 @@ def batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     ) -> list[torch.Tensor]:
         check_backward(operator, gradient, inputs, wanted, attributes)
         partials = operator.partials(*inputs, **attributes)
-        found = carried_back(gradient, operator.named(inputs), partials, wanted)
+        shapes = operator.broadcast_shapes(inputs, attributes)
+        found = carried_back(gradient, operator.named(inputs), partials, wanted, shapes)
         return [found[name] for name in wanted]
 
     return kernel

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batching rules for `torch.func.vmap`: the batch becomes the first axis of every tensor."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from anybit.ops import Operator
-from anybit.torch.checks import check
-from anybit.torch.results import empty_result
+from anybit.torch.checks import check, check_backward
+from anybit.torch.results import empty_gradients, empty_result
 
 
 def forward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
@@ -34,6 +34,10 @@ def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
         **attributes: Any,
     ) -> Any:
         size = info.batch_size
+        if not operator.broadcasts:
+            keywords = {"wanted": wanted, **attributes}
+            every = (gradient, *inputs)
+            return _gradients_one_by_one(operator, overload, size, in_dims, every, keywords)
         given = operator.named(inputs)
         dims = dict(zip(given, in_dims[1:], strict=False))
         apart = [
@@ -97,27 +101,55 @@ def _one_by_one(
     """For parameters that have a place of their own, which a batch axis would move."""
     if size == 0:
         return _nothing(operator, in_dims, inputs, attributes), 0
-    results = [
-        overload(
-            *(
-                value if dim is None else value.select(dim, place)
-                for value, dim in zip(inputs, in_dims, strict=False)
-            ),
-            **attributes,
-        )
-        for place in range(size)
+    calls = _calls(size, in_dims, inputs)
+    return torch.stack([overload(*each, **attributes) for each in calls]), 0
+
+
+def _gradients_one_by_one(
+    operator: Operator,
+    overload: Any,
+    size: int,
+    in_dims: Sequence[Any],
+    inputs: Sequence[Any],
+    keywords: dict[str, Any],
+) -> Any:
+    """The same for the gradients. The first input is the gradient of the result."""
+    wanted = keywords["wanted"]
+    if size == 0:
+        gradient, *one = _one_call(in_dims, inputs)
+        attributes = {name: value for name, value in keywords.items() if name != "wanted"}
+        check_backward(operator, gradient, one, wanted, attributes)
+        results = [
+            each.new_empty((0, *each.shape)) for each in empty_gradients(operator, one, wanted)
+        ]
+    else:
+        found = [overload(*each, **keywords) for each in _calls(size, in_dims, inputs)]
+        results = [torch.stack(each) for each in zip(*found, strict=True)]
+    return results, [0] * len(wanted)
+
+
+def _calls(size: int, in_dims: Sequence[Any], inputs: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield the inputs of each element of the batch."""
+    for place in range(size):
+        yield [
+            value if dim is None else value.select(dim, place)
+            for value, dim in zip(inputs, in_dims, strict=False)
+        ]
+
+
+def _one_call(in_dims: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    """Return the inputs of an element of an empty batch, uninitialized."""
+    return [
+        value if dim is None else value.new_empty(value.movedim(dim, 0).shape[1:])
+        for value, dim in zip(inputs, in_dims, strict=False)
     ]
-    return torch.stack(results), 0
 
 
 def _nothing(
     operator: Operator, in_dims: Sequence[Any], inputs: Sequence[Any], attributes: dict[str, Any]
 ) -> torch.Tensor:
     """The results of no calls, whose arguments are checked as those of one."""
-    one = [
-        value if dim is None else value.new_empty(value.movedim(dim, 0).shape[1:])
-        for value, dim in zip(inputs, in_dims, strict=False)
-    ]
+    one = _one_call(in_dims, inputs)
     check(operator, one, attributes)
     result = empty_result(operator, one[0], attributes)
     return result.new_empty((0, *result.shape))

@@ -19,6 +19,7 @@ from anybit.torch.checks import check, check_backward
 from anybit.torch.triton.checks import check_values_of
 from anybit.torch.triton.namespace import array_input
 from anybit.torch.triton.plan import Layout, Plan, Result, layouts_of
+from anybit.torch.triton.tiles import Sizes
 from anybit.torch.triton.traced import Traced
 
 Forward = Callable[..., torch.Tensor]
@@ -75,8 +76,10 @@ def forward_plan(operator: Operator, inputs: Sequence[Any], attributes: dict[str
     traced = [_recorded(layout, place, place == 0) for place, layout in enumerate(layouts)]
     value = operator.reference(*traced, **attributes)
     names = [declared.name for declared in operator.inputs[: len(inputs)]]
-    result = _result(value, layouts[0], "result", like_x=True)
-    return Plan(f"{operator.name}_forward", names, layouts, [result])
+    result = _result(value, "result", value.shape, like_x=True)
+    shapes = operator.broadcast_shapes(traced, attributes)
+    views = [shapes.get(name) for name in names]
+    return Plan(f"{operator.name}_forward", names, layouts, [result], views)
 
 
 def backward_plan(
@@ -93,17 +96,20 @@ def backward_plan(
         _recorded(layout, place, place in varying) for place, layout in enumerate(layouts)
     )
     names = [declared.name for declared in operator.inputs[: len(inputs)]]
+    shapes = operator.broadcast_shapes(traced, attributes)
     found = carried_back(
         upstream,
         dict(zip(names, traced, strict=True)),
         operator.partials(*traced, **attributes),
         wanted,
+        shapes,
     )
     results = [
-        _result(found[name], layouts[names.index(name)], f"{name}_gradient", name == names[0])
+        _result(found[name], f"{name}_gradient", shapes[name], like_x=name == names[0])
         for name in wanted
     ]
-    return Plan(f"{operator.name}_backward", [*names, "gradient"], layouts, results)
+    views = [*(shapes.get(name) for name in names), tuple(gradient.shape)]
+    return Plan(f"{operator.name}_backward", [*names, "gradient"], layouts, results, views)
 
 
 def _kept(plans: dict[Any, Plan], key: Any, plan: Plan) -> Plan:
@@ -119,15 +125,20 @@ def _recorded(layout: Layout | None, place: int, varies: bool) -> Traced | None:
     return array_input(place, layout.dtype_name, layout.shape, varies=varies)
 
 
-def _result(value: Traced, beside: Layout | None, name: str, like_x: bool) -> Result:
-    """The result that has this value. Kernels cast where they store, and sum in their own way."""
-    assert beside is not None
-    dtype = getattr(torch, value.dtype)
+def _result(value: Traced, name: str, shape: Sizes, like_x: bool) -> Result:
+    """The result that has this value. Kernels cast where they store, and sum in their own way.
+
+    `shape` is the one in which it broadcasts to x.
+    """
+    dtype, delivered = getattr(torch, value.dtype), value.shape
     inner = value
     while inner.operation in ("cast", "reshape"):
         inner = inner.operands[0]
     if inner.operation == "sum":
         value = inner.operands[0]
-    elif value.operation == "cast":
-        value = value.operands[0]
-    return Result(name, value, dtype, beside.shape, like_x)
+    else:
+        if value.operation == "cast":
+            value = value.operands[0]
+        if delivered != shape:  # the last reshape, which `Plan` does
+            value = value.operands[0]
+    return Result(name, value, dtype, shape, like_x, delivered)

@@ -45,7 +45,8 @@ class Result:
     """One tensor that a kernel gives.
 
     It lies in memory as x does, or is contiguous. One of another shape than x is summed over the
-    axes along which it is repeated, in the dtype of its value.
+    axes along which it is repeated, in the dtype of its value. It is delivered in `delivered`, if
+    that is given, instead of the shape in which it broadcasts to x.
     """
 
     name: str
@@ -53,13 +54,15 @@ class Result:
     dtype: torch.dtype
     shape: Sizes
     like_x: bool
+    delivered: Sizes | None = None
 
 
 class Plan:
     """A kernel for tensors of certain layouts, and how to start it.
 
     The layouts are those of x, the parameters (None where one is not given) and, where a gradient
-    is carried back, that gradient.
+    is carried back, that gradient. `views` are the shapes in which they broadcast to x, by default
+    their own.
 
     Attributes:
         text: The kernel.
@@ -72,6 +75,7 @@ class Plan:
         names: Sequence[str],
         layouts: Sequence[Layout | None],
         results: Sequence[Result],
+        views: Sequence[Sizes | None] | None = None,
     ) -> None:
         x = layouts[0]
         assert x is not None
@@ -80,15 +84,18 @@ class Plan:
         self._empty = 0 in x.shape
         self._kernel: Any = None
         if not self._empty:
-            self._work_out(x.shape, names, layouts)
+            self._work_out(x.shape, names, layouts, views or [None] * len(layouts))
 
     def _work_out(
-        self, shape: Sizes, names: Sequence[str], layouts: Sequence[Layout | None]
+        self,
+        shape: Sizes,
+        names: Sequence[str],
+        layouts: Sequence[Layout | None],
+        views: Sequence[Sizes | None],
     ) -> None:
-        views = _views(result.value for result in self._results)
         like_x = _like(layouts[0])
         inputs = {
-            place: _viewed(layout, views.get(place), shape)
+            place: _viewed(layout, views[place], shape)
             for place, layout in enumerate(layouts)
             if layout is not None
         }
@@ -128,12 +135,15 @@ class Plan:
         given = [each for each in tensors if each is not None]
         x = given[0]
         if self._empty:
-            return [x.new_zeros(result.shape, dtype=result.dtype) for result in self._results]
+            return [
+                _delivered(x.new_zeros(result.shape, dtype=result.dtype), result)
+                for result in self._results
+            ]
         buffers = self._buffers(x)
         start = _interpret if interpreted() else _start
         start(self, given, buffers)
         return [
-            buffer if sums is None else sums.finished(buffer, result.dtype)
+            _delivered(buffer if sums is None else sums.finished(buffer, result.dtype), result)
             for buffer, result, sums in zip(buffers, self._results, self._sums, strict=True)
         ]
 
@@ -233,26 +243,15 @@ def _like(layout: Layout | None) -> Sizes:
 
 
 def _viewed(layout: Layout, view: Sizes | None, shape: Sizes) -> Sizes:
-    """The strides of an input along the axes of x, after the reshape that the reference makes."""
+    """The strides of an input along the axes of x, in the shape in which it broadcasts to x."""
     seen = torch.empty_strided(layout.shape, layout.strides, device="meta")
     if view is not None:
         seen = seen.view(view)
     return broadcast_strides(tuple(seen.shape), tuple(seen.stride()), shape)
 
 
-def _views(values: Iterable[Traced]) -> dict[int, Sizes]:
-    """The shapes that expressions give to inputs, by the place of the input."""
-    found: dict[int, Sizes] = {}
-    waiting: list[tuple[Traced, Sizes | None]] = [(value, None) for value in values]
-    seen = set()
-    while waiting:
-        value, view = waiting.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if value.operation == "reshape":
-            view = value.shape
-        if value.operation == "input" and view is not None:
-            found[value.literal] = view
-        waiting += [(operand, view) for operand in value.operands]
-    return found
+def _delivered(tensor: torch.Tensor, result: Result) -> torch.Tensor:
+    """Return the tensor in the shape that the result is delivered in."""
+    if result.delivered is None or result.delivered == tuple(tensor.shape):
+        return tensor
+    return tensor.reshape(result.delivered)

@@ -19,7 +19,8 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.operators.multi_threshold import staircase_of
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import dequantized, dtype_of, is_quantize, scaling_of
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, own_node, quantizer_of
+from anybit.ops.domain import Role
 from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 
 # Formats of more values are described by their bounds.
@@ -32,8 +33,11 @@ _ONE, _ZERO = np.ones((), np.float32), np.zeros((), np.float32)
 def quantized(node: ir.Node, view: View) -> Carrier | None:
     """Any quantizer: a node of ours, or one of ONNX's own two."""
     found = quantizer_of(node, view.traces)
+    if found is None:
+        own = own_node(node)
+        return None if own is None else _of_stored_codes(own, view)
     if not isinstance(found, OwnQuantizer):
-        return _linear(node, view, None if found is None else found.grid)
+        return _linear(node, view, found.grid)
     if not is_float(node.outputs[0]) or not found.known or found.operator.result_dtype:
         return None
     grid, allowed = _integer_grid(found.grid)
@@ -48,6 +52,30 @@ def counted(node: ir.Node, view: View) -> Carrier | None:
     values = staircase_of(node).values
     found = recovered(values[:, None], -1) if view.afford(values.size) else None
     return None if found is None else replace(found, integers=None)
+
+
+def _of_stored_codes(found: OwnQuantizer, view: View) -> Carrier | None:
+    """The values of constant codes that a dequantizer of ours reads; None for codes of a run."""
+    if not found.constant or not found.known or found.x is None:
+        return None
+    codes = array_of(found.x)
+    scale, zeropt = found.parameter(Role.SCALE), found.parameter(Role.ZERO_POINT)
+    if scale is None or codes.dtype.name not in found.inputs[0].domain.dtypes:
+        return None
+    zeropt = np.zeros_like(scale) if zeropt is None else zeropt
+    usual = np.isfinite(scale).all() and (scale > 0).all() and (np.abs(zeropt) < EXACT).all()
+    if not usual:
+        return _of_constant(found, None, None, view)
+    limits, attributes = np.iinfo(codes.dtype), dict(found.attributes)
+    try:
+        placed = [
+            found.operator.place(np.asarray(each, np.float32), codes, role, attributes)
+            for role, each in ((Role.SCALE, scale), (Role.ZERO_POINT, zeropt))
+        ]
+    except ValueError:  # told with its parameters
+        return None
+    grid = IntegerGrid(placed[0], placed[1], range(limits.min, limits.max + 1))
+    return _of_constant(found, grid, grid.codes, view)
 
 
 def _integer_grid(

@@ -8,6 +8,7 @@ from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign
 from anybit.onnx.forms import Form
+from anybit.onnx.qdq.dequantizers import plan_dequantizer
 from anybit.onnx.qdq.plan import Options, plan
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.runtimes import NEWEST_OPSET
@@ -18,7 +19,10 @@ def findings(subject: Subject) -> Iterator[Finding]:
     options = Options(Form.QDQ, NEWEST_OPSET)
     for quantizer in subject.quantizers:
         try:
-            plan(quantizer.node, quantizer.operator, options)
+            if quantizer.operator.is_dequantizer:
+                plan_dequantizer(quantizer.node, options.opset)
+            else:
+                plan(quantizer.node, quantizer.operator, options)
         except Inexpressible as reason:
             yield error(
                 quantizer.node,

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write dequantizers of ours as DequantizeLinear."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.expansion.calls import Expansions
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.names import described
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.native_types import INTEGERS, PER_AXIS_OPSET, NativeType
+from anybit.onnx.quantizers.nodes import dtype_of
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, own_node
+from anybit.ops.arrays import checked
+from anybit.ops.domain import Role
+
+_FLOAT, _INDEX = ir.DataType.FLOAT, ir.DataType.INT64
+
+
+@dataclass(frozen=True)
+class DequantizerPlan:
+    """The DequantizeLinear of a dequantizer. Both compute float32(x - zero-point) * scale.
+
+    Attributes:
+        type: The type of the codes.
+        scale: A constant, or what the graph computes.
+        zeropt: The same in the type of the codes; None for 0.
+        axis: That of the channels; None for one scale.
+    """
+
+    type: NativeType
+    scale: Array | ir.Value
+    zeropt: Array | ir.Value | None
+    axis: int | None
+
+    @property
+    def opset(self) -> int:
+        """The lowest opset that has all that is written."""
+        return self.type.opset if self.axis is None else max(self.type.opset, PER_AXIS_OPSET)
+
+
+def plan_dequantizer(node: ir.Node, opset: int) -> DequantizerPlan:
+    """Return the plan of a dequantizer of ours, in at most that opset.
+
+    Raises:
+        Inexpressible: DequantizeLinear does not compute the same, or the types are not known.
+        ModelError: A parameter that the operator would refuse.
+    """
+    found = own_node(node)
+    assert found is not None, "a node of ours"
+    assert found.x is not None, "operators have an x"
+    dtype = dtype_of(found.x)
+    native = next((each for each in INTEGERS if each.dtype == dtype), None)
+    if native is None or native.bits != 8:
+        what = "not known" if dtype is None else dtype.name.lower()
+        raise Inexpressible(f"the type of x is {what}, must be int8 or uint8")
+    if found.constant:
+        _check_constants(found, found.x)
+    else:
+        Expansions().of(node, found.operator)
+    per_channel = found.attributes["qtype"] == "per_channel"
+    axis = int(found.attributes["axis"]) if per_channel else None
+    scale = _parameter(found, Role.SCALE)
+    assert scale is not None, "dequantizers have a scale"
+    if isinstance(scale, ir.Value) and scale.dtype != _FLOAT:
+        what = "unknown type" if scale.dtype is None else scale.dtype.name.lower()
+        raise Inexpressible(f"its scale is computed when the model runs, as {what}")
+    plan = DequantizerPlan(native, scale, _zeropt(found, native), axis)
+    if plan.opset > opset:
+        raise Inexpressible(f"one scale per channel needs opset {plan.opset}")
+    return plan
+
+
+def write_dequantizer(editor: Editor, node: ir.Node, plan: DequantizerPlan) -> None:
+    """Put the DequantizeLinear of a plan in the place of a node."""
+    x, name = node.inputs[0], str(node.outputs[0].name)
+    assert x is not None, "operators have an x"
+
+    def stored(role: str, values: Array | ir.Value, dtype: ir.DataType) -> ir.Value:
+        if isinstance(values, ir.Value):
+            return values if plan.axis is not None else single(role, values, dtype)
+        return editor.parameter(name, role, values, dtype)
+
+    def single(role: str, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """A scalar of a tensor of one element: that of 1-D tensors is one of channels."""
+        shape = editor.parameter(name, "no_axes", np.empty(0, np.int64), _INDEX)
+        result = editor.insert(
+            node, "Reshape", [value, shape], f"{name}_{role}", like=value, dtype=dtype
+        )
+        result.shape = ir.Shape([])
+        return result
+
+    inputs = [x, stored("scale", plan.scale, _FLOAT)]
+    if plan.zeropt is not None:
+        inputs.append(stored("zero_point", plan.zeropt, plan.type.dtype))
+    attributes = [] if plan.axis is None else [ir.AttrInt64("axis", plan.axis)]
+    result = editor.insert(
+        node,
+        "DequantizeLinear",
+        inputs,
+        f"{name}_values",
+        like=x,
+        dtype=_FLOAT,
+        attributes=attributes,
+    )
+    editor.replace(node, result)
+
+
+def _check_constants(found: OwnQuantizer, x: ir.Value) -> None:
+    """Check what stands beside constant codes, which are too many to compute their values."""
+    x_shape = array_of(x).shape
+    like_x = SimpleNamespace(shape=x_shape, ndim=len(x_shape))
+    attributes = dict(found.attributes)
+    for declared, value in zip(found.inputs[1:], found.node.inputs[1:], strict=False):
+        if value is None or not is_constant(value):
+            continue
+        try:
+            array = checked(array_of(value), declared.domain, declared.name)
+            found.operator.place(array, like_x, declared.name, attributes)
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{described(found.node)}: {error}") from error
+
+
+def _parameter(found: OwnQuantizer, role: Role) -> Array | ir.Value | None:
+    """The constant of that role, of one element without an axis, or what computes it."""
+    place = next(i for i, declared in enumerate(found.inputs) if declared.role is role)
+    value = found.node.inputs[place] if place < len(found.node.inputs) else None
+    if value is None or not is_constant(value):
+        return value
+    array = array_of(value)
+    return array if found.attributes["qtype"] == "per_channel" else array.reshape(())
+
+
+def _zeropt(found: OwnQuantizer, native: NativeType) -> Array | ir.Value | None:
+    value = _parameter(found, Role.ZERO_POINT)
+    if isinstance(value, ir.Value):
+        if value.dtype != native.dtype:
+            what = "unknown type" if value.dtype is None else value.dtype.name.lower()
+            raise Inexpressible(
+                f"its zero-point is computed when the model runs, as {what}: that of "
+                f"DequantizeLinear has the type of x, {native.name}"
+            )
+        return value
+    if value is None or not np.any(value):
+        return None
+    outside = value[(value < native.lowest) | (value > native.highest)]
+    if outside.size:
+        raise Inexpressible(
+            f"zero-point {outside.flat[0]} is not {native.name}, the type of x, which that of "
+            "DequantizeLinear has"
+        )
+    return value
