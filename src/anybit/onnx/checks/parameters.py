@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error, warning

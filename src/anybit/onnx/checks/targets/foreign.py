@@ -12,6 +12,7 @@ from anybit.onnx.forms import Form
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.known import STANDARD_DOMAINS
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.qdq.remedies import conversion_of
@@ -19,9 +20,9 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 
 def findings(subject: Subject, form: Form) -> Iterator[Finding]:
-    """Report each operator that is neither ONNX's nor ours, subgraphs included."""
+    """Report each operator that is neither ONNX's nor expressed by ours, subgraphs included."""
     for node in nodes_in(subject.model.graph):
-        if is_foreign(node):
+        if is_foreign(node) and not is_multi_threshold(node):  # which becomes standard operators
             problem = f"{spelled(node)} is not an ONNX operator"
             yield error(node, "foreign-operator", problem, remedy(node, form))
 
