@@ -92,7 +92,7 @@ def test_findings_of_different_foreign_operators_stay_apart() -> None:
 @pytest.mark.parametrize("domain", ["qonnx.custom_op.general", "finn.custom_op.fpgadataflow"])
 def test_finn_has_operators_of_its_own(domain: str) -> None:
     proto = model(
-        [node("MultiThreshold", "x t", domain=domain)],
+        [node("Im2Col", "x t", domain=domain)],
         {"t": np.zeros((4, 1), np.float32)},
         opsets={domain: 1},
     )
