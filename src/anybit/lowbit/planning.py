@@ -245,7 +245,7 @@ def _known(function: Function, root: SumRoot, codes: Codes) -> Tabled | Uncovere
         return rounded_of(function, root, codes) or reason
     large = _is_large(found.tail, codes.levels)
     bends = not function.monotone and bool(np.any(root.sum.slack > 0))
-    replay = replay_of(function, root, codes) if large or bends else None
+    replay = replay_of(function, root, codes, found.tail) if large or bends else None
     if bends:
         found = with_all_risks(found, replay, root.sum, codes.levels)
     return found if replay is None or not large else replace(found, tail=replay.tail)

@@ -16,7 +16,7 @@ from anybit.lowbit.elementwise import quantizing
 from anybit.lowbit.functions import Function, Nodes, Part, is_monotone
 from anybit.lowbit.operations import steps_of
 from anybit.lowbit.parts import Codes, SumRoot
-from anybit.lowbit.reference import after_step, result_of, rounded
+from anybit.lowbit.reference import KEPT, after_step, result_of, rounded
 from anybit.lowbit.tails import MOST_RISKS, Sum, Tabled, risks_near_zero
 from anybit.lowbit.thresholds import highest_index, quantized
 from anybit.lowbit.uncovered import Uncovered
@@ -48,8 +48,14 @@ def rounded_of(function: Function, root: SumRoot, codes: Codes) -> Tabled | None
     return risks_near_zero(replay.tail, function, codes.index, root.sum)
 
 
-def replay_of(function: Function, root: SumRoot, codes: Codes) -> Replay | None:
-    """The replay of a function; None if none is known to give the same."""
+def replay_of(
+    function: Function, root: SumRoot, codes: Codes, stairs: p.Tail | None = None
+) -> Replay | None:
+    """The replay of a function; None if none is known to give the same.
+
+    Where `stairs` are the thresholds of the function, and the steps of the replay rise or fall
+    everywhere, as the function does, both are equal if they are so on both sides of each threshold.
+    """
     split = _split(function)
     steps = None if split is None else steps_of(split[0], root)
     ending = None if split is None or steps is None else _ending(split[1], codes)
@@ -63,12 +69,32 @@ def replay_of(function: Function, root: SumRoot, codes: Codes) -> Replay | None:
         got = rounded(result_of(tail, points), tail.shift, codes.levels)
         return np.array_equal(wanted, got)
 
+    points = _beside(stairs, root, codes) if function.monotone and _is_monotone(tail) else None
     try:
-        if not holds(same, split[0], before, root):
+        if points is not None:
+            if not same(points):
+                return None
+        elif not holds(same, split[0], before, root):
             return None
     except Uncovered:
         return None
     return Replay(tail, is_proven(split[0], before, root.sum.reach))
+
+
+def _is_monotone(tail: p.Rounded) -> bool:
+    """Return whether each step rises or falls everywhere: all do but those that look back."""
+    return all(step.operation not in (p.Operation.KEEP, *KEPT) for step in tail.steps)
+
+
+def _beside(stairs: p.Tail | None, root: SumRoot, codes: Codes) -> Array | None:
+    """Return the accumulators on both sides of each threshold, and the ends, of each channel."""
+    if not isinstance(stairs, p.Thresholds):
+        return None
+    reach = root.sum.reach
+    reached = stairs.thresholds.reshape(-1, codes.levels - 1).T.astype(np.int64)
+    both = np.concatenate([reached, reached - 1]) * stairs.directions
+    ends = np.stack([reach.lowest, reach.highest]).astype(np.int64)
+    return np.asarray(np.clip(np.concatenate([both, ends]), ends[0], ends[1]))
 
 
 def with_all_risks(found: Tabled, replay: Replay | None, of: Sum, levels: int) -> Tabled:
