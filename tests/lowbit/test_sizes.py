@@ -134,7 +134,7 @@ def test_thresholds_of_long_sums_are_replayed_where_both_rise_everywhere() -> No
     rng = np.random.default_rng(0)
     channels = 8
     model = with_constants(
-        f"""g (float[n, 2048] x) => (float[n, 2] y) {{
+        f"""g (float[n, 1000] x) => (float[n, 2] y) {{
             q = {QUANT} (x, one, none, eight)
             w = {QUANT} (weights, one, none, eight)
             s = MatMul (q, w)
@@ -143,16 +143,16 @@ def test_thresholds_of_long_sums_are_replayed_where_both_rise_everywhere() -> No
             y = MatMul (r, v)
         }}""",
         one=1,
-        weights=rng.integers(-127, 128, (2048, channels)),
+        weights=rng.integers(-127, 128, (1000, channels)),
         gamma=rng.normal(size=channels),
         beta=rng.normal(size=channels),
         mean=rng.normal(size=channels) * 1e4,
         var=rng.uniform(1e10, 4e10, channels),
-        scale=0.0123,
+        scale=1 / 64,
         v=rng.integers(-3, 4, (channels, 2)),
     )
     compiled = anybit.compile(model)
     assert [layer.tail for layer in compiled.report.layers] == ["Rounded", "Arithmetic"]
-    x = rng.integers(-128, 128, (200, 2048)).astype(np.float32)
+    x = rng.integers(-127, 128, (200, 1000)).astype(np.float32)
     x[:20] = np.sign(rng.normal(size=(20, 1))) * 127
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])
