@@ -14,6 +14,7 @@ from anybit.inputs import Array, Tensor, declared, declared_inputs
 from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import expose, plan, rewritten
 from anybit.lowbit.emission import Region
+from anybit.lowbit.float_weights import store_codes
 from anybit.lowbit.quantizers import is_integer_only, why_unquantized
 from anybit.lowbit.report import Report
 from anybit.lowbit.timing import timed
@@ -146,6 +147,7 @@ def compile(
     )
     regions = rewritten(found.model, found.regions)
     runnable(found.model, floats)
+    store_codes(found.model)
     engine = RuntimeEngine(found.model, where) if whole is None else whole
     if missing and not regions:
         raise ModelError(missing)

@@ -154,3 +154,18 @@ def test_thresholds_of_long_sums_are_replayed_where_both_rise_everywhere() -> No
     x = rng.integers(-127, 128, (200, 1000)).astype(np.float32)
     x[:20] = np.sign(rng.normal(size=(20, 1))) * 127
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])
+
+
+def test_weights_of_layers_that_stay_float_are_stored_as_codes(tmp_path: Path) -> None:
+    data = np.random.default_rng(1).standard_normal((8, CHANNELS, PIXELS, PIXELS), np.float32)
+    quantized = anybit.quantize(network(3, "relu"), data, effort="fast")
+    compiled = anybit.compile(quantized, guarantee="exact")
+    floats = [layer for layer in compiled.report.layers if layer.guarantee is None]
+    assert len(floats) == LAYERS
+    path = tmp_path / "compiled.onnx"
+    compiled.save(path)
+    assert path.stat().st_size < 1.1 * LAYERS * CHANNELS * CHANNELS * 9 + 2**14
+    expected = anybit.load(quantized).run(data)
+    for model in (compiled, anybit.load(path)):
+        (result,), (value,) = model.run(data).values(), expected.values()
+        np.testing.assert_array_equal(result, value)
