@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
 from anybit.inputs import Array, Tensor, declared, declared_inputs
@@ -147,7 +148,8 @@ def compile(
     )
     regions = rewritten(found.model, found.regions)
     runnable(found.model, floats)
-    store_codes(found.model)
+    store_codes(found.model, found.weights)
+    RemoveUnusedOpsetsPass()(found.model)
     engine = RuntimeEngine(found.model, where) if whole is None else whole
     if missing and not regions:
         raise ModelError(missing)

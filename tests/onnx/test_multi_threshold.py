@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from small_models import DOMAIN, kinds, model, node
 
 import anybit
+from anybit.comparison.sides.runners import capture
 from anybit.errors import ModelError
 from anybit.onnx.checks.checking import check
 from anybit.onnx.conversion import convert
@@ -92,6 +94,63 @@ def test_multi_threshold_finds_channels_where_qonnx_does(
     ours = anybit.load(proto).run({"x": x})["y"]
     np.testing.assert_array_equal(ours, counted(x, thresholds, axis, 1, 0))
     np.testing.assert_array_equal(ours, execute_onnx(ModelWrapper(proto), {"x": x})["y"])
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW", "NC"])
+def test_multi_threshold_of_rows_has_channels_at_axis_1_in_any_layout(layout: str) -> None:
+    thresholds = np.sort(RNG.normal(size=(3, 3)).astype(np.float32), axis=1)
+    x = RNG.normal(size=(5, 3)).astype(np.float32)
+    proto = thresholded(thresholds, ["N", 3], data_layout=layout)
+    np.testing.assert_array_equal(
+        anybit.load(proto).run({"x": x})["y"], counted(x, thresholds, 1, 1, 0)
+    )
+
+
+@pytest.mark.parametrize("form", ["load", "standard", "compile"])
+def test_multi_threshold_takes_the_rank_of_its_result(form: str) -> None:
+    thresholds = np.sort(RNG.normal(size=(4, 3)).astype(np.float32), axis=1)
+    x = RNG.normal(size=(1, 4, 3, 4)).astype(np.float32)
+    proto = thresholded(thresholds, [1])
+    for value, shape in ((proto.graph.input[0], None), (proto.graph.output[0], x.shape)):
+        info = onnx.helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape)
+        value.CopyFrom(info)
+    source = convert(proto, to="standard").model if form == "standard" else proto
+    model = anybit.compile(source) if form == "compile" else anybit.load(source)
+    np.testing.assert_array_equal(model.run({"x": x})["y"], counted(x, thresholds, 1, 1, 0))
+
+
+@pytest.mark.parametrize("made_by", ["Constant", "Identity", "Cast"])
+@pytest.mark.parametrize("runner", ["anybit", "onnxruntime", "reference", "compiled"])
+def test_multi_threshold_takes_thresholds_that_nodes_make_of_constants(
+    made_by: str, runner: str
+) -> None:
+    thresholds = np.sort(RNG.integers(-3, 3, size=(4, 3)).astype(np.float32), axis=1)
+    x = RNG.normal(size=(1, 4, 3, 4)).astype(np.float32)
+    tensor = onnx.numpy_helper.from_array(thresholds)
+    constants: dict[str, np.ndarray] = {}
+    match made_by:
+        case "Constant":
+            first = node("Constant", "", "t", domain="", value=tensor)
+        case "Cast":
+            constants["stored"] = thresholds.astype(np.int8)
+            first = node("Cast", "stored", "t", domain="", to=onnx.TensorProto.FLOAT)
+        case _:
+            constants["stored"] = thresholds
+            first = node(made_by, "stored", "t", domain="")
+    proto = model([first, node("MultiThreshold", "x t")], constants, inputs={"x": [1, 4, 3, 4]})
+    found = capture(runner, ir.from_proto(proto), {"x": x}, "model")["y"]
+    np.testing.assert_array_equal(found, counted(x, thresholds, 1, 1, 0))
+    assert not check(proto)
+
+
+def test_a_function_named_multi_threshold_stands_for_the_operator() -> None:
+    proto = thresholded(np.float32([[0, 1]]), [1, 4])
+    body = [onnx.helper.make_node("Identity", ["a"], ["b"])]
+    opsets = [onnx.helper.make_opsetid("", 13)]
+    function = onnx.helper.make_function(DOMAIN, "MultiThreshold", ["a", "t"], ["b"], body, opsets)
+    proto.functions.append(function)
+    x = np.float32([[-1, 0, 0.5, 2]])
+    np.testing.assert_array_equal(anybit.load(proto).run({"x": x})["y"], [[0, 1, 1, 2]])
 
 
 def network(opset: int = 11, domain: str = DOMAIN) -> onnx.ModelProto:
@@ -202,8 +261,8 @@ BAD = {
     "empty": (thresholded(np.zeros((4, 0), np.float32), [1, 4]), r"shape \[4, 0\]"),
     "channels": (thresholded(np.zeros((3, 2), np.float32), [1, 4]), "3 channels.*4 elements"),
     "layout": (
-        thresholded(np.zeros((4, 2), np.float32), [1, 4], data_layout="NHWC"),
-        "'NHWC' has its channels at axis 3, but x has 2 axes",
+        thresholded(np.zeros((4, 2), np.float32), [1, 2, 4], data_layout="NHWC"),
+        "'NHWC' has its channels at axis 3, but x has 3 axes",
     ),
     "text": (thresholded(np.array([["a"]]), [1, 4]), "str|type|numbers"),
     "large": (thresholded(np.array([[2**60]]), [1, 4]), r"exceed 2\^53"),

@@ -18,6 +18,7 @@ from anybit.cli._columns import NARROWEST_NAME, fits, joined, spared
 from anybit.cli._console import stdout
 from anybit.cli._files import file_size
 from anybit.cli._report import Json, Report, check_report, deliver
+from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.qdq.qlinear import is_integer_name
 from anybit.onnx.summary import ParameterSummary, QuantizerSummary, Summary
@@ -93,6 +94,15 @@ def _without_quantizers(summary: Summary) -> str:
         if is_integer_name(*name.rpartition("::")[::2])
     ]
     first = "No quantizers."
+    thresholds = sum(
+        count
+        for name, count in summary.operators.items()
+        if tuple(name.rpartition("::")[::2]) in SPELLINGS
+    )
+    if thresholds:
+        first = (
+            f"No quantizers, but {counted(thresholds, 'MultiThreshold')}, which quantize as well."
+        )
     if on_codes:
         first = (
             f"No quantizers, but operators on codes ({shown(', '.join(on_codes))}); "

@@ -15,6 +15,7 @@ from anybit.lowbit.earlier import quantize_earlier
 from anybit.lowbit.elementwise import captures_of, varying_inputs
 from anybit.lowbit.emission import Region, regions_of
 from anybit.lowbit.encoding import encode
+from anybit.lowbit.float_weights import is_coded
 from anybit.lowbit.layers import CompiledLayer, compiled
 from anybit.lowbit.node import encoded_of, node_of
 from anybit.lowbit.parts import Planned
@@ -43,11 +44,13 @@ class Plan:
         model: The graph, its constants folded.
         regions: What is computed with integers.
         layers: The layers in the order of the graph, those that stay float among them.
+        weights: The codes of constants, by the names of their values.
     """
 
     model: ir.Model
     regions: tuple[Region, ...]
     layers: tuple[CompiledLayer, ...]
+    weights: Mapping[str, Carrier]
 
 
 def plan(
@@ -76,7 +79,9 @@ def plan(
     regions = [replace(each, codes=each.codes - copies) for each in regions_of(planned)]
     placed = [each for number, region in enumerate(regions) for each in _placed(region, number)]
     layers = _without_floats(model, regions, _once(placed))
-    return Plan(model, tuple(regions), _in_order(model, [*layers, *walk.layers(), *inside]))
+    weights = {str(value.name): each for value, each in analysis.carriers.items() if is_coded(each)}
+    in_order = _in_order(model, [*layers, *walk.layers(), *inside])
+    return Plan(model, tuple(regions), in_order, weights)
 
 
 def _last_walk(

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
+from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.counts import check_counts
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
@@ -66,8 +67,14 @@ def runnable(model: ir.Model, source: Source) -> ir.Model:
     Raises:
         ModelError: As `LiftOpset` and `ExpandMultiThreshold`.
     """
-    if any(is_multi_threshold(node) for node in nodes_in(model.graph)):
-        apply(model, source, LiftOpset(OPSET), InferShapes(), ExpandMultiThreshold())
+    nodes = [node for node in nodes_in(model.graph) if is_multi_threshold(node)]
+    if nodes:
+        apply(model, source, LiftOpset(OPSET))
+        if any(
+            value is not None and not is_constant(value) for n in nodes for value in n.inputs[1:]
+        ):
+            apply(model, source, FoldConstants(operators=False))
+        apply(model, source, InferShapes(), ExpandMultiThreshold())
     return model
 
 

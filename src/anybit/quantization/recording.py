@@ -13,6 +13,7 @@ from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.walk import inner_graphs
 from anybit.onnx.memory import give_back
+from anybit.onnx.preparation import runnable
 from anybit.onnx.runtime import reason, run_session, session_of
 from anybit.quantization.branches import expose
 from anybit.quantization.items import Sample
@@ -95,6 +96,7 @@ def recording(model: ir.Model, values: Sequence[ir.Value], where: str) -> Record
     """What is to be sent for some tensors of a model."""
     names = tuple(str(value.name) for value in values)
     copy = _cut(model, names)
+    runnable(copy, copy)
     return Recording(names, where, *serialize(copy, spare=True), len(copy.graph))
 
 

@@ -43,23 +43,13 @@ class Staircase:
     Attributes:
         thresholds: float32 of shape (channels or 1, steps), each row ascending, NaN last.
         values: float32 of shape (steps + 1,): the result for each count of thresholds.
-        axis: The axis of the channels in x; None where all channels share their thresholds.
+        behind: How many axes x has behind that of the channels; 0 where all channels share their
+            thresholds.
     """
 
     thresholds: Array
     values: Array
-    axis: int | None
-
-    def __call__(self, elements: Array) -> Array:
-        """Compute the results for float32 elements of shape (n, channels)."""
-        counts = np.empty(elements.shape, np.int64)
-        for channel in range(elements.shape[1]):
-            row = self.thresholds[channel % len(self.thresholds)]
-            reachable = row[: np.count_nonzero(~np.isnan(row))]
-            column = elements[:, channel]
-            counts[:, channel] = np.searchsorted(reachable, column, side="right")
-            counts[np.isnan(column), channel] = 0
-        return np.asarray(self.values[counts])
+    behind: int
 
 
 def staircase_of(node: ir.Node) -> Staircase:
@@ -70,12 +60,13 @@ def staircase_of(node: ir.Node) -> Staircase:
             not fit x; numbers of channels that differ; an x whose type or rank is not known.
     """
     axis = channel_axis_of(node)
+    behind = 0 if axis is None else len(_shape_of(node)) - axis - 1
     thresholds = _rounded_up(node, array_of(_inputs_of(node)[1]))
     steps = thresholds.shape[1]
     scale, bias = attribute_of(node, "out_scale", 1.0), attribute_of(node, "out_bias", 0.0)
     with np.errstate(all="ignore"):
         values = np.arange(steps + 1).astype(np.float32) * np.float32(scale) + np.float32(bias)
-    return Staircase(thresholds, values, axis)
+    return Staircase(thresholds, values, behind)
 
 
 def channel_axis_of(node: ir.Node) -> int | None:
@@ -98,7 +89,7 @@ def channel_axis_of(node: ir.Node) -> int | None:
             f"{described(node)}: its thresholds have shape {list(shape)}, must be "
             f"(channels or 1, 1 to {_MOST_THRESHOLDS})"
         )
-    return None if shape[0] == 1 else _channel_axis(node, x, shape[0])
+    return None if shape[0] == 1 else _channel_axis(node, shape[0])
 
 
 def is_rising(node: ir.Node) -> bool:
@@ -126,15 +117,24 @@ def _rounded_up(node: ir.Node, array: Array) -> Array:
     return np.sort(np.where(narrow < wide, above, narrow), axis=1)
 
 
-def _channel_axis(node: ir.Node, x: ir.Value, channels: int) -> int:
+def _shape_of(node: ir.Node) -> ir.Shape:
+    """Return the shape of x, which is that of the result, too."""
+    x = node.inputs[0]
+    assert x is not None, "checked with the inputs"
     shape = x.shape if x.shape is not None else node.outputs[0].shape
     if shape is None:
         raise ModelError(
             f"{described(node)} has thresholds per channel, and the rank of {x.name!r} is not "
             "known; declare the shapes of the model"
         )
+    return shape
+
+
+def _channel_axis(node: ir.Node, channels: int) -> int:
+    shape = _shape_of(node)
     layout = str(attribute_of(node, "data_layout", "")) or _LAYOUTS.get(len(shape), "NC")
-    axis = layout.find("C") if "C" in layout else 1
+    # Without height and width, channels are at axis 1 in any layout.
+    axis = layout.find("C") if "C" in layout and len(shape) > 2 else 1
     if axis >= len(shape):
         raise ModelError(
             f"{described(node)}: its data_layout {layout!r} has its channels at axis {axis}, but x "

@@ -60,10 +60,7 @@ class _Search:
         table = np.full((channels, self._stride), np.nan, np.float32)
         table[:, :steps] = staircase.thresholds
         self._table = table
-        x = node.inputs[0]
-        rank = 0 if x is None or x.shape is None else len(x.shape)
-        behind = 0 if staircase.axis is None else rank - staircase.axis - 1
-        self._shape = () if staircase.axis is None else (channels, *[1] * behind)
+        self._shape = (channels, *[1] * staircase.behind) if channels > 1 else ()
 
     def write(self) -> None:
         x, like = self._node.inputs[0], self._node.outputs[0]

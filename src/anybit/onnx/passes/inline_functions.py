@@ -11,6 +11,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import Names, described, names_of
 from anybit.onnx.graph.walk import values_in
+from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.passes.lift_opset import LiftOpset
 
@@ -31,7 +32,9 @@ class InlineFunctions(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         functions = {
-            key: each for key, each in model.functions.items() if not versions_of(*key[:2])
+            key: each
+            for key, each in model.functions.items()
+            if not versions_of(*key[:2]) and key[:2] not in SPELLINGS
         }
         if not functions:
             return PassResult(model, False)

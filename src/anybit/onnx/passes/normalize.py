@@ -9,6 +9,7 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import described, name_nodes
 from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
+from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.opsets import lower_opset
 from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
@@ -87,7 +88,7 @@ class Normalize(InPlacePass):
 
 
 def _drop_functions(model: ir.Model) -> bool:
-    ours = [key for key in model.functions if versions_of(key[0], key[1])]
+    ours = [key for key in model.functions if versions_of(key[0], key[1]) or key[:2] in SPELLINGS]
     for key in ours:
         del model.functions[key]
     return bool(ours)
