@@ -13,6 +13,7 @@ from anybit.ops.remark import Remark
 
 # Of either type: which one is not a part of a call.
 _CODES = range(-128, 256)
+_LARGEST_ZERO = 2.0**31 - 128  # the next float32 is 2**31
 
 
 def _difference(src: Any, zps: Any) -> Any:
@@ -20,8 +21,9 @@ def _difference(src: Any, zps: Any) -> Any:
     if zps is None:
         return src
     xp = namespace(src)
-    # What rounding a zero-point to float32 leaves is at most 64: src - rest is exact.
-    rounded = xp.astype(zps, src.dtype)
+    # What rounding a zero-point to float32 leaves is at most 127: src - rest is exact. Rounded up
+    # to 2**31, it would be no int32 again.
+    rounded = xp.clip(xp.astype(zps, src.dtype), -(2.0**31), _LARGEST_ZERO)
     rest = xp.astype(zps - xp.astype(rounded, zps.dtype), src.dtype)
     return (src - rest) - rounded
 

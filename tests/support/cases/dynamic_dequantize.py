@@ -31,8 +31,8 @@ def meaning() -> Iterator[Case]:
     yield told("difference_rounds_once", inputs, f32([-16777220, -16777218, -16777348]))
     inputs = (signed([0, 127]), ONE, np.int32([-(2**31)]))
     yield told("least_zero_point", inputs, f32([2**31, 2**31]))
-    inputs = (signed([0, 127]), ONE, np.int32([2**31 - 1]))
-    yield told("largest_zero_point", inputs, f32([-(2**31), 128 - 2**31]))
+    inputs = (signed([0, 64, 127]), ONE, np.int32([2**31 - 1]))
+    yield told("largest_zero_point", inputs, f32([-(2**31), 128 - 2**31, 128 - 2**31]))
     yield told("zero_times_negative", (signed([3, 4]), f32([-1]), np.int8([3])), f32([-0.0, -1]))
 
 
