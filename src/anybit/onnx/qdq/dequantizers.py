@@ -70,6 +70,8 @@ def plan_dequantizer(node: ir.Node, opset: int) -> DequantizerPlan:
     if isinstance(scale, ir.Value) and scale.dtype != _FLOAT:
         what = "unknown type" if scale.dtype is None else scale.dtype.name.lower()
         raise Inexpressible(f"its scale is computed when the model runs, as {what}")
+    if not isinstance(scale, ir.Value) and not scale.size:
+        raise Inexpressible("it has no scales, since x has no channels")
     plan = DequantizerPlan(native, scale, _zeropt(found, native), axis)
     if plan.opset > opset:
         raise Inexpressible(f"one scale per channel needs opset {plan.opset}")
