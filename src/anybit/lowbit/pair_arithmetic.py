@@ -172,7 +172,7 @@ def _nearby_products(weights: Array) -> Iterator[tuple[Array, Array, int]]:
 def _rounded_values(
     model: ir.Model, expression: Expression, pairs: tuple[Array, Array], codes: Codes
 ) -> Array | None:
-    """What the last quantizer rounds, in steps of its codes; None if it is not the last node."""
+    """Return the values that the last node, a quantizer, rounds, in steps; None for others."""
     if not expression.nodes or not is_quantizer(expression.nodes[-1]):
         return None
     x, nodes = quantizing(expression.nodes[-1])

@@ -263,14 +263,7 @@ class Dequantize:
 
 
 @dataclass(frozen=True, eq=False)
-class Add:
-    """index = rint((first * gains[0] + second * gains[1]) / divisor + offset) + shift.
-
-    First and second are indices less the zero of each. Sources are those of a `Combine`, arithmetic
-    and shift those of an `Affine`; the divisor is positive. Results stay within lowest..highest;
-    NaN is the lowest.
-    """
-
+class _PairArithmetic:
     first: int
     second: int
     target: int
@@ -284,22 +277,21 @@ class Add:
 
 
 @dataclass(frozen=True, eq=False)
-class Multiply:
+class Add(_PairArithmetic):
+    """index = rint((first * gains[0] + second * gains[1]) / divisor + offset) + shift.
+
+    First and second are indices less the zero of each. Sources are those of a `Combine`, arithmetic
+    and shift those of an `Affine`; the divisor is positive. Results stay within lowest..highest;
+    NaN is the lowest.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply(_PairArithmetic):
     """index = rint((first * gains[0]) * (second * gains[1]) / divisor + offset) + shift.
 
     All else is as for an `Add`.
     """
-
-    first: int
-    second: int
-    target: int
-    zeros: Integers
-    gains: Floats
-    offset: Floats
-    divisor: Floats
-    shift: int
-    lowest: int
-    highest: int
 
 
 Instruction: TypeAlias = (

@@ -79,7 +79,7 @@ def quantize_fields(function: Function, index: Index, levels: int, channels: int
         Uncovered: As `quantized`.
     """
     split = _line_per_channel(function) if channels > 1 else None
-    if split is not None and split.rest.parts and function.monotone:
+    if split is not None and function.monotone:
         with suppress(Uncovered):
             return {**quantized(split.rest, index, levels, 1), **split.fields(channels)}
     return quantized(function, index, levels, channels)

@@ -110,7 +110,7 @@ class Operator:
 
     @property
     def is_dequantizer(self) -> bool:
-        """Whether x holds codes: the result is float32(x - zero-point) * scale, as ONNX has it."""
+        """Return whether x holds codes: values are float32(x - zero-point) * scale, as in ONNX."""
         return self.inputs[0].domain.integer
 
     def code_dtype(self, attributes: Mapping[str, Any]) -> str | None:

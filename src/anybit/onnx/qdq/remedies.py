@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which command replaces an operator on codes: what messages name as the remedy."""
+"""Commands that replace operators on codes: the remedies that messages name."""
 
 import onnx_ir as ir
 
