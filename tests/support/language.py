@@ -14,18 +14,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # Names that say nothing about the thing they stand for.
-BANNED_NAMES = frozenset(
-    "asked behind beside between doomed each found given known meant posed said told wanted what "
-    "who whose why".split()
-)
+BANNED_NAMES = {
+    *("asked", "behind", "beside", "between", "doomed", "each", "found", "given", "known", "meant"),
+    *("posed", "said", "told", "wanted", "what", "who", "whose", "why"),
+}
 
 # Function docstrings begin with an imperative verb, those of classes and modules with a noun.
-BANNED_FIRST_WORDS = frozenset(
-    "By How Of That Those What Where Whether Which Who Whom Whose".split()
-)
-NOT_A_VERB = BANNED_FIRST_WORDS | frozenset(
-    "A All An And As At Each Every For From If In Is It Its On One So The There This To With".split()
-)
+BANNED_FIRST_WORDS = {
+    *("By", "How", "Of", "That", "Those", "What", "Where", "Whether", "Which", "Who", "Whose"),
+}
+NOT_A_VERB = BANNED_FIRST_WORDS | {
+    *("A", "All", "An", "And", "As", "At", "Each", "Every", "For", "From", "If", "In", "Is", "It"),
+    *("Its", "On", "One", "So", "The", "There", "This", "To", "With"),
+}
 
 # Phrases that readers took twice, and what to say.
 BANNED_PHRASES = {
