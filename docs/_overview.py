@@ -18,7 +18,7 @@ _SOURCES = (
 # What it can become, and the commands that lead there.
 _TARGETS = (
     ("Standard ONNX", "QDQ, for any runtime", "convert"),
-    ("Integers", "several times as fast", "compile"),
+    ("Integers", "1 to 8 bits, with a proof", "compile"),
     ("The same bits", "NumPy, PyTorch, JAX, C++", "run, diff"),
 )
 _STYLE = """\
