@@ -15,18 +15,37 @@ import anybit
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Every page but the start page, by what the navigation calls it. What is not there is left out:
-# pages on PyTorch's and JAX's functions where these are not installed.
+# Navigation: sections of titles and pages. Pages that do not exist are omitted, such as those on the
+# functions of PyTorch and JAX if these are not installed.
 NAVIGATION = {
     "Tutorials": {
-        "Run and convert": "tutorial_qonnx",
+        "From a float model to 4 bits": "tutorial",
+        "Run and convert a QONNX model": "tutorial_qonnx",
         "Train and compile": "tutorial_training",
-        "A float model in 4 bits": "tutorial",
-        "From C++": "tutorial_cpp",
         "Find a difference": "tutorial_difference",
-        "Digits: 32 bits to 1": "qat_digits",
+        "Use it from C++": "tutorial_cpp",
+        "Digits from 32 bits to 1": "qat_digits",
     },
-    "Operators": {
+    "How-to guides": {
+        "Quantize a float model": "quantize",
+        "Load and run models": "models",
+        "Inspect": "inspect",
+        "Analyze": "analyze",
+        "Report": "report",
+        "Check": "check",
+        "Clean": "clean",
+        "Convert": "convert",
+        "Compile": "compile",
+        "Evaluate": "evaluate",
+        "Find differences": "diff",
+        "Use several machines": "scale_out",
+        "Train in PyTorch": "training",
+        "Export from PyTorch": "export",
+        "Operators in PyTorch": "pytorch",
+        "Operators in JAX": "jax",
+        "Operators in ONNX Runtime": "onnxruntime",
+    },
+    "Reference": {
         "IntQuant": "operators/int_quant",
         "FloatQuant": "operators/float_quant",
         "Trunc, version 2": "operators/trunc",
@@ -36,35 +55,8 @@ NAVIGATION = {
         "DynamicDequantize": "operators/dynamic_dequantize",
         "Rounding modes": "rounding_modes",
         "Gradients": "gradients",
-        "Deviations": "deviations",
         "Playground": "playground",
-    },
-    "Models": {
-        "Load and run": "models",
-        "Check": "check",
-        "Clean": "clean",
-        "Convert": "convert",
-        "Analyze": "analyze",
-        "Compile": "compile",
-        "Find differences": "diff",
-        "Schemas": "schemas",
-        "ONNX Runtime": "onnxruntime",
-    },
-    "From floats to few bits": {
-        "Quantize": "quantize",
-        "Evaluate": "evaluate",
-        "Report": "report",
-        "From a laptop to a cluster": "scale_out",
-        "Other tools": "other_tools",
-    },
-    "Training": {
-        "PyTorch": "pytorch",
-        "Train": "training",
-        "Export": "export",
-        "JAX": "jax",
-    },
-    "Reference": {
-        "Performance": "performance",
+        "Schemas and test cases": "schemas",
         "All public names": "names",
         "anybit": "api/anybit",
         "anybit.onnx": "api/onnx",
@@ -73,12 +65,21 @@ NAVIGATION = {
         "anybit.jax": "api/jax",
         "anybit.compat.qonnx": "api/qonnx",
     },
+    "Explanation": {
+        "Algorithms of quantize": "algorithms",
+        "Deviations": "deviations",
+        "Performance": "performance",
+        "Comparison with other tools": "other_tools",
+        "Architecture": "/ARCHITECTURE",
+    },
     "Project": {
         "At a glance": "/README",
         "Examples": "/examples/README",
-        "Architecture": "/ARCHITECTURE",
         "Contributing": "/CONTRIBUTING",
-        "Releases": "wheels",
+        "Writing": "writing",
+        "Security": "/SECURITY",
+        "Conduct": "/CODE_OF_CONDUCT",
+        "Build a release": "wheels",
         "Changes": "/CHANGELOG",
     },
 }
