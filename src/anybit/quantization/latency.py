@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from anybit.compilation import Compiled, compile, sized
-from anybit.lowbit.timing import timed
+from anybit.compiler.pipeline import Compiled, compile, sized
+from anybit.compiler.timing import timed
 from anybit.onnx import Source as ModelSource
 from anybit.quantization.choices import Choice
 from anybit.quantization.insertion import written

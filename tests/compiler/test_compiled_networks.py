@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled networks against the graphs that they were made of: random networks of every kind.
+
+A layer that is exact gives what the float graph gives, element for element. Where all are exact or
+certified, quantized tensors are equal. Else, and where floats come out, results are compared with
+the graph in float64 on the rows on which no rounding can go either way.
+"""
+
+import numpy as np
+import onnx
+import pytest
+from double_evaluation import DoubleGraph
+from hypothesis import HealthCheck, given, settings
+from network_builder import Network
+from networks import inputs, networks
+
+import anybit
+from anybit.compiler.pipeline import Compiled, NetworkEngine
+from anybit.compiler.program.program import Quantize
+from anybit.errors import ModelError
+
+QUICK = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+LONG = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BATCHES = (1, 7)
+
+
+def floats(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    return anybit.load(proto).run(x)["y"]
+
+
+def edges(compiled: Compiled, shape: tuple[int, ...]) -> np.ndarray:
+    """The numbers at which tables of the program go to the next code, and those just below."""
+    steps = [
+        instruction.thresholds
+        for program in compiled.report.programs
+        for instruction in program.instructions
+        if isinstance(instruction, Quantize)
+    ]
+    at = np.concatenate([np.float32([0]), *steps])
+    at = at[np.isfinite(at)]
+    random = np.random.default_rng(len(at))
+    return random.choice(np.concatenate([at, np.nextafter(at, np.float32(-np.inf))]), shape)
+
+
+def check(network: Network, *batches: int) -> None:
+    graph, compiled = anybit.load(network.proto), anybit.compile(network.proto)
+    promised = {layer.guarantee for layer in compiled.report.layers} - {None}
+    comparable = "bounded" not in promised and (network.codes or "certified" not in promised)
+    double = None if comparable else DoubleGraph(network.proto)
+    given = [inputs(network, rows) for rows in batches]
+    for x in (*given, edges(compiled, given[-1].shape)):
+        y, expected = compiled.run(x)["y"], graph.run(x)["y"]
+        assert y.shape == expected.shape
+        assert y.dtype == expected.dtype
+        if double is None:
+            np.testing.assert_array_equal(y, expected)
+            continue
+        wanted = double.evaluated(x)
+        size = max(1e-3, float(np.abs(expected[np.isfinite(expected)]).max(initial=0)))
+        clear, atol = wanted.clear, 1e-4 * size
+        np.testing.assert_allclose(y[clear], wanted.y[clear], rtol=1e-4, atol=atol)
+
+
+@pytest.mark.parametrize("rows", BATCHES)
+@given(network=networks(powers=True, qdq=False))
+@QUICK
+def test_networks_with_powers_of_two(network, rows):
+    check(network, rows)
+
+
+@given(network=networks(powers=False, qdq=False))
+@QUICK
+def test_networks_with_any_scales(network):
+    check(network, 5)
+
+
+@given(network=networks(qdq=True))
+@QUICK
+def test_networks_of_quantize_and_dequantize(network):
+    check(network, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))  # which workers share
+@given(network=networks())
+@LONG
+def test_many_networks(network, part):
+    check(network, *BATCHES)
+
+
+@given(network=networks())
+@QUICK
+def test_numbers_that_are_none(network):
+    """NaN and infinities do what they do in the float graph, or are refused."""
+    compiled = anybit.compile(network.proto)
+    x = inputs(network, 6, finite=False)
+    y = _run_or_refuse(compiled, x)
+    if y is None:
+        return
+    promised = {layer.guarantee for layer in compiled.report.layers} - {None}
+    if promised <= {"exact"}:
+        np.testing.assert_array_equal(y, floats(network.proto, x))
+
+
+@given(network=networks())
+@settings(QUICK, max_examples=8)
+def test_rows_know_nothing_of_one_another(network):
+    """One row at a time, or all at once: the same bits."""
+    compiled = anybit.compile(network.proto)
+    x = inputs(network, 4)
+    together = compiled.run(x)["y"]
+    apart = np.concatenate([compiled.run(x[row : row + 1])["y"] for row in range(4)])
+    if None not in {layer.guarantee for layer in compiled.report.layers}:
+        np.testing.assert_array_equal(together, apart)
+    if isinstance(compiled.engine, NetworkEngine):  # a session refuses arrays without elements
+        assert compiled.run(x[:0])["y"].shape == (0, *together.shape[1:])
+
+
+@given(network=networks())
+@settings(QUICK, max_examples=8)
+def test_saved_networks_run_the_same(network, tmp_path_factory):
+    compiled = anybit.compile(network.proto)
+    path = tmp_path_factory.mktemp("saved") / "fast.onnx"
+    compiled.save(path)
+    x = inputs(network, 3)
+    np.testing.assert_array_equal(anybit.load(path).run(x)["y"], compiled.run(x)["y"])
+
+
+def _run_or_refuse(compiled, x: np.ndarray) -> np.ndarray | None:
+    try:
+        return compiled.run(x)["y"]
+    except ModelError as error:
+        if "NaN" in str(error):
+            return None
+        raise
