@@ -36,7 +36,8 @@ from anybit.ops.trunc_v1 import trunc_v1
 
 if TYPE_CHECKING:
     from anybit.comparison import Difference, diff
-    from anybit.compiler.pipeline import Compiled, compile
+    from anybit.compiler.compiled import Compiled
+    from anybit.compiler.pipeline import compile
     from anybit.errors import ModelError
     from anybit.evaluation import Evaluated, Evaluation, evaluate
     from anybit.layers import Analyzed, analyze
@@ -94,7 +95,7 @@ __all__ = [
 _LAZY = {
     "Analyzed": "anybit.layers",
     "Cleaned": "anybit.onnx.cleaning",
-    "Compiled": "anybit.compiler.pipeline",
+    "Compiled": "anybit.compiler.compiled",
     "Conversion": "anybit.onnx.conversion",
     "Difference": "anybit.comparison",
     "Evaluated": "anybit.evaluation",

@@ -13,12 +13,11 @@ from anybit.compiler.partition.element_functions import (
     Mean,
     NodeChain,
 )
+from anybit.compiler.partition.expressions import Accumulators, IntegerRange
 from anybit.compiler.program.reference import result_of
 from anybit.compiler.requantize import float_replay
-from anybit.compiler.requantize.epilogue import Sum
 from anybit.compiler.requantize.float_replay import replay_floats
 from anybit.compiler.requantize.replay_steps import is_defined_by_ieee
-from anybit.compiler.requantize.step_function import Range
 
 
 class Off(Mean):
@@ -32,9 +31,9 @@ class Off(Mean):
 
 
 def root(low, high, channels=1, scale=1.0):
-    reach = Range(np.full(channels, low), np.full(channels, high))
-    of = Sum(np.full(channels, scale, np.float32), reach, np.zeros(channels))
-    return SimpleNamespace(weights=np.zeros((channels, 1)), sum=of)
+    reach = IntegerRange(np.full(channels, low), np.full(channels, high))
+    of = Accumulators(np.full(channels, scale, np.float32), reach, np.zeros(channels))
+    return SimpleNamespace(weights=np.zeros((channels, 1)), accumulators=of)
 
 
 def mean(at):
@@ -86,7 +85,7 @@ def test_functions_that_are_defined_by_operations_are_replayed(line):
     function, of = chain(f"y = {line}"), root(-(2**28), 2**28, scale=2.0**-26)
     tail = replay_floats(function, of)
     points = np.random.default_rng(0).integers(-(2**28), 2**28, (10_000, 1))
-    np.testing.assert_array_equal(result_of(tail, points), function(of.sum.values(points)))
+    np.testing.assert_array_equal(result_of(tail, points), function(of.accumulators.values(points)))
 
 
 @pytest.mark.parametrize("line", FUNCTIONS)

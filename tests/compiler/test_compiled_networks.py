@@ -15,7 +15,7 @@ from network_builder import Network
 from networks import inputs, networks
 
 import anybit
-from anybit.compiler.pipeline import Compiled, NetworkEngine
+from anybit.compiler.compiled import Compiled, NetworkEngine
 from anybit.compiler.program.program import Quantize
 from anybit.errors import ModelError
 

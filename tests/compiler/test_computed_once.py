@@ -15,8 +15,10 @@ from written_models import FOUR, QUANTIZED, made, rows, weights
 
 import anybit
 from anybit._native import _core
+from anybit.compiler.compiled import NetworkEngine
+from anybit.compiler.coverage import find_float_readers
 from anybit.compiler.partition import partitioner
-from anybit.compiler.pipeline import NetworkEngine, float_readers, plan
+from anybit.compiler.pipeline import find_regions
 from anybit.layers import Guarantee
 from anybit.onnx.preparation import followable
 
@@ -257,14 +259,14 @@ def test_a_layer_that_stays_float_names_the_reader():
 
 def test_layers_that_float_nodes_compute_too_are_not_covered():
     proto = model_of(*CASES["codes and a float node"])
-    planned = plan(followable(proto), Guarantee.BOUNDED)
+    planned = find_regions(followable(proto), Guarantee.BOUNDED)
     assert not {layer.output for layer in planned.layers} & set(
-        float_readers(planned.model, planned.regions)
+        find_float_readers(planned.analyzed.model, planned.regions)
     )
     first, *others = planned.regions
     assert not others
     without = replace(first, outputs=tuple(v for v in first.outputs if v.name != "r"))
-    assert float_readers(planned.model, [without])["c"] == "n2"
+    assert find_float_readers(planned.analyzed.model, [without])["c"] == "n2"
 
 
 def test_a_mobile_net_leaves_no_product_in_floats():

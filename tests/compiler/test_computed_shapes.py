@@ -9,7 +9,7 @@ import pytest
 from written_models import QUANTIZED, made, rows, weights
 
 import anybit
-from anybit.compiler.pipeline import NetworkEngine
+from anybit.compiler.compiled import NetworkEngine
 
 INTEGERS = {
     name: np.array(values, np.int64)

@@ -10,9 +10,10 @@ import pytest
 import anybit
 import anybit.onnx
 from anybit import errors
-from anybit.compiler.backends.onnx_node import make_model, read_encoded
+from anybit.compiler.backends.onnx_node import OnnxNode, read_encoded
 from anybit.compiler.program import reference
 from anybit.compiler.program.encoding import encode
+from anybit.compiler.program.network import Network
 from anybit.onnx.operators.integer_network import PROGRAM
 
 
@@ -23,7 +24,7 @@ def program_of_seed(seed):
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "network.onnx"
-    anybit.onnx.save(make_model(program_of_seed(0)), path)
+    anybit.onnx.save(OnnxNode().emit(Network(program_of_seed(0))), path)
     return path
 
 
@@ -31,7 +32,7 @@ def path(tmp_path):
 def test_a_session_gives_what_the_reference_gives(seed, tmp_path):
     program = program_of_seed(seed)
     path = tmp_path / "network.onnx"
-    anybit.onnx.save(make_model(program), path)
+    anybit.onnx.save(OnnxNode().emit(Network(program)), path)
     inputs = made.inputs_for(program, 3, seed)
     actual = anybit.load(path).run({f"x{i}": x for i, x in enumerate(inputs)})
     results = list(actual.values()) if isinstance(actual, dict) else [actual]

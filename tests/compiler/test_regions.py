@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import anybit
-from anybit.compiler.pipeline import plan
+from anybit.compiler.pipeline import find_regions
 from anybit.compiler.report import table_rows
 from anybit.layers.layer import Guarantee
 from anybit.onnx.preparation import followable
@@ -406,5 +406,5 @@ def test_a_name_inside_of_a_branch_says_nothing_of_the_same_outside():
     yes = onnx.helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, [])
     model.graph.input.append(yes)
     # Some versions of ONNX Runtime refuse such models, others do not.
-    planned = plan(followable(model), Guarantee.BOUNDED)
+    planned = find_regions(followable(model), Guarantee.BOUNDED)
     assert [layer.operator for layer in planned.layers] == ["Conv", "Conv"]

@@ -10,18 +10,17 @@ import onnx_ir as ir
 import pytest
 
 import anybit
-from anybit.compiler.lower.lowerer import _known
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
-from anybit.compiler.partition.expressions import IntegerGrid
+from anybit.compiler.partition.expressions import Accumulators, IntegerRange
 from anybit.compiler.program import program as p
-from anybit.compiler.program.reference import _after
+from anybit.compiler.program.reference import apply_epilogue
 from anybit.compiler.requantize import epilogue
-from anybit.compiler.requantize.epilogue import Sum
 from anybit.compiler.requantize.float_replay import requantize_by_replay
-from anybit.compiler.requantize.step_function import Range
+from anybit.compiler.requantize.requantizer import requantize
 from anybit.layers.layer import Guarantee
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import followable
+from anybit.quant_types.grids import IntegerGrid
 
 HARD_SWISH = "a = Add(x, three) c = Clip(a, none, six) m = Mul(x, c) d = Div(m, six)"
 QUANT = "q = qonnx.custom_op.general.Quant"
@@ -47,9 +46,9 @@ def function_of(body, zero):
 
 
 def root(reach, scale=1e-5, slack=0.0):
-    far = Range(np.array([-reach, 3 - reach]), np.array([reach, reach - 9]))
-    of = Sum(np.float32([scale, 1.7 * scale]), far, np.full(2, slack))
-    return SimpleNamespace(weights=np.zeros((2, 1)), sum=of)
+    far = IntegerRange(np.array([-reach, 3 - reach]), np.array([reach, reach - 9]))
+    of = Accumulators(np.float32([scale, 1.7 * scale]), far, np.full(2, slack))
+    return SimpleNamespace(weights=np.zeros((2, 1)), accumulators=of)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +75,9 @@ def test_it_is_the_function_at_every_accumulator(body, zero, codes):
     assert isinstance(found.tail, p.Rounded)
     points = np.random.default_rng(0).integers(3 - 2**26, 2**26 - 9, (20_000, 2))
     points = np.concatenate([points, points // 256, [[-(2**26), 3 - 2**26]]])
-    wanted = codes.index(function(of.sum.values(points)))
+    wanted = codes.index(function(of.accumulators.values(points)))
     assert len(np.unique(wanted)) > 50
-    np.testing.assert_array_equal(_after(found.tail, points, codes.levels), wanted)
+    np.testing.assert_array_equal(apply_epilogue(found.tail, points, codes.levels), wanted)
 
 
 @pytest.mark.parametrize("mode", ["FLOOR", "CEIL", "DOWN", "HALF_UP"])
@@ -104,14 +103,16 @@ def test_a_dip_between_two_accumulators_is_a_risk():
     """The index is the same at every accumulator, and at both ends of what rounding makes of it."""
     body = f"a = Add(x, k) d = Mul(a, a) e = Min(d, s) {QUANT}(e, s, z, b)"
     function, of = function_of(body, 0), root(20, scale=1, slack=0.45)
-    found = _known(function, of, IntegerGrid(SCALE, -128, 1, 256))
+    found = requantize(function, of, IntegerGrid(SCALE, -128, 1, 256))
     assert (found.steps, found.risks, found.more_risks) == (0, ((0, -1), (1, -1)), False)
 
 
 @pytest.mark.parametrize(("slack", "more"), [(0.0, False), (1e-9, True)])
 def test_functions_that_bend_and_are_not_replayed_are_never_certified(slack, more):
     function = function_of(f"g = Sigmoid(x) d = Mul(x, g) {QUANT}(d, s, z, b)", 0)
-    found = _known(function, root(20, scale=0.37, slack=slack), IntegerGrid(SCALE, -128, 1, 256))
+    found = requantize(
+        function, root(20, scale=0.37, slack=slack), IntegerGrid(SCALE, -128, 1, 256)
+    )
     assert isinstance(found.tail, p.Table)
     assert (found.risks, found.more_risks) == ((), more)
 
@@ -121,12 +122,16 @@ def test_all_that_rounding_may_move_is_listed(slack):
     codes = IntegerGrid(SCALE, -128, 1, 256)
     function = function_of(f"{HARD_SWISH} {QUANT}(d, s, z, b)", 0)
     of = root(3000, scale=1e-3, slack=slack)
-    found = _known(function, of, codes)
+    found = requantize(function, of, codes)
     assert not found.more_risks
     points = np.arange(3 - 3000, 3000 - 9)[:, None].repeat(2, axis=1)
     off = np.random.default_rng(0).uniform(-slack, slack, (20, *points.shape))
-    indices = codes.index(function((of.sum.values(points) + off).astype(np.float32).reshape(-1, 2)))
-    moved = (indices.reshape(off.shape) != codes.index(function(of.sum.values(points)))).any(axis=0)
+    indices = codes.index(
+        function((of.accumulators.values(points) + off).astype(np.float32).reshape(-1, 2))
+    )
+    moved = (
+        indices.reshape(off.shape) != codes.index(function(of.accumulators.values(points)))
+    ).any(axis=0)
     rows, channels = np.nonzero(moved)
     seen = set(zip(channels.tolist(), points[rows, channels].tolist(), strict=True))
     assert seen <= set(found.risks)

@@ -9,8 +9,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import anybit
-from anybit.compiler.lower import lowerer
 from anybit.compiler.program import program as p
+from anybit.compiler.requantize import requantizer
 
 CHANNELS, PIXELS, LAYERS = 64, 6, 4
 
@@ -75,7 +75,7 @@ def test_compiled_files_take_a_tenth_more_than_weights_and_keep_codes(
     of_graph = 2**14  # names, shapes, a few numbers per channel
     assert (tmp_path / "compiled.onnx").stat().st_size <= 1.1 * of_weights + of_graph
 
-    monkeypatch.setattr(lowerer, "_MANY_LEVELS", 256)
+    monkeypatch.setattr(requantizer, "_MANY_LEVELS", 256)
     thresholds = anybit.compile(quantized)
     tails = [[layer.tail for layer in each.report.layers] for each in (compiled, thresholds)]
     assert "Thresholds" not in tails[0]

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from anybit.compiler.partition.element_functions import ElementFunction
+from anybit.compiler.partition.expressions import Accumulators, IntegerRange
 from anybit.compiler.program import program as p
-from anybit.compiler.program.reference import _after
+from anybit.compiler.program.reference import apply_epilogue
 from anybit.compiler.reason import Unsupported
 from anybit.compiler.requantize import epilogue
-from anybit.compiler.requantize.epilogue import Sum, requantize_exactly
-from anybit.compiler.requantize.step_function import Range
+from anybit.compiler.requantize.epilogue import requantize_exactly
 from anybit.compiler.requantize.thresholds import find_highest_index, find_thresholds
 
 STEP = np.float32(0.25)
@@ -33,9 +33,9 @@ def index_from(lowest):
 def sums(low, high, scale=0.125, slack=0.0):
     low = np.asarray(low)
     size = low.shape
-    return Sum(
+    return Accumulators(
         np.full(size, scale, np.float32),
-        Range(low, np.broadcast_to(high, size)),
+        IntegerRange(low, np.broadcast_to(high, size)),
         np.full(size, slack),
     )
 
@@ -43,7 +43,7 @@ def sums(low, high, scale=0.125, slack=0.0):
 def differing(tail, function, index, levels, of):
     offsets = np.minimum(np.arange(of.reach.longest)[:, None], of.reach.highest - of.reach.lowest)
     points = of.reach.lowest + offsets
-    return int((_after(tail, points, levels) != index(function(of.values(points)))).sum())
+    return int((apply_epilogue(tail, points, levels) != index(function(of.values(points)))).sum())
 
 
 @pytest.mark.parametrize("monotone", [True, False])
@@ -179,7 +179,7 @@ def test_long_ranges_are_bisected():
     tail = found.tail
     near = np.random.default_rng(0).integers(-(2**27), 2**27, (2000, 2))
     wanted = index_from(-128)(function(of.values(near)))
-    np.testing.assert_array_equal(_after(tail, near, 256), wanted)
+    np.testing.assert_array_equal(apply_epilogue(tail, near, 256), wanted)
 
 
 def test_risks_are_the_accumulators_that_rounding_may_move():

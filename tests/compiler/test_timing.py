@@ -11,7 +11,7 @@ from written_models import QUANTIZED, made
 
 import anybit
 from anybit.compiler.report import Report, Seconds, Speed, table_rows
-from anybit.compiler.timing import _instructions, timed
+from anybit.compiler.timing import _instructions, time_layers
 from anybit.text import duration
 
 MIXED = """
@@ -41,7 +41,7 @@ def test_layers_have_times(rows: str) -> None:
     model = mixed(rows)
     kept = model.SerializeToString()
     compiled = anybit.compile(model)
-    first, *others = timed(compiled.report, model).layers
+    first, *others = time_layers(compiled.report, model).layers
     assert first.guarantee is None
     assert first.seconds is None
     assert first.float_seconds is not None

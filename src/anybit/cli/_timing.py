@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from anybit.compiler.pipeline import Compiled
+from anybit.compiler.compiled import Compiled
 from anybit.compiler.report import Speed
 from anybit.compiler.timing import measured
 from anybit.errors import ModelError

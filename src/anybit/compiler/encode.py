@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From planned instructions to programs, one per region."""
+"""Encoding of planned instructions as programs, one per region."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +30,10 @@ class Region:
 
     Attributes:
         program: The program.
-        inputs, outputs: The values of the graph that it takes and gives, in its order.
-        tensors: What its tensors of codes are, in its order.
-        codes: The names of these values in the graph that was compiled.
-        layers: What it computes of the graph, by the numbers of the instructions that do it.
+        inputs, outputs: The values of the graph that it reads and computes, in its order.
+        tensors: Its tensors of codes, in its order.
+        codes: The names of these values in the source graph.
+        layers: The layers that it computes, by the numbers of their instructions.
     """
 
     program: p.Program
@@ -45,105 +45,133 @@ class Region:
 
     @property
     def exposed(self) -> "Region":
-        """The same with all tensors of codes as further results, as the floats they stand for."""
+        """The region with all tensors of codes as further outputs, decoded to float32."""
         inner: dict[ir.Value, tuple[int, IntegerTensor]] = {}
-        for number, coded in enumerate(self.tensors):
-            if coded.value not in self.outputs:
-                inner.setdefault(coded.value, (number, coded))
-        ports = [_port(coded.place.sizes, coded.place) for _, coded in inner.values()]
+        for number, tensor in enumerate(self.tensors):
+            if tensor.value not in self.outputs:
+                inner.setdefault(tensor.value, (number, tensor))
+        ports = [_port(tensor.layout.sizes, tensor.layout) for _, tensor in inner.values()]
         first = len(self.program.outputs)
-        added = [
-            p.Dequantize(number, first + place, coded.codes.decode(coded.codes.all))
-            for place, (number, coded) in enumerate(inner.values())
+        instructions = [
+            p.Dequantize(number, first + position, tensor.grid.values)
+            for position, (number, tensor) in enumerate(inner.values())
         ]
         program = replace(
             self.program,
             outputs=(*self.program.outputs, *ports),
-            instructions=(*self.program.instructions, *added),
+            instructions=(*self.program.instructions, *instructions),
         )
         return replace(self, program=program, outputs=(*self.outputs, *inner))
 
     @cached_property
     def network(self) -> Network:
-        """The program on the kernels of this machine."""
+        """The program on the kernels of this machine, verified."""
         return Network(self.program)
 
 
-def encode_regions(planned: Sequence[PlannedInstruction]) -> list[Region]:
-    """A region for each set of instructions that hang together; without products there is none."""
-    return [
-        _region(part)
-        for part in _connected(live_instructions(planned))
-        if any(each.layer is not None and each.layer.macs for each in part)
+def encode_regions(
+    instructions: Sequence[PlannedInstruction], added: frozenset[str] = frozenset()
+) -> tuple[Region, ...]:
+    """Return one region per connected set of instructions with products.
+
+    Args:
+        instructions: The instructions in an order in which they can run.
+        added: The names of values that the source graph does not have.
+    """
+    regions = [
+        _encode(part)
+        for part in _connected(live_instructions(instructions))
+        if any(instruction.layer is not None and instruction.layer.macs for instruction in part)
     ]
+    return tuple(replace(region, codes=region.codes - added) for region in regions)
 
 
-def _connected(planned: Sequence[PlannedInstruction]) -> Iterable[list[PlannedInstruction]]:
-    """The instructions in groups that share no tensor, each in its order."""
-    groups: DisjointSets[object] = DisjointSets()
-    for each in planned:
-        for end in (*each.reads, each.writes):
+def _connected(instructions: Sequence[PlannedInstruction]) -> Iterable[list[PlannedInstruction]]:
+    """Group the instructions so that groups share no tensor; each keeps its order."""
+    sets: DisjointSets[object] = DisjointSets()
+    for instruction in instructions:
+        for end in (*instruction.reads, instruction.writes):
             if not isinstance(end, RegionInput):
-                groups.join(end.tensor if isinstance(end, IntegerTensor) else end, each)
+                sets.join(end.identity if isinstance(end, IntegerTensor) else end, instruction)
     parts: dict[object, list[PlannedInstruction]] = {}
-    for each in planned:
-        parts.setdefault(groups.root(each), []).append(each)
+    for instruction in instructions:
+        parts.setdefault(sets.find(instruction), []).append(instruction)
     return parts.values()
 
 
-def _region(planned: Sequence[PlannedInstruction]) -> Region:
-    ports: dict[tuple[ir.Value, Layout], tuple[int, RegionInput]] = {}
-    for inlet in (read for each in planned for read in each.reads if isinstance(read, RegionInput)):
-        ports.setdefault((inlet.value, inlet.place), (len(ports), inlet))
-    outlets: list[RegionOutput] = []
-    tensors: dict[object, tuple[int, IntegerTensor]] = {}
-    instructions = []
-    for each in planned:
-        numbers = []
-        for read in each.reads:
-            if isinstance(read, RegionInput):
-                numbers.append(ports[read.value, read.place][0])
-            elif isinstance(read, RegionOutput):
-                numbers.append(len(ports) + outlets.index(read))
-            else:
-                numbers.append(tensors[read.tensor][0])
-        if isinstance(each.writes, RegionOutput):
-            outlets.append(each.writes)
-            target = len(outlets) - 1
-        else:
-            written = len(tensors), each.writes
-            target = tensors.setdefault(each.writes.tensor, written)[0]
+class _Encoder:
+    """Numbers of ports and tensors of one program."""
+
+    def __init__(self, instructions: Sequence[PlannedInstruction]) -> None:
+        self.inputs: dict[tuple[ir.Value, Layout], tuple[int, RegionInput]] = {}
+        self.outputs: list[RegionOutput] = []
+        self.tensors: dict[object, tuple[int, IntegerTensor]] = {}
+        for instruction in instructions:
+            for read in instruction.reads:
+                if isinstance(read, RegionInput):
+                    key = read.value, read.layout
+                    self.inputs.setdefault(key, (len(self.inputs), read))
+
+    def encode(self, instruction: PlannedInstruction) -> p.Instruction:
+        """Return an instruction whose operands are numbers."""
+        numbers = [self._source(read) for read in instruction.reads]
+        target = self._target(instruction.writes)
         sources = dict(zip(_SOURCES[len(numbers)], numbers, strict=True))
-        instructions.append(each.kind(**sources, target=target, **each.fields))
-    inlets = [inlet for _, inlet in ports.values()]
+        encoded: p.Instruction = instruction.kind(**sources, target=target, **instruction.fields)
+        return encoded
+
+    def _source(self, read: RegionInput | RegionOutput | IntegerTensor) -> int:
+        if isinstance(read, RegionInput):
+            return self.inputs[read.value, read.layout][0]
+        if isinstance(read, RegionOutput):
+            return len(self.inputs) + self.outputs.index(read)
+        return self.tensors[read.identity][0]
+
+    def _target(self, writes: RegionOutput | IntegerTensor) -> int:
+        if isinstance(writes, RegionOutput):
+            self.outputs.append(writes)
+            return len(self.outputs) - 1
+        return self.tensors.setdefault(writes.identity, (len(self.tensors), writes))[0]
+
+
+def _encode(instructions: Sequence[PlannedInstruction]) -> Region:
+    encoder = _Encoder(instructions)
+    encoded = tuple(map(encoder.encode, instructions))
+    inputs = [read for _, read in encoder.inputs.values()]
+    tensors = tuple(tensor for _, tensor in encoder.tensors.values())
     program = p.Program(
-        tuple(_port(inlet.sizes, inlet.place) for inlet in inlets),
-        tuple(_port(outlet.place.sizes, outlet.place) for outlet in outlets),
-        tuple(_tensor(coded) for _, coded in tensors.values()),
-        tuple(instructions),
+        tuple(_port(read.sizes, read.layout) for read in inputs),
+        tuple(_port(output.layout.sizes, output.layout) for output in encoder.outputs),
+        tuple(map(_tensor, tensors)),
+        encoded,
     )
+    layers = {
+        number: instruction.layer
+        for number, instruction in enumerate(instructions)
+        if instruction.layer is not None
+    }
     return Region(
         program,
-        tuple(inlet.value for inlet in inlets),
-        tuple(outlet.value for outlet in outlets),
-        tuple(coded for _, coded in tensors.values()),
-        frozenset(str(coded.value.name) for _, coded in tensors.values()),
-        {number: each.layer for number, each in enumerate(planned) if each.layer is not None},
+        tuple(read.value for read in inputs),
+        tuple(output.value for output in encoder.outputs),
+        tensors,
+        frozenset(str(tensor.value.name) for tensor in tensors),
+        layers,
     )
 
 
-def _port(sizes: tuple[int, ...], place: Layout) -> p.Port:
+def _port(sizes: tuple[int, ...], layout: Layout) -> p.Port:
     return p.Port(
         np.array(sizes, np.int32),
-        place.height,
-        place.width,
-        place.channels,
-        int(place.channels_first),
+        layout.height,
+        layout.width,
+        layout.channels,
+        int(layout.channels_first),
     )
 
 
-def _tensor(coded: IntegerTensor) -> p.Tensor:
-    place, codes = coded.place, coded.codes
+def _tensor(tensor: IntegerTensor) -> p.Tensor:
+    layout, grid = tensor.layout, tensor.grid
     return p.Tensor(
-        place.height, place.width, place.channels, codes.lowest, codes.step, codes.levels
+        layout.height, layout.width, layout.channels, grid.lowest, grid.step, grid.levels
     )

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each layer."""
+"""Layers of a compiled model."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
-from anybit.layers.layer import Layer
+from anybit.layers.layer import Guarantee, Layer
 
 
 @dataclass(frozen=True)
 class CompiledLayer(Layer):
-    """A layer, and how it runs.
+    """A layer and its integer code.
 
     Attributes:
-        tail: What becomes of its accumulators: the name of a record, as a program has it.
-        kernel: What computes it on this machine.
-        levels: How many values the results have; 0 for floats.
-        steps: At how many accumulators the result changes, in all channels.
-        risks: Pairs of a channel and an accumulator near such a step, where float32 may differ.
+        tail: Epilogue of its accumulators: the name of a record of the program.
+        kernel: Kernel that computes it on this machine.
+        levels: Number of values of its results; 0 for float32.
+        steps: Number of accumulators at which the result changes, in all channels.
+        risks: Pairs of channel and accumulator near a step, where float32 may differ.
         more_risks: Whether there may be more, farther from the steps.
-        place: The numbers of its region and of its instruction there; None where it has none.
-        seconds: How long it takes for a row, with what follows it up to the next layers, where that
-            has been measured.
-        float_seconds: The same of the quantized graph, which computes it in floats.
+        place: Index of its region and of its instruction there; None if it stays float32.
+        seconds: Time of one row with the nodes up to the next layers; None if not measured.
+        float_seconds: The same in the quantized graph, which computes it in float32.
     """
 
     tail: str = ""
@@ -34,7 +33,28 @@ class CompiledLayer(Layer):
     seconds: float | None = None
     float_seconds: float | None = None
 
+    @classmethod
+    def of(cls, layer: Layer) -> "CompiledLayer":
+        """Return a layer without integer code."""
+        return cls(**{field.name: getattr(layer, field.name) for field in fields(Layer)})
 
-def compiled(layer: Layer, **known: Any) -> CompiledLayer:
-    """A layer with what became of it."""
-    return CompiledLayer(**(vars(layer) | known))
+    @classmethod
+    def in_float(cls, layer: Layer, reason: str) -> "CompiledLayer":
+        """Return a layer that stays float32 for a reason."""
+        return replace(cls.of(layer), guarantee=None, reason=reason)
+
+
+def certify(layer: Layer, *, at_risk: bool) -> Guarantee:
+    """Return the guarantee of a layer whose accumulators are, or are not, at risk."""
+    if at_risk:
+        return Guarantee.BOUNDED
+    exact = layer.guarantee is Guarantee.EXACT
+    return Guarantee.EXACT if exact else Guarantee.CERTIFIED
+
+
+def merge_layers(layers: Sequence[CompiledLayer]) -> CompiledLayer:
+    """Return one layer for several computations of it, with the weakest of their guarantees."""
+    weakest = max(layers, key=lambda layer: -1 if layer.guarantee is None else layer.guarantee.rank)
+    risks = {risk for layer in layers for risk in layer.risks}
+    more_risks = any(layer.more_risks for layer in layers)
+    return replace(weakest, risks=tuple(sorted(risks)), more_risks=more_risks)

@@ -1,43 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes compute single elements, and along which axes their constants vary."""
+"""Operators as the compiler sees them: elementwise, data movement, quantizers, monotonicity."""
 
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.curves import Curve, curve_of
 from anybit.onnx.graph.facts import Effect, effect_of, is_identity
-from anybit.onnx.operators.multi_threshold import channel_axis_of, is_multi_threshold
+from anybit.onnx.operators.multi_threshold import channel_axis_of, is_multi_threshold, is_rising
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.onnx.quantizers.quantizer import inputs_of
+from anybit.ops.domain import Role
 
 
 def varying_inputs(node: ir.Node) -> list[ir.Value]:
-    """The inputs that are not constant, each once."""
+    """Return the distinct inputs that are not constant."""
     return list(dict.fromkeys(v for v in node.inputs if v is not None and not is_constant(v)))
 
 
-def quantizing(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
-    """The floats that a quantizer reads, and its nodes: integers may lie between two of them."""
+def split_quantizer(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
+    """Return the float input and the nodes of a quantizer; two nodes have integers between."""
     nodes: tuple[ir.Node, ...] = (node,)
     while (x := nodes[0].inputs[0]) is not None and x.dtype != ir.DataType.FLOAT:
-        before = x.producer()
-        if before is None:
+        producer = x.producer()
+        if producer is None:
             break
-        nodes = (before, *nodes)
+        nodes = (producer, *nodes)
     assert x is not None, "a quantizer has an input"
     return x, nodes
 
 
 def is_quantizer(node: ir.Node) -> bool:
-    """Whether it gives floats of few values: not the integers between two nodes of one."""
+    """Return whether a node gives quantized floats: the last one of a quantizer does."""
     operator = operator_of(node)
-    ours = operator is not None and operator.grid is not None
-    return is_dequantize(node) or ours or is_multi_threshold(node)
+    has_grid = operator is not None and operator.grid is not None
+    return is_dequantize(node) or has_grid or is_multi_threshold(node)
 
 
 def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
-    """The axes along which an elementwise node has several constants; None for other nodes."""
+    """Return the axes along which constants of an elementwise node vary; None for other nodes."""
     if len(node.outputs) != 1 or not varying_inputs(node):
         return None
     if is_quantize(node) or is_dequantize(node):
@@ -46,12 +52,12 @@ def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
         return _of_thresholds(node)
     if node.domain:
         operator = operator_of(node)
-        known = operator is not None and operator.result_dtype is None
-        plain = known and varying_inputs(node) == [node.inputs[0]]
-        return _of_broadcast(node, rank) if plain else None
+        gives_floats = operator is not None and operator.result_dtype is None
+        is_unary = varying_inputs(node) == [node.inputs[0]]
+        return _of_broadcast(node, rank) if gives_floats and is_unary else None
     if node.op_type == "BatchNormalization":
-        inner = all(value is not None and is_constant(value) for value in node.inputs[1:])
-        return {1} if inner and not attribute_of(node, "training_mode", 0) else None
+        is_affine = all(value is not None and is_constant(value) for value in node.inputs[1:])
+        return {1} if is_affine and not attribute_of(node, "training_mode", 0) else None
     effect = effect_of(node, opset)
     if effect in (Effect.ELEMENTWISE, Effect.RECTIFY) or is_identity(node, opset):
         return _of_broadcast(node, rank)
@@ -68,7 +74,7 @@ def _of_linear(node: ir.Node, rank: int) -> set[int] | None:
 def _of_thresholds(node: ir.Node) -> set[int] | None:
     try:
         axis = channel_axis_of(node)
-    except ModelError:  # which whoever runs it reports
+    except ModelError:  # reported when the model runs
         return None
     return set() if axis is None else {axis}
 
@@ -86,7 +92,7 @@ def _of_broadcast(node: ir.Node, rank: int) -> set[int] | None:
 
 
 def is_uniform(node: ir.Node) -> bool:
-    """Whether an elementwise node has one of each constant."""
+    """Return whether the constants of an elementwise node are the same for all channels."""
     constants = [value for value in node.inputs if value is not None and is_constant(value)]
     if node.op_type == "BatchNormalization":
         return False
@@ -96,18 +102,18 @@ def is_uniform(node: ir.Node) -> bool:
 
 
 def captures_of(node: ir.Node) -> list[ir.Value]:
-    """What the graphs inside a node read from around them."""
-    found = []
+    """Return the values of the outer graph that the graphs in the attributes of a node read."""
+    captures: list[ir.Value] = []
     for attribute in node.attributes.values():
         if attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
             continue
         graph = attribute.as_graph()
         own = {*graph.inputs, *graph.initializers.values()}
         inner = list(graph.all_nodes())
-        own.update(value for each in inner for value in each.outputs)
-        read = [value for each in inner for value in each.inputs] + list(graph.outputs)
-        found += [value for value in read if value is not None and value not in own]
-    return [value for value in found if not is_constant(value)]
+        own.update(value for nested in inner for value in nested.outputs)
+        read = [value for nested in inner for value in nested.inputs] + list(graph.outputs)
+        captures += [value for value in read if value is not None and value not in own]
+    return [value for value in captures if not is_constant(value)]
 
 
 RESHAPING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
@@ -119,5 +125,45 @@ _ALL = frozenset((*RESHAPING, *GATHERING, *POOLING, CONCATENATION, TRANSPOSITION
 
 
 def is_data_movement(node: ir.Node) -> bool:
-    """Whether what comes out has the codes of what goes in."""
+    """Return whether the outputs of a node have the codes of its inputs."""
     return not node.domain and node.op_type in _ALL
+
+
+def is_monotone(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
+    """Return whether a chain of nodes is a monotonic function of x."""
+    return all(curve is not Curve.BENDS for curve in _curves(nodes, x))
+
+
+def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
+    """Return whether a chain of nodes is an increasing function of x."""
+    return all(curve is Curve.RISES for curve in _curves(nodes, x))
+
+
+def _curves(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Curve]:
+    """Yield the monotonicity of the nodes of a chain."""
+    for node in nodes:
+        varying = [value for value in node.inputs if value is not None and not is_constant(value)]
+        yield _curve(node, x) if varying == [x] else Curve.BENDS
+        x = node.outputs[0]
+
+
+def _curve(node: ir.Node, x: ir.Value) -> Curve:
+    if is_quantize(node) or is_dequantize(node):
+        return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+    if not node.domain:
+        return curve_of(node, x)
+    if is_multi_threshold(node):
+        return Curve.RISES if is_rising(node) else Curve.FALLS
+    operator = operator_of(node)
+    if operator is None or operator.grid is None or node.inputs[0] is not x:
+        return Curve.BENDS
+    return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+
+
+def _has_positive_scales(node: ir.Node) -> bool:
+    """Return whether all scales of a quantizer are positive, so that it is increasing."""
+    for declared, value in zip(inputs_of(node), node.inputs, strict=False):
+        scales = declared.role in (Role.SCALE, Role.IN_SCALE)
+        if scales and value is not None and not bool(np.all(array_of(value) > 0)):
+            return False
+    return True

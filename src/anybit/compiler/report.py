@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compilation made of a model."""
+"""Report of a compilation, and its text."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -11,17 +11,17 @@ from anybit.layers.layer import Guarantee
 from anybit.layers.wording import row, with_total
 from anybit.text import counted, duration, percent
 
-# Less may be chance.
 _CLEARLY = 1.1
+"""Smaller ratios of times may be noise."""
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """The shortest time of a run of one row, in seconds.
+    """Shortest time of a run of one row, in seconds.
 
     Attributes:
         one_thread: With one thread.
-        default: With as many threads as the program takes by default.
+        default: With the default number of threads.
     """
 
     one_thread: float
@@ -30,16 +30,16 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Speed:
-    """Times of the same row in the same run.
+    """Times of one row, measured in turns.
 
     Attributes:
         compiled: The compiled model.
-        quantized_graph: The quantized graph, computed in floats as `anybit run` does: ONNX Runtime
+        quantized_graph: The quantized graph in float32, as `anybit run` computes it: ONNX Runtime
             without graph optimizations. Nobody deploys it.
         float_model: The float model in ONNX Runtime with its default options; None if unknown.
         static_int8: ONNX Runtime's static int8 quantization of that float model, with default
-            options; None where it was not measured, or cannot be made.
-        float_name: What the float model is: a file, or the network without its quantizers.
+            options; None if it was not measured or cannot be made.
+        float_name: The float model: a file, or the network without its quantizers.
         note: Why `float_model` is not the file that was quantized; empty if it is.
     """
 
@@ -52,7 +52,7 @@ class Speed:
 
     @property
     def peers(self) -> dict[str, Seconds]:
-        """What the compiled model is compared with, by name, the most relevant first."""
+        """The models to compare with by name, the most relevant first."""
         every = {
             self.float_name: self.float_model,
             "static int8 (ONNX Runtime)": self.static_int8,
@@ -62,14 +62,14 @@ class Speed:
 
     @property
     def is_slower(self) -> bool:
-        """Whether the compiled model is clearly slower than its first peer on one thread."""
+        """True if the compiled model is clearly slower than its first peer on one thread."""
         first = next(iter(self.peers.values()))
         return self.compiled.one_thread > _CLEARLY * first.one_thread
 
     def rows(self) -> list[dict[str, str]]:
-        """Return the table: the times of each side, and how many times as fast compiled is."""
+        """Return a table of all times and speedups."""
         rows = [_row("compiled", self.compiled)]
-        return rows + [_row(name, each, self.compiled) for name, each in self.peers.items()]
+        return rows + [_row(name, seconds, self.compiled) for name, seconds in self.peers.items()]
 
     def __str__(self) -> str:
         name, first = next(iter(self.peers.items()))
@@ -94,14 +94,14 @@ def _ratio(seconds: float, compiled: float) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """The layers of a model, one by one and in all.
+    """Layers of a compiled model and their totals.
 
     Attributes:
-        layers: In the order of the graph, those that stay float among them.
-        programs: One per integer region.
-        speed: How long a run takes, and one of each peer, if that was measured.
-        measured: How the times of layers were.
-        has_free_sizes: Whether inputs leave sizes open besides their rows, which --shape gives.
+        layers: The layers in the order of the graph, those that stay float32 too.
+        programs: The programs of the integer regions.
+        speed: Times of whole runs of the model and its peers, if they were measured.
+        measured: Method of the times of layers.
+        has_free_sizes: Whether inputs have free sizes besides their rows, which --shape fixes.
         is_integer_only: Whether activations between layers are quantized, as by --integer-only.
     """
 
@@ -114,42 +114,42 @@ class Report:
 
     @property
     def products(self) -> tuple[CompiledLayer, ...]:
-        """The layers that multiply, each once: means are layers, too."""
-        found = {layer.output: layer for layer in self.layers if layer.macs or not layer.guarantee}
-        return tuple(found.values())
+        """The layers that multiply, without duplicates: means are layers, too."""
+        layers = {layer.output: layer for layer in self.layers if layer.macs or not layer.guarantee}
+        return tuple(layers.values())
 
     @property
     def compiled(self) -> tuple[CompiledLayer, ...]:
-        """Those that run on integers."""
+        """The layers that multiply on integers."""
         return tuple(layer for layer in self.products if layer.guarantee is not None)
 
     @property
     def share(self) -> float:
-        """How much of all multiplications these do."""
-        some, all_of_it = (
-            sum(each.macs or 0 for each in layers) for layers in (self.compiled, self.products)
+        """The share of the multiplications that are computed on integers, 0 to 1."""
+        compiled, total = (
+            sum(layer.macs or 0 for layer in layers) for layers in (self.compiled, self.products)
         )
-        return some / all_of_it if all_of_it else 0.0
+        return compiled / total if total else 0.0
 
     @property
     def coverage(self) -> str:
-        """In words: "12 of 13 layers, 99.2 % of MACs"."""
-        some, all_of_it = len(self.compiled), len(self.products)
-        if not all_of_it:
+        """The coverage as text: "12 of 13 layers, 99.2 % of MACs"."""
+        compiled, total = len(self.compiled), len(self.products)
+        if not total:
             return "no layers that multiply"
         unknown = sum(layer.macs is None for layer in self.products)
         rest = f" (not counting {counted(unknown, 'layer')} of unknown sizes)" if unknown else ""
-        return f"{some} of {counted(all_of_it, 'layer')}, {percent(self.share)} of MACs{rest}"
+        return f"{compiled} of {counted(total, 'layer')}, {percent(self.share)} of MACs{rest}"
 
     @property
     def guarantees(self) -> dict[Guarantee, int]:
-        """How many layers have each class; classes that none has are missing."""
+        """The number of layers per guarantee; guarantees without layers are missing."""
         counts = Counter(layer.guarantee for layer in self.compiled)
-        return {each: counts[each] for each in Guarantee if counts[each]}
+        return {guarantee: counts[guarantee] for guarantee in Guarantee if counts[guarantee]}
 
     @property
     def whole(self) -> str:
-        """The speed in words, and what to do if it is none; empty if it was not measured."""
+        """The speed as text, with a remedy for a slow model; empty if it was not measured."""
         if self.speed is None or not self.speed.is_slower:
             return str(self.speed or "")
         first = next(iter(self.speed.peers))
@@ -157,11 +157,11 @@ class Report:
 
     @property
     def _remedy(self) -> str:
-        left = [each for each in self.products if each.guarantee is None]
-        unknown = [each for each in left if each.macs is None]
+        floats = [layer for layer in self.products if layer.guarantee is None]
+        unknown = [layer for layer in floats if layer.macs is None]
         if unknown and self.has_free_sizes:
             return "layers of unknown sizes stay floats: say those of inputs with --shape"
-        if len(left) > len(unknown) or len(self.programs) > 1:
+        if len(floats) > len(unknown) or len(self.programs) > 1:
             requantize = "" if self.is_integer_only else "quantize with --integer-only, or "
             return (
                 "where floats stay between integer regions, these cost more than they gain: "
@@ -170,7 +170,7 @@ class Report:
         return "run the model as it is"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as numbers, texts, lists and dicts."""
+        """Return the report in terms of JSON."""
         return {
             "coverage": {
                 "layers": len(self.compiled),
@@ -195,15 +195,16 @@ _HEADINGS = (
 
 
 def table_rows(report: Report) -> list[dict[str, str]]:
-    """Return one row per layer, with times one for what lies between them, and one for all.
+    """Return one row per layer, and one for the whole model.
 
-    The times add up to that of a whole run. Columns without any entry are left out.
+    With times there is a row for the time between layers, so that all add up to that of a whole
+    run. Columns without entries are left out.
     """
     all_rows = [row(layer) | _run(layer) for layer in report.layers]
-    said = [each for each in _HEADINGS if any(row[each] for row in all_rows)]
-    cells = [{heading: row[heading] for heading in said} for row in all_rows]
+    headings = [heading for heading in _HEADINGS if any(row[heading] for row in all_rows)]
+    cells = [{heading: row[heading] for heading in headings} for row in all_rows]
     table = with_total(report.layers, cells)
-    if report.speed is None or "time" not in said:
+    if report.speed is None or "time" not in headings:
         return table
     return _with_total_times(table[: len(cells)], table[len(cells) :], report, report.speed)
 
@@ -218,11 +219,11 @@ def _with_total_times(
         "in floats": sum(layer.float_seconds or 0.0 for layer in report.layers),
     }
     blank = dict.fromkeys(layers[0], "")
-    between = {name: _time(max(whole[name] - spent[name], 0.0)) for name in whole}
+    rest = {name: _time(max(whole[name] - spent[name], 0.0)) for name in whole}
     last = (total or [blank | {"layer": "whole run"}])[0]
     return [
         *layers,
-        blank | {"layer": "between layers", "bits": "-"} | between,
+        blank | {"layer": "between layers", "bits": "-"} | rest,
         last | {name: _time(seconds) for name, seconds in whole.items()},
     ]
 
@@ -239,7 +240,7 @@ def _run(layer: CompiledLayer) -> dict[str, str]:
 
 
 def format_risks(layer: CompiledLayer) -> str:
-    """How many accumulators are at risk; "1000+" where not all have been looked at."""
+    """Return the number of accumulators at risk; "1000+" if not all were tested."""
     return (
         f"{len(layer.risks)}{'+' if layer.more_risks else ''}"
         if layer.risks or layer.more_risks
@@ -252,6 +253,8 @@ def _time(seconds: float | None) -> str:
 
 
 def summarize(report: Report) -> str:
-    """Coverage and classes: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
-    classes = ", ".join(f"{count} {each.value}" for each, count in report.guarantees.items())
+    """Return coverage and guarantees: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
+    classes = ", ".join(
+        f"{count} {guarantee.value}" for guarantee, count in report.guarantees.items()
+    )
     return f"{report.coverage} on integers" + (f": {classes}" if classes else "")

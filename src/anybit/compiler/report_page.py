@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a model as one page that needs nothing else."""
+"""Report of a compilation as one HTML page."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -15,10 +15,10 @@ _MOST_RISKS = 200
 
 
 def page(report: Report, name: str) -> str:
-    """A page for light and dark mode, without scripts. All names in it are escaped."""
+    """Return a page for light and dark mode, without scripts; names are escaped."""
     facts = {"model": name, "speed": report.whole, "measured": report.measured}
     items = (
-        f"<dt>{each}</dt><dd>{escape(shown(fact))}</dd>" for each, fact in facts.items() if fact
+        f"<dt>{term}</dt><dd>{escape(shown(fact))}</dd>" for term, fact in facts.items() if fact
     )
     body = [
         "<h1>Layers on integers</h1>",
@@ -36,15 +36,15 @@ def page(report: Report, name: str) -> str:
 
 def _times(report: Report) -> Iterator[Lane[CompiledLayer]]:
     """Yield the time of each layer above that in the quantized graph, if they were measured."""
-    both = [each for layer in report.layers for each in (layer.seconds, layer.float_seconds)]
-    most = max((each for each in both if each), default=0.0)
+    times = [time for layer in report.layers for time in (layer.seconds, layer.float_seconds)]
+    most = max((time for time in times if time), default=0.0)
 
     def bars(layer: CompiledLayer) -> Sequence[Bar]:
         pairs = (("used", layer.seconds), ("float", layer.float_seconds))
         return [Bar(kind, seconds / most) for kind, seconds in pairs if seconds]
 
     def text(layer: CompiledLayer) -> str:
-        times = [duration(each) for each in (layer.seconds, layer.float_seconds) if each]
+        times = [duration(time) for time in (layer.seconds, layer.float_seconds) if time]
         return " / ".join(times)
 
     if most:
@@ -53,7 +53,7 @@ def _times(report: Report) -> Iterator[Lane[CompiledLayer]]:
 
 
 def _risks(report: Report) -> Iterator[str]:
-    """The accumulators of each layer at which float32 may give another code."""
+    """Yield the accumulators of all layers at which float32 may give another code."""
     risky = [layer for layer in report.layers if layer.risks]
     if risky:
         yield "<h2>Where float32 may differ</h2>"
@@ -65,7 +65,7 @@ def _risks(report: Report) -> Iterator[str]:
         sums: dict[int, list[str]] = {}
         for channel, at in layer.risks[:_MOST_RISKS]:
             sums.setdefault(channel, []).append(str(at))
-        lines = [f"channel {channel}: {', '.join(each)}" for channel, each in sums.items()]
+        lines = [f"channel {channel}: {', '.join(numbers)}" for channel, numbers in sums.items()]
         more = len(layer.risks) - _MOST_RISKS
         lines += [f"and {more} more"] if more > 0 else []
         yield (

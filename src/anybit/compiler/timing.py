@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of each layer, compiled and in the quantized graph: one row, one thread."""
+"""Times of a compiled model and its layers, beside its peers: one row."""
 
 import json
 import os
@@ -18,6 +18,7 @@ import onnxruntime  # type: ignore[import-untyped]
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit._native import num_threads, set_num_threads
+from anybit.compiler.compiled import Compiled
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.program import Arithmetic, Dequantize, Program, Quantize
@@ -55,7 +56,21 @@ _MEASURED = (
 )
 
 
-def timed(report: Report, source: Source, compiled: ir.Model | None = None) -> Report:
+def add_times(
+    compiled: Compiled, source: Source, float_model: str | os.PathLike[str] | None = None
+) -> Report:
+    """Return the report with the times of layers and of whole runs.
+
+    Args:
+        compiled: The compiled model.
+        source: The quantized model with the sizes that it was compiled for.
+        float_model: The float model to compare with; by default the one that `source` records.
+    """
+    speed = measured(source, compiled, compiled.session_model, float_model=float_model)
+    return replace(time_layers(compiled.report, source, compiled.session_model), speed=speed)
+
+
+def time_layers(report: Report, source: Source, compiled: ir.Model | None = None) -> Report:
     """Return the report with the seconds of each layer, compiled and in the quantized graph.
 
     Layers that stay float are measured in the graph of the compiled model, if it is given.
@@ -74,7 +89,7 @@ def timed(report: Report, source: Source, compiled: ir.Model | None = None) -> R
 
 
 def _region_seconds(report: Report, region: int) -> dict[str, float]:
-    """The seconds of the layers of a region by name."""
+    """Return the seconds of the layers of a region by name."""
     program = report.programs[region]
     names = {
         layer.place[1]: layer.name
@@ -85,34 +100,34 @@ def _region_seconds(report: Report, region: int) -> dict[str, float]:
     inputs = [random.standard_normal((1, *port.sizes), dtype=np.float32) for port in program.inputs]
     network = Network(program)
     seconds = np.min([network.run_timed(inputs)[1] for _ in range(_RUNS)], axis=0)
-    return _summed(_instructions(program, names), dict(enumerate(seconds.tolist())))
+    return _sum_by_name(_instructions(program, names), dict(enumerate(seconds.tolist())))
 
 
 def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
-    """Which layer each instruction belongs to: itself one, or the last that it reads."""
+    """Return the layer of every instruction: itself one, or the last one before it."""
     order = {name: place for place, name in enumerate(names.values())}
     writers: dict[int, str] = {}  # of tensors; of outputs by negative numbers, the first by -1
     inputs = len(program.inputs)
-    found = {}
+    layers = {}
     for number, instruction in enumerate(program.instructions):
         fields = vars(instruction).keys() & {"source", "first", "second"}
-        read = {getattr(instruction, each) for each in fields}
+        read = {getattr(instruction, name) for name in fields}
         if isinstance(instruction, Quantize):
             read = {inputs - 1 - instruction.source} if instruction.source >= inputs else set()
         read &= writers.keys()
-        before = max((writers[each] for each in read), key=order.__getitem__, default="")
-        name = names.get(number, before)
+        last = max((writers[tensor] for tensor in read), key=order.__getitem__, default="")
+        name = names.get(number, last)
         if name:
-            found[number] = name
+            layers[number] = name
             floats = isinstance(getattr(instruction, "tail", None), Arithmetic)
-            outlet = floats or isinstance(instruction, Dequantize)
-            writers[-1 - instruction.target if outlet else instruction.target] = name
-    return found
+            is_output = floats or isinstance(instruction, Dequantize)
+            writers[-1 - instruction.target if is_output else instruction.target] = name
+    return layers
 
 
 def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
-    """The seconds that the nodes of each layer take in a model that is ready to run."""
-    known = owners(model.graph, layers)
+    """Return the seconds of the nodes of the layers, in a model that is ready to run."""
+    owning = owners(model.graph, layers)
     for number, node in enumerate(model.graph):
         node.name = str(number)
     declared = declared_inputs(model.graph, "the model")
@@ -121,19 +136,19 @@ def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[s
     profile = _profile(model, feeds)
     whole = min(_whole(model, feeds), sum(profile.values()))
     share = whole / (sum(profile.values()) or 1) / rows
-    named = {str(node.name): name for node, name in known.items()}
-    return _summed(named, {node: seconds * share for node, seconds in profile.items()})
+    named = {str(node.name): name for node, name in owning.items()}
+    return _sum_by_name(named, {node: seconds * share for node, seconds in profile.items()})
 
 
-def _summed(of: Mapping[Key, str], seconds: Mapping[Key, float]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for key, name in of.items():
-        found[name] = found.get(name, 0.0) + seconds.get(key, 0.0)
-    return found
+def _sum_by_name(names: Mapping[Key, str], seconds: Mapping[Key, float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for key, name in names.items():
+        sums[name] = sums.get(name, 0.0) + seconds.get(key, 0.0)
+    return sums
 
 
 def _whole(model: ir.Model, feeds: Mapping[str, Array]) -> float:
-    """The seconds of a run."""
+    """Return the seconds of a run."""
     options = exact_session_options()
     options.intra_op_num_threads = 1
     session = make_session(model, options)
@@ -151,7 +166,7 @@ def _whole(model: ir.Model, feeds: Mapping[str, Array]) -> float:
 
 
 def _profile(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, float]:
-    """The seconds of each node by its name, rounded down to microseconds by the runtime."""
+    """Return the seconds of nodes by name, rounded down to microseconds by the runtime."""
     options = exact_session_options()
     options.intra_op_num_threads = 1
     options.enable_profiling = True
@@ -161,12 +176,12 @@ def _profile(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, float]:
         for _ in range(_RUNS):
             run_session(session, feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    found: dict[str, float] = {}
+    shortest: dict[str, float] = {}
     for event in events:
         name = event["name"].removesuffix("_kernel_time")
         if event.get("cat") == "Node" and name != event["name"]:
-            found[name] = min(found.get(name, float("inf")), event["dur"] * 1e-6)
-    return found
+            shortest[name] = min(shortest.get(name, float("inf")), event["dur"] * 1e-6)
+    return shortest
 
 
 # Short, so that some of them are not disturbed on a busy machine.
@@ -203,8 +218,8 @@ def measured(
 
     Args:
         source: The quantized model, with the sizes that it was compiled for.
-        compiled: What `compile` made of it.
-        model: The compiled graph, for a session of one thread; None where no session runs it.
+        compiled: The compiled model.
+        model: The compiled graph, for a session of one thread; None if no session runs it.
         float_model: The float model; by default the file that `source` records. Where there is
             none, the quantized network without its quantizers stands for it.
         seconds: About how long to measure for each number of threads.
@@ -229,11 +244,9 @@ def measured(
             "quantized_graph": partial(
                 RuntimeEngine(quantized, "the quantized graph", threads).run, feeds
             ),
-            **{
-                key: partial(_session(each, threads).run, None, feeds)
-                for key, each in peers.items()
-            },
         }
+        for key, peer in peers.items():
+            calls[key] = partial(_session(peer, threads).run, None, feeds)
         with _threads(threads):
             for key, best in _best(calls, seconds).items():
                 sides.setdefault(key, []).append(best)
@@ -278,7 +291,7 @@ def _runs(model: ir.Model, feeds: Feeds) -> bool:
 
 
 def _session(model: ir.Model, threads: int) -> Any:
-    """Return a session with default options but for the number of threads."""
+    """Return a session with default options, except the number of threads."""
     every = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     return plain_session(model, {}, every, threads=threads)
 
@@ -291,7 +304,7 @@ def _compiled_call(compiled: Model, model: ir.Model | None, feeds: Feeds, thread
 
 @contextmanager
 def _threads(threads: int) -> Iterator[None]:
-    """Let networks without a session run on so many threads, too."""
+    """Let networks without a session run on this number of threads, too."""
     before = num_threads()
     if threads:
         set_num_threads(threads)

@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from anybit.compiler.pipeline import Compiled
+from anybit.compiler.compiled import Compiled
 from anybit.compiler.pipeline import compile as compile_model
-from anybit.compiler.prepare.eligibility import why_unquantized
+from anybit.compiler.prepare.eligibility import explain_missing_quantizers
 from anybit.errors import ModelError
 from anybit.evaluation.metrics import Function, Metric, metric_of
 from anybit.inputs import Array
@@ -149,7 +149,7 @@ def _has_quantizers(source: Source) -> bool:
     """Return whether there is something to compile: a float model is a common reference."""
     model = read_copy(source)
     inline(model, source)
-    return not why_unquantized(model, "")
+    return not explain_missing_quantizers(model, "")
 
 
 def _parts(sources: Sequence[Source]) -> dict[str, tuple[Part, ...]]:

@@ -100,7 +100,7 @@ def _groups(wanted: Iterable[Layer], anchors: "_Anchors") -> list[Source]:
             for each in (*anchors(value), *anchors.together(layer)):
                 groups.join(anchors(value)[0], each)
     for read, value in values.items():
-        members.setdefault(groups.root(anchors(value)[0]), []).append(read)
+        members.setdefault(groups.find(anchors(value)[0]), []).append(read)
     found = []
     for readers in members.values():
         all_of_them = dict.fromkeys(at for read in readers for at in anchors(values[read]))

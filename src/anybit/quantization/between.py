@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.compiler.operators import RESHAPING, is_data_movement, varying_inputs
-from anybit.compiler.partition.element_functions import is_monotone
+from anybit.compiler.operators import RESHAPING, is_data_movement, is_monotone, varying_inputs
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of, is_identity

@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.analyze.tensor_grids import choose_tensor_grids, explain_missing_grid
-from anybit.compiler.partition.accumulators import source_axis
-from anybit.compiler.reason import Unsupported
+from anybit.compiler.legalize import check_weights
 from anybit.errors import ModelError
 from anybit.layers.behind import quantizers_behind
 from anybit.layers.facts import connected, layers_of
@@ -131,10 +130,9 @@ def _as_compiled(
     x = given(product.node, product.layout.x)
     if x is None or x.shape is None:
         return layer
-    try:
-        source_axis(product, len(x.shape))
-    except Unsupported as uncovered:
-        return replace(layer, guarantee=None, reason=str(uncovered))
+    reason = check_weights(product, len(x.shape))
+    if reason is not None:
+        return replace(layer, guarantee=None, reason=reason.text)
     if x not in codes:
         return replace(layer, guarantee=None, reason=explain_missing_grid(x, analysis))
     if layer.macs is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Things that belong together because something joins each to another."""
+"""Disjoint sets with union and find."""
 
 from typing import Generic, TypeVar
 
@@ -7,22 +7,22 @@ T = TypeVar("T")
 
 
 class DisjointSets(Generic[T]):
-    """Sets of things that have been joined; alone each is a set of its own."""
+    """Disjoint sets of elements, which are alone at first."""
 
     def __init__(self) -> None:
         self._parents: dict[T, T] = {}
 
-    def root(self, each: T) -> T:
-        """The one that stands for the set of another."""
+    def find(self, element: T) -> T:
+        """Return the representative of the set of an element."""
         parents = self._parents
-        while each in parents:
-            above = parents[each]
-            parents[each] = parents.get(above, above)  # half the way for who comes next
-            each = above
-        return each
+        while element in parents:
+            parent = parents[element]
+            parents[element] = parents.get(parent, parent)  # path halving
+            element = parent
+        return element
 
     def join(self, a: T, b: T) -> None:
-        """Let the sets of two be one."""
-        a, b = self.root(a), self.root(b)
+        """Merge the sets of two elements; the representative of the first stays."""
+        a, b = self.find(a), self.find(b)
         if a is not b:
             self._parents[b] = a

@@ -1,79 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which codes the tensors of a region have, before any of them is planned.
+"""Grids of the tensors of codes.
 
-Moving elements keeps their codes, so that values between which elements only move have the same:
-the smallest range that holds those of all. Where zeros are added at a border, they are among them.
+Data movement keeps codes. Values that are joined by it have the same grid: the smallest one with
+the codes of all, and with 0 if there is padding.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
 from anybit.compiler.analyze.disjoint_sets import DisjointSets
 from anybit.compiler.operators import is_data_movement
-from anybit.compiler.partition.expressions import IntegerGrid
 from anybit.compiler.program.program import MOST_LEVELS
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import is_constant
+from anybit.quant_types.grids import IntegerGrid
 
 
 def choose_tensor_grids(model: ir.Model, analysis: Analysis) -> dict[ir.Value, IntegerGrid]:
-    """The codes of each value that can be a tensor of codes."""
-    own = {}
+    """Return the grid of every value that can be a tensor of codes."""
+    own: dict[ir.Value, IntegerGrid] = {}
     for value, carrier in analysis.carriers.items():
-        codes = None if is_constant(value) else _codes(carrier)
-        if codes is not None:
-            own[value] = codes
-    groups: DisjointSets[ir.Value] = DisjointSets()
-    for node in model.graph:
-        if is_data_movement(node):
-            values = [v for v in (*node.inputs, *node.outputs) if v is not None and v in own]
-            for value in values[1:]:
-                if own[value].scale == own[values[0]].scale:
-                    groups.join(values[0], value)
-    padded = {groups.root(x) for x in _padded(model)}
+        grid = None if is_constant(value) else _grid_of(carrier)
+        if grid is not None:
+            own[value] = grid
+    joined = _join_moved(model, own)
+    padded = {joined.find(x) for x in _padded(model)}
     members: dict[ir.Value, list[ir.Value]] = {}
     for value in own:
-        members.setdefault(groups.root(value), []).append(value)
-    found = {}
+        members.setdefault(joined.find(value), []).append(value)
+    grids = {}
     for root, values in members.items():
-        codes = _merged([own[value] for value in values], zero=root in padded)
+        common = _merge([own[value] for value in values], zero=root in padded)
         for value in values:
-            chosen = codes or _merged([own[value]], zero=root in padded) or own[value]
-            found[value] = chosen
-    return found
+            grids[value] = common or _merge([own[value]], zero=root in padded) or own[value]
+    return grids
+
+
+def _join_moved(model: ir.Model, grids: Mapping[ir.Value, IntegerGrid]) -> DisjointSets[ir.Value]:
+    """Join the values of the same scale that data movement connects."""
+    joined: DisjointSets[ir.Value] = DisjointSets()
+    for node in model.graph:
+        if is_data_movement(node):
+            values = [v for v in (*node.inputs, *node.outputs) if v is not None and v in grids]
+            for value in values[1:]:
+                if grids[value].scale == grids[values[0]].scale:
+                    joined.join(values[0], value)
+    return joined
 
 
 def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
-    """Why a value is not a tensor of codes."""
+    """Return why a value cannot be a tensor of codes."""
     carrier = analysis.carriers.get(value)
     codes = None if carrier is None else carrier.codes
-    what = f"its input {value.name!r}"
+    name = f"its input {value.name!r}"
     if codes is None:
-        said = f"say what it holds with --input-range {value.name}=..."
-        return f"{what} is not quantized: {said if value.is_graph_input() else 'quantize it'}"
+        remedy = f"say what it holds with --input-range {value.name}=..."
+        return f"{name} is not quantized: {remedy if value.is_graph_input() else 'quantize it'}"
     if not codes.integral:
-        return f"{what} has a zero-point that is not an integer: quantize it with one that is"
+        return f"{name} has a zero-point that is not an integer: quantize it with one that is"
     if codes.scale.min() != codes.scale.max():
-        return f"{what} has a scale per channel: quantize it with one for all"
+        return f"{name} has a scale per channel: quantize it with one for all"
     if codes.scale.flat[0] == 0:
-        return f"{what} has the scale 0"
-    return f"{what} has codes of more than 8 bits: quantize it to fewer"
+        return f"{name} has the scale 0"
+    return f"{name} has codes of more than 8 bits: quantize it to fewer"
 
 
-def _codes(carrier: Carrier) -> IntegerGrid | None:
-    """The codes less the zero-point; None if they are not integers of one scale, or too many."""
+def _grid_of(carrier: Carrier) -> IntegerGrid | None:
+    """Return the grid of codes without zero-point; None if it has several scales or is long."""
     codes = carrier.codes
     if codes is None or not codes.integral:
         return None
     if codes.scale.min() != codes.scale.max() or codes.scale.flat[0] == 0:
         return None
-    # All codes of the type where that is known: a tail is compared with the graph on more
-    # accumulators than there can be.
-    lowest, highest = (int(pick) for pick in (codes.centered[0].min(), codes.centered[1].max()))
+    # All codes of the type if it is known: an epilogue is compared with the graph on more
+    # accumulators than can occur.
+    lowest, highest = (int(bound) for bound in (codes.centered[0].min(), codes.centered[1].max()))
     same = codes.zeropt.min() == codes.zeropt.max()
     step = codes.step if same and codes.members is None else 1
     if isinstance(codes.allowed, range) and same:
@@ -86,13 +91,13 @@ def _codes(carrier: Carrier) -> IntegerGrid | None:
     return IntegerGrid(float(codes.scale.flat[0]), lowest, step, levels)
 
 
-def _merged(all_codes: list[IntegerGrid], *, zero: bool) -> IntegerGrid | None:
-    """The smallest range that holds all, and 0 where that is needed; None if it is too long."""
-    lowest = min(codes.lowest for codes in all_codes)
-    highest = max(codes.highest for codes in all_codes)
+def _merge(grids: list[IntegerGrid], *, zero: bool) -> IntegerGrid | None:
+    """Return the smallest grid with the codes of all, perhaps with 0; None if it is too long."""
+    lowest = min(grid.lowest for grid in grids)
+    highest = max(grid.highest for grid in grids)
     first = lowest
-    steps = [codes.step for codes in all_codes if codes.levels > 1]
-    steps += [codes.lowest - first for codes in all_codes]
+    steps = [grid.step for grid in grids if grid.levels > 1]
+    steps += [grid.lowest - first for grid in grids]
     if zero:
         lowest, highest = min(lowest, 0), max(highest, 0)
         steps += [first - lowest, -lowest]
@@ -100,11 +105,11 @@ def _merged(all_codes: list[IntegerGrid], *, zero: bool) -> IntegerGrid | None:
     levels = (highest - lowest) // step + 1
     if levels > MOST_LEVELS:
         return None
-    return IntegerGrid(all_codes[0].scale, lowest, step, levels)
+    return IntegerGrid(grids[0].scale, lowest, step, levels)
 
 
 def _padded(model: ir.Model) -> Iterator[ir.Value]:
-    """What convolutions, means and Pads read with zeros at the borders."""
+    """Yield the values that a Conv, AveragePool or Pad pads with zeros."""
     for node in model.graph:
         x = node.inputs[0] if node.inputs else None
         if node.domain or x is None:

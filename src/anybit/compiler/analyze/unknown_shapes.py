@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why the sizes of a value are not known before a graph runs, and what to do about it."""
+"""Sizes of values, and why those of some are unknown before the graph runs."""
 
+import math
 from functools import cached_property
 
 import onnx_ir as ir
 
+from anybit.compiler.reason import Reason
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import described
 from anybit.onnx.graph.shapes import has_free_sizes, named_sizes_that_follow, sizes_that_follow
@@ -13,53 +15,78 @@ from anybit.text import sizes as sizes_in_words
 
 _IMAGE_AXES = 3  # besides the rows
 _MOST_INPUTS = 3
+_MOST_ELEMENTS = 2**28  # of a row
+
+
+class RowShapes:
+    """Sizes of the rows of values of one graph, whose shapes have been inferred."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._blame = ShapeBlame(model)
+
+    def sizes(self, value: ir.Value) -> tuple[int, ...] | Reason:
+        """Return the sizes after the rows, or why a program cannot hold the value."""
+        sizes = sizes_that_follow(value, self._model)
+        if sizes is None or None in sizes[1:]:
+            return Reason(self._blame.explain(value))
+        if len(sizes) < 2:
+            return Reason(f"{value.name!r} has no axis behind that of its rows")
+        inner = tuple(size for size in sizes[1:] if size is not None)
+        if math.prod(inner) > _MOST_ELEMENTS:
+            return Reason("its rows have too many elements")
+        if min(inner) < 1:
+            return Reason("it has no elements: the sizes before it are too small")
+        if len(inner) > 3:
+            return Reason("it has more axes than rows, height, width and channels")
+        return inner
 
 
 class ShapeBlame:
-    """What is asked about values of one graph, whose shapes have been inferred."""
+    """Reasons for unknown sizes in one graph, whose shapes have been inferred."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._stopped: dict[ir.Value, ir.Node | None] = {}
 
-    def why(self, value: ir.Value) -> str:
-        """The node that stops inference, or the inputs that leave it open, and the remedy."""
-        node = self._stopping(value)
-        what = "those of inputs are free" if node is None else self._about(node)
-        return f"its sizes are not known before it runs: {what}{self._remedy}"
+    def explain(self, value: ir.Value) -> str:
+        """Return the node that stops inference, or the inputs that do, and the remedy."""
+        node = self._find_stop(value)
+        cause = "those of inputs are free" if node is None else self._describe(node)
+        return f"its sizes are not known before it runs: {cause}{self._remedy}"
 
-    def _stopping(self, value: ir.Value) -> ir.Node | None:
-        """The node whose inputs are of known sizes, and its results not; None if inputs are not."""
+    def _find_stop(self, value: ir.Value) -> ir.Node | None:
+        """Return the node from known to unknown sizes; None if inputs are free."""
         path: list[ir.Value] = []
-        found = None
+        stop = None
         while value not in self._stopped:
             path.append(value)
             node = value.producer()
-            before = [] if node is None else [each for each in node.inputs if self._is_open(each)]
-            if not before or before[0] is None:
-                found = node
+            unknown = [] if node is None else [x for x in node.inputs if self._is_unknown(x)]
+            if not unknown or unknown[0] is None:
+                stop = node
                 break
-            value = before[0]
+            value = unknown[0]
         else:
-            found = self._stopped[value]
-        self._stopped.update(dict.fromkeys(path, found))
-        return found
+            stop = self._stopped[value]
+        self._stopped.update(dict.fromkeys(path, stop))
+        return stop
 
-    def _is_open(self, value: ir.Value | None) -> bool:
-        """Whether more than the number of its rows is open."""
+    def _is_unknown(self, value: ir.Value | None) -> bool:
+        """Return whether more than the number of rows is unknown."""
         if value is None:
             return False
         sizes = sizes_that_follow(value, self._model)
         return sizes is None or None in sizes[1:]
 
-    def _about(self, node: ir.Node) -> str:
+    def _describe(self, node: ir.Node) -> str:
         for value in node.inputs[1:]:
             if value is None or is_constant(value) or value.dtype == ir.DataType.FLOAT:
                 continue
-            known = self._sizes.of(value)
-            if known is not None and any(size is not None for size in known.flat):
+            sizes = self._sizes.of(value)
+            if sizes is not None and any(size is not None for size in sizes.flat):
                 return (
-                    f"{described(node)} computes {sizes_in_words(known.flat)}, "
+                    f"{described(node)} computes {sizes_in_words(sizes.flat)}, "
                     "of which more than one is open"
                 )
             origin = self._origin(value)
@@ -69,27 +96,27 @@ class ShapeBlame:
         return f"nothing says what sizes {described(node)} gives"
 
     def _origin(self, value: ir.Value) -> ir.Node | None:
-        """Where integers come from that nothing is known of; None if from an input."""
-        seen = set()
+        """Return the node that computes integers of unknown values; None if an input has them."""
+        visited = set()
         while (node := value.producer()) is not None:
-            seen.add(value)
-            before = [
-                each
-                for each in node.inputs
-                if each is not None
-                and each not in seen
-                and not is_constant(each)
-                and each.dtype in (ir.DataType.INT32, ir.DataType.INT64)
-                and self._is_computed(each)
+            visited.add(value)
+            computed = [
+                x
+                for x in node.inputs
+                if x is not None
+                and x not in visited
+                and not is_constant(x)
+                and x.dtype in (ir.DataType.INT32, ir.DataType.INT64)
+                and self._is_computed(x)
             ]
-            if not before:
+            if not computed:
                 return node
-            value = before[0]
+            value = computed[0]
         return None
 
     def _is_computed(self, value: ir.Value) -> bool:
-        known = self._sizes.of(value)
-        return known is None or None in known.flat
+        sizes = self._sizes.of(value)
+        return sizes is None or None in sizes.flat
 
     @cached_property
     def _sizes(self) -> Sizes:
@@ -100,19 +127,17 @@ class ShapeBlame:
 
     @cached_property
     def _remedy(self) -> str:
-        inputs = [each for each in self._model.graph.inputs if not each.is_initializer()]
+        inputs = [x for x in self._model.graph.inputs if not x.is_initializer()]
         if has_free_sizes(self._model):
-            free = [each for each in inputs if self._is_open(each)]
-            options = " ".join(
-                f"--shape {each.name}={_sizes_of(each)}" for each in free[:_MOST_INPUTS]
-            )
+            free = [x for x in inputs if self._is_unknown(x)]
+            options = " ".join(f"--shape {x.name}={_sizes_of(x)}" for x in free[:_MOST_INPUTS])
             return f"; give sizes such as {options}{' ...' if len(free) > _MOST_INPUTS else ''}"
-        fixed = all(each.shape is not None and each.shape.is_static() for each in inputs)
+        fixed = all(x.shape is not None and x.shape.is_static() for x in inputs)
         return "" if fixed else "; they may follow where rows are fixed: anybit clean --batch 1"
 
 
 def _sizes_of(value: ir.Value) -> str:
-    """Return sizes as --shape takes them, with examples in the place of those that are free."""
+    """Return sizes as --shape takes them, with examples for free ones."""
     if value.shape is None:
         return "1,3,224,224"
     first, *others = value.shape if len(value.shape) else [1]

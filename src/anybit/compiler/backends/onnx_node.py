@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as a node of a graph, for ONNX Runtime with the library of this package."""
+"""Programs as nodes of ONNX graphs, for ONNX Runtime with the library of this package."""
 
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from anybit.compiler.program.encoding import Encoded, encode
+from anybit.compiler.program.network import Network
 from anybit.compiler.program.program import Port, Program
 from anybit.errors import ModelError
 from anybit.onnx.graph.editor import Editor
@@ -16,10 +17,29 @@ _OPSET = 17
 _IR_VERSION = 8
 
 
-def make_node(program: Program, inputs: Sequence[ir.Value], editor: Editor) -> ir.Node:
-    """A node that runs the program, for the graph of an editor.
+class OnnxNode:
+    """Emits a model with one node, inputs x0, x1, ... and outputs y0, y1, ..."""
 
-    Its first inputs are new initializers, called after the node. The results have neither names nor
+    def emit(self, network: Network) -> ir.Model:
+        """Emit the model of a program."""
+        program = network.program
+        inputs = [_declare(f"x{i}", port) for i, port in enumerate(program.inputs)]
+        imports = {"": _OPSET, DOMAIN: 1}
+        graph = ir.Graph(inputs, [], nodes=[], opset_imports=imports, name="program")
+        model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="anybit")
+        node = make_node(program, inputs, Editor(model))
+        graph.append(node)
+        for i, (port, result) in enumerate(zip(program.outputs, node.outputs, strict=True)):
+            like = _declare(f"y{i}", port)
+            result.name, result.type, result.shape = like.name, like.type, like.shape
+        graph.outputs.extend(node.outputs)
+        return model
+
+
+def make_node(program: Program, inputs: Sequence[ir.Value], editor: Editor) -> ir.Node:
+    """Return a node that runs a program, for the graph of an editor.
+
+    Its first inputs are new initializers, named after the node. The outputs have neither names nor
     types yet.
     """
     name = editor.unique("integers")
@@ -30,23 +50,8 @@ def make_node(program: Program, inputs: Sequence[ir.Value], editor: Editor) -> i
     return ir.Node(DOMAIN, NAME, [*constants, *inputs], num_outputs=len(program.outputs), name=name)
 
 
-def make_model(program: Program) -> ir.Model:
-    """A model that is nothing but the program: inputs x0, x1, ..., outputs y0, y1, ..."""
-    inputs = [_declared(f"x{i}", port) for i, port in enumerate(program.inputs)]
-    imports = {"": _OPSET, DOMAIN: 1}
-    graph = ir.Graph(inputs, [], nodes=[], opset_imports=imports, name="program")
-    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="anybit")
-    node = make_node(program, inputs, Editor(model))
-    graph.append(node)
-    for i, (port, result) in enumerate(zip(program.outputs, node.outputs, strict=True)):
-        like = _declared(f"y{i}", port)
-        result.name, result.type, result.shape = like.name, like.type, like.shape
-    graph.outputs.extend(node.outputs)
-    return model
-
-
 def read_encoded(node: ir.Node) -> Encoded:
-    """The program that a node runs.
+    """Return the program of a node.
 
     Raises:
         ModelError: A part of the program is not constant.
@@ -62,7 +67,7 @@ def read_encoded(node: ir.Node) -> Encoded:
     return Encoded(*arrays)
 
 
-def _declared(name: str, port: Port) -> ir.Value:
+def _declare(name: str, port: Port) -> ir.Value:
     return ir.Value(
         name=name,
         type=ir.TensorType(ir.DataType.FLOAT),

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From expressions to instructions: what is computed for who needs codes, or floats."""
+"""Lowering of expressions to instructions, for consumers that need codes or float32."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.layer import CompiledLayer, compiled
-from anybit.compiler.lower.pair_arithmetic import pair_arithmetic
-from anybit.compiler.partition.element_functions import ElementFunction, are_increasing
+from anybit.compiler.layer import CompiledLayer, certify
+from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
+from anybit.compiler.lower.requantization import Requantizer
+from anybit.compiler.operators import are_increasing
+from anybit.compiler.partition.element_functions import ElementFunction
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
     InputRoot,
-    IntegerGrid,
     IntegerTensor,
     OutputRoot,
     PairRoot,
@@ -23,77 +24,130 @@ from anybit.compiler.partition.expressions import (
     RegionOutput,
     TensorRoot,
 )
-from anybit.compiler.partition.layout import Layout
+from anybit.compiler.partition.layout import Layout, reshape_fields
+from anybit.compiler.partition.lowering import Lowered
 from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import pack_weights
-from anybit.compiler.reason import Unsupported
-from anybit.compiler.requantize.epilogue import Requantization, requantize_exactly
-from anybit.compiler.requantize.float_replay import (
-    add_all_risks,
-    find_replay,
-    guess_affine,
-    replay_floats,
-    requantize_by_replay,
-)
-from anybit.compiler.requantize.thresholds import find_highest_index, make_quantize_fields
+from anybit.compiler.reason import UNSUPPORTED, Reason, Unsupported
 from anybit.layers.layer import Guarantee
 from anybit.onnx.graph.constants import Array
+from anybit.quant_types.grids import IntegerGrid
 
 _MOST_ENTRIES = 2**24
-_MANY_LEVELS = 16
-"""Thresholds of more levels take more bytes than the weights of a small window do."""
-
-_NEAR_ENTRIES = 2**16
-"""A larger table is not in the nearer caches: arithmetic is faster."""
-
-
-class Refused(Exception):
-    """A node that has to stay float although a walk has not left it: the next one will."""
-
-    def __init__(self, node: ir.Node, reason: str) -> None:
-        super().__init__(reason)
-        self.node = node
-        self.reason = reason
-
-
-@dataclass
-class Memory:
-    """What one walk finds out for the next.
-
-    `shared` has functions of sums that are computed once for several readers: as codes where that
-    is None, or else as the float results of a layer.
-    """
-
-    refused: dict[ir.Node, str] = field(default_factory=dict)
-    tails: dict[Any, Requantization | Unsupported] = field(default_factory=dict)
-    shared: dict[ir.Value, CompiledLayer | None] = field(default_factory=dict)
 
 
 class Lowerer:
-    """Plans instructions; `taken` gives those since it was called last."""
+    """Lowers the expressions of one model.
 
-    def __init__(self, model: ir.Model, guarantee: Guarantee, memory: Memory) -> None:
-        self.memory = memory
+    Args:
+        model: The model.
+        guarantee: The weakest guarantee of layers that are lowered.
+        requantizer: Finds epilogues and thresholds.
+        shared: Functions of accumulators that are outputs of a region, and the layers they end.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        guarantee: Guarantee,
+        requantizer: Requantizer,
+        shared: Mapping[ir.Value, CompiledLayer | None],
+    ) -> None:
         self._model = model
         self._guarantee = guarantee
-        self._planned: list[PlannedInstruction] = []
+        self._requantizer = requantizer
+        self._shared = shared
 
-    def taken(self) -> list[PlannedInstruction]:
-        planned, self._planned = self._planned, []
-        return planned
-
-    def from_port(self, expression: Expression, codes: IntegerGrid, place: Layout) -> IntegerTensor:
-        """IntegerGrid of a float value: one Quantize, in whatever place its readers want."""
+    def quantize_input(
+        self, expression: Expression, grid: IntegerGrid, layout: Layout
+    ) -> Lowered[IntegerTensor] | Reason:
+        """Lower a function of an input of the region to one Quantize, in any layout."""
         root = expression.root
-        assert isinstance(root, InputRoot), "asked before"
-        function = expression.function(self._model)
-        uniform = expression.uniform
-        if place != expression.place and not uniform:
-            raise Unsupported("its channels lie along another axis than those of its constants")
-        target = IntegerTensor(expression.value, place, codes, root.stage)
-        inlet = RegionInput(root.value, root.sizes, place)
-        self._quantize(inlet, function, target, 1 if uniform else place.channels)
-        return target
+        assert isinstance(root, InputRoot), "others are computed from codes"
+        function, uniform = expression.function(self._model), expression.uniform
+        if layout != expression.layout and not uniform:
+            return Reason("its channels lie along another axis than those of its constants")
+        target = IntegerTensor(expression.value, layout, grid, root.stage)
+        source = RegionInput(root.value, root.sizes, layout)
+        try:
+            return self._quantize(source, function, target, 1 if uniform else layout.channels)
+        except UNSUPPORTED as error:
+            return Reason(str(error))
+
+    def compute_codes(
+        self, expression: Expression, grid: IntegerGrid
+    ) -> Lowered[IntegerTensor] | Reason:
+        """Lower a function of accumulators, or of one or two tensors, to codes."""
+        target = IntegerTensor(
+            expression.value, expression.root_layout, grid, expression.root.stage
+        )
+        try:
+            lowered = self._compute(expression, target)
+        except UNSUPPORTED as error:
+            return Reason(str(error))
+        pending = expression.pending
+        if pending is None or isinstance(lowered, Reason):
+            return lowered
+        if pending.kind is p.MaxPool and not (
+            grid.scale > 0 and are_increasing(expression.nodes, expression.starts[0])
+        ):
+            return Reason("what follows its pooling does not rise everywhere")
+        if pending.kind is p.Reshape and not expression.same:
+            return Reason("what follows its Reshape differs between channels")
+        moved = replace(target, layout=expression.layout, identity=object())
+        move = PlannedInstruction(pending.kind, (target,), moved, pending.fields)
+        return Lowered(moved, (*lowered.instructions, move))
+
+    def compute_floats(self, expression: Expression) -> Lowered[RegionOutput] | Reason | None:
+        """Lower an expression to float32; None if only the float nodes compute it."""
+        root = expression.root
+        output = RegionOutput(expression.value, expression.layout, root.stage)
+        if expression.pending is not None:
+            return None
+        try:
+            if isinstance(root, TensorRoot):
+                return self._dequantize(expression, root.tensor, output)
+            if isinstance(root, AccumulatorRoot):
+                return self._float_product(expression, root, output)
+        except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
+            pass
+        return None
+
+    def gives_floats(self, expression: Expression) -> bool:
+        """Return whether a function of accumulators can be computed in float32."""
+        root = expression.root
+        if expression.pending is not None or not isinstance(root, AccumulatorRoot):
+            return False
+        try:
+            return self._requantizer.float_epilogue(expression, root) is not None
+        except UNSUPPORTED:
+            return False
+
+    def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
+        """Lower a change of the order of axes; elements stay in the order of the graph."""
+        if source.layout == layout:
+            return Lowered(source)
+        target = replace(source, layout=layout, identity=object())
+        fields = reshape_fields(source.layout, layout)
+        return Lowered(target, (PlannedInstruction(p.Reshape, (source,), target, fields),))
+
+    def broadcast(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor] | Reason:
+        """Lower the repetition along axes of size 1."""
+        if source.layout == layout:
+            return Lowered(source)
+        sizes = ("height", "width", "channels")
+        pairs = [(getattr(source.layout, size), getattr(layout, size)) for size in sizes]
+        if any(one not in (1, many) for one, many in pairs):
+            return Reason("its two inputs differ in their sizes")
+        rows, columns, channels = (
+            np.arange(many, dtype=np.int32) * (one == many) for one, many in pairs
+        )
+        indices = {"rows": rows, "columns": columns, "channels": channels}
+        target = replace(source, layout=layout, identity=object())
+        gather = PlannedInstruction(
+            p.Gather, (source,), target, {**indices, "first_channel": 0, "fill": 0}
+        )
+        return Lowered(target, (gather,))
 
     def _quantize(
         self,
@@ -101,201 +155,121 @@ class Lowerer:
         function: ElementFunction,
         target: IntegerTensor,
         channels: int,
-    ) -> None:
-        """Plan a Quantize of a function of floats."""
-        codes = target.codes
-        if not function.parts:  # a value that is said to be on a grid
-            function = ElementFunction().then(codes.nearest, monotone=True, uniform=True)
-        # Codes that are there for other readers, a zero at the border say, may never be reached.
-        levels = find_highest_index(function, codes.index, channels) + 1
+    ) -> Lowered[IntegerTensor]:
+        """Lower a quantizer of float32.
+
+        Raises:
+            Unsupported, OffGridError: No thresholds give its codes.
+        """
+        grid = target.grid
+        if not function.parts:  # a value that is on a grid by declaration
+            function = ElementFunction().then(grid.round, monotone=True, uniform=True)
+        levels, fields = self._requantizer.quantizer(function, grid, channels)
+        # Codes for other readers, such as the zero of a padding, may be out of its reach.
         first = target
-        if levels < codes.levels:
-            first = replace(target, codes=replace(codes, levels=levels), tensor=object())
-        fields = make_quantize_fields(function, codes.index, levels, channels)
-        self._planned.append(PlannedInstruction(p.Quantize, (source,), first, fields))
-        if first is not target:
-            self.add(p.Lookup, (first,), target, entries=np.arange(levels, dtype=np.uint8))
+        if levels < grid.levels:
+            first = replace(target, grid=replace(grid, levels=levels), identity=object())
+        quantize = PlannedInstruction(p.Quantize, (source,), first, fields)
+        if first is target:
+            return Lowered(target, (quantize,))
+        entries = {"entries": np.arange(levels, dtype=np.uint8)}
+        return Lowered(target, (quantize, PlannedInstruction(p.Lookup, (first,), target, entries)))
 
-    def from_codes(self, expression: Expression, codes: IntegerGrid) -> IntegerTensor:
-        """IntegerGrid of a function of what the region has: a sum, one tensor of codes, or two."""
-        root = expression.root
-        assert not isinstance(root, InputRoot), "asked before"
-        target = IntegerTensor(expression.value, expression.root_layout, codes, root.stage)
-        self._compute(expression, target)
-        pending = expression.pending
-        if pending is None:
-            return target
-        if pending.kind is p.MaxPool and not (
-            codes.scale > 0 and are_increasing(expression.nodes, expression.starts[0])
-        ):
-            raise Unsupported("what follows its pooling does not rise everywhere")
-        if pending.kind is p.Reshape and not expression.same:
-            raise Unsupported("what follows its Reshape differs between channels")
-        moved = IntegerTensor(expression.value, expression.place, codes, root.stage)
-        self.add(pending.kind, (target,), moved, **pending.fields)
-        return moved
+    def _compute(
+        self, expression: Expression, target: IntegerTensor
+    ) -> Lowered[IntegerTensor] | Reason:
+        match expression.root:
+            case AccumulatorRoot() as root:
+                return self._product(expression, root, target)
+            case OutputRoot() as root:
+                channels = 1 if expression.uniform else target.layout.channels
+                return self._quantize(
+                    root.output, expression.function(self._model), target, channels
+                )
+            case TensorRoot() as root:
+                values = _columns(root.tensor.grid.values, expression)
+                indices = target.grid.index(expression.function(self._model)(values))
+                fields = {"entries": _entries(indices)}
+                lookup = PlannedInstruction(p.Lookup, (root.tensor,), target, fields)
+                return Lowered(target, (lookup,))
+            case PairRoot() as root:
+                return self._combine(expression, root, target)
+        raise AssertionError("inputs are quantized by quantize_input")
 
-    def _compute(self, expression: Expression, target: IntegerTensor) -> None:
-        root, codes = expression.root, target.codes
-        if isinstance(root, AccumulatorRoot):
-            self._product(expression, root, target)
-            return
+    def _combine(
+        self, expression: Expression, root: PairRoot, target: IntegerTensor
+    ) -> Lowered[IntegerTensor]:
+        """Lower a function of two tensors to arithmetic, or else to a table of all pairs."""
         function = expression.function(self._model)
-        if isinstance(root, OutputRoot):
-            channels = 1 if expression.uniform else target.place.channels
-            self._quantize(root.outlet, function, target, channels)
-            return
-        if isinstance(root, TensorRoot):
-            source = root.coded
-            values = _columns(source.codes.decode(source.codes.all), expression)
-            entries = _entries(codes.index(function(values)))
-            self._planned.append(
-                PlannedInstruction(p.Lookup, (source,), target, {"entries": entries})
-            )
-            return
-        assert isinstance(root, PairRoot), "the last kind"
         pairs = _pairs(root, expression)
-        index = codes.index(function(*pairs))
+        indices = target.grid.index(function(*pairs))
+        arithmetic = find_pair_arithmetic(self._model, expression, pairs, target.grid, indices)
         reads = (root.first, root.second)
-        found = pair_arithmetic(self._model, expression, pairs, codes, index)
-        if found is not None:
-            self.add(found.kind, reads, target, **found.fields)
-        else:
-            self.add(p.Combine, reads, target, entries=_entries(index))
+        if arithmetic is None:
+            fields = {"entries": _entries(indices)}
+            return Lowered(target, (PlannedInstruction(p.Combine, reads, target, fields),))
+        instruction = PlannedInstruction(arithmetic.kind, reads, target, arithmetic.fields)
+        return Lowered(target, (instruction,))
 
     def _product(
         self, expression: Expression, root: AccumulatorRoot, target: IntegerTensor
-    ) -> None:
-        found = self._tail(expression, root, target.codes)
-        safe = Guarantee.EXACT if root.layer.guarantee is Guarantee.EXACT else Guarantee.CERTIFIED
-        guarantee = Guarantee.BOUNDED if found.risks or found.more_risks else safe
-        self._check(root, guarantee)
-        layer = compiled(
-            root.layer,
-            guarantee=guarantee,
-            tail=type(found.tail).__name__,
-            levels=target.codes.levels,
-            steps=found.steps,
-            risks=found.risks,
-            more_risks=found.more_risks,
+    ) -> Lowered[IntegerTensor] | Reason:
+        requantization = self._requantizer.epilogue(expression, root, target.grid)
+        if isinstance(requantization, Reason):
+            return requantization
+        guarantee = certify(
+            root.layer, at_risk=bool(requantization.risks) or requantization.more_risks
         )
-        self._planned.append(_of_sum(expression, target, found.tail, layer))
-
-    def _tail(
-        self, expression: Expression, root: AccumulatorRoot, codes: IntegerGrid
-    ) -> Requantization:
-        key = root.node, expression.value, codes, root.source.codes
-        if key not in self.memory.tails:
-            self.memory.tails[key] = _known(expression.function(self._model), root, codes)
-        known = self.memory.tails[key]
-        if isinstance(known, Unsupported):
-            raise known
-        return known
-
-    def _check(self, root: AccumulatorRoot, guarantee: Guarantee) -> None:
         if guarantee.rank > self._guarantee.rank:
-            why = f"{guarantee}, and only {self._guarantee} was asked for: {root.layer.reason}"
-            raise Refused(root.node, why)
+            return self._too_weak(root, guarantee)
+        layer = replace(
+            CompiledLayer.of(root.layer),
+            guarantee=guarantee,
+            tail=type(requantization.tail).__name__,
+            levels=target.grid.levels,
+            steps=requantization.steps,
+            risks=requantization.risks,
+            more_risks=requantization.more_risks,
+        )
+        return Lowered(
+            target, (_plan_product(expression, root, target, requantization.tail, layer),)
+        )
 
-    def outlet(self, expression: Expression) -> RegionOutput | None:
-        """Give a value as floats; None if no instruction does."""
-        root = expression.root
-        outlet = RegionOutput(expression.value, expression.place, root.stage)
-        if expression.pending is not None:
-            return None
-        if isinstance(root, TensorRoot):
-            values = _columns(root.coded.codes.decode(root.coded.codes.all), expression)
-            results = expression.function(self._model)(values)
-            if results.dtype != np.float32:
-                return None
-            fields = {"values": _narrow(results.T).ravel()}
-            self._planned.append(PlannedInstruction(p.Dequantize, (root.coded,), outlet, fields))
-            return outlet
-        if not isinstance(root, AccumulatorRoot):
-            return None
-        tail = replay_floats(expression.function(self._model), root)
+    def _float_product(
+        self, expression: Expression, root: AccumulatorRoot, output: RegionOutput
+    ) -> Lowered[RegionOutput] | Reason | None:
+        tail = self._requantizer.float_epilogue(expression, root)
         if tail is None:
             return None
-        known = self.memory.shared.get(expression.value) or compiled(root.layer)
-        assert known.guarantee is not None, "it has codes"
-        self._check(root, known.guarantee)
-        layer = replace(known, tail=type(tail).__name__)
-        self._planned.append(_of_sum(expression, outlet, tail, layer))
-        return outlet
+        layer = self._shared.get(expression.value) or CompiledLayer.of(root.layer)
+        assert layer.guarantee is not None, "layers with accumulators have one"
+        if layer.guarantee.rank > self._guarantee.rank:
+            return self._too_weak(root, layer.guarantee)
+        layer = replace(layer, tail=type(tail).__name__)
+        return Lowered(output, (_plan_product(expression, root, output, tail, layer),))
 
-    def placed(self, coded: IntegerTensor, place: Layout) -> IntegerTensor:
-        """The same codes in another place: the order of the elements in the graph stays."""
-        if coded.place == place:
-            return coded
-        target = IntegerTensor(coded.value, place, coded.codes, coded.stage)
-        self.add(p.Reshape, (coded,), target, **reshape_fields(coded.place, place))
-        return target
+    def _dequantize(
+        self, expression: Expression, source: IntegerTensor, output: RegionOutput
+    ) -> Lowered[RegionOutput] | None:
+        results = expression.function(self._model)(_columns(source.grid.values, expression))
+        if results.dtype != np.float32:
+            return None
+        fields = {"values": _merge_rows(results.T).ravel()}
+        return Lowered(output, (PlannedInstruction(p.Dequantize, (source,), output, fields),))
 
-    def spread(self, coded: IntegerTensor, place: Layout) -> IntegerTensor:
-        """The same codes in a larger place, repeated along the axes of which they have one."""
-        if coded.place == place:
-            return coded
-        target = IntegerTensor(coded.value, place, coded.codes, coded.stage)
-        sizes = ("height", "width", "channels")
-        pairs = [(getattr(coded.place, size), getattr(place, size)) for size in sizes]
-        if any(one not in (1, many) for one, many in pairs):
-            raise Unsupported("its two inputs differ in their sizes")
-        rows, columns, channels = (
-            np.arange(many, dtype=np.int32) * (one == many) for one, many in pairs
+    def _too_weak(self, root: AccumulatorRoot, guarantee: Guarantee) -> Reason:
+        return Reason(
+            f"{guarantee}, and only {self._guarantee} was asked for: {root.layer.reason}", root.node
         )
-        where = {"rows": rows, "columns": columns, "channels": channels}
-        self.add(p.Gather, (coded,), target, **where, first_channel=0, fill=0)
-        return target
-
-    def add(
-        self,
-        kind: type[Any],
-        reads: tuple[IntegerTensor, ...],
-        writes: IntegerTensor,
-        **fields: Any,
-    ) -> None:
-        self._planned.append(PlannedInstruction(kind, reads, writes, fields))
 
 
-def _known(
-    function: ElementFunction, root: AccumulatorRoot, codes: IntegerGrid
-) -> Requantization | Unsupported:
-    """The cheapest tail of a function, or why there is none."""
-    try:
-        guess = guess_affine(function, root, codes)
-        found = requantize_exactly(
-            function, codes.index, codes.levels, root.sum, codes.shift, guess
-        )
-    except Unsupported as reason:
-        return requantize_by_replay(function, root, codes) or reason
-    large = _is_large(found.tail, codes.levels)
-    bends = not function.monotone and bool(np.any(root.sum.slack > 0))
-    replay = find_replay(function, root, codes, found.tail) if large or bends else None
-    if bends:
-        found = add_all_risks(found, replay, root.sum, codes.levels)
-    return found if replay is None or not large else replace(found, tail=replay.tail)
-
-
-def _is_large(tail: p.Tail, levels: int) -> bool:
-    """Return whether a tail takes so many bytes per channel that a replay is better."""
-    if isinstance(tail, p.Table):
-        return tail.entries.size > _NEAR_ENTRIES
-    return isinstance(tail, p.Thresholds) and levels > _MANY_LEVELS
-
-
-def reshape_fields(source: Layout, target: Layout) -> dict[str, int]:
-    """The fields of a Reshape that keeps the order of the elements in the graph."""
-    return {
-        "source_channels_first": int(source.channels_first),
-        "target_channels_first": int(target.channels_first),
-    }
-
-
-def _of_sum(
-    of: Expression, target: IntegerTensor | RegionOutput, tail: p.Tail, layer: CompiledLayer
+def _plan_product(
+    expression: Expression,
+    root: AccumulatorRoot,
+    target: IntegerTensor | RegionOutput,
+    tail: p.Tail,
+    layer: CompiledLayer,
 ) -> PlannedInstruction:
-    root = of.root
-    assert isinstance(root, AccumulatorRoot), "asked before"
     bits, weights, values = pack_weights(root.weights)
     fields = {
         "window": root.window,
@@ -305,18 +279,18 @@ def _of_sum(
         "values": values,
         "tail": tail,
     }
-    return PlannedInstruction(p.Product, (root.source,), target, fields, layer, of)
+    return PlannedInstruction(p.Product, (root.source,), target, fields, layer, expression)
 
 
 def _columns(values: Array, expression: Expression) -> Array:
-    """The values in one column, or in one per channel where the function differs between them."""
-    channels = 1 if expression.uniform else expression.place.channels
+    """Return values in one column, or one per channel if the function differs between them."""
+    channels = 1 if expression.uniform else expression.layout.channels
     return np.repeat(values[:, None], channels, axis=1)
 
 
 def _pairs(root: PairRoot, expression: Expression) -> tuple[Array, Array]:
-    """All pairs of values, the second's running fastest."""
-    first, second = (each.codes.decode(each.codes.all) for each in (root.first, root.second))
+    """Return all pairs of values, the second running fastest."""
+    first, second = root.first.grid.values, root.second.grid.values
     pairs = np.repeat(first, len(second)), np.tile(second, len(first))
     columns = _columns(pairs[0], expression), _columns(pairs[1], expression)
     if columns[0].size > _MOST_ENTRIES:
@@ -325,11 +299,11 @@ def _pairs(root: PairRoot, expression: Expression) -> tuple[Array, Array]:
 
 
 def _entries(indices: Array) -> Array:
-    return _narrow(indices.T.astype(np.uint8)).ravel()
+    return _merge_rows(indices.T.astype(np.uint8)).ravel()
 
 
-def _narrow(rows: Array) -> Array:
-    """One row where all are the same."""
+def _merge_rows(rows: Array) -> Array:
+    """Return one row if all are equal, bit for bit."""
     rows = np.ascontiguousarray(rows)
     bits = rows.view(f"u{rows.dtype.itemsize}")
     return rows[:1] if np.all(bits == bits[0]) else rows

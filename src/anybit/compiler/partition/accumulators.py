@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NodeChain that add up: products with weights that are codes, and means, whose weights are 1."""
+"""Accumulators of products with integer weights, and of means, which have weights of 1."""
 
 import math
 
@@ -12,13 +12,16 @@ from anybit.compiler.partition.element_functions import (
     Mean,
     NodeChain,
 )
-from anybit.compiler.partition.expressions import AccumulatorRoot, IntegerTensor
+from anybit.compiler.partition.expressions import (
+    AccumulatorRoot,
+    Accumulators,
+    IntegerRange,
+    IntegerTensor,
+)
 from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.windows import SINGLE, derive_window, is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
-from anybit.compiler.requantize.epilogue import Sum
-from anybit.compiler.requantize.step_function import Range
 from anybit.layers.layer import Guarantee, Layer
 from anybit.onnx.analysis.products import ProductAnalysis, bits_of
 from anybit.onnx.analysis.sums import error_of
@@ -28,7 +31,6 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import label_of
 from anybit.text import counted
 
-_WEIGHTS = range(-128, 128)
 _LARGEST_SUM = 2**31 - 1
 _MOST_AVERAGED = 2**20
 _MOST_WEIGHTS = 2**22
@@ -36,56 +38,13 @@ _LARGEST_FLOAT = 2.0**127
 _SMALLEST_FLOAT = 2.0**-126
 
 
-def check_factors(product: ProductAnalysis) -> None:
-    """What is said of a product first, whatever its sizes are.
-
-    Raises:
-        Unsupported: No kernel computes its like.
-    """
-    if product.node.op_type == "ConvTranspose":
-        raise Unsupported(
-            "transposed convolutions are not among the kernels; a Resize to the nearest and a Conv "
-            "in their place are"
-        )
-    if product.layout is not None and product.sum is None and product.x is not None:
-        raise Unsupported(f"{product.reason}; kernels multiply with constants")
-
-
-def source_axis(product: ProductAnalysis, rank: int) -> int:
-    """The axis along which the channels of a product's input lie.
-
-    Raises:
-        Unsupported: The product is not one of a tensor of codes and a constant of codes.
-    """
-    node, layout = product.node, product.layout
-    if layout is None:
-        raise Unsupported(product.reason)
-    if product.codes is None or product.scale is None:
-        raise Unsupported(
-            "its weights are not integers with one scale per channel: quantize them per channel"
-        )
-    if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
-        raise Unsupported("its weights are not its second input")
-    axis = layout.x_axis % rank
-    if axis != (1 if node.op_type == "Conv" else rank - 1) or axis == 0:
-        raise Unsupported("it sums over another axis than that of the channels")
-    if node.op_type == "MatMul" and product.codes.ndim != 2:
-        raise Unsupported("its weights are a batch of matrices")
-    lowest, highest = product.codes.min(initial=0), product.codes.max(initial=0)
-    if lowest not in _WEIGHTS or highest not in _WEIGHTS:
-        raise Unsupported(
-            f"its weights go from {lowest:g} to {highest:g}, beyond 8 bits: quantize them to fewer"
-        )
-    return axis
-
-
-def product_root(
+def accumulate_product(
     product: ProductAnalysis, layer: Layer, source: IntegerTensor, y: Layout
 ) -> tuple[AccumulatorRoot, ElementFunction]:
-    """The accumulators of a product, and what the node does with them: the bias is added.
+    """Return the accumulators of a product, and the addition of its bias.
 
     Raises:
-        Unsupported: Weights that are not bytes, a window that does not fit, or too long sums.
+        Unsupported: A window that does not fit, or sums of more than 32 bits.
     """
     weights, window, groups = _window_of_weights(product, source, y)
     scales = _scales(product, weights, source)
@@ -99,7 +58,7 @@ def product_root(
         window=window,
         groups=groups,
         weights=weights,
-        sum=Sum(scales, reach, slack),
+        accumulators=Accumulators(scales, reach, slack),
         layer=layer,
     )
     return root, _with_bias(product, y.channels)
@@ -108,30 +67,29 @@ def product_root(
 def _window_of_weights(
     product: ProductAnalysis, source: IntegerTensor, y: Layout
 ) -> tuple[Array, p.Window, int]:
-    """The weights as a program has them, their window, and how many groups there are."""
+    """Return the weights in the order of a program, their window, and the number of groups."""
     node, layout = product.node, product.layout
     assert layout is not None, "asked before"
     assert product.codes is not None, "asked before"
     codes = product.codes.astype(np.int64)
     kernel = codes.shape[2:] if node.op_type == "Conv" else ()
-    window = derive_window(node, kernel, source.place, y) if kernel else SINGLE
+    window = derive_window(node, kernel, source.layout, y) if kernel else SINGLE
     groups = layout.groups if kernel else 1
     split = layout.canonical(codes)
     weights = split.reshape(y.channels, split.shape[2], *((1, *kernel)[-2:] if kernel else (1, 1)))
     weights = weights.transpose(0, 2, 3, 1)
-    if window is None or weights.shape[3] * groups != source.place.channels:
+    if window is None or weights.shape[3] * groups != source.layout.channels:
         raise Unsupported("its sizes are not those of its attributes")
     return weights, window, groups
 
 
 def _scales(product: ProductAnalysis, weights: Array, source: IntegerTensor) -> Array:
-    """What a unit of each accumulator is, in float32."""
+    """Return the value of one unit of the accumulators per channel, float32."""
     assert product.scale is not None, "asked before"
     own = product.scale.astype(np.float64).reshape(-1)
-    scales = source.codes.scale * np.broadcast_to(own, weights.shape[:1])
+    scales = source.grid.scale * np.broadcast_to(own, weights.shape[:1])
     sizes = np.abs(weights).sum(axis=(1, 2, 3))
-    # A channel that quantizes to zeros has the smallest scale there is: whatever it is, they add up
-    # to 0.
+    # A channel that quantizes to zeros may have the smallest scale there is: its sums are 0.
     scales = np.where((sizes == 0) & (np.abs(scales) < _SMALLEST_FLOAT), 0.0, scales)
     _check_floats(scales, sizes, source)
     return scales.astype(np.float32)
@@ -152,30 +110,30 @@ def _with_bias(product: ProductAnalysis, channels: int) -> ElementFunction:
     return ElementFunction().then(part, monotone=True, uniform=False)
 
 
-def _reach(source: IntegerTensor, weights: Array, padded: bool) -> Range:
-    """The accumulators that there can be.
+def _reach(source: IntegerTensor, weights: Array, padded: bool) -> IntegerRange:
+    """Return the range of the accumulators.
 
     Raises:
-        Unsupported: They are more than 32 bits hold.
+        Unsupported: It does not fit 32 bits.
     """
-    low, high = source.codes.lowest, source.codes.highest
+    low, high = source.grid.lowest, source.grid.highest
     if padded:
         low, high = min(low, 0), max(high, 0)
-    each = weights.reshape(len(weights), -1)
-    up, down = np.maximum(each, 0).sum(axis=1), np.minimum(each, 0).sum(axis=1)
-    largest = source.codes.step * (source.codes.levels - 1) + abs(source.codes.lowest)
+    rows = weights.reshape(len(weights), -1)
+    up, down = np.maximum(rows, 0).sum(axis=1), np.minimum(rows, 0).sum(axis=1)
+    largest = source.grid.step * (source.grid.levels - 1) + abs(source.grid.lowest)
     if int((up - down).max(initial=0)) * max(largest, 1) > _LARGEST_SUM:
         raise Unsupported("its sums need more than 32 bits")
-    return Range(up * low + down * high, up * high + down * low)
+    return IntegerRange(up * low + down * high, up * high + down * low)
 
 
 def _check_floats(scales: Array, weights: Array, source: IntegerTensor) -> None:
-    """That float32 has a normal number for all that is added up, in whatever order.
+    """Check that all products and partial sums are normal float32 numbers, in any order.
 
     Raises:
-        Unsupported: The float graph makes infinities or zeros of some.
+        Unsupported: Some become infinity or 0 in the float graph.
     """
-    code = max(abs(source.codes.lowest), abs(source.codes.highest))
+    code = max(abs(source.grid.lowest), abs(source.grid.highest))
     units = np.abs(scales.astype(np.float64))
     if not np.all(units * weights * code < _LARGEST_FLOAT):
         raise Unsupported("its sums are beyond the numbers of float32")
@@ -187,7 +145,7 @@ def _check_floats(scales: Array, weights: Array, source: IntegerTensor) -> None:
         )
 
 
-def mean_root(
+def accumulate_mean(
     model: ir.Model,
     node: ir.Node,
     source: IntegerTensor,
@@ -195,66 +153,72 @@ def mean_root(
     reach: float,
     exponent: int | None,
 ) -> tuple[AccumulatorRoot, ElementFunction]:
-    """The accumulators of a mean or a sum over height and width, and what the node makes of them.
+    """Return the accumulators of a mean or a sum over height and width, and its division.
 
     Args:
         model: The graph.
         node: The node.
-        source: What it reads.
-        y: How its result lies.
-        reach: The largest magnitude of its input.
-        exponent: Of which power of two its input is a multiple.
+        source: Its input.
+        y: Layout of its output.
+        reach: Largest magnitude of its input.
+        exponent: Its input is a multiple of this power of two; None if of none.
 
     Raises:
-        Unsupported: It is a mean over something else.
+        Unsupported: Its windows differ in their numbers of elements, or have too many.
     """
-    place = source.place
-    kernel, window = _mean_window(node, place, y)
+    layout = source.layout
+    kernel, window = _mean_window(node, layout, y)
     count = math.prod(kernel)
-    shape = (place.channels, window.kernel_height, window.kernel_width, 1)
+    shape = (layout.channels, window.kernel_height, window.kernel_width, 1)
     if count > _MOST_AVERAGED or math.prod(shape) > _MOST_WEIGHTS:
         raise Unsupported("it is a mean of too many elements")
     weights = np.ones(shape, np.int64)
-    _check_floats(np.array([source.codes.scale]), np.array([count]), source)
+    _check_floats(np.array([source.grid.scale]), np.array([count]), source)
     exact = exponent is not None and count * reach <= EXACT * 2.0**exponent
     slack = 0.0 if exact else error_of(np.asarray(count * reach), np.asarray(count))
-    reached = _reach(source, weights, is_padded(window))
-    span = int(reached.lowest.min()), int(reached.highest.max())
+    bounds = _reach(source, weights, is_padded(window))
     root = AccumulatorRoot(
         node=node,
         source=source,
         window=window,
-        groups=place.channels,
+        groups=layout.channels,
         weights=weights,
-        sum=Sum(
-            np.full(place.channels, source.codes.scale, np.float32),
-            reached,
-            np.full(place.channels, slack),
+        accumulators=Accumulators(
+            np.full(layout.channels, source.grid.scale, np.float32),
+            bounds,
+            np.full(layout.channels, slack),
         ),
-        layer=Layer(
-            label_of(node),
-            node.op_type,
-            str(node.outputs[0].name),
-            Guarantee.EXACT if exact else Guarantee.BOUNDED,
-            "" if exact else "the scale of its input is not a short number",
-            macs=0,
-            weight_bits=1,
-            input_bits=max(1, (source.codes.levels - 1).bit_length()),
-            accumulator=span,
-            accumulator_bits=bits_of(*span),
-        ),
+        layer=_mean_layer(node, source, bounds, exact=exact),
     )
     start, result = node.inputs[0], node.outputs[0]
-    assert start is not None, "it has a source"
-    nodes = NodeChain(model, (node,), (start,), result, place.rank, place.axis, kernel)
+    assert start is not None, "legal means have an input"
+    nodes = NodeChain(model, (node,), (start,), result, layout.rank, layout.axis, kernel)
     return root, ElementFunction().then(Mean(nodes), monotone=True, uniform=True)
 
 
+def _mean_layer(
+    node: ir.Node, source: IntegerTensor, bounds: IntegerRange, *, exact: bool
+) -> Layer:
+    span = int(bounds.lowest.min()), int(bounds.highest.max())
+    return Layer(
+        label_of(node),
+        node.op_type,
+        str(node.outputs[0].name),
+        Guarantee.EXACT if exact else Guarantee.BOUNDED,
+        "" if exact else "the scale of its input is not a short number",
+        macs=0,
+        weight_bits=1,
+        input_bits=max(1, (source.grid.levels - 1).bit_length()),
+        accumulator=span,
+        accumulator_bits=bits_of(*span),
+    )
+
+
 def _mean_window(node: ir.Node, x: Layout, y: Layout) -> tuple[tuple[int, ...], p.Window]:
-    """How many elements a mean is of along each axis, and its window.
+    """Return the sizes of the window of a mean, and the window.
 
     Raises:
-        Unsupported: Not all of its means are of as many elements side by side.
+        Unsupported: Windows differ in their numbers of elements, or are dilated.
     """
     if not x.spatial or not x.channels_first:
         raise Unsupported("it is not a mean over height and width")
@@ -262,9 +226,9 @@ def _mean_window(node: ir.Node, x: Layout, y: Layout) -> tuple[tuple[int, ...], 
         return x.spatial, p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
     kernel = tuple(attribute_of(node, "kernel_shape", ()))
     window = derive_window(node, kernel, x, y) if len(kernel) == len(x.spatial) else None
-    zeros = attribute_of(node, "count_include_pad", 0)
-    fewer = window is not None and is_padded(window) and not zeros
-    if window is None or fewer or attribute_of(node, "ceil_mode", 0):
+    counts_zeros = attribute_of(node, "count_include_pad", 0)
+    differs = window is not None and is_padded(window) and not counts_zeros
+    if window is None or differs or attribute_of(node, "ceil_mode", 0):
         raise Unsupported("means at its borders are of fewer elements")
     if any(dilation != 1 for dilation in attribute_of(node, "dilations", ())):
         raise Unsupported("it is a mean of elements that are not side by side")

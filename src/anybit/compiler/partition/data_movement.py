@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves or selects elements: on tensors of codes, or past functions of single elements."""
+"""Data movement and selection: on tensors of codes, or past elementwise functions."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.lower.lowerer import Lowerer, reshape_fields
 from anybit.compiler.operators import CONCATENATION, GATHERING, POOLING, RESHAPING, TRANSPOSITION
 from anybit.compiler.partition.expressions import (
     Expression,
     InputRoot,
-    IntegerGrid,
     IntegerTensor,
     PendingMove,
+    PlannedInstruction,
     TensorRoot,
 )
-from anybit.compiler.partition.layout import Layout, layout_of
+from anybit.compiler.partition.layout import Layout, layout_of, reshape_fields
+from anybit.compiler.partition.values import Values
 from anybit.compiler.partition.windows import pooling_window
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
@@ -31,170 +30,159 @@ from anybit.onnx.passes import InferShapes
 from anybit.onnx.runtime import FAILURES, evaluate
 
 _MOST_PARTS = 32
+_MOST_ELEMENTS = 2**22
+"""Larger tensors get no arrays of indices."""
 
 
-class Graph(Protocol):
-    """What a walk knows and does."""
-
-    model: ir.Model
-    planner: Lowerer
-
-    def expression(self, value: ir.Value) -> Expression: ...
-
-    def sizes(self, value: ir.Value) -> tuple[int, ...]: ...
-
-    def wanted_codes(self, value: ir.Value) -> IntegerGrid | None: ...
-
-    def codes(self, value: ir.Value, axis: int) -> IntegerTensor: ...
-
-    def coded(self, value: ir.Value, coded: IntegerTensor) -> Expression: ...
-
-
-def move_elements(graph: Graph, node: ir.Node) -> Expression | None:
-    """The expression of what a node gives that moves elements; None for other nodes.
+def move_elements(values: Values, node: ir.Node) -> Expression | None:
+    """Return the expression of a node that moves elements; None for other nodes.
 
     Raises:
-        Unsupported: It moves them as no instruction does.
+        Unsupported: No instruction moves them like this.
     """
     rule = None if node.domain else _RULES.get(node.op_type)
     x = node.inputs[0] if node.inputs else None
-    return None if rule is None or x is None else rule(graph, node, x)
+    return None if rule is None or x is None else rule(values, node, x)
 
 
-def _reshaped(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
-    """The same elements in the same order."""
+def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Keep the elements and their order."""
     y = node.outputs[0]
-    before, after = graph.sizes(x), graph.sizes(y)
+    before, after = values.sizes(x), values.sizes(y)
     if math.prod(before) != math.prod(after):
         raise Unsupported(f"{node.op_type} moves elements from row to row")
-    expression = graph.expression(x)
+    expression = values.expression(x)
     if isinstance(expression.root, InputRoot):
-        return (
-            _relabelled(graph, expression, y, layout_of(after, 1)) if expression.uniform else None
-        )
-    if expression.place.single:
-        axis = 1 if after[0] == expression.place.channels else len(after)
-        place = layout_of(after, axis)
-        if place.single:
-            return _renamed(graph, expression, y, place)
-    place = layout_of(after, 1)
-    if not _is_coded(expression):
-        fields = reshape_fields(expression.place, place)
-        return _pending(
-            graph, expression, y, PendingMove(expression.place, p.Reshape, fields), place
-        )
-    source = graph.codes(x, expression.place.axis)
-    target = IntegerTensor(y, place, source.codes, source.stage)
-    fields = reshape_fields(source.place, place)
-    graph.planner.add(p.Reshape, (source,), target, **fields)
-    return graph.coded(y, target)
+        layout = layout_of(after, 1)
+        return _relabel(values, expression, y, layout) if expression.uniform else None
+    if expression.layout.single:
+        axis = 1 if after[0] == expression.layout.channels else len(after)
+        layout = layout_of(after, axis)
+        if layout.single:
+            return _rename(values, expression, y, layout)
+    layout = layout_of(after, 1)
+    if not _is_tensor(expression):
+        fields = reshape_fields(expression.layout, layout)
+        move = PendingMove(expression.layout, p.Reshape, fields)
+        return _postpone(values, expression, y, move, layout)
+    source = values.codes(x, expression.layout.axis)
+    target = IntegerTensor(y, layout, source.grid, source.stage)
+    fields = reshape_fields(source.layout, layout)
+    values.append(PlannedInstruction(p.Reshape, (source,), target, fields))
+    return values.set_tensor(y, target)
 
 
-def _transposed(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
-    """Channels that go to the front or the end, with the others in their order: a name only."""
-    y, rank = node.outputs[0], len(graph.sizes(x)) + 1
+def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Move the channels to the front or the end: only the layout changes."""
+    y, rank = node.outputs[0], len(values.sizes(x)) + 1
     order = attribute_of(node, "perm", ()) or tuple(range(rank))[::-1]
-    expression = graph.expression(x)
+    expression = values.expression(x)
     if isinstance(expression.root, InputRoot):
         return None
-    axes = [axis for axis in range(1, rank) if axis != expression.place.axis]
+    axes = [axis for axis in range(1, rank) if axis != expression.layout.axis]
     for axis in (1, rank - 1):
-        wanted = list(axes)
-        wanted.insert(axis - 1, expression.place.axis)
-        if tuple(order) == (0, *wanted):
-            return _renamed(graph, expression, y, replace(expression.place, axis=axis))
+        expected = list(axes)
+        expected.insert(axis - 1, expression.layout.axis)
+        if tuple(order) == (0, *expected):
+            return _rename(values, expression, y, replace(expression.layout, axis=axis))
     if rank == 2 and tuple(order) == (0, 1):
-        return _renamed(graph, expression, y, expression.place)
+        return _rename(values, expression, y, expression.layout)
     raise Unsupported(f"Transpose by {list(order)} is none of channels alone")
 
 
-def _renamed(graph: Graph, expression: Expression, y: ir.Value, place: Layout) -> Expression:
-    """The same elements by another name: a tensor of codes stays the tensor."""
-    if _is_coded(expression):
+def _rename(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
+    """Give the same elements another name and layout; a tensor of codes stays the tensor."""
+    if _is_tensor(expression):
         assert isinstance(expression.root, TensorRoot), "asked before"
-        return graph.coded(y, replace(expression.root.coded, value=y, place=place))
-    return _relabelled(graph, expression, y, place)
+        return values.set_tensor(y, replace(expression.root.tensor, value=y, layout=layout))
+    return _relabel(values, expression, y, layout)
 
 
-def _pending(
-    graph: Graph, expression: Expression, y: ir.Value, pending: PendingMove, place: Layout
+def _postpone(
+    values: Values, expression: Expression, y: ir.Value, move: PendingMove, layout: Layout
 ) -> Expression | None:
-    """A move of what is not yet codes: it waits until it is."""
+    """Let a movement wait for codes; None if another one waits already."""
     if expression.pending is not None or isinstance(expression.root, InputRoot):
         return None
-    return replace(_relabelled(graph, expression, y, place), pending=pending)
+    return replace(_relabel(values, expression, y, layout), pending=move)
 
 
-def _relabelled(graph: Graph, expression: Expression, y: ir.Value, place: Layout) -> Expression:
-    function = expression.function(graph.model)
+def _relabel(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
+    function = expression.function(values.model)
     if len(function.parts) > _MOST_PARTS:
         raise Unsupported("too many moves lie between it and its sum")
     return Expression(
-        expression.root, y, place, function, (y,), behind=expression, pending=expression.pending
+        expression.root,
+        y,
+        layout,
+        function,
+        (y,),
+        moved_from=expression,
+        pending=expression.pending,
     )
 
 
-def _is_coded(expression: Expression) -> bool:
-    """Whether it is a tensor of codes itself, and no function of one."""
-    return (
-        isinstance(expression.root, TensorRoot) and expression.root.coded.value is expression.value
-    )
+def _is_tensor(expression: Expression) -> bool:
+    """Return whether a value is a tensor of codes itself, not a function of one."""
+    root = expression.root
+    return isinstance(root, TensorRoot) and root.tensor.value is expression.value
 
 
-def _pooled(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
-    """The largest of some elements, which has the largest index."""
-    expression = graph.expression(x)
+def _pool(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Select the largest element, which has the largest index."""
+    expression = values.expression(x)
     if len(node.outputs) > 1 and node.outputs[1].uses():
         return None
     y = node.outputs[0]
-    place = layout_of(graph.sizes(y), 1)
-    if not _is_coded(expression):
-        if expression.place.rank > 2 and not expression.place.channels_first:
+    layout = layout_of(values.sizes(y), 1)
+    if not _is_tensor(expression):
+        if expression.layout.rank > 2 and not expression.layout.channels_first:
             return None
-        window = pooling_window(node, expression.place, place)
-        pending = PendingMove(expression.place, p.MaxPool, {"window": window})
-        return _pending(graph, expression, y, pending, place)
-    source = graph.codes(x, 1)
-    if source.codes.scale < 0:
+        window = pooling_window(node, expression.layout, layout)
+        move = PendingMove(expression.layout, p.MaxPool, {"window": window})
+        return _postpone(values, expression, y, move, layout)
+    source = values.codes(x, 1)
+    if source.grid.scale < 0:
         raise Unsupported("its input has a negative scale")
-    window = pooling_window(node, source.place, place)
-    target = IntegerTensor(y, place, source.codes, source.stage)
-    graph.planner.add(p.MaxPool, (source,), target, window=window)
-    return graph.coded(y, target)
+    window = pooling_window(node, source.layout, layout)
+    target = IntegerTensor(y, layout, source.grid, source.stage)
+    values.append(PlannedInstruction(p.MaxPool, (source,), target, {"window": window}))
+    return values.set_tensor(y, target)
 
 
-def _concatenated(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
-    """Tensors of the same codes one behind another, along their channels."""
+def _concatenate(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Join tensors of the same grid along their channels."""
     y = node.outputs[0]
-    sizes = graph.sizes(y)
+    sizes = values.sizes(y)
     axis = attribute_of(node, "axis", 1) % (len(sizes) + 1)
-    values = [value for value in node.inputs if value is not None]
-    if any(is_constant(value) for value in values) or axis not in (1, len(sizes)):
+    inputs = [value for value in node.inputs if value is not None]
+    if any(is_constant(value) for value in inputs) or axis not in (1, len(sizes)):
         raise Unsupported("it puts together something else than channels")
-    if not any(_has_codes(graph, value) for value in values):
+    if not any(_is_computed(values, value) for value in inputs):
         return None
-    sources = [graph.codes(value, axis) for value in values]
-    wanted = graph.wanted_codes(y)
+    sources = [values.codes(value, axis) for value in inputs]
+    grid = values.grid(y)
     stages = {source.stage for source in sources}
-    if wanted is None or any(source.codes != wanted for source in sources) or len(stages) > 1:
+    if grid is None or any(source.grid != grid for source in sources) or len(stages) > 1:
         raise Unsupported("it puts together tensors of different scales")
-    target = IntegerTensor(y, layout_of(sizes, axis), wanted, sources[0].stage)
+    target = IntegerTensor(y, layout_of(sizes, axis), grid, sources[0].stage)
     first = 0
     for source in sources:
-        graph.planner.add(p.Gather, (source,), target, **_indices(source.place, first))
-        first += source.place.channels
-    return graph.coded(y, target)
+        fields = _all_elements(source.layout, first)
+        values.append(PlannedInstruction(p.Gather, (source,), target, fields))
+        first += source.layout.channels
+    return values.set_tensor(y, target)
 
 
-def _has_codes(graph: Graph, value: ir.Value) -> bool:
-    expression = graph.expression(value)
+def _is_computed(values: Values, value: ir.Value) -> bool:
+    expression = values.expression(value)
     return not isinstance(expression.root, InputRoot) or bool(expression.nodes)
 
 
-def _indices(place: Layout, first: int) -> dict[str, object]:
-    """The fields of a Gather of everything."""
+def _all_elements(layout: Layout, first: int) -> dict[str, object]:
+    """Return the fields of a Gather of a whole tensor to the channels from `first` on."""
     rows, columns, channels = (
-        np.arange(size, dtype=np.int32) for size in (place.height, place.width, place.channels)
+        np.arange(size, dtype=np.int32) for size in (layout.height, layout.width, layout.channels)
     )
     return {
         "rows": rows,
@@ -205,45 +193,44 @@ def _indices(place: Layout, first: int) -> dict[str, object]:
     }
 
 
-def _gathered(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
-    """Slice, Pad, Split, Resize and the like: found by moving the numbers of the elements."""
-    expression = graph.expression(x)
-    if not _is_coded(expression):
+def _gather(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Select elements as Slice, Pad, Split or Resize do, by tracing their numbers."""
+    expression = values.expression(x)
+    if not _is_tensor(expression):
         return None
-    source = graph.codes(x, expression.place.axis)
-    results = trace_elements(graph.model, node, x, graph.sizes(x))
-    found = None
+    source = values.codes(x, expression.layout.axis)
+    numbers = trace_elements(values.model, node, x, values.sizes(x))
+    first_output = None
     for y in reversed(node.outputs):
-        place = layout_of(graph.sizes(y), source.place.axis)
-        fields = separate_axes(results[str(y.name)], source.place, place)
-        code, rest = divmod(-source.codes.lowest, source.codes.step)
-        fill = code if not rest and 0 <= code < source.codes.levels else None
+        layout = layout_of(values.sizes(y), source.layout.axis)
+        fields = separate_axes(numbers[str(y.name)], source.layout, layout)
+        zero, rest = divmod(-source.grid.lowest, source.grid.step)
+        fill = zero if not rest and 0 <= zero < source.grid.levels else None
         if fill is None and any((fields[key] < 0).any() for key in ("rows", "columns", "channels")):
             raise Unsupported("it fills in zeros, which are none of the codes")
-        target = IntegerTensor(y, place, source.codes, source.stage)
+        target = IntegerTensor(y, layout, source.grid, source.stage)
         fixed = {"first_channel": 0, "fill": fill or 0}
-        graph.planner.add(p.Gather, (source,), target, **fields, **fixed)
-        found = graph.coded(y, target)
-    return found
+        values.append(PlannedInstruction(p.Gather, (source,), target, {**fields, **fixed}))
+        first_output = values.set_tensor(y, target)
+    return first_output
 
 
-_RULES: dict[str, Callable[[Graph, ir.Node, ir.Value], Expression | None]] = {
-    **dict.fromkeys(RESHAPING, _reshaped),
-    **dict.fromkeys(GATHERING, _gathered),
-    **dict.fromkeys(POOLING, _pooled),
-    CONCATENATION: _concatenated,
-    TRANSPOSITION: _transposed,
+_RULES: dict[str, Callable[[Values, ir.Node, ir.Value], Expression | None]] = {
+    **dict.fromkeys(RESHAPING, _reshape),
+    **dict.fromkeys(GATHERING, _gather),
+    **dict.fromkeys(POOLING, _pool),
+    CONCATENATION: _concatenate,
+    TRANSPOSITION: _transpose,
 }
-
-
-# Index arrays of larger tensors are not made.
-_MOST_ELEMENTS = 2**22
 
 
 def trace_elements(
     model: ir.Model, node: ir.Node, x: ir.Value, sizes: tuple[int, ...]
 ) -> dict[str, Array]:
-    """What the node makes of the numbers 1, 2, ... of the elements of a row; 0 is filled in.
+    """Run a node on the numbers 0, 1, ... of the elements of a row.
+
+    Returns:
+        The number of each element of the outputs; -1 is a zero that the node fills in.
 
     Raises:
         Unsupported: It computes new elements, or too many, or takes some from other rows.
@@ -268,7 +255,7 @@ def trace_elements(
         if value is not None
     }
     _check_sizes(cut(model, [node], list(node.outputs)), feeds, x)
-    for value in (value for each in piece.graph for value in each.outputs):
+    for value in (value for moved in piece.graph for value in moved.outputs):
         value.shape = None
     try:
         results = evaluate(piece, feeds)
@@ -282,10 +269,10 @@ def trace_elements(
 
 
 def _check_sizes(piece: ir.Model, feeds: Mapping[str, Array], x: ir.Value) -> None:
-    """That what a piece makes of x is not too large. The piece is spent.
+    """Check the sizes of the results of a piece of a graph, which is spent.
 
     Raises:
-        Unsupported: It is, or nothing says how large it is.
+        Unsupported: They are too large, or unknown.
     """
     for value in piece.graph.inputs:
         array = feeds[str(value.name)]
@@ -304,20 +291,20 @@ def _check_sizes(piece: ir.Model, feeds: Mapping[str, Array], x: ir.Value) -> No
 
 
 def separate_axes(numbers: Array, source: Layout, target: Layout) -> dict[str, Array]:
-    """Numbers of elements as rows, columns and channels that each follow from one of the three.
+    """Split numbers of elements into indices of rows, of columns and of channels.
 
     Raises:
-        Unsupported: They do not.
+        Unsupported: An index depends on more than its own axis.
     """
     if target.channels_first:
         numbers = numbers.reshape(target.channels, target.height, target.width).transpose(1, 2, 0)
     numbers = numbers.reshape(target.height, target.width, target.channels)
     if source.channels_first:
-        channel, place = np.divmod(numbers, source.height * source.width)
-        row, column = np.divmod(place, source.width)
+        channel, position = np.divmod(numbers, source.height * source.width)
+        row, column = np.divmod(position, source.width)
     else:
-        place, channel = np.divmod(numbers, source.channels)
-        row, column = np.divmod(place, source.width)
+        position, channel = np.divmod(numbers, source.channels)
+        row, column = np.divmod(position, source.width)
     missing = numbers < 0
     lines = []
     for axis, index in enumerate((row, column, channel)):

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of single elements, per channel, as the float graph computes them.
 
-They are never written down as formulas: ONNX Runtime evaluates the nodes themselves, and with them
-every rounding, tie and saturation that they have. Arguments and results are arrays of elements x
-channels.
+ONNX Runtime evaluates the nodes themselves, with every rounding, tie and saturation: there are no
+formulas here. Arguments and results are arrays of elements x channels.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -15,22 +14,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from anybit.compiler.operators import is_monotone
 from anybit.compiler.reason import Unsupported
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.curves import Curve, curve_of
+from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.cut import cut
-from anybit.onnx.operators.multi_threshold import is_multi_threshold, is_rising
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.preparation import runnable
-from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.onnx.quantizers.quantizer import inputs_of
 from anybit.onnx.runtime import (
     FAILURES,
     make_session,
     reason,
     run_session,
 )
-from anybit.ops.domain import Role
 
 Part: TypeAlias = Callable[..., Array]
 
@@ -39,12 +34,12 @@ _MOST_AVERAGED = 2**22
 
 @dataclass(frozen=True, eq=False)
 class ElementFunction:
-    """What some parts make of an element, one behind another.
+    """A composition of functions of single elements.
 
     Attributes:
-        parts: The parts.
-        monotone: Whether each part is known to rise or to fall everywhere, per channel.
-        uniform: Whether no part differs between channels.
+        parts: The functions, the first one applied first.
+        monotone: Whether all parts are monotonic, per channel.
+        uniform: Whether all parts are the same in all channels.
     """
 
     parts: tuple[Part, ...] = ()
@@ -52,13 +47,13 @@ class ElementFunction:
     uniform: bool = True
 
     def then(self, part: Part, *, monotone: bool, uniform: bool) -> "ElementFunction":
-        """With one more part."""
+        """Return the composition with one more part."""
         return ElementFunction(
             (*self.parts, part), self.monotone and monotone, self.uniform and uniform
         )
 
     def __call__(self, *elements: Array) -> Array:
-        """The results; the first part alone may take more than one array."""
+        """Return the results. Only the first part may take more than one array."""
         with np.errstate(all="ignore"):
             for part in self.parts:
                 elements = (part(*elements),)
@@ -67,7 +62,7 @@ class ElementFunction:
 
 @dataclass(frozen=True)
 class AddConstant:
-    """Adds a bias in float32: what Conv and Gemm do behind their sums."""
+    """The addition of a bias in float32, as Conv and Gemm do after their sums."""
 
     bias: Array
 
@@ -77,15 +72,15 @@ class AddConstant:
 
 @dataclass(frozen=True, eq=False)
 class NodeChain:
-    """NodeChain between values, in an order in which they can run.
+    """Nodes from some values to another one.
 
     Attributes:
-        model: The graph in which they stand.
-        nodes: The nodes.
-        xs, y: What they read and what they make; all else that they read is constant.
-        rank, axis: Of each x; the axis is that of the channels.
-        window: How many elements of x, axis by axis, become one of y, the last axes being meant. A
-            mean is evaluated as that of one element and zeros.
+        model: The graph of the nodes.
+        nodes: The nodes in topological order.
+        xs, y: Their inputs and their output; their other inputs are constant.
+        rank, axis: Rank and channel axis of the inputs.
+        window: Sizes of the window of a mean along the last axes; empty for other nodes. The mean
+            is evaluated on one element and zeros.
     """
 
     model: ir.Model
@@ -108,7 +103,7 @@ class NodeChain:
         constants = {}
         for value in piece.graph.inputs:
             if value.name in names:
-                # Sizes that a file declares are those of whole tensors.
+                # The file declares the sizes of whole tensors.
                 value.shape = ir.Shape([None] * self.rank)
                 value.type = ir.TensorType(ir.DataType.FLOAT)
                 continue
@@ -117,7 +112,7 @@ class NodeChain:
             value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
             value.shape = ir.Shape(array.shape)
         for node in piece.graph:
-            if self.window:  # which is all that there is here
+            if self.window:  # the input is one window
                 node.attributes.pop("pads", None)
                 node.attributes.pop("auto_pad", None)
             for output in node.outputs:
@@ -126,7 +121,7 @@ class NodeChain:
         return make_session(runnable(piece, piece), threads=1), constants
 
     def __call__(self, *elements: Array) -> Array:
-        """The results for elements x channels.
+        """Return the results for elements x channels.
 
         Raises:
             Unsupported: The runtime does not evaluate the nodes, or not element by element.
@@ -156,7 +151,7 @@ class NodeChain:
 
 
 def _own_thresholds(piece: ir.Model, values: Mapping[str | None, ir.Value]) -> None:
-    """Make constants of the thresholds in a piece of a graph: its inputs, as it was cut."""
+    """Turn the thresholds among the inputs of a piece of a graph into constants."""
     for node in piece.graph:
         table = node.inputs[1] if is_multi_threshold(node) else None
         if table is not None and table.is_graph_input():
@@ -167,7 +162,7 @@ def _own_thresholds(piece: ir.Model, values: Mapping[str | None, ir.Value]) -> N
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """What a mean makes of a sum: the node itself is asked, with that sum and zeros."""
+    """The mean of a window as a function of its sum: the node is evaluated on it and zeros."""
 
     nodes: NodeChain
 
@@ -182,50 +177,10 @@ class Mean:
 
     @property
     def count(self) -> int:
-        """How many elements it is of."""
+        """The number of elements of the window."""
         return math.prod(self.nodes.window)
 
     @property
     def is_sum(self) -> bool:
-        """Whether it does not divide at all."""
+        """True if it is a sum: there is no division."""
         return self.nodes.nodes[0].op_type == "ReduceSum"
-
-
-def is_monotone(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
-    """Whether the nodes are a chain of functions that rise or fall in x everywhere."""
-    return all(curve is not Curve.BENDS for curve in _curves(nodes, x))
-
-
-def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
-    """Whether the nodes are a chain of functions none of which falls anywhere."""
-    return all(curve is Curve.RISES for curve in _curves(nodes, x))
-
-
-def _curves(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Curve]:
-    """How each node of a chain goes with what it reads."""
-    for node in nodes:
-        varying = [value for value in node.inputs if value is not None and not is_constant(value)]
-        yield _curve(node, x) if varying == [x] else Curve.BENDS
-        x = node.outputs[0]
-
-
-def _curve(node: ir.Node, x: ir.Value) -> Curve:
-    if is_quantize(node) or is_dequantize(node):
-        return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
-    if not node.domain:
-        return curve_of(node, x)
-    if is_multi_threshold(node):
-        return Curve.RISES if is_rising(node) else Curve.FALLS
-    operator = operator_of(node)
-    if operator is None or operator.grid is None or node.inputs[0] is not x:
-        return Curve.BENDS
-    return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
-
-
-def _has_positive_scales(node: ir.Node) -> bool:
-    """Whether a quantizer has no scale that is negative, so that its values do not fall."""
-    for declared, value in zip(inputs_of(node), node.inputs, strict=False):
-        scales = declared.role in (Role.SCALE, Role.IN_SCALE)
-        if scales and value is not None and not bool(np.all(array_of(value) > 0)):
-            return False
-    return True

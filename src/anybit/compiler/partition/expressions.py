@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a region is planned as before it is a program: tensors of codes, and functions of them."""
+"""Values of the graph as functions of inputs, tensors and accumulators of regions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,65 +12,9 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.layout import Layout
 from anybit.compiler.program import program as p
-from anybit.compiler.reason import Unsupported
-from anybit.compiler.requantize.epilogue import Sum
 from anybit.layers.layer import Layer
 from anybit.onnx.graph.constants import Array
-
-
-@dataclass(frozen=True)
-class IntegerGrid:
-    """The integers of a tensor: lowest, lowest + step, ... ; each times the scale is a value."""
-
-    scale: float
-    lowest: int
-    step: int
-    levels: int
-
-    @property
-    def highest(self) -> int:
-        return self.lowest + self.step * (self.levels - 1)
-
-    @property
-    def shift(self) -> int:
-        """The index that a code of 0 has, or would have; about, where that is far away."""
-        return max(-p.MOST_SHIFT, min(-round(self.lowest / self.step), p.MOST_SHIFT))
-
-    @property
-    def all(self) -> Array:
-        return self.lowest + self.step * np.arange(self.levels)
-
-    def decode(self, integers: Array) -> Array:
-        """The values, as the float graph computes them."""
-        with np.errstate(over="ignore"):
-            return np.asarray(integers.astype(np.float32) * np.float32(self.scale))
-
-    def nearest(self, values: Array) -> Array:
-        """The value of a code that is nearest to each; NaN stays."""
-        with np.errstate(all="ignore"):
-            position = np.rint((values.astype(np.float64) / self.scale - self.lowest) / self.step)
-        integers = self.lowest + self.step * np.clip(position, 0, self.levels - 1)
-        return self.decode(integers)
-
-    def index(self, values: Array) -> Array:
-        """The index of each value.
-
-        Raises:
-            Unsupported: One that is not on the grid.
-        """
-        with np.errstate(all="ignore"):
-            integers = np.rint(values.astype(np.float64) / self.scale)
-        if not np.array_equal(self.decode(integers), values):
-            raise Unsupported("values that are NaN or infinite, or off their grid")
-        index = integers - self.lowest
-        if self.step != 1:
-            with np.errstate(invalid="ignore"):
-                index, rest = np.divmod(index, self.step)
-            if rest.any():
-                raise Unsupported("values that are not among the codes")
-        if index.min(initial=0) < 0 or index.max(initial=0) >= self.levels:
-            raise Unsupported("values that are not among the codes")
-        return np.asarray(index, np.int64)
+from anybit.quant_types.grids import IntegerGrid
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,22 +23,104 @@ class IntegerTensor:
 
     Attributes:
         value: The value.
-        place: How it lies.
-        codes: The codes.
-        stage: How often floats came in on the way to it.
-        tensor: What tells tensors apart: two values may be one, by two names.
+        layout: Order of its elements.
+        grid: Its codes.
+        stage: Number of changes from integers to float32 on the way to it.
+        identity: Identity of the tensor: two values may name the same one.
     """
 
     value: ir.Value
-    place: Layout
-    codes: IntegerGrid
+    layout: Layout
+    grid: IntegerGrid
     stage: int
-    tensor: object = field(default_factory=object)
+    identity: object = field(default_factory=object)
+
+
+@dataclass(frozen=True, eq=False)
+class RegionInput:
+    """A float value as a region reads it; the sizes exclude the rows."""
+
+    value: ir.Value
+    sizes: tuple[int, ...]
+    layout: Layout
+
+
+@dataclass(frozen=True, eq=False)
+class RegionOutput:
+    """A float value that a region computes."""
+
+    value: ir.Value
+    layout: Layout
+    stage: int
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedInstruction:
+    """An instruction without the numbers of its tensors and ports.
+
+    Attributes:
+        kind: Its class in the program.
+        reads, writes: Its sources and its target.
+        fields: Its other fields.
+        layer: The layer of the graph that it computes, for the report.
+        origin: The function of an accumulator that a product computes.
+    """
+
+    kind: type[Any]
+    reads: "tuple[RegionInput | RegionOutput | IntegerTensor, ...]"
+    writes: IntegerTensor | RegionOutput
+    fields: Mapping[str, Any]
+    layer: CompiledLayer | None = None
+    origin: "Expression | None" = None
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerRange:
+    """An interval of integers per channel, both ends included."""
+
+    lowest: Array
+    highest: Array
+
+    @property
+    def longest(self) -> int:
+        """The largest number of integers in any channel."""
+        return int((self.highest - self.lowest).max()) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulators:
+    """Integer accumulators and the float32 sums that the graph computes in their place.
+
+    Attributes:
+        scales: Value of one unit per channel, float32.
+        reach: The accumulators that can occur.
+        slack: Largest error of a float32 sum, in any order of addition; 0 where it is exact.
+            float64.
+    """
+
+    scales: Array
+    reach: IntegerRange
+    slack: Array
+
+    def values(self, accumulators: Array) -> Array:
+        """Return float32(accumulator) * scale, rounded to float32."""
+        with np.errstate(all="ignore"):
+            return np.asarray(accumulators.astype(np.float32) * self.scales)
+
+    def bounds(self, accumulators: Array) -> tuple[Array, Array]:
+        """Return bounds of the float32 sums over all orders of addition."""
+        exact = self.values(accumulators)
+        below, above = (
+            # One float further, because the bound itself is rounded here.
+            np.nextafter((exact + sign * self.slack).astype(np.float32), np.float32(sign * np.inf))
+            for sign in (-1, 1)
+        )
+        return below, above
 
 
 @dataclass(frozen=True, eq=False)
 class InputRoot:
-    """Any float value of the graph: a function of it can be quantized where it comes in."""
+    """A float value of the graph: a region can quantize functions of it where it comes in."""
 
     value: ir.Value
     sizes: tuple[int, ...]
@@ -107,8 +133,12 @@ class AccumulatorRoot:
 
     Attributes:
         node: Conv, Gemm, MatMul, or a mean, which is a sum with weights of 1.
-        weights: Integers as target channel x kernel row x kernel column x source channel.
-        layer: What is known of it.
+        source: The activations.
+        window: The window.
+        groups: Number of groups of channels.
+        weights: Integers, output channel x kernel row x kernel column x input channel.
+        accumulators: Their ranges and scales.
+        layer: The layer, for the report.
     """
 
     node: ir.Node
@@ -116,7 +146,7 @@ class AccumulatorRoot:
     window: p.Window
     groups: int
     weights: Array
-    sum: Sum
+    accumulators: Accumulators
     layer: Layer
 
     @property
@@ -128,28 +158,28 @@ class AccumulatorRoot:
 class TensorRoot:
     """A tensor of codes."""
 
-    coded: IntegerTensor
+    tensor: IntegerTensor
 
     @property
     def stage(self) -> int:
-        return self.coded.stage
+        return self.tensor.stage
 
 
 @dataclass(frozen=True, eq=False)
 class OutputRoot:
-    """The float result of a sum: an output of the region, which the region quantizes, too.
+    """The float32 result of a sum: an output of the region, which the region quantizes, too.
 
     Attributes:
-        outlet: The output.
-        layer: What is known of the sum.
+        output: The output.
+        layer: The layer that computes it.
     """
 
-    outlet: "RegionOutput"
+    output: RegionOutput
     layer: Layer
 
     @property
     def stage(self) -> int:
-        return self.outlet.stage
+        return self.output.stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,104 +194,65 @@ class PairRoot:
         return max(self.first.stage, self.second.stage)
 
 
-@dataclass(frozen=True, eq=False)
-class RegionInput:
-    """A float value as a region reads it."""
-
-    value: ir.Value
-    sizes: tuple[int, ...]
-    place: Layout
-
-
-@dataclass(frozen=True, eq=False)
-class RegionOutput:
-    """A float value that a region gives."""
-
-    value: ir.Value
-    place: Layout
-    stage: int
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedInstruction:
-    """An instruction of which only the numbers of tensors and ports are missing.
-
-    Attributes:
-        kind: Its class.
-        reads, writes: What its sources and its target are.
-        fields: The others by name.
-        layer: What it computes of the graph, for the report.
-        origin: The function of a sum that a product computes.
-    """
-
-    kind: type[Any]
-    reads: "tuple[RegionInput | RegionOutput | IntegerTensor, ...]"
-    writes: IntegerTensor | RegionOutput
-    fields: Mapping[str, Any]
-    layer: CompiledLayer | None = None
-    origin: "Expression | None" = None
-
-
 Root: TypeAlias = InputRoot | AccumulatorRoot | OutputRoot | TensorRoot | PairRoot
 
 
 @dataclass(frozen=True, eq=False)
 class PendingMove:
-    """A move that is done when there are codes: what lies behind it is computed before it.
+    """A data movement that waits for codes: elementwise nodes after it are computed before it.
 
     Attributes:
-        place: How the values before it lie.
+        layout: Layout before the movement.
         kind, fields: Its instruction.
     """
 
-    place: Layout
+    layout: Layout
     kind: type[Any]
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A value each of whose elements is a function of the element of a root at its own place.
+    """A value whose elements are functions of the elements of a root at the same positions.
 
     Attributes:
         root: The root.
         value: The value of the graph.
-        place: How it lies.
-        before: What is done first.
-        starts: What the nodes read: the root, or both, or what a move has made of it.
-        nodes: What is done then, in an order in which it can run.
-        same: Whether each of these does the same in all channels.
-        quantized: The last value on the way that was one of codes; it may be this one.
-        behind: The expression that a move has given another place or name.
-        pending: The move that `nodes` have been pulled before, if there is one.
+        layout: Its layout.
+        before: The function that is applied to the root first.
+        starts: The inputs of the nodes: the root, both of a pair, or a moved copy of the root.
+        nodes: The nodes that are applied then, in topological order.
+        same: Whether these do the same in all channels.
+        quantized: The last expression on the way whose value is on a grid, perhaps this one.
+        moved_from: The expression before a data movement that gave it another layout or name.
+        pending: The data movement that `nodes` were pulled before, if there is one.
     """
 
     root: Root
     value: ir.Value
-    place: Layout
+    layout: Layout
     before: ElementFunction = field(default_factory=ElementFunction)
     starts: tuple[ir.Value, ...] = ()
     nodes: tuple[ir.Node, ...] = ()
     same: bool = True
     quantized: "Expression | None" = None
-    behind: "Expression | None" = None
+    moved_from: "Expression | None" = None
     pending: PendingMove | None = None
 
     @property
     def root_layout(self) -> Layout:
-        """How the values lie before the move that is pending."""
-        return self.place if self.pending is None else self.pending.place
+        """The layout before the pending data movement."""
+        return self.layout if self.pending is None else self.pending.layout
 
     @property
     def uniform(self) -> bool:
-        """Whether the function is the same for all channels."""
+        """True if the function is the same for all channels."""
         return self.before.uniform and self.same
 
     def function(self, model: ir.Model) -> ElementFunction:
-        """The whole function."""
+        """Return the function from elements of the root to elements of the value."""
         if not self.nodes:
             return self.before
-        part = NodeChain(
-            model, self.nodes, self.starts, self.value, self.place.rank, self.place.axis
-        )
+        rank, axis = self.layout.rank, self.layout.axis
+        part = NodeChain(model, self.nodes, self.starts, self.value, rank, axis)
         return self.before.then(part, monotone=part.monotone, uniform=self.uniform)

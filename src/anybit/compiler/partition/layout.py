@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the elements of a value lie in rows x height x width x channels."""
+"""Order of the elements of a value: rows x height x width x channels."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where height, width and channels of a value are.
+    """Axes and sizes of the height, width and channels of a value.
 
     Attributes:
-        rank: Of the value; axis 0 has the rows.
-        axis: That of the channels: 1, or the last. The axes besides are height and width, of one
-            alone it is the width; what is missing is 1.
+        rank: Rank of the value; axis 0 has the rows.
+        axis: Axis of the channels: 1, or the last. The others are height and width; a single one is
+            the width, and the size of a missing one is 1.
         height, width, channels: The sizes.
     """
 
@@ -23,7 +23,7 @@ class Layout:
 
     @property
     def channels_first(self) -> bool:
-        """Whether a row lies as channels x height x width."""
+        """True if the order within a row is channels x height x width."""
         return self.axis == 1 and self.rank > 2
 
     @property
@@ -33,19 +33,30 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes behind the rows."""
-        inner = self.spatial
-        return (self.channels, *inner) if self.channels_first else (*inner, self.channels)
+        """The sizes after the rows."""
+        return (
+            (self.channels, *self.spatial)
+            if self.channels_first
+            else (*self.spatial, self.channels)
+        )
 
     @property
     def single(self) -> bool:
-        """Whether a row has one element per channel."""
+        """True if a row has one element per channel."""
         return self.height == self.width == 1
 
 
 def layout_of(sizes: tuple[int, ...], axis: int) -> Layout:
-    """The place of a value with these sizes behind its rows, its channels along an axis."""
+    """Return the layout of a value with these sizes after its rows and this axis of channels."""
     first = axis == 1
     inner = sizes[1:] if first else sizes[:-1]
     height, width = (1, 1, *inner)[-2:]
     return Layout(len(sizes) + 1, axis, height, width, sizes[0] if first else sizes[-1])
+
+
+def reshape_fields(source: Layout, target: Layout) -> dict[str, int]:
+    """Return the fields of a Reshape that keeps the order of the elements in the graph."""
+    return {
+        "source_channels_first": int(source.channels_first),
+        "target_channels_first": int(target.channels_first),
+    }

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums with several readers: the value up to which all of them share one computation."""
+"""Accumulators with several readers: the value up to which these share one computation."""
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 
-from anybit.compiler.layer import CompiledLayer
-from anybit.compiler.lower.lowerer import Refused
+from anybit.compiler.layer import CompiledLayer, merge_layers
 from anybit.compiler.operators import is_quantizer, is_uniform, varying_inputs
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
@@ -17,90 +16,81 @@ from anybit.compiler.partition.expressions import (
     PlannedInstruction,
     RegionOutput,
 )
-from anybit.compiler.requantize.float_replay import replay_floats
+from anybit.compiler.partition.lowering import Lowering
+from anybit.compiler.reason import MustStayFloat
 
 
-def live_instructions(planned: Sequence[PlannedInstruction]) -> list[PlannedInstruction]:
-    """The instructions whose results reach an output."""
+def live_instructions(instructions: Sequence[PlannedInstruction]) -> list[PlannedInstruction]:
+    """Return the instructions whose results reach an output."""
     live: set[object] = set()
     kept = []
-    for each in reversed(planned):
-        if isinstance(each.writes, RegionOutput) or each.writes.tensor in live:
-            kept.append(each)
-            live.update(read.tensor for read in each.reads if isinstance(read, IntegerTensor))
+    for instruction in reversed(instructions):
+        if isinstance(instruction.writes, RegionOutput) or instruction.writes.identity in live:
+            kept.append(instruction)
+            live.update(
+                read.identity for read in instruction.reads if isinstance(read, IntegerTensor)
+            )
     return kept[::-1]
 
 
 def find_shared_values(
-    planned: Sequence[PlannedInstruction],
-    model: ir.Model,
-    coded: Container[ir.Value],
+    instructions: Sequence[PlannedInstruction],
+    lowering: Lowering,
+    gridded: Container[ir.Value],
     tried: Container[ir.Value],
 ) -> dict[ir.Value, CompiledLayer | None]:
-    """Return the value to share of each sum that several instructions compute.
+    """Return one value to share for all accumulators that several instructions compute.
 
-    It is the last one that all readers depend on and that has not been tried: first of those that
-    can be tensors of codes. None means that it is shared as codes; a layer, that it is shared as
-    floats, which are the results of that layer.
+    It is the last one that all readers depend on and that has not been tried, preferably one on a
+    grid. None means that it is shared as codes; a layer means that it is shared as the float32
+    results of the layer.
     """
     groups: dict[ir.Node, list[PlannedInstruction]] = {}
-    for each in live_instructions(planned):
-        if each.origin is not None:
-            assert isinstance(each.origin.root, AccumulatorRoot), "only products have one"
-            groups.setdefault(each.origin.root.node, []).append(each)
-    found: dict[ir.Value, CompiledLayer | None] = {}
+    for instruction in live_instructions(instructions):
+        if instruction.origin is not None:
+            assert isinstance(instruction.origin.root, AccumulatorRoot), "only products have one"
+            groups.setdefault(instruction.origin.root.node, []).append(instruction)
+    shared: dict[ir.Value, CompiledLayer | None] = {}
     for group in groups.values():
         if len(group) > 1:
-            found.update(_shared(group, model, coded, tried))
-    return found
+            shared.update(_share(group, lowering, gridded, tried))
+    return shared
 
 
-def _shared(
+def _share(
     group: Sequence[PlannedInstruction],
-    model: ir.Model,
-    coded: Container[ir.Value],
+    lowering: Lowering,
+    gridded: Container[ir.Value],
     tried: Container[ir.Value],
 ) -> dict[ir.Value, CompiledLayer | None]:
-    """Return the value to share of one sum; none if its floats cannot be an output."""
-    stems = [{stem.value: stem for stem in _stems(each.origin)} for each in group if each.origin]
-    common = [stem for value, stem in stems[0].items() if all(value in each for each in stems)]
+    """Return the value to share of one set of accumulators; none if it has no integer code."""
+    stems = [
+        {stem.value: stem for stem in _stems(instruction.origin)}
+        for instruction in group
+        if instruction.origin
+    ]
+    common = [stem for value, stem in stems[0].items() if all(value in other for other in stems)]
     common = [stem for stem in common[::-1] if stem.value not in tried]
     for stem in common:
         producer = stem.value.producer()
-        if producer is not None and is_quantizer(producer) and stem.value in coded:
+        if producer is not None and is_quantizer(producer) and stem.value in gridded:
             return {stem.value: None}
     for stem in common:
-        if _gives_floats(stem, model):
-            layers = [each.layer for each in group if each.layer is not None]
+        if lowering.gives_floats(stem):
+            layers = [instruction.layer for instruction in group if instruction.layer is not None]
             return {stem.value: replace(merge_layers(layers), levels=0, steps=0)}
     return {}
 
 
-def _gives_floats(expression: Expression, model: ir.Model) -> bool:
-    """Return whether a region can give a function of a sum as floats."""
-    root = expression.root
-    if expression.pending is not None or not isinstance(root, AccumulatorRoot):
-        return False
-    return replay_floats(expression.function(model), root) is not None
-
-
-def merge_layers(layers: Sequence[CompiledLayer]) -> CompiledLayer:
-    """Return one layer for several computations of it, with the weakest of their guarantees."""
-    weakest = max(layers, key=lambda layer: -1 if layer.guarantee is None else layer.guarantee.rank)
-    risks = {risk for layer in layers for risk in layer.risks}
-    more = any(layer.more_risks for layer in layers)
-    return replace(weakest, risks=tuple(sorted(risks)), more_risks=more)
-
-
 def _stems(expression: Expression) -> Iterator[Expression]:
-    """Yield the functions of a sum that all of an expression depends on, the sum itself first."""
-    if expression.behind is not None:
-        yield from _stems(expression.behind)
+    """Yield the functions that all of an expression depends on, the accumulators first."""
+    if expression.moved_from is not None:
+        yield from _stems(expression.moved_from)
     values = [*expression.starts, *(node.outputs[0] for node in expression.nodes)]
     for count in range(len(values)):
         later = expression.nodes[count:]
-        inside = set(values[: count + 1])
-        if {x for node in later for x in varying_inputs(node)} & inside <= {values[count]}:
+        before = set(values[: count + 1])
+        if {x for node in later for x in varying_inputs(node)} & before <= {values[count]}:
             yield replace(
                 expression,
                 value=values[count],
@@ -111,18 +101,18 @@ def _stems(expression: Expression) -> Iterator[Expression]:
 
 
 def float_inputs(expression: Expression, reader: str) -> list[ir.Value]:
-    """Return the floats that the nodes of an expression read, if they are to run as they are.
+    """Return the floats that an expression needs if its nodes stay in the graph.
 
     Raises:
-        Refused: Its root is a sum, whose results are not an output of the region.
+        MustStayFloat: It is a sum, whose node has to stay, too.
     """
     root = expression.root
     if isinstance(root, PairRoot):
         return [root.first.value, root.second.value]
     if expression.starts[0] is not expression.value:
         return [expression.starts[0]]
-    if expression.behind is not None:
-        return [expression.behind.value]
+    if expression.moved_from is not None:
+        return [expression.moved_from.value]
     node = root.node if isinstance(root, AccumulatorRoot) else expression.value.producer()
     assert node is not None, "expressions come from nodes"
-    raise Refused(node, f"{reader} needs its floats, which no instruction gives")
+    raise MustStayFloat(node, f"{reader} needs its floats, which no instruction gives")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the attributes of convolutions and poolings to windows."""
+"""Windows of convolutions and poolings."""
 
 import onnx_ir as ir
 
@@ -10,30 +10,23 @@ from anybit.onnx.graph.attributes import attribute_of
 
 _LONGEST = 2**20
 SINGLE = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
-"""What a matrix product takes."""
+"""The window of a matrix product."""
 
 
 def derive_window(node: ir.Node, kernel: tuple[int, ...], x: Layout, y: Layout) -> p.Window | None:
-    """The window of a Conv or a pooling; None if its sizes do not lead from those of x to y's.
+    """Return the window of a Conv or a pooling; None if the sizes of x and y contradict it.
 
-    One spatial dimension is the width. Padding is what the sizes ask for where it is automatic, or
-    where sizes are rounded up.
+    A single spatial axis is the width. Automatic padding, and that of sizes that are rounded up,
+    follows from the sizes.
 
     Raises:
         ModelError: An attribute of a wrong type.
     """
-    count = len(kernel)
-    ones = (1,) * count
-    strides = attribute_of(node, "strides", ()) or ones
-    dilations = attribute_of(node, "dilations", ()) or ones
-    pads = attribute_of(node, "pads", ()) or (0,) * (2 * count)
+    sides = _sides(node, kernel)
+    if sides is None:
+        return None
+    count, strides, dilations, pads = len(kernel), *sides
     automatic = attribute_of(node, "auto_pad", "NOTSET")
-    if not (count in (1, 2) and len(strides) == len(dilations) == count and len(pads) == 2 * count):
-        return None
-    if min((*kernel, *strides, *dilations)) < 1 or min(pads) < 0:
-        return None
-    if max((*kernel, *strides, *dilations, *pads)) > _LONGEST:
-        return None
     sizes = list(zip((x.height, x.width)[-count:], (y.height, y.width)[-count:], strict=True))
     starts, ends = [], []
     for axis, (size, result) in enumerate(sizes):
@@ -54,7 +47,7 @@ def derive_window(node: ir.Node, kernel: tuple[int, ...], x: Layout, y: Layout) 
     height, width = (1, *kernel)[-2:]
     stride_height, stride_width = (1, *strides)[-2:]
     dilation_height, dilation_width = (1, *dilations)[-2:]
-    (top, left), (bottom, right) = ((0, *each)[-2:] for each in (starts, ends))
+    (top, left), (bottom, right) = ((0, *pad)[-2:] for pad in (starts, ends))
     return p.Window(
         height,
         width,
@@ -69,16 +62,34 @@ def derive_window(node: ir.Node, kernel: tuple[int, ...], x: Layout, y: Layout) 
     )
 
 
+def _sides(
+    node: ir.Node, kernel: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Return strides, dilations and pads of a node; None if they do not fit its kernel."""
+    count = len(kernel)
+    ones = (1,) * count
+    strides = attribute_of(node, "strides", ()) or ones
+    dilations = attribute_of(node, "dilations", ()) or ones
+    pads = attribute_of(node, "pads", ()) or (0,) * (2 * count)
+    if not (count in (1, 2) and len(strides) == len(dilations) == count and len(pads) == 2 * count):
+        return None
+    if min((*kernel, *strides, *dilations)) < 1 or min(pads) < 0:
+        return None
+    if max((*kernel, *strides, *dilations, *pads)) > _LONGEST:
+        return None
+    return tuple(strides), tuple(dilations), tuple(pads)
+
+
 def is_padded(window: p.Window) -> bool:
-    """Whether a window reaches over a border."""
+    """Return whether a window reaches over a border."""
     return any((window.pad_top, window.pad_left, window.pad_bottom, window.pad_right))
 
 
 def pooling_window(node: ir.Node, x: Layout, y: Layout) -> p.Window:
-    """The window of a MaxPool, or of all there is.
+    """Return the window of a pooling: of a global one, all elements.
 
     Raises:
-        Unsupported: Its sizes are not those of its attributes.
+        Unsupported: The sizes of x and y contradict its attributes.
     """
     if node.op_type == "GlobalMaxPool":
         return p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)

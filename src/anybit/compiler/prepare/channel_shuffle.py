@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels in another order, as exporters write it: by more axes than a tensor of codes has."""
+"""Channel shuffles: exporters write them with more axes than a tensor of codes has."""
 
 import math
 
@@ -17,23 +17,23 @@ _KINDS = ["Reshape", "Transpose", "Reshape"]
 
 
 def replace_channel_shuffles(model: ir.Model) -> None:
-    """Let a Reshape, Transpose and Reshape that only change the order of channels be a Gather."""
-    found = []
+    """Replace Reshape, Transpose and Reshape that permute channels by one Gather, in place."""
+    shuffles = []
     for node in model.graph:
         chain = _chain(node)
         channels = None if chain is None else _channels(chain, model)
         if chain is not None and channels is not None:
-            found.append((chain, channels))
-    if not found:
+            shuffles.append((chain, channels))
+    if not shuffles:
         return
     editor = Editor(model)
-    for chain, channels in found:
+    for chain, channels in shuffles:
         _replace(chain, channels, editor)
     InferShapes()(model)
 
 
 def _chain(node: ir.Node) -> list[ir.Node] | None:
-    """A Reshape and what alone reads it; None if these are others."""
+    """Return a Reshape and its only readers, a Transpose and a Reshape; None for other nodes."""
     chain = [node]
     for kind in _KINDS:
         last = chain[-1]
@@ -51,35 +51,35 @@ def _chain(node: ir.Node) -> list[ir.Node] | None:
 
 
 def _channels(chain: list[ir.Node], model: ir.Model) -> Array | None:
-    """Which channel each one was; None if more than channels are moved."""
-    first, between, last = chain
+    """Return the source of every channel; None if more than channels are moved."""
+    first, transpose, last = chain
     before, split, after = (
         _sizes(value, model) for value in (first.inputs[0], first.outputs[0], last.outputs[0])
     )
     if before is None or split is None or before != after or len(before) < 2:
         return None
-    count, order = math.prod(before), tuple(attribute_of(between, "perm", ()))
+    count, order = math.prod(before), tuple(attribute_of(transpose, "perm", ()))
     if math.prod(split) != count or count > _MOST_ELEMENTS or last.outputs[0].dtype is None:
         return None
     if order[:1] != (0,) or sorted(order) != list(range(len(split) + 1)):
         return None
-    moved = np.arange(count).reshape(split).transpose([axis - 1 for axis in order[1:]])
-    numbers = moved.reshape(before[0], -1)
-    each = numbers.shape[1]
-    channels = numbers[:, 0] // each
-    whole = channels[:, None] * each + np.arange(each)
+    elements = np.arange(count).reshape(split).transpose([axis - 1 for axis in order[1:]])
+    numbers = elements.reshape(before[0], -1)
+    size = numbers.shape[1]
+    channels = numbers[:, 0] // size
+    whole = channels[:, None] * size + np.arange(size)
     return channels if np.array_equal(numbers, whole) else None
 
 
 def _sizes(value: ir.Value | None, model: ir.Model) -> tuple[int, ...] | None:
-    """The sizes behind the rows; None if one is not known, or 0."""
+    """Return the sizes after the rows; None if one is unknown or 0."""
     sizes = None if value is None else sizes_that_follow(value, model)
-    found = tuple(size for size in (sizes or ())[1:] if size)
-    return None if sizes is None or len(found) + 1 != len(sizes) else found
+    inner = tuple(size for size in (sizes or ())[1:] if size)
+    return None if sizes is None or len(inner) + 1 != len(sizes) else inner
 
 
 def _replace(chain: list[ir.Node], channels: Array, editor: Editor) -> None:
-    first, between, last = chain
+    first, transpose, last = chain
     name = str(last.name or "shuffle")
     order = editor.constant(f"{name}_channels", ir.tensor(channels.astype(np.int64)))
     assert last.outputs[0].dtype is not None, "asked before"
@@ -93,6 +93,6 @@ def _replace(chain: list[ir.Node], channels: Array, editor: Editor) -> None:
         attributes=[ir.AttrInt64("axis", 1)],
     )
     editor.replace(last, y)
-    for node in (between, first):
+    for node in (transpose, first):
         assert node.graph is not None, "it has one until here"
         node.graph.remove(node, safe=True)

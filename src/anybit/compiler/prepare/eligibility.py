@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers in a model that is to be compiled: whether there are any, and where."""
+"""Eligibility of models: whether and where they have quantizers."""
 
 import onnx_ir as ir
 
@@ -19,7 +19,7 @@ INTEGER_ONLY = "anybit.integer_only"
 _BETWEEN = (Effect.ELEMENTWISE, Effect.AVERAGE, Effect.REDUCE)
 
 
-def why_unquantized(model: ir.Model, where: str) -> str:
+def explain_missing_quantizers(model: ir.Model, where: str) -> str:
     """Return why a model has nothing to compile, with the remedy; "" if it has quantizers."""
     if has_quantizers(model):
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers behind a Concat or a Resize: they can as well stand before it."""
+"""Quantizers after a Concat or a Resize, moved before it."""
 
 import onnx_ir as ir
 
@@ -9,31 +9,31 @@ from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.passes import InferShapes
 
-# Longer chains are left alone: each of their nodes is written once per tensor.
 _LONGEST = 8
+"""Longer chains stay: their nodes would be written once per tensor."""
 
 
 def hoist_quantizers(model: ir.Model) -> frozenset[str]:
-    """Let a Concat of channels or a Resize to the nearest come behind the next quantizer.
+    """Move quantizers before a Concat of channels or a nearest-neighbour Resize, in place.
 
-    What lies between are functions of single elements, the same for all channels: nothing changes,
-    and codes are moved, also where tensors of several scales are put together.
+    The nodes between are elementwise and the same for all channels: results stay the same, but
+    codes are moved, even if tensors of several scales are concatenated.
 
     Returns:
-        The names of the values that the model did not have before.
+        The names of the values that are new.
     """
     opset = model.graph.opset_imports.get("", 1)
     chains = [(node, chain) for node in model.graph if (chain := _chain(node, opset))]
     if not chains:
         return frozenset()
     editor = Editor(model)
-    made = {name for node, chain in chains for name in _exchange(node, chain, editor)}
+    added = {name for node, chain in chains for name in _hoist(node, chain, editor)}
     InferShapes()(model)
-    return frozenset(made)
+    return frozenset(added)
 
 
-def _given(node: ir.Node) -> list[ir.Value]:
-    """The tensors whose elements a node gives as they are; none if it is another node."""
+def _moved_inputs(node: ir.Node) -> list[ir.Value]:
+    """Return the tensors whose elements a node moves; none for other nodes."""
     values = varying_inputs(node)
     if node.domain or len(node.outputs) != 1 or not values:
         return []
@@ -52,9 +52,9 @@ def _is_fixed(value: ir.Value | None) -> bool:
 
 
 def _chain(node: ir.Node, opset: int) -> list[ir.Node]:
-    """What lies behind such a node up to a quantizer; none if it is anything else."""
+    """Return the elementwise nodes from a node to the next quantizer; none if there are others."""
     chain: list[ir.Node] = []
-    y = node.outputs[0] if _given(node) else None
+    y = node.outputs[0] if _moved_inputs(node) else None
     while y is not None and y.shape is not None and not y.is_graph_output():
         if len(y.uses()) != 1 or len(chain) == _LONGEST:
             return []
@@ -71,11 +71,11 @@ def _chain(node: ir.Node, opset: int) -> list[ir.Node]:
     return []
 
 
-def _exchange(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str]:
-    """Let a chain stand before such a node, once per tensor: the new names."""
-    last, made = chain[-1], []
+def _hoist(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str]:
+    """Move a chain before a data movement, once per tensor; return the new names."""
+    last, added = chain[-1], []
     quantized = {}
-    for x in _given(moving):
+    for x in _moved_inputs(moving):
         y, before = x, moving.outputs[0]
         for node in chain:
             after = node.outputs[0]
@@ -90,7 +90,7 @@ def _exchange(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str
                 attributes=list(node.attributes.values()),
                 domain=node.domain,
             )
-            made.append(str(y.name))
+            added.append(str(y.name))
             before = after
         quantized[x] = y
     whole = editor.insert(
@@ -106,4 +106,4 @@ def _exchange(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str
     for node in (*chain[-2::-1], moving):
         assert node.graph is not None, "it has one until here"
         node.graph.remove(node, safe=True)
-    return made
+    return added

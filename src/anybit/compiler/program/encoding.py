@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a program is written down: a list of words, and three arrays that the words point into."""
+"""Encoding of programs: a list of words, and three arrays that the words point into."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -27,9 +27,9 @@ class Encoded:
 
     Attributes:
         words: int64: the version, then the records of the program, field by field. A number is one
-            word; an array is where it begins in its store, and its length; a list of records
-            is their number and each of them; an instruction or a tail begins with its number in
-            INSTRUCTIONS or TAILS.
+            word. An array is two: its start in its store, and its length. A list of records is
+            their number and then all of them. An instruction or a tail begins with its number
+            in INSTRUCTIONS or TAILS.
         bytes, integers, floats: The stores.
     """
 
@@ -39,22 +39,22 @@ class Encoded:
     floats: Floats
 
     def equals(self, other: "Encoded") -> bool:
-        """Whether another is the same, bit for bit."""
+        """Return whether two encoded programs are equal, bit for bit."""
         names = [field.name for field in fields(self)]
-        mine, its = ([getattr(each, name) for name in names] for each in (self, other))
+        mine, its = ([getattr(program, name) for name in names] for program in (self, other))
         pairs = zip(mine, its, strict=True)
         return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 def encode(program: Program) -> Encoded:
-    """Write a program down."""
+    """Encode a program."""
     stores = _Stores()
     words = [VERSION, *_record(program, stores)]
     return Encoded(np.array(words, np.int64), *stores.arrays())
 
 
 def layout(record: type[Any]) -> list[tuple[str, str]]:
-    """The fields of a record and their kinds, as the native side declares them."""
+    """Return the fields of a record and their kinds, as the native side declares them."""
     hints = get_type_hints(record)
     return [(field.name, _kind(hints[field.name])) for field in fields(record)]
 
@@ -76,7 +76,7 @@ _STORES = {Bytes: "bytes", Integers: "integers", Floats: "floats"}
 
 
 class _Stores:
-    """The arrays of a program one behind another; equal ones once."""
+    """The concatenated arrays of a program; equal ones are stored once."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Any]] = {name: [] for name in _STORES.values()}
@@ -84,7 +84,7 @@ class _Stores:
         self._known: dict[tuple[str, bytes], int] = {}
 
     def place(self, store: str, array: Any) -> tuple[int, int]:
-        """Where an array begins, and its length."""
+        """Return the start of an array in its store, and its length."""
         flat = np.ascontiguousarray(array).ravel()
         key = store, flat.tobytes()
         if key not in self._known:
@@ -114,8 +114,8 @@ def _field(value: Any, kind: str, stores: _Stores) -> Iterator[int]:
         yield from stores.place(kind, value)
     elif isinstance(value, tuple):
         yield len(value)
-        for each in value:
-            yield from _tagged(each, stores)
+        for record in value:
+            yield from _tagged(record, stores)
     else:
         yield from _tagged(value, stores)
 
@@ -128,13 +128,17 @@ def _tagged(record: Any, stores: _Stores) -> Iterator[int]:
 
 
 _MANY_BITS = 4
-"""Values of so many bits are those of the signed integer where they can be: one list for all."""
+"""Weights of at least this number of bits are signed integers if they can be: one list for all."""
 
 
 def pack_weights(weights: Array) -> tuple[int, Array, Array]:
-    """The bits of an index, the bytes of all indices, and what each stands for.
+    """Pack weights as indices of few bits without gaps.
 
-    The weights lie within -128..127.
+    Args:
+        weights: Integers within -128..127.
+
+    Returns:
+        The bits of an index, the bytes of all indices, and the weight of every index.
     """
     shifted = (weights.ravel() + 128).astype(np.uint8)
     values = np.flatnonzero(np.bincount(shifted, minlength=256))
@@ -142,19 +146,19 @@ def pack_weights(weights: Array) -> tuple[int, Array, Array]:
     signed = np.arange(128 - (1 << bits - 1), 128 + (1 << bits - 1))
     if bits >= _MANY_BITS and signed[0] <= values[0] and values[-1] <= signed[-1]:
         values = signed
-    places = np.zeros(256, np.uint8)
-    places[values] = np.arange(len(values))
-    return bits, _joined(places[shifted], bits), (values - 128).astype(np.int32)
+    indices_of = np.zeros(256, np.uint8)
+    indices_of[values] = np.arange(len(values))
+    return bits, _concatenate_bits(indices_of[shifted], bits), (values - 128).astype(np.int32)
 
 
-def _joined(indices: Array, bits: int) -> Array:
-    """Numbers of so many bits one behind another, the first in the lowest bits."""
-    each = 8 // bits
-    if each * bits != 8:
+def _concatenate_bits(indices: Array, bits: int) -> Array:
+    """Concatenate numbers of `bits` bits, the first in the lowest bits."""
+    count = 8 // bits
+    if count * bits != 8:
         flags = (indices[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
         return np.packbits(flags.ravel(), bitorder="little")
-    padded = np.pad(indices, (0, -indices.size % each)).reshape(-1, each)
+    padded = np.pad(indices, (0, -indices.size % count)).reshape(-1, count)
     joined = np.zeros(len(padded), np.uint8)
-    for place in range(each):
-        joined |= padded[:, place] << np.uint8(place * bits)
+    for position in range(count):
+        joined |= padded[:, position] << np.uint8(position * bits)
     return joined

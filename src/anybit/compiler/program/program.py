@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of an integer region: what it is made of, and what each part means.
+"""Programs of integer regions: their records and what these mean.
 
 One half of a pair: `_native/lowbit/program.hpp` declares the same records for the kernels, and a
-test compares the two. `reference.py` says in NumPy what they compute, `encoding.py` how they are
-written down.
+test compares the two. `reference.py` computes them in NumPy, `encoding.py` writes them down.
 
-A program works on rows, one per index of the first axis of its inputs, and no row knows of another.
-Between its ports it has tensors of codes: height x width x channels of each row, where a code is
-`lowest + step * index` for an index in [0, levels). Nothing here says how a machine keeps them: in
-bytes, or in planes of bits.
+A program works on rows, one per index of the first axis of its inputs; rows are independent.
+Between its ports it has tensors of codes: height x width x channels per row, where a code is
+`lowest + step * index` for an index in [0, levels). How a machine stores them, in bytes or in
+planes of bits, is not part of a program.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 VERSION = 2  # goes up with every change of a record; a library runs only those that it knows
-MOST_LEVELS = 256  # so many values has an index at most: it is kept in a byte
+MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -65,7 +64,7 @@ class Port:
     """An array of float32 that goes in or comes out.
 
     Attributes:
-        sizes: The sizes behind the first axis; their product is height * width * channels.
+        sizes: The sizes after the first axis; their product is height * width * channels.
         channels_first: Whether a row lies as channels x height x width, and not as height x width
             x channels.
     """
@@ -148,12 +147,12 @@ class Rounded:
 
 
 Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded
-"""What becomes of an accumulator."""
+"""Epilogue of an accumulator."""
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Which elements a convolution or pooling takes together.
+    """The elements that a convolution or pooling combines.
 
     Outside the tensor there are codes of 0 for a product, and no elements for a pooling.
     """
@@ -208,7 +207,7 @@ class Product:
         weights: The indices without gaps, the first in the lowest bits, in the order target
             channel, kernel row, kernel column, source channel of the group.
         values: What weight each index stands for, within -128..127: at most 2^weight_bits.
-        tail: What becomes of the accumulator.
+        tail: Epilogue of the accumulator.
     """
 
     source: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program computes, in NumPy: the readable version, which the kernels equal bit for bit."""
+"""Reference implementation of programs in NumPy, which the kernels equal bit for bit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,10 +13,10 @@ Array = npt.NDArray[Any]
 
 
 def run(program: p.Program, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs for inputs of float32, each with the same number of rows, which may be 0.
+    """Run a program on float32 inputs with the same number of rows, which may be 0.
 
     Raises:
-        ValueError: NaN where an instruction refuses it.
+        ValueError: An instruction refuses NaN.
     """
     rows = len(inputs[0])
     run_ = _Run(program, inputs, rows)
@@ -34,12 +34,12 @@ class _Run:
         ]
         self.tensors = program.tensors
         self.indices = [
-            np.zeros((rows, each.height, each.width, each.channels), np.int64)
-            for each in program.tensors
+            np.zeros((rows, tensor.height, tensor.width, tensor.channels), np.int64)
+            for tensor in program.tensors
         ]
         self.outputs = [
-            np.zeros((rows, each.height, each.width, each.channels), np.float32)
-            for each in program.outputs
+            np.zeros((rows, port.height, port.width, port.channels), np.float32)
+            for port in program.outputs
         ]
 
     def quantize(self, at: p.Quantize) -> None:
@@ -64,32 +64,32 @@ class _Run:
         channels = target[at.target].shape[-1]
         weights = weights_of(at, channels, source.channels)
         inside = source.channels // at.groups
-        each = channels // at.groups
+        group_size = channels // at.groups
         sums = np.zeros(target[at.target].shape, np.int64)
-        for row, column, taken in _taken(codes, at.window, sums.shape[1:3], 0):
+        for row, column, taken in _windows(codes, at.window, sums.shape[1:3], 0):
             for group in range(at.groups):
-                outer = slice(group * each, (group + 1) * each)
+                outer = slice(group * group_size, (group + 1) * group_size)
                 inner = slice(group * inside, (group + 1) * inside)
                 sums[..., outer] += taken[..., inner] @ weights[outer, row, column].T
-        target[at.target][:] = _after(
+        target[at.target][:] = apply_epilogue(
             at.tail, sums, 0 if arithmetic else self.tensors[at.target].levels
         )
 
     def maxpool(self, at: p.MaxPool) -> None:
         largest = self.indices[at.target]
         largest[:] = -1
-        for _, _, taken in _taken(self.indices[at.source], at.window, largest.shape[1:3], -1):
+        for _, _, taken in _windows(self.indices[at.source], at.window, largest.shape[1:3], -1):
             np.maximum(largest, taken, out=largest)
 
     def lookup(self, at: p.Lookup) -> None:
         index, levels = self.indices[at.source], self.tensors[at.source].levels
-        self.indices[at.target][:] = _chosen(at.entries, index, levels)
+        self.indices[at.target][:] = _look_up(at.entries, index, levels)
 
     def combine(self, at: p.Combine) -> None:
         levels = self.tensors[at.second].levels
         index = self.indices[at.first] * levels + self.indices[at.second]
         size = self.tensors[at.first].levels * levels
-        self.indices[at.target][:] = _chosen(at.entries, index, size)
+        self.indices[at.target][:] = _look_up(at.entries, index, size)
 
     def add(self, at: p.Add) -> None:
         first, second = self.indices[at.first], self.indices[at.second]
@@ -119,11 +119,11 @@ class _Run:
 
     def dequantize(self, at: p.Dequantize) -> None:
         index, levels = self.indices[at.source], self.tensors[at.source].levels
-        self.outputs[at.target][:] = _chosen(at.values, index, levels)
+        self.outputs[at.target][:] = _look_up(at.values, index, levels)
 
 
 def weights_of(product: p.Product, channels: int, source_channels: int) -> Array:
-    """The weights as target channel x kernel row x kernel column x source channel of the group."""
+    """Return the weights, target channel x kernel row x kernel column x source channel."""
     window, bits = product.window, product.weight_bits
     shape = (
         channels,
@@ -136,8 +136,8 @@ def weights_of(product: p.Product, channels: int, source_channels: int) -> Array
     return product.values.astype(np.int64)[indices].reshape(shape)
 
 
-def _taken(codes: Array, window: p.Window, sizes: tuple[int, ...], outside: int) -> Any:
-    """For each element of a window: its row, its column, and what all windows take there."""
+def _windows(codes: Array, window: p.Window, sizes: tuple[int, ...], outside: int) -> Any:
+    """Yield row, column and elements of all windows at the positions of a window."""
     w = window
     padded = np.pad(
         codes,
@@ -160,7 +160,7 @@ def _taken(codes: Array, window: p.Window, sizes: tuple[int, ...], outside: int)
             )
 
 
-def _after(tail: p.Tail, sums: Array, levels: int) -> Array:
+def apply_epilogue(tail: p.Tail, sums: Array, levels: int) -> Array:
     match tail:
         case p.Thresholds():
             thresholds = tail.thresholds.reshape(sums.shape[-1], levels - 1)
@@ -179,31 +179,31 @@ def _after(tail: p.Tail, sums: Array, levels: int) -> Array:
 
 
 def index_of(tail: p.Affine, sums: Array, levels: int) -> Array:
-    """The indices of accumulators; channels lie along the last axis."""
+    """Return the indices of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
         y = sums.astype(np.float32) * tail.gains + tail.offsets
     return np.asarray(np.clip(np.rint(y) + np.float32(tail.shift), 0, levels - 1), np.int64)
 
 
 def rounded(y: Array, shift: int, levels: int) -> Array:
-    """The indices of numbers in steps of the codes."""
-    return _between(y, shift, 0, levels - 1)
+    """Return the indices of numbers in steps of the codes."""
+    return _round_and_saturate(y, shift, 0, levels - 1)
 
 
 def added(at: p.Add, first: Array, second: Array) -> Array:
-    """The indices of sums of two tensors, by their indices."""
+    """Return the indices of sums of two tensors from their indices."""
     with np.errstate(all="ignore"):
         x, other = _scaled(at, first, second)
         y = (x + other) / at.divisor[0] + at.offset[0]
-    return _between(y, at.shift, at.lowest, at.highest)
+    return _round_and_saturate(y, at.shift, at.lowest, at.highest)
 
 
 def multiplied(at: p.Multiply, first: Array, second: Array) -> Array:
-    """The indices of products of two tensors, by their indices."""
+    """Return the indices of products of two tensors from their indices."""
     with np.errstate(all="ignore"):
         x, other = _scaled(at, first, second)
         y = x * other / at.divisor[0] + at.offset[0]
-    return _between(y, at.shift, at.lowest, at.highest)
+    return _round_and_saturate(y, at.shift, at.lowest, at.highest)
 
 
 def _scaled(at: p.Add | p.Multiply, first: Array, second: Array) -> tuple[Array, Array]:
@@ -214,14 +214,14 @@ def _scaled(at: p.Add | p.Multiply, first: Array, second: Array) -> tuple[Array,
     return x, other
 
 
-def _between(y: Array, shift: int, lowest: int, highest: int) -> Array:
+def _round_and_saturate(y: Array, shift: int, lowest: int, highest: int) -> Array:
     bottom, top = np.float32(lowest - shift), np.float32(highest - shift)
     inside = np.clip(np.where(y > bottom, y, bottom), None, top)
     return np.asarray(np.rint(inside) + np.float32(shift), np.int64)
 
 
 def result_of(tail: p.Arithmetic | p.Rounded, sums: Array) -> Array:
-    """The float32 results of accumulators; channels lie along the last axis."""
+    """Return the float32 results of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
         y = sums.astype(np.float32) * tail.scales
         kept = np.zeros_like(y)
@@ -231,7 +231,7 @@ def result_of(tail: p.Arithmetic | p.Rounded, sums: Array) -> Array:
 
 
 def after_step(step: p.Step, y: Array, kept: Array) -> tuple[Array, Array]:
-    """What a step makes of y, and of what is kept."""
+    """Return y and the kept value after a step."""
     operation = p.Operation(step.operation)
     if operation is p.Operation.KEEP:
         return y, y
@@ -254,8 +254,8 @@ _OPERATIONS: Mapping[p.Operation, Callable[[Array, Array], Array]] = {
 }
 
 
-def _chosen(entries: Array, index: Array, size: int) -> Array:
-    """The entries at the indices, from one list of that size or from one per channel."""
+def _look_up(entries: Array, index: Array, size: int) -> Array:
+    """Return the entries at indices, from one list of `size` entries or one per channel."""
     lists = entries.reshape(-1, size)
     return np.asarray(lists[np.arange(index.shape[-1]) if len(lists) > 1 else 0, index])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operations of IEEE 754 nodes are: the steps that replay them."""
+"""Float nodes as steps of IEEE 754 operations, which replay them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,32 +21,34 @@ _UNREAD = np.zeros(1, np.float32)
 
 
 def replay_steps(parts: Sequence[Part], root: AccumulatorRoot) -> tuple[p.Step, ...] | None:
-    """The steps of some parts behind a sum; None if one is not among the operations."""
+    """Return the steps of the parts after a sum; None if a part is not made of operations."""
     steps: list[p.Step] = []
     for part in parts:
-        found = steps_of_part(part, len(root.weights))
-        if found is None:
+        node_steps = steps_of_part(part, len(root.weights))
+        if node_steps is None:
             return None
-        steps += found
+        steps += node_steps
     return tuple(map(_narrowed, steps))
 
 
 def is_defined_by_ieee(part: Part) -> bool:
-    """Whether each step of a part is one operation that IEEE 754 has."""
+    """Return whether every step of a part is one IEEE 754 operation by definition."""
     match part:
         case AddConstant():
             return True
         case Mean():
             return part.is_sum
         case NodeChain():
-            return all(node.op_type in _RULES or _rounds_each(part, node) for node in part.nodes)
+            return all(
+                node.op_type in _RULES or _rounds_every_step(part, node) for node in part.nodes
+            )
     return False
 
 
-def _rounds_each(part: NodeChain, node: ir.Node) -> bool:
-    """Whether the runtime rounds every operation by which a function is defined, not two at once.
+def _rounds_every_step(part: NodeChain, node: ir.Node) -> bool:
+    """Return whether the runtime rounds after every operation that defines a function.
 
-    That is asked between the bounds of the function, where it shows.
+    It may fuse two. That shows between the bounds of the function, where it is evaluated.
     """
     if node.op_type not in _DEFINED:
         return False
@@ -55,14 +57,18 @@ def _rounds_each(part: NodeChain, node: ir.Node) -> bool:
     alpha, beta = (step.operands[0] for step in _DEFINED[node.op_type](node)[:2])
     with np.errstate(all="ignore"):
         points = np.linspace(-beta / alpha, (1 - beta) / alpha, _PROBES, dtype=np.float32)[:, None]
-        wanted, kept = points, points
-        for step in _of_nodes(replace(part, nodes=(node,), xs=(x,)), 1, quantizers=False) or ():
-            wanted, kept = after_step(step, wanted, kept)
-    return np.array_equal(replace(part, nodes=(node,), xs=(x,), y=y)(points), wanted)
+        expected, kept = points, points
+        for step in (
+            _steps_of_nodes(replace(part, nodes=(node,), xs=(x,)), 1, skip_quantizers=False) or ()
+        ):
+            expected, kept = after_step(step, expected, kept)
+    return np.array_equal(replace(part, nodes=(node,), xs=(x,), y=y)(points), expected)
 
 
-def steps_of_part(part: Part, channels: int, *, quantizers: bool = False) -> list[p.Step] | None:
-    """The steps of a part; quantizers are passed over if that is wanted. None if there are none."""
+def steps_of_part(
+    part: Part, channels: int, *, skip_quantizers: bool = False
+) -> list[p.Step] | None:
+    """Return the steps of a part, perhaps without quantizers; None if it has none."""
     match part:
         case AddConstant():
             return [p.Step(p.Operation.ADD, part.bias)]
@@ -71,34 +77,36 @@ def steps_of_part(part: Part, channels: int, *, quantizers: bool = False) -> lis
         case Mean():
             return [p.Step(p.Operation.DIVIDE, np.array([part.count], np.float32))]
         case NodeChain() if len(part.xs) == 1:
-            return _of_nodes(part, channels, quantizers=quantizers)
+            return _steps_of_nodes(part, channels, skip_quantizers=skip_quantizers)
     return None
 
 
-def _of_nodes(part: NodeChain, channels: int, *, quantizers: bool) -> list[p.Step] | None:
-    """The steps of a chain of nodes; quantizers are passed over if that is wanted.
+def _steps_of_nodes(
+    part: NodeChain, channels: int, *, skip_quantizers: bool
+) -> list[p.Step] | None:
+    """Return the steps of a chain of nodes, without quantizers if they are to be skipped.
 
-    A value that is read again behind its place in the chain is kept, but only one at a time.
+    A value that later nodes read again is kept, but only one at a time.
     """
     x, kept, steps = part.xs[0], None, list[p.Step]()
     for at, node in enumerate(part.nodes):
-        again = {value for later in part.nodes[at + 1 :] for value in later.inputs}
+        later_inputs = {value for later in part.nodes[at + 1 :] for value in later.inputs}
         twice = list(node.inputs).count(x) > 1 or node.op_type == "HardSwish"
-        if x is not kept and (x in again or twice):
-            if kept is not None and kept in (*again, *node.inputs):
+        if x is not kept and (x in later_inputs or twice):
+            if kept is not None and kept in (*later_inputs, *node.inputs):
                 return None
             kept = x
             steps.append(p.Step(p.Operation.KEEP, _UNREAD))
-        found = None
-        if quantizers and inputs_of(node):
-            found = list[p.Step]()
+        node_steps = None
+        if skip_quantizers and inputs_of(node):
+            node_steps = list[p.Step]()
         elif kept is not None and len(node.inputs) == 2 and set(node.inputs) == {x, kept}:
-            found = _with_kept(node)
+            node_steps = _with_kept(node)
         elif x in node.inputs:
-            found = _steps(node, x, channels)
-        if found is None:
+            node_steps = _steps(node, x, channels)
+        if node_steps is None:
             return None
-        steps += found
+        steps += node_steps
         x = node.outputs[0]
     return steps
 
@@ -111,14 +119,14 @@ def _with_kept(node: ir.Node) -> list[p.Step] | None:
 
 
 def _narrowed(step: p.Step) -> p.Step:
-    """With one operand where all channels have the same."""
+    """Return a step with one operand if all channels have the same one."""
     bits = step.operands.view(np.uint32)
     same = np.all(bits == bits[0])
     return p.Step(int(step.operation), step.operands[:1] if same else step.operands)
 
 
 def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
-    """What a node does to x; None if that is not among the operations."""
+    """Return the steps of a node from x; None if it is not made of operations."""
     if node.domain:
         return None
     if node.op_type == "BatchNormalization":
@@ -132,7 +140,7 @@ def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
     rule = _RULES.get(node.op_type)
     others = [value for value in node.inputs if value is not None and value is not x]
     operands = {value: _operand(value, channels) for value in others}
-    # Once more as an operand, x is not a constant; attributes have been inputs in other versions.
+    # x as a second operand is not constant. Attributes are inputs in other versions.
     twice = node.inputs.count(x) > 1 or (node.attributes and node.op_type != "Dropout")
     if rule is None or twice or any(operand is None for operand in operands.values()):
         return None
@@ -140,7 +148,7 @@ def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
 
 
 def _operand(value: ir.Value, channels: int) -> Array | None:
-    """A constant as one number per channel, or as one."""
+    """Return a constant as one number, or as one per channel; None for others."""
     if not is_constant(value):
         return None
     array = array_of(value)
@@ -165,10 +173,12 @@ def _clip(operands: Sequence[Array | None]) -> list[p.Step] | None:
     operations = (p.Operation.MAXIMUM, p.Operation.MINIMUM)
     if operands[0] is not None:
         return None
-    return list(_given(operations, operands[1:]))
+    return list(_present(operations, operands[1:]))
 
 
-def _given(operations: Sequence[p.Operation], operands: Sequence[Array | None]) -> Iterator[p.Step]:
+def _present(
+    operations: Sequence[p.Operation], operands: Sequence[Array | None]
+) -> Iterator[p.Step]:
     for operation, operand in zip(operations, operands, strict=False):
         if operand is not None:
             yield p.Step(operation, operand)
@@ -191,7 +201,7 @@ _DEFINED: dict[str, Callable[[ir.Node], list[p.Step]]] = {
         p.Step(_O.MULTIPLY_KEPT, _UNREAD),
     ],
 }
-"""Functions that the standard defines by operations; the first two multiply and add."""
+"""Functions that ONNX defines by operations; the first two of these multiply and add."""
 
 _RULES: dict[str, Callable[[Sequence[Array | None]], list[p.Step] | None]] = {
     "Add": _binary(_O.ADD, _O.ADD),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions from integers to indices that rise, or fall, step by step: where the steps are."""
+"""Monotonic step functions from integers to indices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.graph.constants import Array
 
@@ -15,25 +16,12 @@ _FEWEST_SAMPLES = 128
 _NEIGHBOURS = range(-2, 3)
 
 Indices: TypeAlias = Callable[[Array], Array]
-"""From int64, points x channels, to the index of each."""
-
-
-@dataclass(frozen=True, eq=False)
-class Range:
-    """The integers that there can be, per channel."""
-
-    lowest: Array
-    highest: Array
-
-    @property
-    def longest(self) -> int:
-        """The most integers of any channel."""
-        return int((self.highest - self.lowest).max()) + 1
+"""From int64 points, points x channels, to indices."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepFunction:
-    """index = how many thresholds direction * point reaches.
+    """index = the number of thresholds that direction * point reaches.
 
     Attributes:
         directions: 1 or -1 per channel.
@@ -44,50 +32,50 @@ class StepFunction:
     thresholds: Array
 
     def __call__(self, points: Array) -> Array:
-        """The indices of points x channels."""
+        """Return the indices of points x channels."""
         reached = points * self.directions
-        found = np.empty(reached.shape, np.int64)
+        indices = np.empty(reached.shape, np.int64)
         for channel, thresholds in enumerate(self.thresholds.T):
-            found[:, channel] = np.searchsorted(thresholds, reached[:, channel], side="right")
-        return found
+            indices[:, channel] = np.searchsorted(thresholds, reached[:, channel], side="right")
+        return indices
 
-    def within(self, reach: Range) -> "StepFunction":
-        """The same on a range; thresholds beyond lie just outside of it."""
+    def within(self, reach: IntegerRange) -> "StepFunction":
+        """Return the function on a range: thresholds beyond it are moved just outside."""
         lowest, highest = oriented(reach, self.directions)
         return StepFunction(self.directions, np.clip(self.thresholds, lowest, highest + 1))
 
 
-def oriented(reach: Range, directions: Array) -> tuple[Array, Array]:
-    """The bounds of direction * point."""
+def oriented(reach: IntegerRange, directions: Array) -> tuple[Array, Array]:
+    """Return the bounds of direction * point."""
     ends = reach.lowest * directions, reach.highest * directions
     return np.minimum(*ends), np.maximum(*ends)
 
 
-def bisect_steps(indices: Indices, levels: int, reach: Range) -> StepFunction:
-    """The staircase of a function that rises or falls everywhere: log2(range) evaluations."""
+def bisect_steps(indices: Indices, levels: int, reach: IntegerRange) -> StepFunction:
+    """Return the steps of a monotonic function, found in log2(range) evaluations."""
     ends = indices(np.stack([reach.lowest, reach.highest]))
     directions = np.where(ends[1] >= ends[0], 1, -1)
     lowest, highest = oriented(reach, directions)
-    wanted = np.arange(1, levels)[:, None]
+    targets = np.arange(1, levels)[:, None]
     start, end = np.minimum(ends[0], ends[1]), np.maximum(ends[0], ends[1])
-    below, above = np.broadcast_arrays(lowest, highest, np.empty(wanted.shape))[:2]
+    below, above = np.broadcast_arrays(lowest, highest, np.empty(targets.shape))[:2]
     below, above = below.copy(), above.copy()
     while np.any(above - below > 1):
         middle = below + (above - below) // 2
-        reached = indices(middle * directions) >= wanted
+        reached = indices(middle * directions) >= targets
         above = np.where(reached, middle, above)
         below = np.where(reached, below, middle)
-    thresholds = np.where(start >= wanted, lowest, np.where(end >= wanted, above, highest + 1))
+    thresholds = np.where(start >= targets, lowest, np.where(end >= targets, above, highest + 1))
     return StepFunction(directions, thresholds)
 
 
-def check(stairs: StepFunction, indices: Indices, reach: Range) -> None:
-    """That a function is what its operators say of it, where that is seen at little cost.
+def check_steps(stairs: StepFunction, indices: Indices, reach: IntegerRange) -> None:
+    """Check that a function is as monotonic as its operators are, on a sample.
 
-    Looked at are points all over the range and those around every step.
+    The sample has points of the whole range and those around every step.
 
     Raises:
-        Unsupported: It rises and falls.
+        Unsupported: It is not.
     """
     count = min(reach.longest, max(_FEWEST_SAMPLES, _SAMPLES // reach.lowest.size))
     share = np.arange(count)[:, None]
@@ -101,19 +89,19 @@ def check(stairs: StepFunction, indices: Indices, reach: Range) -> None:
 
 
 def directions_of(table: Array) -> tuple[Array, Array]:
-    """Whether each column rises, and whether it falls, all the way."""
-    before, behind = table[:-1], table[1:]
-    return np.all(behind >= before, axis=0), np.all(behind <= before, axis=0)
+    """Return whether the columns increase everywhere, and whether they decrease."""
+    before, after = table[:-1], table[1:]
+    return np.all(after >= before, axis=0), np.all(after <= before, axis=0)
 
 
-def read_steps(table: Array, levels: int, reach: Range) -> StepFunction | None:
-    """The staircase of a function known at every point of its range; None if it is none.
+def read_steps(table: Array, levels: int, reach: IntegerRange) -> StepFunction | None:
+    """Return the steps of a tabulated function; None if it is not monotonic.
 
     Args:
-        table: Indices, points x channels; the first row is that of the lowest point of each
-            channel. What lies behind its highest point repeats that.
-        levels: How many indices there are.
-        reach: The range.
+        table: Indices, points x channels, from the lowest point of each channel on. Rows after its
+            highest point repeat that.
+        levels: Number of indices.
+        reach: The points.
     """
     up, down = directions_of(table)
     if not np.all(up | down):

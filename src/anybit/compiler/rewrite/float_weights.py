@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of layers that stay float: codes, a Cast and a Mul, so that files stay small.
+"""Weights of float32 layers as int8 codes, a Cast and a Mul: they keep files small.
 
-A DequantizeLinear would be merged with the layer by ONNX Runtime, whose integer operators round.
+ONNX Runtime would merge a DequantizeLinear with the layer, and its integer operators round.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,48 +9,62 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 
-# Smaller weights take less than the nodes.
 _FEWEST = 2**10
+"""Smaller weights take less than the nodes."""
+
 _BYTES = range(-128, 128)
-# The first opset whose Mul broadcasts.
 _OPSET = 7
+"""First version of the standard operators whose Mul broadcasts."""
 
 
-def store_integer_weights(model: ir.Model, known: Mapping[str, Carrier]) -> None:
-    """Store float32 weights as int8 codes where these give the same values, in place.
+def integer_weights(analysis: Analysis) -> dict[str, Carrier]:
+    """Return the constants whose codes fit int8 without a zero-point, by name."""
+    return {
+        str(value.name): carrier
+        for value, carrier in analysis.carriers.items()
+        if _fits_int8(carrier)
+    }
 
-    The codes are the known ones, by the names of the weights. `prepare` folds the nodes again, and
-    so does ONNX Runtime.
+
+def store_integer_weights(model: ir.Model, weights: Mapping[str, Carrier]) -> None:
+    """Store float32 weights as int8 codes if these decode to the same values, in place.
+
+    `prepare` and ONNX Runtime fold the nodes again.
+
+    Args:
+        model: The model.
+        weights: Constants with integer codes by name.
     """
     opset = model.graph.opset_imports.get("", 0)
     editor = Editor(model)
-    for weight, node in list(_weights(model)):
-        found = known.get(str(weight.name))
-        if found is not None and opset >= _OPSET and _gives(found, array_of(weight)):
-            _replace(weight, node, found, editor)
+    for weight, node in list(_float_weights(model)):
+        carrier = weights.get(str(weight.name))
+        if carrier is not None and opset >= _OPSET and _decodes_to(carrier, array_of(weight)):
+            _store(weight, node, carrier, editor)
 
 
-def fits_int8(carrier: Carrier) -> bool:
-    """Return whether these are the codes of a constant, each within int8 and with no zero-point."""
+def _fits_int8(carrier: Carrier) -> bool:
     integers, codes = carrier.integers, carrier.codes
     if integers is None or codes is None or not integers.size or np.any(codes.zeropt):
         return False
     return int(integers.min()) in _BYTES and int(integers.max()) in _BYTES
 
 
-def _gives(found: Carrier, array: Array) -> bool:
-    """Return whether codes give the values of a float32 array, but for the sign of zeros."""
-    if found.integers is None or found.grid is None or found.integers.shape != array.shape:
+def _decodes_to(carrier: Carrier, array: Array) -> bool:
+    """Return whether codes give the values of a float32 array, up to the sign of zeros."""
+    integers, grid = carrier.integers, carrier.grid
+    if integers is None or grid is None or integers.shape != array.shape:
         return False
-    return array.dtype == np.float32 and np.array_equal(found.grid.decode(found.integers), array)
+    return array.dtype == np.float32 and np.array_equal(grid.decode(integers), array)
 
 
-def _weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
-    """Yield each constant second operand of a product that no other node reads, and the product."""
+def _float_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
+    """Yield constant weights that one product reads, and the product."""
     for node in model.graph:
         weight = node.inputs[1] if len(node.inputs) > 1 else None
         if node.domain or node.op_type not in ("Conv", "Gemm", "MatMul") or weight is None:
@@ -62,13 +76,13 @@ def _weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
             yield weight, node
 
 
-def _replace(weight: ir.Value, node: ir.Node, found: Carrier, editor: Editor) -> None:
-    codes = found.codes
+def _store(weight: ir.Value, node: ir.Node, carrier: Carrier, editor: Editor) -> None:
+    codes = carrier.codes
     assert codes is not None, "asked before"
-    assert found.integers is not None, "asked before"
+    assert carrier.integers is not None, "asked before"
     name = str(weight.name)
-    stored = editor.constant(f"{name}_codes", ir.Tensor(found.integers.astype(np.int8)))
-    scale = editor.parameter(name, "scale", found.broadcast(codes.scale), ir.DataType.FLOAT)
+    stored = editor.constant(f"{name}_codes", ir.Tensor(carrier.integers.astype(np.int8)))
+    scale = editor.parameter(name, "scale", carrier.broadcast(codes.scale), ir.DataType.FLOAT)
     to = [ir.AttrInt64("to", ir.DataType.FLOAT.value)]
     floats = editor.insert(
         node,
