@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models with what is easily computed otherwise than the graph says."""
+"""Compiled models equal the float graph in cases that are easy to get wrong."""
 
 from typing import Any
 
@@ -147,13 +147,13 @@ CASES: dict[str, Any] = {
         {**QUANTIZED, "w": weights(6, 4), "widths": np.float32([1, 2, 5, 8])},
         (6,),
     ),
-    "one value is left of what rises and falls": made(
+    "one value of a non-monotonic function is left": made(
         f"{FOUR}\na = MatMul(q, w)\nh = HardSwish(a)\nr = Quant(h, s, z, one) narrow=1\n"
         "y = MatMul(r, w)",
         {**QUANTIZED, "w": weights(6, 6)},
         (6,),
     ),
-    "pairs of integers behind what rises and falls over many sums": made(
+    "pairs of integers after a non-monotonic function of many sums": made(
         "i = QuantizeLinear(x, s, z8)\nq = DequantizeLinear(i, s, z8)\na = MatMul(q, w)\n"
         "n = Mul(a, g)\nh = HardSwish(n)\nj = QuantizeLinear(h, s, z8)\n"
         "r = DequantizeLinear(j, s, z8)\ny = MatMul(r, w)",
@@ -165,7 +165,7 @@ CASES: dict[str, Any] = {
         },
         (80,),
     ),
-    "pairs of integers one behind the other": made(
+    "two pairs of integers in a row": made(
         "i = QuantizeLinear(x, many, z6) axis=1\nq = DequantizeLinear(i, many, z6) axis=1\n"
         "j = QuantizeLinear(q, s, z8)\nr = DequantizeLinear(j, s, z8)\ny = MatMul(r, w)",
         {
@@ -195,22 +195,22 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_compiled_model_gives_what_the_graph_gives(name):
+def test_compile_equals_graph_in_cases(name):
     proto = CASES[name]
     x = rows(proto, 2 if "order" in name else 4)
     compiled = anybit.compile(proto)
-    given, expected = compiled.run(x)["y"], anybit.load(proto).run(x)["y"]
+    actual, expected = compiled.run(x)["y"], anybit.load(proto).run(x)["y"]
     if name in ROUNDED:
-        np.testing.assert_allclose(given, expected, rtol=1e-5)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)
         assert set(compiled.report.guarantees) <= {"bounded"}
     else:
-        np.testing.assert_array_equal(given, expected)
+        np.testing.assert_array_equal(actual, expected)
         assert set(compiled.report.guarantees) <= {"exact"}
 
 
 @pytest.mark.parametrize("terms", [600, 3000, 70000])
-def test_sums_beyond_what_float32_or_int32_holds(terms):
-    """From 518 terms on float32 rounds, from 66 000 on int32 overflows."""
+def test_compile_leaves_sums_beyond_int32_or_float32(terms):
+    """Use sums that float32 rounds (518 terms) and int32 overflows (66 000)."""
     proto = made(
         "q = Quant(x, one, z, b8) signed=0\ny = MatMul(q, w)",
         {**QUANTIZED, "w": np.full((terms, 3), 127, np.float32)},
@@ -222,20 +222,20 @@ def test_sums_beyond_what_float32_or_int32_holds(terms):
     np.testing.assert_allclose(y, np.repeat(exact[:, None], 3, 1), rtol=1e-6)
 
 
-def test_all_outputs_come_in_their_order():
+def test_compile_keeps_order_of_outputs():
     proto = onnx.ModelProto()
     proto.CopyFrom(CASES["an inner tensor is read by floats too"])
     for name in ("r", "q", "a"):
         proto.graph.output.append(helper.make_tensor_value_info(name, 1, None))
     x = rows(proto)
-    given, expected = anybit.compile(proto).run(x), anybit.load(proto).run(x)
-    assert list(given) == ["y", "r", "q", "a"]
+    actual, expected = anybit.compile(proto).run(x), anybit.load(proto).run(x)
+    assert list(actual) == ["y", "r", "q", "a"]
     for name, array in expected.items():
-        np.testing.assert_array_equal(given[name], array)
+        np.testing.assert_array_equal(actual[name], array)
 
 
-def test_no_rows_give_no_rows():
-    """From integers to integers; a session refuses arrays without elements."""
+def test_compile_returns_no_rows_for_no_rows():
+    """Run integers to integers: a session refuses arrays without elements."""
     proto = CASES["weights read twice"]
     y = anybit.compile(proto).run(np.zeros((0, 8), np.float32))["y"]
     assert y.shape == (0, 8)

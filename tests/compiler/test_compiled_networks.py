@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled networks against the graphs that they were made of: random networks of every kind.
+"""Random compiled networks equal their graphs.
 
 A layer that is exact gives what the float graph gives, element for element. Where all are exact or
 certified, quantized tensors are equal. Else, and where floats come out, results are compared with
@@ -31,7 +31,7 @@ def floats(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
 
 
 def edges(compiled: Compiled, shape: tuple[int, ...]) -> np.ndarray:
-    """The numbers at which tables of the program go to the next code, and those just below."""
+    """Return the thresholds of the program, and the numbers just below."""
     steps = [
         instruction.thresholds
         for program in compiled.report.programs
@@ -49,36 +49,36 @@ def check(network: Network, *batches: int) -> None:
     promised = {layer.guarantee for layer in compiled.report.layers} - {None}
     comparable = "bounded" not in promised and (network.codes or "certified" not in promised)
     double = None if comparable else DoubleGraph(network.proto)
-    given = [inputs(network, rows) for rows in batches]
-    for x in (*given, edges(compiled, given[-1].shape)):
+    actual = [inputs(network, rows) for rows in batches]
+    for x in (*actual, edges(compiled, actual[-1].shape)):
         y, expected = compiled.run(x)["y"], graph.run(x)["y"]
         assert y.shape == expected.shape
         assert y.dtype == expected.dtype
         if double is None:
             np.testing.assert_array_equal(y, expected)
             continue
-        wanted = double.evaluated(x)
+        target = double.evaluated(x)
         size = max(1e-3, float(np.abs(expected[np.isfinite(expected)]).max(initial=0)))
-        clear, atol = wanted.clear, 1e-4 * size
-        np.testing.assert_allclose(y[clear], wanted.y[clear], rtol=1e-4, atol=atol)
+        clear, atol = target.clear, 1e-4 * size
+        np.testing.assert_allclose(y[clear], target.y[clear], rtol=1e-4, atol=atol)
 
 
 @pytest.mark.parametrize("rows", BATCHES)
 @given(network=networks(powers=True, qdq=False))
 @QUICK
-def test_networks_with_powers_of_two(network, rows):
+def test_compile_equals_random_networks_with_power_of_two_scales(network, rows):
     check(network, rows)
 
 
 @given(network=networks(powers=False, qdq=False))
 @QUICK
-def test_networks_with_any_scales(network):
+def test_compile_equals_random_networks_with_any_scales(network):
     check(network, 5)
 
 
 @given(network=networks(qdq=True))
 @QUICK
-def test_networks_of_quantize_and_dequantize(network):
+def test_compile_equals_random_networks_of_quantize_and_dequantize(network):
     check(network, 5)
 
 
@@ -86,13 +86,13 @@ def test_networks_of_quantize_and_dequantize(network):
 @pytest.mark.parametrize("part", range(8))  # which workers share
 @given(network=networks())
 @LONG
-def test_many_networks(network, part):
+def test_compile_equals_many_random_networks(network, part):
     check(network, *BATCHES)
 
 
 @given(network=networks())
 @QUICK
-def test_numbers_that_are_none(network):
+def test_compile_handles_nan_and_infinities_as_graph(network):
     """NaN and infinities do what they do in the float graph, or are refused."""
     compiled = anybit.compile(network.proto)
     x = inputs(network, 6, finite=False)
@@ -106,8 +106,8 @@ def test_numbers_that_are_none(network):
 
 @given(network=networks())
 @settings(QUICK, max_examples=8)
-def test_rows_know_nothing_of_one_another(network):
-    """One row at a time, or all at once: the same bits."""
+def test_compile_keeps_rows_independent(network):
+    """Give the same bits for one row at a time and all at once."""
     compiled = anybit.compile(network.proto)
     x = inputs(network, 4)
     together = compiled.run(x)["y"]
@@ -120,7 +120,7 @@ def test_rows_know_nothing_of_one_another(network):
 
 @given(network=networks())
 @settings(QUICK, max_examples=8)
-def test_saved_networks_run_the_same(network, tmp_path_factory):
+def test_compile_saved_random_networks_give_same_results(network, tmp_path_factory):
     compiled = anybit.compile(network.proto)
     path = tmp_path_factory.mktemp("saved") / "fast.onnx"
     compiled.save(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that a graph computes itself, of those of its tensors, keep no layer from the integers."""
+"""Sizes that a graph computes from its tensors are followed."""
 
 import re
 
@@ -82,12 +82,12 @@ def network(chain: str, reshape: str = "f = Reshape(p, t)") -> onnx.ModelProto:
     mask = {"mask": np.ones(20, bool)}
     constants = {**QUANTIZED, **INTEGERS, **mask, "w": weights(5, 3, 2, 2), "v": weights(20, 3)}
     used = set(re.findall(r"\w+", text))
-    known = {name: value for name, value in constants.items() if name in used}
-    return made(text, known, (3, 5, 5))
+    names = {name: value for name, value in constants.items() if name in used}
+    return made(text, names, (3, 5, 5))
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_sizes_that_a_graph_computes_are_followed(chain: str) -> None:
+def test_row_shapes_follow_computed_sizes(chain: str) -> None:
     proto = network(CHAINS[chain])
     compiled = anybit.compile(proto)
     assert compiled.report.coverage == "2 of 2 layers, 100 % of MACs"
@@ -98,7 +98,7 @@ def test_sizes_that_a_graph_computes_are_followed(chain: str) -> None:
     assert compiled.run(rows(proto, 1)[:0])["y"].shape == (0, 3)
 
 
-def test_what_is_folded_first_makes_shapes_known() -> None:
+def test_row_shapes_use_folded_constants() -> None:
     """Sizes are inferred between what is folded and what is followed."""
     proto = network(
         """
@@ -114,7 +114,7 @@ def test_what_is_folded_first_makes_shapes_known() -> None:
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
-def test_a_declared_shape_is_not_believed() -> None:
+def test_row_shapes_ignore_declared_shapes() -> None:
     """Somebody declared a batch of 1 inside, and of the outputs, and freed that of the input."""
     proto = network(CHAINS["as PaddlePaddle exports it"])
     stale = onnx.helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, [1, 5, 2, 2])
@@ -148,7 +148,7 @@ LEFT = {
         "f = Reshape(p, t)",
         "node 'n7' (Reshape) takes them from node 'n5' (Cast), which computes them",
     ),
-    "of what is there": (
+    "of an existing tensor": (
         "k = Reshape(p, whole)",
         "f = Compress(k, mask) axis=1",
         "nothing says what sizes node 'n4' (Compress) gives",
@@ -156,9 +156,9 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("what", LEFT)
-def test_a_reason_names_the_node_that_stops_it_and_a_remedy(what: str) -> None:
-    chain, reshape, words = LEFT[what]
+@pytest.mark.parametrize("case", LEFT)
+def test_shape_blame_names_node_and_remedy(case: str) -> None:
+    chain, reshape, words = LEFT[case]
     proto = network(chain, reshape)
     compiled = anybit.compile(proto)
     *_, left = compiled.report.layers
@@ -171,7 +171,7 @@ def test_a_reason_names_the_node_that_stops_it_and_a_remedy(what: str) -> None:
         np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
-def test_where_rows_are_fixed_sizes_follow_that_did_not() -> None:
+def test_row_shapes_follow_fixed_rows() -> None:
     proto = network(*LEFT["two open sizes"][:2])
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     assert anybit.compile(proto).report.coverage == "2 of 2 layers, 100 % of MACs"

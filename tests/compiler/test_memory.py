@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that get no memory say so, in whichever thread it was wanted."""
+"""Networks report failed allocations, in every thread."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ assert np.array_equal(large.run([x])[0], x)
     "libasan" in os.environ.get("LD_PRELOAD", ""),
     reason="AddressSanitizer ends a process without memory",
 )
-def test_threads_without_memory_are_an_error_of_the_caller():
+def test_network_reports_failed_allocation_in_threads():
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["MemoryError"] * 3), done.stderr

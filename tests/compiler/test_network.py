@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs on the kernels of this machine give what the reference gives, bit for bit."""
+"""Programs on the kernels of this machine equal the reference, bit for bit."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,34 +22,34 @@ def same(actual, expected):
         np.testing.assert_array_equal(one, other, strict=True)
 
 
-def test_both_sides_declare_the_same_records():
+def test_records_equal_native_declarations():
     native = _core.program
     assert native["version"] == p.VERSION
     assert native["most_levels"] == p.MOST_LEVELS
-    assert native["instructions"] == [each.__name__ for each in p.INSTRUCTIONS]
-    assert native["tails"] == [each.__name__ for each in p.TAILS]
-    assert native["operations"] == [each.name for each in sorted(p.Operation)]
+    assert native["instructions"] == [item.__name__ for item in p.INSTRUCTIONS]
+    assert native["tails"] == [item.__name__ for item in p.TAILS]
+    assert native["operations"] == [item.name for item in sorted(p.Operation)]
     records = [*p.INSTRUCTIONS, *p.TAILS, p.Program, p.Port, p.Tensor, p.Window, p.Step]
-    layouts = {each.__name__: encoding.layout(each) for each in records}
+    layouts = {item.__name__: encoding.layout(item) for item in records}
     assert native["layouts"] == layouts
 
 
 @given(made.programs(), st.sampled_from([0, 1, 2, 5]), st.integers(0, 2**31))
 @settings(max_examples=150, deadline=None)
-def test_random_programs(program, rows, seed):
+def test_network_equals_reference_on_random_programs(program, rows, seed):
     inputs = made.inputs_for(program, rows, seed)
     same(Network(program).run(inputs), reference.run(program, inputs))
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_level_of_instructions(level, seed):
+def test_network_equals_reference_on_all_isa_levels(level, seed):
     program = made.make_program(made.FromGenerator(np.random.default_rng(seed)))
     inputs = made.inputs_for(program, 3, seed)
     same(Network(program).run(inputs), reference.run(program, inputs))
 
 
 @pytest.mark.parametrize("levels", [200, 256])
-def test_lookups_of_every_index(level, levels):
+def test_lookup_covers_all_indices(level, levels):
     rng = np.random.default_rng(levels)
     for channels in (1, 63, 64, 65, 300):
         port = p.Port(np.int32([3, channels]), 1, 3, channels, 0)
@@ -68,7 +68,7 @@ def test_lookups_of_every_index(level, levels):
 
 
 @pytest.mark.parametrize("column", [0, 1, -1])
-def test_one_pixel_for_a_whole_line(level, column):
+def test_gather_repeats_pixel(level, column):
     rng = np.random.default_rng(0)
     for width, channels, first in ((1, 8, 0), (2, 33, 0), (7, 5, 0), (96, 8, 0), (5, 32, 32)):
         inside = p.Port(np.int32([2, 2, channels]), 2, 2, channels, 0)
@@ -92,7 +92,7 @@ def test_one_pixel_for_a_whole_line(level, column):
 
 
 def layers(width, depth, seed=0, bits=4, levels=16, values=None):
-    """A chain of matrix products between so many levels."""
+    """Return a chain of matrix products between tensors of that many codes."""
     rng = np.random.default_rng(seed)
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     thresholds = np.sort(rng.normal(0, 2, levels - 1)).astype(np.float32)
@@ -112,7 +112,7 @@ def layers(width, depth, seed=0, bits=4, levels=16, values=None):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 127, 128, 129, 700])
-def test_batches_of_every_size(rows):
+def test_network_equals_reference_for_all_batch_sizes(rows):
     program = layers(33, 3)
     x = np.random.default_rng(1).normal(0, 2, (rows, 33)).astype(np.float32)
     same(Network(program).run([x]), reference.run(program, [x]))
@@ -121,15 +121,15 @@ def test_batches_of_every_size(rows):
 @pytest.mark.parametrize("rows", [1, 15, 16, 33, 64, 131])
 @pytest.mark.parametrize("levels", [2, 3, 4])
 @pytest.mark.parametrize("values", [(-1, 1), (-1, 0, 1), (0, 1, -2, -1)])
-def test_batches_of_few_bits(rows, levels, values):
-    """Many rows may be counted in another way than few; channels are no whole words."""
+def test_network_equals_reference_for_batches_of_few_bits(rows, levels, values):
+    """Use numbers of rows for all kernels, and channels that do not fill words."""
     program = layers(305, 2, bits=1 if len(values) == 2 else 2, levels=levels, values=values)
     x = np.random.default_rng(1).normal(0, 2, (rows, 305)).astype(np.float32)
     same(Network(program).run([x]), reference.run(program, [x]))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 200])
-def test_every_number_of_threads_gives_the_same(rows):
+def test_network_is_independent_of_number_of_threads(rows):
     program = layers(300, 3)
     x = np.random.default_rng(1).normal(0, 2, (rows, 300)).astype(np.float32)
     network, expected = Network(program), reference.run(program, [x])
@@ -143,7 +143,7 @@ def test_every_number_of_threads_gives_the_same(rows):
         _core.set_num_threads(before)
 
 
-def test_threads_share_a_network():
+def test_network_runs_in_several_threads():
     program = layers(130, 2)
     network = Network(program)
     xs = [np.random.default_rng(i).normal(0, 2, (9, 130)).astype(np.float32) for i in range(8)]
@@ -161,10 +161,10 @@ def test_threads_share_a_network():
                 same([y], reference.run(program, [x]))
 
 
-def test_a_network_says_what_it_chose():
+def test_network_describes_kernels():
     network = Network(layers(64, 2))
     described = network.describe()
-    assert [each["instruction"] for each in described["stages"]] == [
+    assert [item["instruction"] for item in described["stages"]] == [
         *("Quantize", "Product", "Product", "Dequantize"),
     ]
     assert described["stages"][1]["multiplications"] == 64 * 64
@@ -172,20 +172,20 @@ def test_a_network_says_what_it_chose():
     assert described["rows_together"] > 1
 
 
-def test_instructions_are_timed():
+def test_network_times_instructions():
     network = Network(layers(64, 2))
     x = np.zeros((5, 64), np.float32)
     outputs, seconds = network.run_timed([x])
     same(outputs, network.run([x]))
     assert len(seconds) == 4
-    assert all(each > 0 for each in seconds)
+    assert all(item > 0 for item in seconds)
 
 
-def test_inputs_in_any_memory_order():
+def test_network_takes_any_memory_order():
     program = layers(64, 1)
     x = np.random.default_rng(1).normal(0, 2, (64, 10)).astype(np.float32)
-    for each in (x.T, x.T[::2], x.T.astype(">f4")):
-        same(Network(program).run([each]), reference.run(program, [each]))
+    for item in (x.T, x.T[::2], x.T.astype(">f4")):
+        same(Network(program).run([item]), reference.run(program, [item]))
 
 
 @pytest.mark.parametrize(
@@ -199,14 +199,14 @@ def test_inputs_in_any_memory_order():
         ([[1, 2]], "must be a NumPy array"),
     ],
 )
-def test_inputs_that_do_not_fit(inputs, message):
+def test_network_refuses_other_shapes(inputs, message):
     with pytest.raises((ValueError, TypeError), match=message):
         Network(layers(64, 1)).run(inputs)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 33])
-def test_many_weights_are_read_in_both_directions(rows):
-    """Every other call begins with the last ones, whole pieces or not."""
+def test_network_reads_large_weights(rows):
+    """Run calls that begin with the last weights, in whole blocks or not."""
     program = layers(1100, 1)
     x = np.random.default_rng(1).normal(0, 2, (rows, 1100)).astype(np.float32)
     network, expected = Network(program), reference.run(program, [x])
@@ -219,22 +219,22 @@ def test_many_weights_are_read_in_both_directions(rows):
         _core.set_num_threads(before)
 
 
-def asked(*arguments, **named):
+def requested(*arguments, **named):
     return {"asked": (arguments, named)}
 
 
-def test_the_usual_call_gives_the_output_by_name():
+def test_named_call_returns_output_by_name():
     program = layers(64, 1)
-    run = Network(program).named("y", asked)
+    run = Network(program).named("y", requested)
     x = np.random.default_rng(1).normal(0, 2, (64, 10)).astype(np.float32)
     tagged = np.dtype("f4", metadata={"of": "somebody"})
     shifted = np.frombuffer(b"_" + x.T.tobytes(), np.uint8)[1:].view(np.float32).reshape(10, 64)
     arrays = (x.T, np.ascontiguousarray(x.T), x.T.astype(">f4"), x.T[:0], x.T.astype(tagged))
-    for each in (*arrays, shifted):
-        (given,) = run(each).values()
-        np.testing.assert_array_equal(given, *reference.run(program, [each]), strict=True)
-        assert given.flags.owndata
-        assert given.flags.writeable
+    for item in (*arrays, shifted):
+        (output,) = run(item).values()
+        np.testing.assert_array_equal(output, *reference.run(program, [item]), strict=True)
+        assert output.flags.owndata
+        assert output.flags.writeable
     assert list(run(x.T)) == ["y"]
 
 
@@ -250,28 +250,28 @@ def test_the_usual_call_gives_the_output_by_name():
         {"x": 1},
     ],
 )
-def test_another_call_is_left_to_somebody_else(array):
-    run = Network(layers(64, 1)).named("y", asked)
-    ((given,), named) = run(array)["asked"]
-    assert given is array
+def test_named_call_falls_back(array):
+    run = Network(layers(64, 1)).named("y", requested)
+    ((output,), named) = run(array)["asked"]
+    assert output is array
     assert named == {}
 
 
-def test_other_calls_are_passed_on_as_they_are():
+def test_named_call_passes_arguments_on():
     network, x = Network(layers(64, 1)), np.zeros((1, 64), np.float32)
-    run = network.named("y", asked)
+    run = network.named("y", requested)
     assert run()["asked"] == ((), {})
     assert run(inputs=1, progress=2)["asked"] == ((), {"inputs": 1, "progress": 2})
     assert run(x, progress=3)["asked"][1] == {"progress": 3}
     assert run(1, 2)["asked"] == ((1, 2), {})
     with pytest.raises(ZeroDivisionError):
         network.named("y", lambda x: 1 / 0)(1)
-    for arguments in ((network._native, "y"), (1, "y", asked)):
+    for arguments in ((network._native, "y"), (1, "y", requested)):
         with pytest.raises(TypeError, match="takes a network of one input"):
             _core.Call(*arguments)
 
 
-def test_nan_is_refused_or_has_an_index():
+def test_quantize_refuses_nan_or_gives_index():
     program = layers(64, 1)
     quantize = program.instructions[0]
     x = np.zeros((3, 64), np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums and products of two quantized tensors that equal the float graph for all pairs of codes."""
+"""Sums and products of two tensors equal the float graph for all pairs of codes."""
 
 import numpy as np
 import onnx
@@ -22,13 +22,13 @@ def quantizer(x, y, words, scale, zero="z"):
     return f"{y} = {SIGNED if words == 'signed' else UNSIGNED} ({x}, {scale}, none, eight)"
 
 
-def network(first, second, between, last, **scales):
+def network(first, second, middle, last, **scales):
     """Two quantized inputs, what lies between, a quantizer, and a product."""
     body = "\n".join(
         [
             quantizer("x", "a", first, "s"),
             quantizer("u", "b", second, "t"),
-            between,
+            middle,
             quantizer("d", "q", last, "r", "odd"),
             "y = MatMul (q, w)",
         ]
@@ -45,7 +45,7 @@ def network(first, second, between, last, **scales):
 
 
 def pairs(scales):
-    """All pairs of codes there may be, whatever the quantizers are."""
+    """Return all pairs of codes of any quantizers."""
     codes = np.arange(-128, 256, dtype=np.float32)
     x, u = np.meshgrid(codes * np.float32(scales["s"]), codes * np.float32(scales["t"]))
     return {"x": x.reshape(-1, 1), "u": u.reshape(-1, 1)}
@@ -71,7 +71,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sums_are_arithmetic(name):
+def test_pair_arithmetic_replaces_sums(name):
     *words, scales = CASES[name]
     instructions = exact(network(*words, **scales), scales)
     assert p.Add in instructions
@@ -79,7 +79,7 @@ def test_sums_are_arithmetic(name):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_sums_of_any_scales(seed):
+def test_pair_arithmetic_equals_sums_of_any_scales(seed):
     random = np.random.default_rng(seed)
     scales = dict(zip("str", random.uniform(0.005, 0.03, 3), strict=True))
     last = ("signed", "unsigned")[seed % 2]
@@ -98,7 +98,7 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products_are_arithmetic(name):
+def test_pair_arithmetic_replaces_products(name):
     *words, scales = PRODUCTS[name]
     instructions = exact(network(*words, **scales), scales)
     assert p.Multiply in instructions
@@ -106,35 +106,35 @@ def test_products_are_arithmetic(name):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_products_of_any_scales(seed):
+def test_pair_arithmetic_equals_products_of_any_scales(seed):
     """Fitting factors are found, unless roundings of the float graph decide at ties."""
     random = np.random.default_rng(seed)
     scales = dict(zip("str", random.uniform(0.005, 0.03, 3), strict=True))
-    between = "d = Mul (a, b)"
-    instructions = exact(network("unsigned", "signed", between, "signed", **scales), scales)
+    middle = "d = Mul (a, b)"
+    instructions = exact(network("unsigned", "signed", middle, "signed", **scales), scales)
     assert p.Multiply in instructions
 
 
 @pytest.mark.parametrize(("between", "kind"), [(ADD, p.Add), ("d = Mul (a, b)", p.Multiply)])
 @pytest.mark.parametrize("last", ["signed", "asymmetric", "linear"])
-def test_roundings_of_the_graph_are_repeated(between, kind, last):
-    """Every second pair lies half way between two codes, and roundings decide."""
+def test_pair_arithmetic_repeats_roundings_of_graph(middle, kind, last):
+    """Use pairs half way between two codes, where roundings decide."""
     scales = {"s": 0.3, "t": 0.3, "r": 0.6 if kind is p.Add else 0.18}
-    instructions = exact(network("signed", "signed", between, last, **scales), scales)
+    instructions = exact(network("signed", "signed", middle, last, **scales), scales)
     assert kind in instructions
     assert p.Combine not in instructions
 
 
-def test_other_functions_are_tables():
-    between = "c = Add (a, b)\n d = Abs (c)"
-    assert p.Combine in exact(network("signed", "signed", between, "signed", **ANY), ANY)
+def test_combine_is_used_for_other_functions():
+    middle = "c = Add (a, b)\n d = Abs (c)"
+    assert p.Combine in exact(network("signed", "signed", middle, "signed", **ANY), ANY)
 
 
 def exact(model, scales):
-    """The kinds of the instructions of a region that gives the codes that the float graph gives."""
+    """Return the instructions of a region after comparing its codes with the graph."""
     compiled = anybit.compile(model)
     (program,) = compiled.report.programs
     feeds = pairs(scales)
-    wanted = anybit.load(model).run(feeds)["q"]
-    np.testing.assert_array_equal(compiled.run(feeds)["q"], wanted)
-    return [type(each) for each in program.instructions]
+    expected = anybit.load(model).run(feeds)["q"]
+    np.testing.assert_array_equal(compiled.run(feeds)["q"], expected)
+    return [type(item) for item in program.instructions]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of integer regions: how they are declared, written down and read."""
+"""Records, encoding and reference of programs."""
 
 import numpy as np
 import pytest
@@ -34,17 +34,17 @@ def bipolar_layer(tail=None, nan=-1):
     )
 
 
-def test_a_bipolar_layer_by_hand():
+def test_reference_computes_bipolar_layer():
     (y,) = reference.run(bipolar_layer(), [np.array([[1, -1, 1, -1], [1, 2, 0, -3]], np.float32)])
     np.testing.assert_array_equal(y, [[-3.5, 0.5], [-1.5, 4.5]])
 
 
-def test_no_rows_give_no_rows():
+def test_reference_returns_no_rows_for_no_rows():
     (y,) = reference.run(bipolar_layer(), [np.zeros((0, 4), np.float32)])
     assert y.shape == (0, 2)
 
 
-def test_nan_is_refused_or_has_an_index():
+def test_reference_refuses_nan_or_gives_index():
     x = np.array([[np.nan, 1, 1, 1]], np.float32)
     with pytest.raises(ValueError, match="NaN"):
         reference.run(bipolar_layer(), [x])
@@ -52,7 +52,7 @@ def test_nan_is_refused_or_has_an_index():
     np.testing.assert_array_equal(y, [[2.5, 4.5]])
 
 
-def test_the_words_of_a_program():
+def test_encode_writes_words():
     encoded = encoding.encode(bipolar_layer())
     port, tensor = [0, 1, 1, 1, 4, 0], [1, 1, 4, -1, 2, 2]
     assert encoded.words[: 2 + len(port)].tolist() == [p.VERSION, 1, *port]
@@ -60,12 +60,12 @@ def test_the_words_of_a_program():
     assert encoded.bytes.tolist() == [0b11111010]
 
 
-def test_equal_arrays_are_stored_once():
+def test_encode_stores_equal_arrays_once():
     program = bipolar_layer(p.Arithmetic(floats(3, 4), (p.Step(p.Operation.ADD, floats(3, 4)),)))
     assert encoding.encode(program).floats.tolist() == [0, 3, 4]
 
 
-def test_elements_are_gathered_and_the_others_filled():
+def test_reference_gathers_and_fills():
     """Two rows of three pixels: the lower one, then none; two concatenated ranges of channels."""
     pixels, codes = p.Tensor(2, 3, 2, 0, 1, 16), p.Tensor(2, 2, 3, 0, 1, 16)
     program = p.Program(

@@ -37,7 +37,7 @@ def mixed(rows: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("rows", ["N", "8"])
-def test_layers_have_times(rows: str) -> None:
+def test_timing_measures_layers(rows: str) -> None:
     model = mixed(rows)
     kept = model.SerializeToString()
     compiled = anybit.compile(model)
@@ -54,7 +54,7 @@ def test_layers_have_times(rows: str) -> None:
     assert model.SerializeToString() == kept
 
 
-def test_quantizers_of_shared_floats_belong_to_the_layer_that_gives_them() -> None:
+def test_timing_assigns_quantizers_to_their_layer() -> None:
     constants = {**QUANTIZED, "w": np.eye(4, dtype=np.float32), "two": 2.0}
     proto = made(
         "q = Quant(x, s, z, b)\nc = MatMul(q, w)\na = Quant(c, one, z, b)\n"
@@ -63,13 +63,13 @@ def test_quantizers_of_shared_floats_belong_to_the_layer_that_gives_them() -> No
         (4,),
     )
     (program,) = anybit.compile(proto).report.programs
-    kinds = [type(each).__name__ for each in program.instructions]
+    kinds = [type(item).__name__ for item in program.instructions]
     assert kinds == ["Quantize", "Product", "Quantize", "Quantize", "Product", "Product"]
     owners = _instructions(program, {1: "c", 4: "d1", 5: "d2"})
     assert owners == {1: "c", 2: "c", 3: "c", 4: "d1", 5: "d2"}
 
 
-def test_compile_time_reports_every_side_on_one_and_on_default_threads() -> None:
+def test_compile_time_reports_all_peers() -> None:
     report = anybit.compile(mixed("N"), time=True).report
     assert report.speed is not None
     assert list(report.speed.peers) == [
@@ -104,7 +104,7 @@ def speed(compiled: float, float_model: float | None, quantized_graph: float) ->
         (speed(1e-3, None, 0.5e-3), True),
     ],
 )
-def test_speed_compares_with_the_float_model_first(measured: Speed, slower: bool) -> None:
+def test_speed_compares_with_float_model_first(measured: Speed, slower: bool) -> None:
     whole = Report((), (), measured).whole
     assert measured.is_slower == slower
     first = "quantized graph" if measured.float_model is None else "float model m.onnx"
@@ -112,13 +112,13 @@ def test_speed_compares_with_the_float_model_first(measured: Speed, slower: bool
     assert str(measured) in whole
 
 
-def test_speed_rows_give_times_and_ratios() -> None:
+def test_speed_rows_have_times_and_ratios() -> None:
     rows = speed(1e-3, 2.5e-3, 4e-3).rows()
     assert [row["one row"] for row in rows] == ["compiled", "float model m.onnx", "quantized graph"]
     assert [row["1 thread"] for row in rows] == ["1 ms", "2.5 ms (2.5 x)", "4 ms (4 x)"]
 
 
-def test_rows_of_layers_add_up_to_the_whole_run() -> None:
+def test_table_rows_add_up_to_whole_run() -> None:
     report = anybit.compile(mixed("N"), time=True).report
     table = table_rows(report)
     assert [row["layer"] for row in table[-2:]] == ["between layers", "3 layers"]
@@ -128,16 +128,16 @@ def test_rows_of_layers_add_up_to_the_whole_run() -> None:
     assert all(row["time"] for row in table)
 
 
-def test_report_advises_what_to_do_about_a_slow_model() -> None:
+def test_report_names_remedy_for_slow_model() -> None:
     slow = speed(1e-3, 0.5e-3, 4e-3)
     whole = anybit.compile(mixed("N")).report
     one = replace(whole, layers=whole.compiled, programs=whole.programs[:1], speed=slow)
     assert one.whole.endswith("; run the model as it is")
     two = replace(one, programs=whole.programs[:1] * 2)
     assert "--integer-only" in two.whole
-    between = replace(two, is_integer_only=True).whole
-    assert between.startswith("slower than the float model m.onnx")
-    assert "--integer-only" not in between
+    middle = replace(two, is_integer_only=True).whole
+    assert middle.startswith("slower than the float model m.onnx")
+    assert "--integer-only" not in middle
     free = replace(whole.compiled[0], macs=None, guarantee=None)
     unknown = replace(two, layers=(*two.layers, free), has_free_sizes=True)
     assert "--shape" in unknown.whole

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program comes from a file: whatever is wrong with it is said before it runs."""
+"""Damaged programs are refused before they run, with a message."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ def with_tail(tail):
     return with_instruction(1, tail=tail)
 
 
-def test_a_sound_program_runs():
+def test_verify_accepts_sound_program():
     (y,) = Network(SOUND).run([np.zeros((3, 8, 4, 4), np.float32)])
     assert y.shape == (3, 12)
 
@@ -187,7 +187,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("program", "message"), ROWS)
-def test_what_does_not_fit_is_refused(program, message):
+def test_verify_refuses_inconsistent_programs(program, message):
     with pytest.raises(ValueError, match=f"(?=.*damaged).*{message}.*compile the model again"):
         Network(program)
 
@@ -216,12 +216,12 @@ def with_words(edit):
         (lambda words: words.__setitem__(0, 0), "has version 0, .* compile the model again"),
     ],
 )
-def test_words_that_are_no_program_are_refused(edit, message):
+def test_verify_refuses_random_words(edit, message):
     with pytest.raises(ValueError, match=message):
         Network(with_words(edit))
 
 
-def test_an_unknown_instruction_is_refused():
+def test_verify_refuses_unknown_instruction():
     encoded = encode(replace(SOUND, instructions=(QUANTIZE,)))
     words = encoded.words.copy()
     place = len(words) - 12
@@ -232,14 +232,14 @@ def test_an_unknown_instruction_is_refused():
 
 
 @pytest.mark.parametrize("part", ["words", "bytes", "integers", "floats"])
-def test_parts_of_another_type_are_refused(part):
+def test_verify_refuses_arrays_of_other_types(part):
     encoded = replace(encode(SOUND), **{part: np.zeros(3, np.float64)})
     with pytest.raises(TypeError, match=f"{part} must be a contiguous array of"):
         Network(encoded)
 
 
-def test_padding_counts_for_the_range_of_sums():
-    """A table must have the sums of windows that reach beyond the tensor."""
+def test_verify_includes_padding_in_ranges():
+    """Refuse tables without the sums of windows that reach beyond the tensor."""
     tensors = (p.Tensor(1, 2, 1, 1, 1, 2), p.Tensor(1, 3, 1, 0, 1, 4))
     port, out = p.Port(ints(2), 1, 2, 1, 0), p.Port(ints(3), 1, 3, 1, 0)
     window = p.Window(1, 2, 1, 1, 1, 1, 0, 1, 0, 1)
@@ -259,7 +259,7 @@ def test_padding_counts_for_the_range_of_sums():
 
 
 @pytest.mark.parametrize("case", range(20))
-def test_damaged_programs_are_refused_or_run(case):
+def test_verify_refuses_or_runs_damaged_programs(case):
     rng = np.random.default_rng(case)
     program = fuzz_programs.made.make_program(fuzz_programs.made.FromGenerator(rng))
     inputs = fuzz_programs.made.inputs_for(program, 2, case)
@@ -278,6 +278,6 @@ def test_damaged_programs_are_refused_or_run(case):
         (program_bombs.many_gathers, 2000, "tensor 1 is read before it is written"),
     ],
 )
-def test_small_programs_do_not_become_much(make, size, message):
+def test_verify_limits_memory_of_small_programs(make, size, message):
     with pytest.raises(ValueError, match=message):
         Network(make(size))

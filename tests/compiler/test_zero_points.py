@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizeLinear with zero-points compiles as well after a conversion to QONNX as before."""
+"""Zero-points: compile gives the same layers before and after conversion to QONNX."""
 
 import numpy as np
 import onnx
@@ -84,7 +84,7 @@ class Network:
 
 @pytest.mark.parametrize("kind", ["MatMul", "Conv"])
 @pytest.mark.parametrize("seed", range(8))
-def test_compile_takes_the_same_layers_after_conversion_to_qonnx(kind: str, seed: int) -> None:
+def test_compile_covers_same_layers_after_conversion_to_qonnx(kind: str, seed: int) -> None:
     network = Network(seed, kind)
     converted = anybit.convert(network.proto, to="qonnx")
     assert converted.exact
@@ -99,8 +99,8 @@ def test_compile_takes_the_same_layers_after_conversion_to_qonnx(kind: str, seed
     ]
     assert taken == [["y0", "y1", "y2", "y3"]] * 2
     for compiled in (before, after):
-        (found,) = compiled.run(network.x).values()
-        assert np.mean(found != expected) < 0.01, "other than at risk of rounding"
+        (result,) = compiled.run(network.x).values()
+        assert np.mean(result != expected) < 0.01, "other than at risk of rounding"
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,7 @@ def test_compile_takes_the_same_layers_after_conversion_to_qonnx(kind: str, seed
         (-0.25, 3.0, None),
     ],
 )
-def test_clip_on_the_grid_narrows_the_type_of_codes(
-    low: float, high: float, allowed: range | None
-) -> None:
+def test_tensor_grids_are_narrowed_by_clip(low: float, high: float, allowed: range | None) -> None:
     """Also where it cuts nothing off, since a Relu stands before it; a bound off the grid does not.
 
     The codes that occur are 0 .. 100.
@@ -131,7 +129,7 @@ def test_clip_on_the_grid_narrows_the_type_of_codes(
         "g",
         [value("x", TensorProto.FLOAT, ["n", 3])],
         [value("y", TensorProto.FLOAT, ["n", 3])],
-        [numpy_helper.from_array(np.float32(each), name) for name, each in floats.items()],
+        [numpy_helper.from_array(np.float32(item), name) for name, item in floats.items()],
     )
     imports = [helper.make_opsetid("", 13), helper.make_opsetid("qonnx.custom_op.general", 1)]
     model = followable(helper.make_model(graph, opset_imports=imports, ir_version=8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that look as if they could be compiled, and stay float: the results stay, too."""
+"""Layers that stay float32 for a reason, with unchanged results."""
 
 import numpy as np
 import onnx
@@ -26,8 +26,8 @@ def reasons(compiled: anybit.Compiled) -> set[str]:
 
 
 @pytest.mark.parametrize("to", [2, 3, 6, 7, 9])
-def test_a_cast_to_integers_is_not_taken_for_a_staircase(to):
-    """All numbers beyond the integers become anything; 0 is a hole among the booleans."""
+def test_compile_leaves_casts_to_integers(to):
+    """Cast numbers beyond the integers; 0 is a gap among the booleans."""
     proto = made(
         f"a = Cast(x) to={to}\nc = Cast(a) to=1\nq = Quant(c, s, z, b)\ny = MatMul(q, w)",
         {**QUANTIZED, "w": weights(4, 3)},
@@ -37,7 +37,7 @@ def test_a_cast_to_integers_is_not_taken_for_a_staircase(to):
 
 
 @pytest.mark.parametrize("exponents", [(60, 64), (-75, -75), (100, 100)])
-def test_sums_that_are_no_normal_numbers_stay_float(exponents):
+def test_accumulators_refuse_subnormal_sums(exponents):
     """Infinities and zeros come up in the float graph that integers know nothing of."""
     x_scale, w_scale = (np.float32(2.0**exponent) for exponent in exponents)
     proto = made(
@@ -50,7 +50,7 @@ def test_sums_that_are_no_normal_numbers_stay_float(exponents):
     assert "numbers of float32" in reason
 
 
-def test_channels_without_weights_have_no_products_that_could_be_too_small():
+def test_accumulators_allow_tiny_scales_of_zero_channels():
     """Quantizers give what is 0 in a channel the smallest scale that there is."""
     w, scales = weights(4, 6), np.full(6, 0.125, np.float32)
     w[:, 2], scales[2] = 0, np.finfo(np.float32).tiny
@@ -65,7 +65,7 @@ def test_channels_without_weights_have_no_products_that_could_be_too_small():
     assert "below the normal numbers" in reason
 
 
-def test_a_bias_per_row_is_not_one_per_channel():
+def test_accumulators_refuse_bias_per_row():
     proto = made(
         f"{FOUR}\na = Gemm(q, w, c)\ny = Quant(a, one, z, b)",
         {**QUANTIZED, "w": weights(4, 6), "c": np.linspace(-9, 9, 6, dtype="f")[:, None]},
@@ -74,7 +74,7 @@ def test_a_bias_per_row_is_not_one_per_channel():
     assert reasons(equal(proto, rows(proto, 6))) == {"its bias is not one number per channel"}
 
 
-def test_a_mean_with_dilations_stays_float():
+def test_accumulators_refuse_dilated_mean():
     proto = made(
         f"{FOUR}\np = AveragePool(q) kernel_shape=[2,2] dilations=[2,2]\ny = Quant(p, s, z, b)",
         QUANTIZED,
@@ -84,7 +84,7 @@ def test_a_mean_with_dilations_stays_float():
     equal(proto, rows(proto))
 
 
-def test_tensors_of_different_rows_are_not_combined():
+def test_partition_does_not_pair_different_rows():
     proto = made(
         "q = Quant(x, s, z, b)\nr = Quant(u, s, z, b)\na = Add(q, r)\ny = Quant(a, one, z, b)",
         QUANTIZED,
@@ -104,8 +104,8 @@ def call_batch(proto: onnx.ModelProto, name: str | None) -> None:
 
 
 @pytest.mark.parametrize("names", [("n", "m"), ("n", None), (None, None)])
-def test_two_free_batches_may_differ(names):
-    """One row is then added to all, which no region does."""
+def test_partition_does_not_pair_two_free_batches(names):
+    """Add one row to all rows, which no region does."""
     proto = made(
         "q = Quant(x, s, z, b)\nr = Quant(u, s, z, b)\na = Add(q, r)\n"
         "c = Quant(a, one, z, b)\ny = MatMul(c, w)",
@@ -119,7 +119,7 @@ def test_two_free_batches_may_differ(names):
 
 
 @pytest.mark.parametrize("batch", ["n", None])
-def test_rows_that_come_from_one_input_are_as_many(batch):
+def test_partition_pairs_rows_of_one_input(batch):
     proto = made(
         "q = Quant(x, s, z, b)\nr = Reshape(q, sizes)\nm = MatMul(r, w)\np = Quant(m, s, z, b)\n"
         "a = Add(p, q)\ny = Quant(a, one, z, b)",
@@ -141,7 +141,7 @@ def test_rows_that_come_from_one_input_are_as_many(batch):
         ("p = Pad(q, pads)", {"pads": np.array([0, 0, 0, 0, 0, 0, 2**30, 0])}),
     ],
 )
-def test_moves_to_huge_tensors_are_not_tried_out(line, constants, monkeypatch):
+def test_trace_elements_refuses_huge_tensors(line, constants, monkeypatch):
     monkeypatch.setattr(data_movement, "evaluate", None)
     proto = made(
         f"q = Quant(x, s, z, b)\n{line}\na = Conv(p, w)\ny = Quant(a, one, z, b)",
@@ -149,7 +149,7 @@ def test_moves_to_huge_tensors_are_not_tried_out(line, constants, monkeypatch):
         (4, 2, 2),
     )
     (region,) = anybit.compile(proto).report.programs or (None,)
-    assert region is None or not any(isinstance(each, p.Gather) for each in region.instructions)
+    assert region is None or not any(isinstance(item, p.Gather) for item in region.instructions)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_moves_to_huge_tensors_are_not_tried_out(line, constants, monkeypatch):
         ("y = GlobalAveragePool(q)", 20_000),
     ],
 )
-def test_rows_that_no_program_holds_stay_float(line, size):
+def test_row_shapes_refuse_huge_rows(line, size):
     constants = {**QUANTIZED, "w": weights(4, 4, 3, 3)}
     proto = made(f"q = Quant(x, s, z, b)\n{line}", constants, (4, size, size))
     report = anybit.compile(proto).report
     assert all(layer.guarantee is None for layer in report.layers)
 
 
-def test_quantizers_with_negative_scales_fall():
-    """The largest of a window is then no longer the largest code."""
+def test_compile_supports_negative_scales():
+    """Use a negative scale: the largest value is the smallest code."""
     proto = made(
         "q = Quant(x, s, z, b)\nc = Conv(q, w)\nm = MaxPool(c) kernel_shape=[2,2]\n"
         "n = BipolarQuant(m, negative)\na = Identity(n)\nt = Quant(a, s, z, b)\ny = Conv(t, v)",
@@ -184,7 +184,7 @@ def test_quantizers_with_negative_scales_fall():
     equal(proto, np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32) * 2)
 
 
-def test_a_product_whose_layout_is_not_read_is_in_the_report():
+def test_legalize_reports_unsupported_layouts():
     proto = made(
         f"{FOUR}\na = Gemm(q, w) alpha=2.0\ny = Quant(a, one, z, b)",
         {**QUANTIZED, "w": weights(4, 6)},
@@ -193,19 +193,19 @@ def test_a_product_whose_layout_is_not_read_is_in_the_report():
     assert reasons(equal(proto, rows(proto, 6))) == {"its attributes are none that are known"}
 
 
-def test_what_the_runtime_does_not_evaluate_stays_float():
-    """The slopes do not fit: whoever runs the model hears of it, as from `load`."""
+def test_compile_leaves_nodes_without_evaluation():
+    """Report slopes that do not fit, as `load` does."""
     proto = made(
         f"{FOUR}\nc = Conv(q, w)\nd = PRelu(c, slopes)\ny = Quant(d, one, z, b)",
         {**QUANTIZED, "w": weights(6, 4, 1, 1), "slopes": np.ones((5, 1, 1), np.float32)},
         (4, 3, 3),
     )
-    for each in (anybit.load(proto), anybit.compile(proto)):
+    for item in (anybit.load(proto), anybit.compile(proto)):
         with pytest.raises(anybit.ModelError, match=r"cannot be run: .* PRelu node"):
-            each.run(rows(proto))
+            item.run(rows(proto))
 
 
-def test_a_mean_of_a_moved_sum_of_two_tensors_stays_float():
+def test_compile_leaves_mean_of_moved_pair():
     proto = made(
         "q = Quant(x, s, z, b)\nr = MatMul(q, w)\nt = Quant(r, s, z, b)\na = Add(q, t)\n"
         "v = Reshape(a, sizes)\ny = ReduceMean(v) axes=[-1]",
@@ -215,8 +215,8 @@ def test_a_mean_of_a_moved_sum_of_two_tensors_stays_float():
     equal(proto, rows(proto))
 
 
-def test_sizes_that_a_file_leaves_free() -> None:
-    """Layers without them stay float and are said not to be counted; given ones count."""
+def test_fix_shapes_sets_free_sizes() -> None:
+    """Leave layers of free sizes, and count them once the sizes are fixed."""
     constants = {
         "scale": 0.5,
         "zero": 0,
@@ -241,25 +241,25 @@ def test_sizes_that_a_file_leaves_free() -> None:
     undeclared = onnx.ModelProto()
     undeclared.CopyFrom(proto)
     undeclared.graph.input[0].type.tensor_type.ClearField("shape")
-    for each, shape in [(proto, "x=1,3,224,224"), (undeclared, "x=1,3,224,224")]:
-        found = anybit.compile(each).report
-        assert found.has_free_sizes
-        assert {layer.reason for layer in found.layers} == {
+    for item, shape in [(proto, "x=1,3,224,224"), (undeclared, "x=1,3,224,224")]:
+        result = anybit.compile(item).report
+        assert result.has_free_sizes
+        assert {layer.reason for layer in result.layers} == {
             "its sizes are not known before it runs: those of inputs are free; give sizes such as "
             f"--shape {shape}"
         }
-        given = anybit.compile(each, shapes={"x": (1, 3, 7, 9)})
-        assert given.report.coverage == "2 of 2 layers, 100 % of MACs"
-        assert not given.report.has_free_sizes
-    given = anybit.compile(proto, shapes={"x": (1, 3, 7, 9)})
+        actual = anybit.compile(item, shapes={"x": (1, 3, 7, 9)})
+        assert actual.report.coverage == "2 of 2 layers, 100 % of MACs"
+        assert not actual.report.has_free_sizes
+    actual = anybit.compile(proto, shapes={"x": (1, 3, 7, 9)})
     x = random(2, 3, 7, 9, seed=3)
-    np.testing.assert_array_equal(given.run(x)["y"], anybit.load(proto).run(x)["y"])
-    assert list(given.model.graph.inputs[0].shape)[1:] == [3, 7, 9]
-    assert not isinstance(given.model.graph.inputs[0].shape[0], int), "any number of rows"
+    np.testing.assert_array_equal(actual.run(x)["y"], anybit.load(proto).run(x)["y"])
+    assert list(actual.model.graph.inputs[0].shape)[1:] == [3, 7, 9]
+    assert not isinstance(actual.model.graph.inputs[0].shape[0], int), "any number of rows"
     two_rows = anybit.compile(proto, shapes={"x": (2, 3, 7, 9)})
     assert list(two_rows.model.graph.inputs[0].shape) == [2, 3, 7, 9]
     small = anybit.compile(proto, shapes={"x": (1, 3, 1, 1)}).report.layers
-    assert "the sizes before it are too small" in " ".join(each.reason for each in small)
+    assert "the sizes before it are too small" in " ".join(item.reason for item in small)
     for shapes, words in [
         ({"x": (1, 4, 7, 9)}, "does not fit"),
         ({"x": (1, 3, 0, 9)}, "integers from 1 on"),
@@ -272,7 +272,7 @@ def test_sizes_that_a_file_leaves_free() -> None:
             anybit.compile(proto, shapes=shapes)
 
 
-def test_compile_refuses_a_model_without_quantizers() -> None:
+def test_compile_reports_model_without_quantizers() -> None:
     plain = [node("MatMul", "x w", "a", domain=""), node("Relu", "a", domain="")]
     proto = model(plain, {"w": random(4, 3)}, opsets={"": 17})
     for options in ({}, {"input_ranges": "uint8"}):
@@ -293,7 +293,7 @@ def _multiplied_as_integers() -> onnx.ModelProto:
     ]
     made = model(nodes, {}, opsets={"": 17})
     made.graph.initializer.extend(
-        onnx.numpy_helper.from_array(np.asarray(each), name) for name, each in constants.items()
+        onnx.numpy_helper.from_array(np.asarray(item), name) for name, item in constants.items()
     )
     for value in (*made.graph.input, *made.graph.output):
         value.type.tensor_type.elem_type = onnx.TensorProto.UINT8

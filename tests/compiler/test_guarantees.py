@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes are promises about float32: sums in other orders give the same codes, or are at risk."""
+"""Guarantees hold for sums in other orders: equal codes, or listed risks."""
 
 import numpy as np
 import onnx
@@ -48,7 +48,7 @@ def network(size, codes, order, scale):
 
 
 @pytest.mark.parametrize("size", [40, 1200])
-def test_codes_differ_between_orders_only_where_that_is_listed(size):
+def test_guarantee_lists_all_codes_that_depend_on_order(size):
     random = np.random.default_rng(size)
     codes = random.integers(-7, 8, (size, 16)).astype(np.float32)
     order = np.arange(size)
@@ -67,7 +67,7 @@ def test_codes_differ_between_orders_only_where_that_is_listed(size):
         order = random.permutation(size)
 
 
-def test_powers_of_two_are_exact_and_others_are_not():
+def test_guarantee_is_exact_for_power_of_two_scales():
     codes = np.random.default_rng(0).integers(-7, 8, (40, 16)).astype(np.float32)
     rounds = anybit.compile(network(40, codes, np.arange(40), 0.1))
     assert Guarantee.EXACT not in rounds.report.guarantees
@@ -76,7 +76,7 @@ def test_powers_of_two_are_exact_and_others_are_not():
     assert only_exact.report.guarantees == {}
 
 
-def test_eight_bits_are_affine_where_the_graph_is():
+def test_guarantee_keeps_affine_epilogue_for_eight_bits():
     """Many narrow steps lie on no line but that of the graph, rounding by rounding."""
     random = np.random.default_rng(0)
     size, channels = 600, 32

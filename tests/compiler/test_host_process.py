@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host may have done to its process: forks, threads, and how it computes."""
+"""Networks in host processes: forks, threads, denormals."""
 
 import ctypes
 import os
@@ -60,20 +60,20 @@ def tiny(width: int) -> p.Program:
 
 
 @pytest.mark.parametrize(("width", "rows"), [(8, 1), (8, 5), (20_000, 50)])
-def test_subnormal_numbers_where_the_host_has_none(flushing, width, rows):
+def test_network_computes_subnormals_when_host_flushes_them(flushing, width, rows):
     choices = np.uint32([0, 1, 71361, 71362, 142725, 300000]).view(np.float32)
     x = np.random.default_rng(0).choice(choices, (rows, width))
     flushed = Network(tiny(width)).run([x])[0].view(np.uint32)
     assert flushing()
-    wanted = []
-    worker = threading.Thread(target=lambda: wanted.append(expected(tiny(width), x)))
+    desired = []
+    worker = threading.Thread(target=lambda: desired.append(expected(tiny(width), x)))
     worker.start()
     worker.join()
-    np.testing.assert_array_equal(flushed, wanted[0])
+    np.testing.assert_array_equal(flushed, desired[0])
 
 
 def expected(program: p.Program, x: np.ndarray) -> np.ndarray:
-    """The bits that the reference gives, in an environment of its own."""
+    """Return the bits of the reference, computed in another environment."""
     default = np.zeros(8, np.uint32)
     libm = ctypes.CDLL("libm.so.6")
     libm.fegetenv(ctypes.c_void_p(default.ctypes.data))
@@ -86,7 +86,7 @@ FORKS = """
 import os, signal, threading
 import numpy as np
 import anybit
-from test_hosts import tiny
+from test_host_process import tiny
 from anybit.compiler.program.network import Network
 
 anybit.set_num_threads(2)
@@ -126,7 +126,7 @@ def run_script(script: str) -> str:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_children_run_what_threads_of_the_parent_run():
+def test_network_runs_in_forked_children():
     run_script(FORKS)
 
 
@@ -135,7 +135,7 @@ import ctypes
 import numpy as np
 import anybit
 from anybit._native import _core
-from test_hosts import tiny
+from test_host_process import tiny
 from anybit.compiler.program.network import Network
 
 def has_tiles():
@@ -152,14 +152,14 @@ print(has_tiles())
 
 
 @pytest.mark.skipif(not X86_LINUX, reason="only Linux on x86-64 is asked for tiles")
-def test_tiles_are_asked_for_by_networks_only():
+def test_network_requests_tiles_lazily():
     level, before, after = run_script(TILES).split()
     if level != "amx":
         pytest.skip("this processor has no tiles")
     assert (before, after) == ("False", "True")
 
 
-def test_others_run_while_a_network_is_made():
+def test_network_construction_releases_gil():
     rng = np.random.default_rng(0)
     width = 6000
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)

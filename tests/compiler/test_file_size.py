@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled files take little more than the bits of their weights."""
+"""Compiled files are little larger than their weights."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ CHANNELS, PIXELS, LAYERS = 64, 6, 4
 
 
 def network(kernel: int, activation: str) -> onnx.ModelProto:
-    """A chain of convolutions with 8-bit codes between them."""
+    """Return a chain of convolutions with 8-bit codes between them."""
     random = np.random.default_rng(0)
     nodes, weights, last = [], [], "x"
     for layer in range(LAYERS):
@@ -36,7 +36,7 @@ def network(kernel: int, activation: str) -> onnx.ModelProto:
             nodes.append(helper.make_node("HardSigmoid", [source], [f"gate{layer}"], alpha=1 / 6))
             nodes.append(helper.make_node("Mul", [source, f"gate{layer}"], [f"y{layer}"]))
         elif activation == "gate":  # one factor per channel, from all pixels
-            mean, turned, gate = (f"{each}{layer}" for each in ("mean", "turned", "gate"))
+            mean, turned, gate = (f"{item}{layer}" for item in ("mean", "turned", "gate"))
             weights.append(
                 numpy_helper.from_array(
                     random.standard_normal((CHANNELS, CHANNELS, 1, 1), dtype=np.float32) / 8,
@@ -60,7 +60,7 @@ def network(kernel: int, activation: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("activation", ["relu", "hard swish", "gate"])
-def test_compiled_files_take_a_tenth_more_than_weights_and_keep_codes(
+def test_file_size_is_within_a_tenth_of_weights(
     kernel: int, activation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = network(kernel, activation)
@@ -77,10 +77,10 @@ def test_compiled_files_take_a_tenth_more_than_weights_and_keep_codes(
 
     monkeypatch.setattr(requantizer, "_MANY_LEVELS", 256)
     thresholds = anybit.compile(quantized)
-    tails = [[layer.tail for layer in each.report.layers] for each in (compiled, thresholds)]
+    tails = [[layer.tail for layer in item.report.layers] for item in (compiled, thresholds)]
     assert "Thresholds" not in tails[0]
     assert "Thresholds" in tails[1]
-    (mine,), (its,) = (each.run(data).values() for each in (compiled, thresholds))
+    (mine,), (its,) = (item.run(data).values() for item in (compiled, thresholds))
     assert mine.tobytes() == its.tobytes()
 
 
@@ -99,7 +99,7 @@ def with_constants(text: str, **constants: np.ndarray | float) -> onnx.ModelProt
 
 @pytest.mark.parametrize("factors", [[0.3, -2, 1e-3, 7], None])
 @pytest.mark.parametrize("offsets", [[0.5, -1, 0, 3e4], None])
-def test_a_line_per_channel_is_computed_and_not_stored_as_thresholds(
+def test_quantize_fields_use_line_per_channel(
     factors: list[float] | None, offsets: list[float] | None
 ) -> None:
     before = [
@@ -129,7 +129,7 @@ def test_a_line_per_channel_is_computed_and_not_stored_as_thresholds(
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])
 
 
-def test_thresholds_of_long_sums_are_replayed_where_both_rise_everywhere() -> None:
+def test_requantize_replays_monotonic_functions_of_long_sums() -> None:
     """More accumulators than can be compared; both sides of each threshold tell."""
     rng = np.random.default_rng(0)
     channels = 8
@@ -156,7 +156,7 @@ def test_thresholds_of_long_sums_are_replayed_where_both_rise_everywhere() -> No
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])
 
 
-def test_weights_of_layers_that_stay_float_are_stored_as_codes(tmp_path: Path) -> None:
+def test_integer_weights_are_stored_for_float_layers(tmp_path: Path) -> None:
     data = np.random.default_rng(1).standard_normal((8, CHANNELS, PIXELS, PIXELS), np.float32)
     quantized = anybit.quantize(network(3, "relu"), data, effort="fast")
     compiled = anybit.compile(quantized, guarantee="exact")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which structures become integer regions, and that each gives what the float graph gives."""
+"""Structures that become integer regions equal the float graph."""
 
 import re
 
@@ -18,7 +18,7 @@ QUANT = "qonnx.custom_op.general.Quant <signed: int = {}, narrow: int = 0>"
 
 
 def network(body, x="n, 4, 6, 6", y="n, 3, 6, 6", bits=4):
-    """A model around nodes, in which Q is a quantizer to signed codes and U one to unsigned ones.
+    """Return a model with nodes, where Q quantizes to signed and U to unsigned codes.
 
     There are weights of 3 x 4 x 3 x 3, 4 x 3 and 3 x 4 in quarters, and numbers per channel.
     """
@@ -42,30 +42,30 @@ def network(body, x="n, 4, 6, 6", y="n, 3, 6, 6", bits=4):
     text = re.sub(r"(Quant <[^>]*>)\((\w+)\)", r"\1 (\2, step, none, bits)", text)
     lines = "\n".join(f"    {line.strip()}" for line in text.strip().splitlines())
     model = onnx.parser.parse_model(f"{HEAD}\ng (float[{x}] x) => (float[{y}] y)\n{{\n{lines}\n}}")
-    return give(model, **{name: np.asarray(each, np.float32) for name, each in constants.items()})
+    return give(model, **{name: np.asarray(item, np.float32) for name, item in constants.items()})
 
 
 def give(model, **constants):
-    """The model, with arrays or numbers of NumPy as constants by name."""
+    """Return the model with NumPy arrays or numbers as constants by name."""
     for name, array in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
     return model
 
 
 def check(model, layers, regions=1, of=None, shape=(5, 4, 6, 6)):
-    """That so many layers are compiled, and all outputs are those of the float graph."""
+    """Check the number of compiled layers, and all outputs against the float graph."""
     compiled = anybit.compile(model)
-    found = [layer for layer in compiled.report.products if layer.guarantee is not None]
+    result = [layer for layer in compiled.report.products if layer.guarantee is not None]
     reasons = [layer.reason for layer in compiled.report.layers]
-    assert (len(found), len(compiled.report.programs)) == (layers, regions), reasons
+    assert (len(result), len(compiled.report.programs)) == (layers, regions), reasons
     assert len(compiled.report.products) == (layers if of is None else of)
     random = np.random.default_rng(1)
     ties = random.integers(-20, 20, shape) / 4
     x = np.where(random.random(shape) < 0.5, random.standard_normal(shape) * 2, ties)
     x = x.astype(np.float32)
-    wanted = anybit.load(model).run(x)
+    expected = anybit.load(model).run(x)
     got = compiled.run(x)
-    for name, array in wanted.items():
+    for name, array in expected.items():
         np.testing.assert_array_equal(got[name], array)
     return compiled
 
@@ -120,12 +120,12 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_chains(name):
+def test_partition_joins_chains(name):
     layers = CHAINS[name].count("Conv ")
     check(network(CHAINS[name]), layers)
 
 
-def test_a_mean_of_codes():
+def test_partition_supports_means():
     body = """
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -141,7 +141,7 @@ def test_a_mean_of_codes():
 
 @pytest.mark.parametrize("border", ["pads = [1, 0, 1, 2]", 'auto_pad = "SAME_LOWER"'])
 @pytest.mark.parametrize("quantizer", ["Q(x)", "qonnx.custom_op.general.BipolarQuant (x, step)"])
-def test_means_with_zeros_at_their_borders(border, quantizer):
+def test_partition_supports_padded_means(border, quantizer):
     body = f"""
         a = {quantizer}
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -156,7 +156,7 @@ def test_means_with_zeros_at_their_borders(border, quantizer):
     assert [layer.operator for layer in other.report.layers] == ["Conv", "Conv"]
 
 
-def test_rows_times_matrices():
+def test_partition_supports_matmul():
     body = """
         a = Q(x)
         c = MatMul (a, m)
@@ -166,7 +166,7 @@ def test_rows_times_matrices():
     check(network(body, "n, 4", "n, 3"), 1, shape=(7, 4))
 
 
-def test_a_convolution_along_one_axis():
+def test_partition_supports_conv_1d():
     body = """
         a = Q(x)
         c = Conv <group = 4, pads = [1, 1]> (a, dw1)
@@ -176,7 +176,7 @@ def test_a_convolution_along_one_axis():
     check(give(model, dw1=weights), 1, shape=(4, 4, 9))
 
 
-def test_a_flattened_image_is_multiplied():
+def test_partition_supports_flatten():
     body = """
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -186,7 +186,7 @@ def test_a_flattened_image_is_multiplied():
     check(network(body, y="n, 5"), 2)
 
 
-def test_slices_pads_and_nearest_neighbours():
+def test_partition_supports_slice_pad_resize():
     body = """
         a = Q(x)
         s = Slice (a, from, to, axes)
@@ -206,7 +206,7 @@ def test_slices_pads_and_nearest_neighbours():
     check(model, 2)
 
 
-def test_channels_are_put_together_and_taken_apart():
+def test_partition_supports_concat_and_split():
     body = """
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -229,14 +229,14 @@ def test_channels_are_put_together_and_taken_apart():
         "q = qonnx.custom_op.general.BipolarQuant (t, step)",
     ],
 )
-def test_tensors_of_other_scales_are_quantized_before_they_are_put_together(behind):
+def test_hoist_quantizers_before_concat(after):
     body = f"""
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
         e = qonnx.custom_op.general.Quant <signed: int = 1> (c, offset0, none, bits)
         f = Conv <pads = [1, 1, 1, 1]> (a, w, b)
         t = Concat <axis = 1> (e, a, f)
-        {behind}
+        {after}
         y = Conv (q, w10)"""
     model = network(body, y="n, 2, 6, 6")
     weights = np.random.default_rng(0).integers(-7, 8, (2, 10, 1, 1)).astype(np.float32)
@@ -244,7 +244,7 @@ def test_tensors_of_other_scales_are_quantized_before_they_are_put_together(behi
 
 
 @pytest.mark.parametrize(("mode", "regions"), [('mode = "nearest"', 1), ('mode = "linear"', 2)])
-def test_what_is_repeated_is_quantized_before(mode, regions):
+def test_hoist_quantizers_before_resize(mode, regions):
     body = f"""
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -266,15 +266,15 @@ def test_what_is_repeated_is_quantized_before(mode, regions):
         "r = Add (t, t)\n q = Q(r)",
     ],
 )
-def test_what_is_put_together_and_read_otherwise_stays_so(behind):
+def test_hoist_quantizers_keeps_concat_with_other_readers(after):
     body = f"""
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
         t = Concat <axis = 1> (c, a)
-        {behind}
+        {after}
         y = Conv (q, w7)"""
     model = network(body, y="n, 2, 6, 6")
-    if "other" in behind:
+    if "other" in after:
         model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
     weights = np.random.default_rng(0).integers(-7, 8, (2, 7, 1, 1)).astype(np.float32)
     gains = (np.arange(7, dtype=np.float32) - 2).reshape(7, 1, 1)
@@ -291,7 +291,7 @@ def test_what_is_put_together_and_read_otherwise_stays_so(behind):
         ([0, 2, 1, 3, 4], [0, 6, 36], 2),
     ],
 )
-def test_channels_are_shuffled(order, back, regions):
+def test_partition_supports_channel_shuffle(order, back, regions):
     body = f"""
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -313,7 +313,7 @@ def test_channels_are_shuffled(order, back, regions):
     check(model, 2, regions)
 
 
-def test_channels_last_and_back():
+def test_partition_supports_channels_last():
     body = """
         a = Q(x)
         t = Transpose <perm = [0, 2, 3, 1]> (a)
@@ -323,7 +323,7 @@ def test_channels_last_and_back():
     check(network(body), 1)
 
 
-def test_floats_in_between_make_two_regions():
+def test_partition_splits_at_float_nodes():
     body = """
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -336,7 +336,7 @@ def test_floats_in_between_make_two_regions():
     check(network(body), 2, regions=2)
 
 
-def test_a_value_for_codes_and_for_floats():
+def test_partition_gives_codes_and_floats_of_value():
     body = """
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -357,20 +357,20 @@ def test_a_value_for_codes_and_for_floats():
         ("a = Q(x)\nc = ConvTranspose <pads = [1, 1, 1, 1]> (a, wt)\ny = Q(c)", "transposed"),
     ],
 )
-def test_what_stays_float_says_why(body, reason):
+def test_partition_reports_reasons(body, reason):
     model = network(body)
     weights = np.ones((4, 3, 3, 3), np.float32)
     compiled = check(give(model, wt=weights), 0, regions=0, of=1)
     assert reason in compiled.report.layers[0].reason
 
 
-def test_sixteen_bits_do_not_fit():
+def test_partition_leaves_sixteen_bits():
     body = "a = Q(x)\nc = Conv <pads = [1, 1, 1, 1]> (a, w)\ny = Q(c)"
     compiled = check(network(body, bits=16), 0, regions=0, of=1)
     assert "codes of more than 8 bits" in compiled.report.layers[0].reason
 
 
-def test_layers_in_branches_stay_float():
+def test_analysis_leaves_layers_in_branches():
     body = """
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -386,11 +386,11 @@ def test_layers_in_branches_stay_float():
     x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
     for choice in (True, False):
         feeds = {"x": x, "yes": np.array(choice)}
-        wanted, got = anybit.load(model).run(feeds), compiled.run(feeds)
-        np.testing.assert_array_equal(got["y"], wanted["y"])
+        expected, got = anybit.load(model).run(feeds), compiled.run(feeds)
+        np.testing.assert_array_equal(got["y"], expected["y"])
 
 
-def test_a_name_inside_of_a_branch_says_nothing_of_the_same_outside():
+def test_analysis_separates_names_in_branches():
     body = """
         a = Q(x)
         f = If (yes) <then_branch = yes () => (t) { q = Q(x) t = Neg(q) },

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each sum of a model is computed once, whatever reads its result: codes, floats, or both."""
+"""Accumulators with several readers are computed once."""
 
 from dataclasses import replace
 
@@ -143,15 +143,15 @@ def compiled_once(text: str, more: str) -> anybit.Compiled:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sums_with_several_readers_are_computed_once(case):
+def test_sharing_computes_sums_once(case):
     text, more = CASES[case]
     layers = compiled_once(text, more).report.layers
     assert len({layer.output for layer in layers}) == len(layers), "one line per layer"
     assert [layer.reason for layer in layers if layer.guarantee is None] == []
 
 
-def test_functions_that_bend_are_tables_of_codes_behind_a_quantizer():
-    """Of long sums they are no tables: the codes of the quantizer before them are few."""
+def test_sharing_uses_tables_after_non_monotonic_functions():
+    """Use tables of the few codes before a function instead of its long sums."""
     constants = {**QUANTIZED, "w": weights(600, 64, levels=127), "m": weights(64, 4)}
     constants["gain"] = np.linspace(0.5, 1.5, 64, dtype="f")
     text = "c = MatMul(q, w)\na = Quant(c, t, z, b8)\nh = HardSwish(a)\nn = Mul(h, gain)"
@@ -168,7 +168,7 @@ def test_functions_that_bend_are_tables_of_codes_behind_a_quantizer():
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
-def test_networks_with_a_shared_sum_need_no_session():
+def test_sharing_keeps_network_without_session():
     text, more = CASES["two quantizers"]
     text = text.replace(
         "y = Add(d1, d2)",
@@ -181,7 +181,7 @@ def test_networks_with_a_shared_sum_need_no_session():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_read_the_floats_that_a_region_gives(threads):
+def test_sharing_float_outputs_are_read_by_threads(threads):
     proto = model_of(*CASES["two quantizers of 8 bits and an output"])
     network, x = anybit.compile(proto), rows(proto, 300)
     expected = anybit.load(proto).run(x)
@@ -204,20 +204,20 @@ def rounded(more: str) -> onnx.ModelProto:
     return made(f"{FOUR}\nc = MatMul(q, w)\n{TWO}\n{more}", constants, (40,))
 
 
-def test_shared_floats_are_certified_where_only_quantizers_read_them():
+def test_sharing_certifies_floats_read_by_quantizers_only():
     """Their last bits are those of one order of summation: only codes can be certified."""
     codes = anybit.compile(rounded("y = Add(d1, d2)"), guarantee="certified").report
     floats = anybit.compile(
         rounded("f = Softmax(c) axis=1\nd3 = Add(d1, d2)\ny = Add(d3, f)")
     ).report
     bent = anybit.compile(rounded("h = HardSwish(c)\nd3 = Quant(h, one, z, b)\ny = Add(d1, d3)"))
-    assert [each.layers[0].output for each in (codes, floats, bent.report)] == ["c", "c", "c"]
+    assert [item.layers[0].output for item in (codes, floats, bent.report)] == ["c", "c", "c"]
     assert codes.layers[0].guarantee is Guarantee.CERTIFIED
     assert floats.layers[0].guarantee is Guarantee.BOUNDED
     assert bent.report.layers[0].guarantee is Guarantee.BOUNDED, "a float node computes HardSwish"
 
 
-def test_shared_floats_that_nothing_else_reads_are_not_verified(shell):
+def test_exposed_omits_shared_floats_of_region(shell):
     """Their last bits may differ from those of a float sum; the codes may not."""
     proto = rounded("y = Add(d1, d2)")
     x = rows(proto, 200)
@@ -232,9 +232,9 @@ def test_shared_floats_that_nothing_else_reads_are_not_verified(shell):
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.25])
-def test_a_weaker_class_than_asked_for_is_not_shared(scale):
+def test_sharing_keeps_requested_guarantee(scale):
     proto = rounded("f = Softmax(c) axis=1\nd3 = Add(d1, d2)\ny = Add(d3, f)")
-    (step,) = (each for each in proto.graph.initializer if each.name == "s")
+    (step,) = (item for item in proto.graph.initializer if item.name == "s")
     step.CopyFrom(onnx.numpy_helper.from_array(np.float32(scale), "s"))
     report = anybit.compile(proto, guarantee="certified").report
     assert report.layers[0].guarantee is None
@@ -242,7 +242,7 @@ def test_a_weaker_class_than_asked_for_is_not_shared(scale):
     assert sums_computed(anybit.compile(proto, guarantee="certified")) == sums_of(proto)
 
 
-def test_a_layer_that_stays_float_names_the_reader():
+def test_coverage_names_float_reader():
     """Infinities are none of the numbers that a replay is proven for, and sums are too many."""
     constants = {
         **QUANTIZED,
@@ -257,7 +257,7 @@ def test_a_layer_that_stays_float_names_the_reader():
     assert sums_computed(compiled) == 1
 
 
-def test_layers_that_float_nodes_compute_too_are_not_covered():
+def test_coverage_excludes_layers_computed_in_float_too():
     proto = model_of(*CASES["codes and a float node"])
     planned = find_regions(followable(proto), Guarantee.BOUNDED)
     assert not {layer.output for layer in planned.layers} & set(
@@ -269,7 +269,7 @@ def test_layers_that_float_nodes_compute_too_are_not_covered():
     assert find_float_readers(planned.analyzed.model, [without])["c"] == "n2"
 
 
-def test_a_mobile_net_leaves_no_product_in_floats():
+def test_compile_covers_mobile_net():
     proto = mobile_net()
     compiled = anybit.compile(proto)
     left = {node.op_type for node in compiled.model.graph.all_nodes()}
@@ -299,7 +299,7 @@ def check(network: Network) -> None:
 
 @given(network=networks())
 @QUICK
-def test_networks_with_further_readers_compute_each_sum_once(network):
+def test_sharing_computes_sums_of_random_networks_once(network):
     check(network)
 
 
@@ -318,7 +318,7 @@ def check_bits(network: Network) -> None:
 
 @given(network=networks())
 @QUICK
-def test_sharing_a_sum_changes_no_bits(network):
+def test_sharing_changes_no_bits(network):
     check_bits(network)
 
 
@@ -326,6 +326,6 @@ def test_sharing_a_sum_changes_no_bits(network):
 @pytest.mark.parametrize("part", range(4))  # which workers share
 @given(network=networks())
 @LONG
-def test_many_networks_compute_each_sum_once(network, part):
+def test_sharing_computes_sums_of_many_networks_once(network, part):
     check(network)
     check_bits(network)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of every width, shape and tail give at every level what the reference gives."""
+"""Product kernels equal the reference for all widths, shapes and epilogues."""
 
 from collections.abc import Iterator
 
@@ -33,15 +33,15 @@ Random = np.random.Generator
 
 @pytest.fixture
 def levels() -> Iterator[list[str]]:
-    """Those that this processor runs, to be set by the test."""
-    before, found = _core.isa(), []
+    """Return the ISA levels that this processor supports."""
+    before, result = _core.isa(), []
     for level in INSTRUCTION_SETS:
         try:
             _core.set_isa(level)
         except ValueError:
             continue
-        found.append(level)
-    yield found
+        result.append(level)
+    yield result
     _core.set_isa(before)
 
 
@@ -50,7 +50,7 @@ def integers(*values: int) -> p.Integers:
 
 
 def values_of(random: Random, bits: int) -> p.Integers:
-    """What weights of that width stand for, in one of the ways that kernels tell apart."""
+    """Return the values of weights of a width, of one of the kinds that kernels distinguish."""
     most = 1 << bits
     kinds = [
         np.arange(most) - most // 2,
@@ -95,12 +95,12 @@ def outer(source: p.Tensor, name: str) -> tuple[int, int]:
 def program_of(
     random: Random, sizes: tuple[int, int, int], name: str, widths: tuple[int, int], kind: str
 ) -> p.Program:
-    """Indices in, one product, its accumulators or the indices of its target out."""
+    """Return a program with one product, whose outputs are its accumulators or indices."""
     bits, activation_bits = widths
-    groups, inner, each = sizes
+    groups, inner, item = sizes
     levels = int(random.integers(2 ** (activation_bits - 1) + 1, 2**activation_bits + 1))
     source = tensor_of(random, 7, 9, groups * inner, levels)
-    channels = groups * each
+    channels = groups * item
     height, width = outer(source, name)
     inside = p.Port(integers(7, 9, source.channels), 7, 9, source.channels, 0)
     outside = p.Port(integers(channels, height, width), height, width, channels, 1)
@@ -140,7 +140,7 @@ def tail_of(random: Random, kind: str, sums: np.ndarray, channels: int, levels: 
     if kind == "rounded":
         operations = random.permutation(np.repeat(list(p.Operation), 2))[: random.integers(3, 12)]
         operands = random.normal(0, 2, (len(operations), channels)).astype(np.float32)
-        steps = tuple(p.Step(int(o), each) for o, each in zip(operations, operands, strict=True))
+        steps = tuple(p.Step(int(o), item) for o, item in zip(operations, operands, strict=True))
         scales = (random.choice([1, -1, 0.3], channels) * levels / (high - low + 1)).astype("f4")
         return p.Rounded(scales, steps, int(random.integers(-levels, levels)))
     directions = random.choice([-1, 1], channels).astype(np.int32)
@@ -190,7 +190,7 @@ def check(program: p.Program, x: np.ndarray, levels: list[str]) -> None:
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
-def test_sums_of_all_widths(bits: int, levels: list[str]) -> None:
+def test_product_equals_reference_for_all_widths(bits: int, levels: list[str]) -> None:
     random = np.random.default_rng(bits)
     for activation_bits in range(1, 9):
         for _ in range(3):
@@ -201,7 +201,7 @@ def test_sums_of_all_widths(bits: int, levels: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_windows(name: str, levels: list[str]) -> None:
+def test_product_equals_reference_for_windows(name: str, levels: list[str]) -> None:
     random = np.random.default_rng(len(name))
     for sizes in CHANNELS:
         for bits in (1, 2, 8):
@@ -210,7 +210,7 @@ def test_windows(name: str, levels: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_depthwise_sums_of_wide_factors(name: str, levels: list[str]) -> None:
+def test_depthwise_product_equals_reference_for_wide_factors(name: str, levels: list[str]) -> None:
     """They leave 16 bits after one tap, a few, or none."""
     random = np.random.default_rng(len(name))
     for channels in (2, 16, 37, 64, 100):
@@ -226,7 +226,7 @@ TAILS = (
 
 
 @pytest.mark.parametrize("kind", TAILS)
-def test_tails(kind: str, levels: list[str]) -> None:
+def test_product_equals_reference_for_all_epilogues(kind: str, levels: list[str]) -> None:
     random = np.random.default_rng(len(kind))
     for widths in ((1, 1), (2, 2), (1, 2), (4, 4), (8, 8), (3, 5)):
         for sizes in CHANNELS:
@@ -235,7 +235,7 @@ def test_tails(kind: str, levels: list[str]) -> None:
 
 
 @pytest.mark.parametrize("out_levels", [2, 3, 4])
-def test_what_one_product_writes_the_next_one_reads(out_levels: int, levels: list[str]) -> None:
+def test_product_target_is_source_of_next(out_levels: int, levels: list[str]) -> None:
     random = np.random.default_rng(out_levels)
     for channels in (16, 40, 64, 100):
         first = program_of(random, (1, 64, channels), "ordinary", (1, 1), "thresholds")

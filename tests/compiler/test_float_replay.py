@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float results of a sum are replayed only where every accumulator has been settled."""
+"""Replays of float nodes equal the evaluated nodes, or are not used."""
 
 from types import SimpleNamespace
 
@@ -43,7 +43,7 @@ def mean(at):
 
 
 def chain(*lines, channels=1):
-    """The nodes of a graph from x to y as a function."""
+    """Return the nodes of a graph from x to y as a function."""
     body = "\n".join(lines)
     model = ir.from_onnx_text(
         f'<ir_version: 8, opset_import: ["": 17]> g (float[n, {channels}] x) => '
@@ -56,20 +56,20 @@ def chain(*lines, channels=1):
 
 
 @pytest.mark.parametrize("at", [-30_000, 1235, 49_998])
-def test_one_accumulator_that_differs_is_found(at):
-    """Wherever it lies: what is no single operation of IEEE 754 is evaluated on all of them."""
+def test_replay_detects_one_wrong_accumulator(at):
+    """Evaluate functions that are not single IEEE 754 operations on all accumulators."""
     of = root(-50_000, 50_000, channels=64)
     assert replay_floats(mean(2_000_000), of) is not None
     assert replay_floats(mean(at), of) is None
 
 
-def test_too_many_accumulators_are_not_believed(monkeypatch):
+def test_replay_refuses_unproven_functions_of_too_many_accumulators(monkeypatch):
     monkeypatch.setattr(float_replay, "_MOST_EVALUATIONS", 1000)
     assert replay_floats(mean(2_000_000), root(-400, 400)) is not None
     assert replay_floats(mean(2_000_000), root(-600, 600)) is None
 
 
-def test_single_operations_need_no_look_at_every_accumulator(monkeypatch):
+def test_replay_proves_single_operations_without_enumeration(monkeypatch):
     monkeypatch.setattr(float_replay, "_MOST_EVALUATIONS", 1000)
     function = chain("a = Mul(x, c)", "b = Sub(c, a)", "y = Clip(b, none, big)")
     assert len(replay_floats(function, root(-(2**28), 2**28)).steps) == 4
@@ -81,7 +81,7 @@ FUNCTIONS = ["HardSwish(x)", "HardSigmoid(x)", "HardSigmoid<alpha: float = -0.3>
 
 
 @pytest.mark.parametrize("line", FUNCTIONS)
-def test_functions_that_are_defined_by_operations_are_replayed(line):
+def test_replay_supports_functions_defined_by_operations(line):
     function, of = chain(f"y = {line}"), root(-(2**28), 2**28, scale=2.0**-26)
     tail = replay_floats(function, of)
     points = np.random.default_rng(0).integers(-(2**28), 2**28, (10_000, 1))
@@ -89,7 +89,7 @@ def test_functions_that_are_defined_by_operations_are_replayed(line):
 
 
 @pytest.mark.parametrize("line", FUNCTIONS)
-def test_runtimes_that_round_products_and_sums_at_once_are_not_replayed(line, monkeypatch):
+def test_replay_refuses_fused_multiply_add(line, monkeypatch):
     function = chain(f"y = {line}")
     (part,) = function.parts
     assert is_defined_by_ieee(part)
@@ -103,19 +103,19 @@ def test_runtimes_that_round_products_and_sums_at_once_are_not_replayed(line, mo
     assert not is_defined_by_ieee(part)
 
 
-def test_a_value_is_read_again_behind_its_bound():
+def test_replay_keeps_value_read_twice():
     function = chain("r = Relu(x)", "y = Mul(x, r)")
     assert replay_floats(function, root(-(2**12), 2**12)) is not None
 
 
-def test_infinities_on_the_way_settle_nothing(monkeypatch):
-    """What Relu makes of NaN, say, is not the same everywhere."""
+def test_replay_does_not_prove_infinite_intermediates(monkeypatch):
+    """Leave NaN open: Relu of NaN differs between runtimes."""
     monkeypatch.setattr(float_replay, "_MOST_EVALUATIONS", 1000)
     function = chain("a = Mul(x, big)", "b = Mul(a, none)", "y = Relu(b)")
     assert replay_floats(function, root(-(2**28), 2**28)) is None
     assert replay_floats(function, root(0, 0)) is not None
 
 
-def test_a_bound_that_is_computed_is_no_constant():
+def test_replay_refuses_computed_bounds():
     function = chain("a = Neg(x)", "y = Clip(x, a)")
     assert replay_floats(function, root(0, 100)) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as nodes of models: files, sessions, the checker, the commands."""
+"""Programs as nodes of models: files, sessions, checker, commands."""
 
 import numpy as np
 import onnx
@@ -29,7 +29,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_session_gives_what_the_reference_gives(seed, tmp_path):
+def test_onnx_node_equals_reference_in_session(seed, tmp_path):
     program = program_of_seed(seed)
     path = tmp_path / "network.onnx"
     anybit.onnx.save(OnnxNode().emit(Network(program)), path)
@@ -40,7 +40,7 @@ def test_a_session_gives_what_the_reference_gives(seed, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_checker_knows_the_node(path):
+def test_onnx_node_passes_checker(path):
     anybit.onnx.register()
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True, check_custom_domain=True)
@@ -49,7 +49,7 @@ def test_the_checker_knows_the_node(path):
         onnx.checker.check_model(model, check_custom_domain=True)
 
 
-def test_the_program_is_read_back(path):
+def test_read_encoded_returns_program(path):
     expected = encode(program_of_seed(0))
     node = anybit.onnx.read(path).graph[0]
     for part in PROGRAM:
@@ -58,7 +58,7 @@ def test_the_program_is_read_back(path):
         )
 
 
-def test_a_program_that_is_not_constant_is_not_read(path):
+def test_read_encoded_refuses_computed_program(path):
     node = anybit.onnx.read(path).graph[0]
     node.replace_input_with(0, ir.Value(name="other"))
     with pytest.raises(errors.ModelError, match="needs words as an initializer"):
@@ -66,13 +66,13 @@ def test_a_program_that_is_not_constant_is_not_read(path):
 
 
 @pytest.mark.parametrize("command", ["check", "info", "run"])
-def test_commands_take_the_file(path, command, shell):
+def test_onnx_node_is_accepted_by_commands(path, command, shell):
     code, out, err = shell(command, str(path))
     assert code == 0, err
     assert out
 
 
 @pytest.mark.parametrize("form", ["standard", "qdq", "qonnx"])
-def test_convert_keeps_the_node(path, form, tmp_path):
+def test_convert_keeps_onnx_node(path, form, tmp_path):
     converted = anybit.convert(path, to=form).model
     assert [node.op_type for node in converted.graph] == ["IntegerNetwork"]

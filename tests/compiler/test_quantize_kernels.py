@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However a quantizer finds its indices: on every threshold and beside it they are right."""
+"""Quantize kernels are right at and next to all thresholds."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ INF = np.float32(np.inf)
 
 
 def thresholds_of(index_of, levels, lowest, highest):
-    """The smallest float32 of each index of a function that rises."""
-    found = []
+    """Return the smallest float32 of all indices of an increasing function."""
+    result = []
     for index in range(1, levels):
         below, above = np.float32(lowest), np.float32(highest)
         while np.nextafter(below, INF) < above:
@@ -24,8 +24,8 @@ def thresholds_of(index_of, levels, lowest, highest):
                 above = middle
             else:
                 below = middle
-        found.append(above)
-    return np.array(found, np.float32)
+        result.append(above)
+    return np.array(result, np.float32)
 
 
 def divided(scale):
@@ -66,7 +66,7 @@ def inputs_beside(thresholds, channels):
     ],
 )
 @pytest.mark.parametrize("direction", [1, -1])
-def test_the_ways_to_an_index(thresholds, way, direction):
+def test_quantize_equals_reference_at_thresholds(thresholds, way, direction):
     program = network_of(thresholds, 256, direction)
     network = Network(program)
     assert network.describe()["stages"][0]["kernel"] == f"{way} to bytes"
@@ -77,8 +77,8 @@ def test_the_ways_to_an_index(thresholds, way, direction):
 @pytest.mark.parametrize("levels", [2, 3, 4])
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize("channels", [1, 15, 31, 32, 48, 64, 100, 113, 784])
-def test_few_levels_become_words(level, levels, direction, channels):
-    """The product behind it reads bits or planes."""
+def test_quantize_packs_few_levels(level, levels, direction, channels):
+    """Quantize for a product that reads bits or planes."""
     program = words_of(levels, direction, channels)
     x = inputs_beside(program.instructions[0].thresholds, channels)
     network = Network(program)
@@ -87,7 +87,7 @@ def test_few_levels_become_words(level, levels, direction, channels):
 
 
 @pytest.mark.parametrize("levels", [2, 3])
-def test_only_nan_is_refused_where_numbers_become_words(level, levels):
+def test_quantize_packed_refuses_only_nan(level, levels):
     channels = 113
     network = Network(words_of(levels, 1, channels, nan=-1))
     x = np.zeros((3, channels), np.float32)
@@ -103,7 +103,7 @@ def test_only_nan_is_refused_where_numbers_become_words(level, levels):
 
 
 def words_of(levels, direction, channels, nan=0):
-    """A quantizer, and a product that reads bits or planes and gives the indices."""
+    """Return a program with a quantizer and a product that reads bits or planes."""
     first = network_of(np.array([-1.5, 0, 2])[: levels - 1], levels, direction, 0, channels, nan)
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     identity = np.packbits(np.eye(channels, dtype=np.uint8).ravel(), bitorder="little")
@@ -114,7 +114,7 @@ def words_of(levels, direction, channels, nan=0):
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 8, 33])
 @pytest.mark.parametrize("width", [1, 2, 63, 64, 65, 191])
-def test_images_may_lie_channel_by_channel(width, channels):
+def test_quantize_takes_channels_first(width, channels):
     """Pixels are written in blocks of 64."""
     height = 3
     sizes = np.int32([channels, height, width])
@@ -126,7 +126,7 @@ def test_images_may_lie_channel_by_channel(width, channels):
     outside = p.Port(sizes, height, width, channels, 1)
     program = p.Program((inside,), (outside,), (tensor,), (quantize, last))
     x = np.random.default_rng(0).normal(0, 4, (2, *sizes)).astype(np.float32)
-    wanted = reference.run(program, [x])[0]
-    np.testing.assert_array_equal(Network(program).run([x])[0], wanted)
+    expected = reference.run(program, [x])[0]
+    np.testing.assert_array_equal(Network(program).run([x])[0], expected)
     codes = np.clip(np.rint(x * 16) + 128, 0, 255)
-    np.testing.assert_array_equal(wanted, codes)
+    np.testing.assert_array_equal(expected, codes)

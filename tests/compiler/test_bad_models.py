@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged, hostile and long models: an error in one line, or a model that runs."""
+"""Damaged, hostile and long models: a one-line error, or a model that runs."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ import anybit
 
 
 @pytest.mark.parametrize("name", BAD_MODELS)
-def test_bad_models_are_refused_in_words(name):
+def test_compile_reports_bad_models(name):
     proto, message = BAD_MODELS[name]
     with pytest.raises(anybit.ModelError, match=message):
         anybit.compile(proto)
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_long_chains_give_what_they_gave(name):
+def test_compile_equals_graph_for_long_chains(name):
     proto = CHAINS[name](300)
     x = np.linspace(-2, 2, 4, dtype=np.float32)[None]
     if name in ("standard", "identities", "constants"):
@@ -26,13 +26,13 @@ def test_long_chains_give_what_they_gave(name):
             anybit.compile(proto, guarantee="exact")
         return
     compiled = anybit.compile(proto, guarantee="exact")
-    wanted, got = anybit.load(proto).run({"x": x}), compiled.run({"x": x})
-    for output, array in wanted.items():
+    expected, got = anybit.load(proto).run({"x": x}), compiled.run({"x": x})
+    for output, array in expected.items():
         np.testing.assert_array_equal(got[output], array)
 
 
 @pytest.mark.parametrize(("opset", "function"), [(1, "Relu"), (1000, "Sigmoid")])
-def test_opsets_that_the_runtime_does_not_have_are_refused_in_words(opset, function):
+def test_compile_reports_unknown_opsets(opset, function):
     proto = made(
         f"{FOUR}\nc = Conv(q, w)\nd = {function}(c)\ny = Quant(d, s, z, b)",
         {**QUANTIZED, "w": weights(3, 4, 1, 1)},

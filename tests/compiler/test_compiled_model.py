@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled model takes: any rows, what `Model.run` takes, and input ranges."""
+"""Calls of compiled models: rows, arguments, pickling and input ranges."""
 
 import copy
 import inspect
@@ -33,25 +33,25 @@ def model():
     return onnx.parser.parse_model(MODEL)
 
 
-def test_any_rows_of_a_file_for_one(model):
+def test_compiled_takes_any_rows_for_file_with_one(model):
     assert DOMAIN in MODEL
     compiled = anybit.compile(model)
     x = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
-    wanted = anybit.load(model).run(x)["y"]
-    np.testing.assert_array_equal(compiled.run(x)["y"], wanted)
-    np.testing.assert_array_equal(compiled.run({"x": x})["y"], wanted)
-    np.testing.assert_array_equal(compiled.run(x.astype(np.float64))["y"], wanted)
-    np.testing.assert_array_equal(compiled.run(x[:1].tolist())["y"], wanted[:1])
-    np.testing.assert_array_equal(compiled.run(np.asfortranarray(x))["y"], wanted)
+    expected = anybit.load(model).run(x)["y"]
+    np.testing.assert_array_equal(compiled.run(x)["y"], expected)
+    np.testing.assert_array_equal(compiled.run({"x": x})["y"], expected)
+    np.testing.assert_array_equal(compiled.run(x.astype(np.float64))["y"], expected)
+    np.testing.assert_array_equal(compiled.run(x[:1].tolist())["y"], expected[:1])
+    np.testing.assert_array_equal(compiled.run(np.asfortranarray(x))["y"], expected)
     none = x[:0]
-    for each in (none, {"x": none}, none.astype(np.float64), none[:, ::-1]):
-        assert compiled.run(each)["y"].shape == (0, 2)
-    for each in (np.zeros((0, 4)), np.zeros((2, 0)), []):
+    for item in (none, {"x": none}, none.astype(np.float64), none[:, ::-1]):
+        assert compiled.run(item)["y"].shape == (0, 2)
+    for item in (np.zeros((0, 4)), np.zeros((2, 0)), []):
         with pytest.raises(anybit.ModelError, match="'x' must have shape"):
-            compiled.run(each)
+            compiled.run(item)
 
 
-def test_wrong_arrays_are_refused_in_words(model):
+def test_compiled_reports_wrong_arrays(model):
     compiled = anybit.compile(model)
     with pytest.raises(anybit.ModelError, match=r"input 'x' must have shape \[\?, 3\]"):
         compiled.run(np.zeros((1, 4), np.float32))
@@ -61,14 +61,14 @@ def test_wrong_arrays_are_refused_in_words(model):
         compiled.run(np.full((2, 3), np.nan, np.float32))
 
 
-def test_it_is_called_as_every_model(model):
+def test_compiled_has_call_forms_of_model(model):
     """Although small networks are called past Python."""
     own, others = (
-        list(inspect.signature(each.run).parameters.values())
-        for each in (anybit.compile(model), anybit.load(model))
+        list(inspect.signature(item.run).parameters.values())
+        for item in (anybit.compile(model), anybit.load(model))
     )
-    assert [(each.name, each.kind, each.default) for each in own] == [
-        (each.name, each.kind, each.default) for each in others
+    assert [(item.name, item.kind, item.default) for item in own] == [
+        (item.name, item.kind, item.default) for item in others
     ]
     seen = []
     compiled = anybit.compile(model)
@@ -76,7 +76,7 @@ def test_it_is_called_as_every_model(model):
     assert seen == []  # all rows at once
 
 
-def test_a_compiled_model_is_not_pickled(model):
+def test_compiled_refuses_pickling(model):
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match=r"save\(\), and read that with load"):
             copied(anybit.compile(model))
@@ -98,34 +98,34 @@ for rows in (slice(None), slice(None, None, 2), slice(0)):
 """
 
 
-def test_other_numpys_are_asked_through_python():
-    """Where NumPy's functions in C are not those that are known, the results are the same."""
+def test_compiled_converts_array_likes():
+    """Return the same results if the C functions of NumPy are unknown."""
     done = subprocess.run(
         [sys.executable, "-c", OTHER_NUMPY], input=MODEL, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_infinities_saturate_as_in_the_graph(model):
+def test_compiled_saturates_infinities_as_graph(model):
     x = np.array([[np.inf, -np.inf, 3e38], [-0.0, 1e-45, -3e38]], np.float32)
-    wanted = anybit.load(model).run(x)["y"]
-    np.testing.assert_array_equal(anybit.compile(model).run(x)["y"], wanted)
+    expected = anybit.load(model).run(x)["y"]
+    np.testing.assert_array_equal(anybit.compile(model).run(x)["y"], expected)
 
 
 UNQUANTIZED = re.sub(r"    xq = .*\n", "", MODEL).replace("MatMul (xq, wq)", "MatMul (x, wq)")
 
 
-def test_the_range_of_an_input_stands_for_its_quantizer():
+def test_compile_input_range_replaces_quantizer():
     model = onnx.parser.parse_model(UNQUANTIZED)
     plain = anybit.compile(model)
     assert plain.report.coverage == "0 of 1 layer, 0 % of MACs"
     assert plain.report.layers[0].reason.startswith("its input 'x' is not quantized: say what")
-    known = anybit.compile(model, input_ranges={"x": "int8/64"})
-    assert known.report.coverage == "1 of 1 layer, 100 % of MACs"
+    names = anybit.compile(model, input_ranges={"x": "int8/64"})
+    assert names.report.coverage == "1 of 1 layer, 100 % of MACs"
     x = (np.random.default_rng(0).integers(-128, 128, (50, 3)) / 64).astype(np.float32)
-    np.testing.assert_array_equal(known.run(x)["y"], anybit.load(model).run(x)["y"])
+    np.testing.assert_array_equal(names.run(x)["y"], anybit.load(model).run(x)["y"])
     # Others are taken for the nearest.
     near = x + np.float32(0.004)
-    np.testing.assert_array_equal(known.run(near)["y"], known.run(x)["y"])
+    np.testing.assert_array_equal(names.run(near)["y"], names.run(x)["y"])
     with pytest.raises(anybit.ModelError, match="there is no input 'z'"):
         anybit.compile(model, input_ranges={"z": "int8"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that bend behind wide sums: replayed, and rounded as their quantizers round."""
+"""Non-monotonic functions of wide sums: replay and rounding."""
 
 import re
 from types import SimpleNamespace
@@ -69,19 +69,19 @@ def root(reach, scale=1e-5, slack=0.0):
         (f"d = Mul(x, x) {QUANT}<narrow: int = 1>(d, s, z, b)", 0, SIGNED),
     ],
 )
-def test_it_is_the_function_at_every_accumulator(body, zero, codes):
+def test_rounded_replay_equals_function_everywhere(body, zero, codes):
     function, of = function_of(body, zero), root(2**26)
-    found = requantize_by_replay(function, of, codes)
-    assert isinstance(found.tail, p.Rounded)
+    result = requantize_by_replay(function, of, codes)
+    assert isinstance(result.tail, p.Rounded)
     points = np.random.default_rng(0).integers(3 - 2**26, 2**26 - 9, (20_000, 2))
     points = np.concatenate([points, points // 256, [[-(2**26), 3 - 2**26]]])
-    wanted = codes.index(function(of.accumulators.values(points)))
-    assert len(np.unique(wanted)) > 50
-    np.testing.assert_array_equal(apply_epilogue(found.tail, points, codes.levels), wanted)
+    expected = codes.index(function(of.accumulators.values(points)))
+    assert len(np.unique(expected)) > 50
+    np.testing.assert_array_equal(apply_epilogue(result.tail, points, codes.levels), expected)
 
 
 @pytest.mark.parametrize("mode", ["FLOOR", "CEIL", "DOWN", "HALF_UP"])
-def test_quantizers_that_round_otherwise_are_not_taken_for_others(mode):
+def test_rounded_replay_refuses_other_roundings(mode):
     body = f'{HARD_SWISH} {QUANT}<rounding_mode: string = "{mode}">(d, s, z, b)'
     assert (
         requantize_by_replay(function_of(body, 0), root(2**26), IntegerGrid(SCALE, -128, 1, 256))
@@ -89,41 +89,41 @@ def test_quantizers_that_round_otherwise_are_not_taken_for_others(mode):
     )
 
 
-def test_risks_are_those_nearest_to_zero(monkeypatch):
+def test_rounded_replay_lists_risks_near_zero(monkeypatch):
     monkeypatch.setattr(epilogue, "_MOST_NEAR", 2**12)
     codes = IntegerGrid(SCALE, -19, 1, 256)
     function = function_of(f"{HARD_SWISH} {QUANT}<signed: int = 0>(d, s, z, b)", 19)
-    found = requantize_by_replay(function, root(2**26, scale=1e-3, slack=1e-5), codes)
-    assert found.more_risks
-    assert 0 < len(found.risks) < 100
-    assert max(abs(accumulator) for _, accumulator in found.risks) <= 2**10
+    result = requantize_by_replay(function, root(2**26, scale=1e-3, slack=1e-5), codes)
+    assert result.more_risks
+    assert 0 < len(result.risks) < 100
+    assert max(abs(accumulator) for _, accumulator in result.risks) <= 2**10
 
 
-def test_a_dip_between_two_accumulators_is_a_risk():
-    """The index is the same at every accumulator, and at both ends of what rounding makes of it."""
+def test_add_all_risks_finds_dip_between_accumulators():
+    """Use a function with the same index at all accumulators and at the bounds of their sums."""
     body = f"a = Add(x, k) d = Mul(a, a) e = Min(d, s) {QUANT}(e, s, z, b)"
     function, of = function_of(body, 0), root(20, scale=1, slack=0.45)
-    found = requantize(function, of, IntegerGrid(SCALE, -128, 1, 256))
-    assert (found.steps, found.risks, found.more_risks) == (0, ((0, -1), (1, -1)), False)
+    result = requantize(function, of, IntegerGrid(SCALE, -128, 1, 256))
+    assert (result.steps, result.risks, result.more_risks) == (0, ((0, -1), (1, -1)), False)
 
 
 @pytest.mark.parametrize(("slack", "more"), [(0.0, False), (1e-9, True)])
-def test_functions_that_bend_and_are_not_replayed_are_never_certified(slack, more):
+def test_add_all_risks_does_not_certify_unproven_functions(slack, more):
     function = function_of(f"g = Sigmoid(x) d = Mul(x, g) {QUANT}(d, s, z, b)", 0)
-    found = requantize(
+    result = requantize(
         function, root(20, scale=0.37, slack=slack), IntegerGrid(SCALE, -128, 1, 256)
     )
-    assert isinstance(found.tail, p.Table)
-    assert (found.risks, found.more_risks) == ((), more)
+    assert isinstance(result.tail, p.Table)
+    assert (result.risks, result.more_risks) == ((), more)
 
 
 @pytest.mark.parametrize("slack", [1e-5, 1e-3])
-def test_all_that_rounding_may_move_is_listed(slack):
+def test_add_all_risks_lists_all_accumulators(slack):
     codes = IntegerGrid(SCALE, -128, 1, 256)
     function = function_of(f"{HARD_SWISH} {QUANT}(d, s, z, b)", 0)
     of = root(3000, scale=1e-3, slack=slack)
-    found = requantize(function, of, codes)
-    assert not found.more_risks
+    result = requantize(function, of, codes)
+    assert not result.more_risks
     points = np.arange(3 - 3000, 3000 - 9)[:, None].repeat(2, axis=1)
     off = np.random.default_rng(0).uniform(-slack, slack, (20, *points.shape))
     indices = codes.index(
@@ -134,8 +134,8 @@ def test_all_that_rounding_may_move_is_listed(slack):
     ).any(axis=0)
     rows, channels = np.nonzero(moved)
     seen = set(zip(channels.tolist(), points[rows, channels].tolist(), strict=True))
-    assert seen <= set(found.risks)
-    assert 0 < len(seen) <= len(found.risks) < 12 * len(seen)
+    assert seen <= set(result.risks)
+    assert 0 < len(seen) <= len(result.risks) < 12 * len(seen)
 
 
 MODEL = """
@@ -157,8 +157,8 @@ g (float[n, 64, 6, 6] x) => (float[n, 3, 6, 6] y)
 
 
 @pytest.mark.parametrize(("largest", "tail"), [(7, "Table"), (127, "Rounded")])
-def test_arithmetic_is_preferred_to_a_table_out_of_the_caches(largest, tail):
-    """With the same codes: this one is certain."""
+def test_requantize_prefers_replay_to_large_table(largest, tail):
+    """Give the same codes as the table, certified."""
     random = np.random.default_rng(0)
     weights = random.integers(-largest, largest + 1, (4, 8)).astype(np.float32)
     proto = onnx.parser.parse_model(
@@ -176,16 +176,16 @@ def test_arithmetic_is_preferred_to_a_table_out_of_the_caches(largest, tail):
     (layer,) = compiled.report.layers
     assert (layer.tail, layer.guarantee) == (tail, Guarantee.EXACT)
     x = random.normal(0, 0.3, (500, 4)).astype(np.float32)
-    wanted = anybit.load(proto).run(x)["y"]
-    assert len(np.unique(wanted)) > 5
-    np.testing.assert_array_equal(compiled.run(x)["y"], wanted)
+    expected = anybit.load(proto).run(x)["y"]
+    assert len(np.unique(expected)) > 5
+    np.testing.assert_array_equal(compiled.run(x)["y"], expected)
 
 
 AS_ONE_NODE = re.sub(r" +a = Add.*d = Div", "    d = HardSwish(h)", MODEL, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("text", [MODEL, AS_ONE_NODE.replace("(h)(m, six)", "(h)")])
-def test_a_network_stays_one_region(text):
+def test_rounded_replay_keeps_network_in_one_region(text):
     model = ir.from_onnx_text(text.replace("\n", " "))
     random = np.random.default_rng(0)
     for name, shape in (("w", (40, 64, 3, 3)), ("v", (3, 40, 1, 1)), ("c", (40,))):
@@ -209,7 +209,7 @@ def test_a_network_stays_one_region(text):
     assert (len(compiled.report.programs), first.tail) == (1, "Rounded")
     assert first.guarantee is Guarantee.BOUNDED
     x = random.normal(0, 2, (3, 64, 6, 6)).astype(np.float32)
-    wanted = anybit.load(proto).run(x)["y"]
-    off = np.abs(compiled.run(x)["y"] - wanted)
+    expected = anybit.load(proto).run(x)["y"]
+    off = np.abs(compiled.run(x)["y"] - expected)
     assert np.mean(off > 1e-4) < 0.02
     assert off.max() < 0.2
