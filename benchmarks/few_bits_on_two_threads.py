@@ -16,7 +16,7 @@ from _measure import Call, arguments, best_times, machine, show, versions
 from _quantized import NETWORKS, Quantized, quantized
 
 import anybit
-from anybit.lowbit.network import Network
+from anybit.compiler.program.network import Network
 
 SCALED = ("CNV 1W1A", "CNV 2W2A", "MobileNetV1 W4A4")
 AT_LEAST = 0.9

@@ -29,8 +29,8 @@ from _quantized import NETWORKS, quantized
 
 import anybit
 import anybit.onnxruntime
-from anybit.lowbit.network import Network as Kernels
-from anybit.lowbit.program import Product
+from anybit.compiler.program.network import Network as Kernels
+from anybit.compiler.program.program import Product
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"
 OPTIMIZED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL

@@ -19,8 +19,8 @@ from _measure import Call, arguments, best_times, machine, show, versions
 from onnx import TensorProto, helper, numpy_helper
 
 import anybit
-from anybit.lowbit import program as p
-from anybit.lowbit.network import Network
+from anybit.compiler.program import program as p
+from anybit.compiler.program.network import Network
 
 PRODUCT = 1
 """The place of the product in its program."""

@@ -10,7 +10,7 @@ from _svg import Palette, document
 from onnx import ModelProto, numpy_helper, parser
 
 import anybit
-from anybit.lowbit.program import Product, Quantize, Thresholds
+from anybit.compiler.program.program import Product, Quantize, Thresholds
 
 _MODEL = """
 <ir_version: 8, opset_import: ["": 13, "qonnx.custom_op.general": 1]>

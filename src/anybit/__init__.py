@@ -36,7 +36,8 @@ from anybit.ops.trunc_v1 import trunc_v1
 
 if TYPE_CHECKING:
     from anybit.comparison import Difference, diff
-    from anybit.compilation import Compiled, compile
+    from anybit.compiler.compiled import Compiled
+    from anybit.compiler.pipeline import compile
     from anybit.errors import ModelError
     from anybit.evaluation import Evaluated, Evaluation, evaluate
     from anybit.layers import Analyzed, analyze
@@ -94,7 +95,7 @@ __all__ = [
 _LAZY = {
     "Analyzed": "anybit.layers",
     "Cleaned": "anybit.onnx.cleaning",
-    "Compiled": "anybit.compilation",
+    "Compiled": "anybit.compiler.compiled",
     "Conversion": "anybit.onnx.conversion",
     "Difference": "anybit.comparison",
     "Evaluated": "anybit.evaluation",
@@ -108,7 +109,7 @@ _LAZY = {
     "analyze": "anybit.layers",
     "check": "anybit.onnx.checks.checking",
     "clean": "anybit.onnx.cleaning",
-    "compile": "anybit.compilation",
+    "compile": "anybit.compiler.pipeline",
     "convert": "anybit.onnx.conversion",
     "diff": "anybit.comparison",
     "evaluate": "anybit.evaluation",

@@ -17,7 +17,7 @@ from small_models import DOMAIN
 
 from anybit import Compiled, Model
 from anybit.cli import _timing
-from anybit.lowbit.speed import Seconds, Speed
+from anybit.compiler.report import Seconds, Speed
 
 QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 

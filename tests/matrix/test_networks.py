@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anybit.onnxruntime
-from anybit.lowbit import program as p
-from anybit.lowbit import reference
-from anybit.lowbit.encoding import Encoded, encode
+from anybit.compiler.program import program as p
+from anybit.compiler.program import reference
+from anybit.compiler.program.encoding import Encoded, encode
 
 PARTS = ("words", "bytes", "integers", "floats")
 ONE = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)

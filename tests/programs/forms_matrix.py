@@ -27,7 +27,7 @@ from onnx import ModelProto, parser
 from places import MODELS
 
 import anybit
-from anybit.compilation import Compiled
+from anybit.compiler.compiled import Compiled
 from anybit.onnx.conversion import Conversion, convert
 
 EXACT_NETWORKS = ("TFC_1W1A", "TFC_2W2A", "qkeras_jettagging")

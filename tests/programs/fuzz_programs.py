@@ -21,9 +21,9 @@ import numpy as np
 import programs as made
 from program_bombs import BOMBS
 
-from anybit.lowbit import reference
-from anybit.lowbit.encoding import Encoded, encode
-from anybit.lowbit.network import Network
+from anybit.compiler.program import reference
+from anybit.compiler.program.encoding import Encoded, encode
+from anybit.compiler.program.network import Network
 
 EXTREMES = (0, 1, 2, 3, -1, -2, 255, 256, 1 << 20, 1 << 28, 1 << 31, 1 << 32, 1 << 62, -(1 << 63))
 # What would take long to run is not run: it is no fault.

@@ -9,7 +9,7 @@ from float_models import NETWORKS, data_for
 
 import anybit
 from anybit import ModelError
-from anybit.compilation import Compiled
+from anybit.compiler.compiled import Compiled
 from anybit.quantization import latency as timing
 from anybit.quantization.latency import Clock, Latency
 

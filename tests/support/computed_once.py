@@ -7,7 +7,7 @@ from onnx import helper
 from small_models import DOMAIN
 
 import anybit
-from anybit.lowbit.program import Product
+from anybit.compiler.program.program import Product
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 SUMS = (*PRODUCTS, "AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")

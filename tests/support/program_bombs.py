@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from anybit.lowbit import program as p
+from anybit.compiler.program import program as p
 
 Instructions = tuple[p.Instruction, ...]
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from anybit.lowbit import program as p
+from anybit.compiler.program import program as p
 
 T = TypeVar("T")
 INSTRUCTION_SETS = (

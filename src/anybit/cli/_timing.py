@@ -3,12 +3,12 @@
 
 from pathlib import Path
 
-from anybit.compilation import Compiled
+from anybit.compiler.compiled import Compiled
+from anybit.compiler.report import Speed
+from anybit.compiler.timing import measured
 from anybit.errors import ModelError
-from anybit.lowbit.speed import Speed
 from anybit.onnx import Source
 from anybit.onnx.runtime import FAILURES
-from anybit.speed import measured
 
 _GLANCE = 0.15
 _FAILURES: tuple[type[Exception], ...] = (ModelError, *FAILURES)

@@ -14,7 +14,7 @@ from anybit.comparison.compare import compare
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference, TensorDifference
 from anybit.comparison.sides.network import Network, recorded
-from anybit.compilation import Compiled
+from anybit.compiler.compiled import Compiled
 from anybit.errors import ModelError
 from anybit.inputs import Array, fitted
 from anybit.layers import Guarantee

@@ -17,12 +17,14 @@ from anybit.cli._inputs import Ranges, input_paths, sizes_given
 from anybit.cli._report import Json, Reports, check_reports, plain, report_paths, write_reports
 from anybit.cli._timing import slower
 from anybit.cli._verify import verification_inputs, verify
-from anybit.compilation import Compiled, sized, with_times
-from anybit.compilation import compile as compile_model
+from anybit.compiler.compiled import Compiled
+from anybit.compiler.pipeline import compile as compile_model
+from anybit.compiler.prepare.input_shapes import fix_shapes
+from anybit.compiler.report import summarize, table_rows
+from anybit.compiler.report_page import page
+from anybit.compiler.timing import add_times
 from anybit.layers import Guarantee
 from anybit.layers.wording import NUMBERS, reasons
-from anybit.lowbit import wording
-from anybit.lowbit.page import page
 from anybit.onnx.analysis.ranges import named
 from anybit.text import counted
 
@@ -103,9 +105,9 @@ def compile(
             progress=advance,
         )
     compiled.save(output)
-    floats = sized(model, sizes)
+    floats = fix_shapes(model, sizes)
     if time:
-        compiled.report = with_times(compiled, floats, float_model)
+        compiled.report = add_times(compiled, floats, float_model)
     else:
         speed = slower(floats, compiled, float_model)
         compiled.report = replace(compiled.report, speed=speed)
@@ -135,10 +137,10 @@ def _show(compiled: Compiled, model: Path, output: Path) -> None:
     console = stdout()
     report = compiled.report
     if report.layers:
-        show(wording.rows(report), _SPARED, ("layer",), NUMBERS, console)
+        show(table_rows(report), _SPARED, ("layer",), NUMBERS, console)
     for reason in reasons(report.layers):
         console.print(Text(reason))
-    console.print(Text(wording.summary(report), style="bold"))
+    console.print(Text(summarize(report), style="bold"))
     sizes = f"{file_size(output)} (was {file_size(model)})"
     regions = f"{counted(len(report.programs), 'integer region')}, {sizes}"
     console.print(f"{output} written, {regions}", markup=False, soft_wrap=True)

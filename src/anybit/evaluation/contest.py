@@ -8,12 +8,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from anybit.compilation import Compiled
-from anybit.compilation import compile as compile_model
+from anybit.compiler.compiled import Compiled
+from anybit.compiler.pipeline import compile as compile_model
+from anybit.compiler.prepare.eligibility import explain_missing_quantizers
 from anybit.errors import ModelError
 from anybit.evaluation.metrics import Function, Metric, metric_of
 from anybit.inputs import Array
-from anybit.lowbit.quantizers import why_unquantized
 from anybit.model import Model, RuntimeEngine, load
 from anybit.onnx import Source, read
 from anybit.onnx.files.message import restored, serialize
@@ -149,7 +149,7 @@ def _has_quantizers(source: Source) -> bool:
     """Return whether there is something to compile: a float model is a common reference."""
     model = read_copy(source)
     inline(model, source)
-    return not why_unquantized(model, "")
+    return not explain_missing_quantizers(model, "")
 
 
 def _parts(sources: Sequence[Source]) -> dict[str, tuple[Part, ...]]:

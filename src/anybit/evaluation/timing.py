@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import onnxruntime  # type: ignore[import-untyped]
 
-from anybit.compilation import Compiled
+from anybit.compiler.compiled import Compiled
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.model import Engine, Model, RuntimeEngine

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from anybit.lowbit.elementwise import varying_inputs
-from anybit.lowbit.groups import Groups
+from anybit.compiler.analyze.disjoint_sets import DisjointSets
+from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.names import label_of
 from anybit.quantization.between import keeps_codes
@@ -89,7 +89,7 @@ class _Anchors:
 
 def _groups(wanted: Iterable[Layer], anchors: "_Anchors") -> list[Source]:
     """Sources whose anchors have one grid; who reads which of these is still open."""
-    groups: Groups[ir.Value] = Groups()
+    groups: DisjointSets[ir.Value] = DisjointSets()
     members: dict[ir.Value, list[tuple[Layer, int]]] = {}
     values = {}
     for layer in wanted:
@@ -100,7 +100,7 @@ def _groups(wanted: Iterable[Layer], anchors: "_Anchors") -> list[Source]:
             for each in (*anchors(value), *anchors.together(layer)):
                 groups.join(anchors(value)[0], each)
     for read, value in values.items():
-        members.setdefault(groups.root(anchors(value)[0]), []).append(read)
+        members.setdefault(groups.find(anchors(value)[0]), []).append(read)
     found = []
     for readers in members.values():
         all_of_them = dict.fromkeys(at for read in readers for at in anchors(values[read]))

@@ -12,9 +12,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.lowbit.elementwise import varying_inputs
-from anybit.lowbit.functions import is_monotone
-from anybit.lowbit.moving import RESHAPING, is_move
+from anybit.compiler.operators import RESHAPING, is_data_movement, is_monotone, varying_inputs
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of, is_identity
@@ -199,7 +197,7 @@ class _Walk:
 
 def keeps_codes(node: ir.Node) -> bool:
     """Whether what comes out of a node has the codes of what goes in, whatever the codes are."""
-    if not is_move(node) or (node.op_type == "MaxPool" and len(node.outputs) > 1):
+    if not is_data_movement(node) or (node.op_type == "MaxPool" and len(node.outputs) > 1):
         return False
     match node.op_type:
         case "Resize" | "Upsample":

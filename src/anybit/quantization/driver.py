@@ -9,9 +9,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from anybit.compiler.prepare.eligibility import INTEGER_ONLY
 from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
-from anybit.lowbit.quantizers import INTEGER_ONLY
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.origin import origin_of
 from anybit.onnx.files.reader import Source as ModelSource

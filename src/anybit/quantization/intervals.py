@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.lowbit.elementwise import varying_inputs
+from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.facts import Effect, effect_of

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from anybit.compilation import Compiled, compile, sized
-from anybit.lowbit.timing import timed
+from anybit.compiler.compiled import Compiled
+from anybit.compiler.pipeline import compile
+from anybit.compiler.prepare.input_shapes import fix_shapes
+from anybit.compiler.timing import time_layers
 from anybit.onnx import Source as ModelSource
 from anybit.quantization.choices import Choice
 from anybit.quantization.insertion import written
@@ -64,7 +66,7 @@ class Clock:
 
     def compiled(self, model: ir.Model) -> tuple[Compiled, ModelSource]:
         """A model that is compiled for the sample, and the one that it is made of."""
-        source = sized(model, {name: array.shape for name, array in self._sample.items()})
+        source = fix_shapes(model, {name: array.shape for name, array in self._sample.items()})
         return compile(source), source
 
     def seconds(self, compiled: Compiled) -> float:
@@ -100,7 +102,7 @@ def latency(
             for layer, scheme in plan.weights.items()
         }
         compiled, source = clock.compiled(written(model, weights, choices))
-        by_name = {each.name: each for each in timed(compiled.report, source).layers}
+        by_name = {each.name: each for each in time_layers(compiled.report, source).layers}
         for layer in plan.layers:
             known = by_name.get(layer.name)
             floats = (known.float_seconds if known else None) or 0.0

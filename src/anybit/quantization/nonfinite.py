@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from anybit.lowbit.elementwise import varying_inputs
+from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.names import label_of
 from anybit.quantization.attempts import Attempt
 from anybit.quantization.intervals import Intervals

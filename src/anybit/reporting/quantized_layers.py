@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from anybit.compiler.analyze.tensor_grids import choose_tensor_grids, explain_missing_grid
+from anybit.compiler.legalize import check_weights
 from anybit.errors import ModelError
 from anybit.layers.behind import quantizers_behind
 from anybit.layers.facts import connected, layers_of
 from anybit.layers.layer import Layer
-from anybit.lowbit.sums import source_axis
-from anybit.lowbit.uncovered import Uncovered
-from anybit.lowbit.wanted import wanted_codes, why_none
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.analysis import analyze as follow
 from anybit.onnx.analysis.layouts import Layout
@@ -105,7 +104,7 @@ def quantized_layers(model: ir.Model) -> list[QuantizedLayer]:
     analysis = follow(model, {})
     layers = layers_of(model, analysis, quantizers_behind(analysis.products))
     traces = Traces()
-    codes = wanted_codes(model, analysis)
+    codes = choose_tensor_grids(model, analysis)
     found = {
         each.node: QuantizedLayer(
             _as_compiled(layer, each, codes, analysis),
@@ -131,12 +130,11 @@ def _as_compiled(
     x = given(product.node, product.layout.x)
     if x is None or x.shape is None:
         return layer
-    try:
-        source_axis(product, len(x.shape))
-    except Uncovered as uncovered:
-        return replace(layer, guarantee=None, reason=str(uncovered))
+    reason = check_weights(product, len(x.shape))
+    if reason is not None:
+        return replace(layer, guarantee=None, reason=reason.text)
     if x not in codes:
-        return replace(layer, guarantee=None, reason=why_none(x, analysis))
+        return replace(layer, guarantee=None, reason=explain_missing_grid(x, analysis))
     if layer.macs is None:
         return replace(layer, guarantee=None, reason="its sizes are free; compile fixed ones")
     return layer

@@ -16,8 +16,8 @@ import support_path  # noqa: F401
 # isort: split
 import programs as made
 
-from anybit.lowbit import reference
-from anybit.lowbit.encoding import encode
+from anybit.compiler.program import reference
+from anybit.compiler.program.encoding import encode
 
 ROWS = (1, 5, 200)
 

@@ -32,7 +32,8 @@ from cases import every_case
 from places import EXAMPLES
 
 import anybit
-from anybit.lowbit.node import model_of
+from anybit.compiler.backends.onnx_node import OnnxNode
+from anybit.compiler.program.network import Network
 
 
 class Run(NamedTuple):
@@ -87,7 +88,7 @@ def models(programs: int) -> Iterator[tuple[str, Run]]:
         program = made.make_program(made.FromGenerator(np.random.default_rng(seed)))
         inputs = made.inputs_for(program, ROWS[seed % len(ROWS)], seed)
         feeds = {f"x{place}": each for place, each in enumerate(inputs)}
-        yield f"program {seed}", ran(model_of(program), feeds)
+        yield f"program {seed}", ran(OnnxNode().emit(Network(program)), feeds)
 
 
 def ran(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Run:

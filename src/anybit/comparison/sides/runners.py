@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
-from anybit import compilation
 from anybit.comparison.arrays import Array, is_number
 from anybit.comparison.sides.qonnx import run_qonnx
+from anybit.compiler import pipeline
 from anybit.errors import ModelError
 from anybit.onnx import exact_session_options, read
 from anybit.onnx.graph.constants import array_of, is_constant
@@ -94,7 +94,7 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 
 def _run_compiled(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """What `anybit.compile` makes: integer regions, whose tensors of codes are given too."""
-    return run_session(make_session(_exposed(compilation.exposed(model))), feeds)
+    return run_session(make_session(_exposed(pipeline.exposed(model))), feeds)
 
 
 RUNNERS: dict[str, Runner] = {

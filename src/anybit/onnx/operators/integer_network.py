@@ -27,7 +27,7 @@ def integer_network_schema() -> OpSchema:
         NAME,
         DOMAIN,
         1,
-        "Runs the program of an integer region. What it computes stands in anybit.lowbit.",
+        "Runs the program of an integer region. What it computes stands in anybit.compiler.",
         inputs=[*parts, _several("inputs")],
         outputs=[_several("outputs")],
     )

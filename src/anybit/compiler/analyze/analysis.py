@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Value analysis of a model that is to be compiled."""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from anybit.compiler.analyze.tensor_grids import choose_tensor_grids
+from anybit.compiler.analyze.unknown_shapes import RowShapes
+from anybit.compiler.layer import CompiledLayer
+from anybit.layers.behind import quantizers_behind
+from anybit.layers.facts import layers_of
+from anybit.layers.layer import Layer
+from anybit.onnx.analysis.analysis import Analysis, analyze
+from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.graph.walk import values_in
+from anybit.onnx.passes import FoldConstants, InferShapes
+from anybit.quant_types.grids import IntegerGrid
+
+
+@dataclass(frozen=True, eq=False)
+class AnalyzedModel:
+    """A model with folded constants and what the value analysis found.
+
+    Attributes:
+        model: The model.
+        values: Abstract values, and the products with their weights.
+        layers: The layers of the graph by the names of their outputs.
+        nested: The layers in branches and loops, which stay float32.
+        grids: The grid of each value that can be a tensor of codes.
+        shapes: Sizes of values.
+    """
+
+    model: ir.Model
+    values: Analysis
+    layers: Mapping[str, Layer]
+    nested: tuple[CompiledLayer, ...]
+    grids: Mapping[ir.Value, IntegerGrid]
+    shapes: RowShapes
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operators."""
+        return self.model.graph.opset_imports.get("", 1)
+
+
+def analyze_model(model: ir.Model, ranges: Mapping[str, Carrier] | None = None) -> AnalyzedModel:
+    """Analyze the values of a model and fold its constants, in place.
+
+    The analysis comes first: it reads scales and codes of weights off their quantizers, which
+    folding replaces by float32 constants.
+
+    Args:
+        model: A normalized model whose scales are folded and whose weights are not.
+        ranges: Values of inputs by name, where no quantizer tells them.
+    """
+    analysis = analyze(model, ranges)
+    layers, nested = _layers(model, analysis)
+    top_level = set(values_in(model.graph))
+    FoldConstants(codes=True)(model)
+    InferShapes()(model)
+    values = _of_folded(analysis, top_level, model)
+    grids = choose_tensor_grids(model, values)
+    return AnalyzedModel(model, values, layers, nested, grids, RowShapes(model))
+
+
+def _layers(
+    model: ir.Model, analysis: Analysis
+) -> tuple[dict[str, Layer], tuple[CompiledLayer, ...]]:
+    """Return the layers by their outputs, and those in branches and loops."""
+    layers, nested = {}, []
+    every = layers_of(model, analysis, quantizers_behind(analysis.products))
+    for layer, product in zip(every, analysis.products, strict=True):
+        if product.node.graph is model.graph:
+            layers[layer.output] = layer
+        else:
+            nested.append(CompiledLayer.in_float(layer, "it stands in a branch or a loop"))
+    return layers, tuple(nested)
+
+
+def _of_folded(analysis: Analysis, top_level: Container[ir.Value], model: ir.Model) -> Analysis:
+    """Return the analysis in terms of the values of the folded model.
+
+    Values are matched by name. Those of branches and loops are dropped: a name there may be that of
+    another value outside.
+    """
+    values = {
+        value.name: value
+        for node in model.graph
+        for value in (*node.inputs, *node.outputs)
+        if value is not None
+    }
+    values.update((value.name, value) for value in model.graph.inputs)
+    nodes = {value.name: node for node in model.graph for value in node.outputs}
+    carriers = {
+        values[value.name]: carrier
+        for value, carrier in analysis.carriers.items()
+        if value in top_level and value.name in values
+    }
+    products = [
+        replace(product, node=nodes[product.node.outputs[0].name])
+        for product in analysis.products
+        if product.node.outputs[0] in top_level and product.node.outputs[0].name in nodes
+    ]
+    return Analysis(carriers, products)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grids of the tensors of codes.
+
+Data movement keeps codes. Values that are joined by it have the same grid: the smallest one with
+the codes of all, and with 0 if there is padding.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from anybit.compiler.analyze.disjoint_sets import DisjointSets
+from anybit.compiler.operators import is_data_movement
+from anybit.compiler.program.program import MOST_LEVELS
+from anybit.onnx.analysis.analysis import Analysis
+from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import is_constant
+from anybit.quant_types.grids import IntegerGrid
+
+
+def choose_tensor_grids(model: ir.Model, analysis: Analysis) -> dict[ir.Value, IntegerGrid]:
+    """Return the grid of every value that can be a tensor of codes."""
+    own: dict[ir.Value, IntegerGrid] = {}
+    for value, carrier in analysis.carriers.items():
+        grid = None if is_constant(value) else _grid_of(carrier)
+        if grid is not None:
+            own[value] = grid
+    joined = _join_moved(model, own)
+    padded = {joined.find(x) for x in _padded(model)}
+    members: dict[ir.Value, list[ir.Value]] = {}
+    for value in own:
+        members.setdefault(joined.find(value), []).append(value)
+    grids = {}
+    for root, values in members.items():
+        common = _merge([own[value] for value in values], zero=root in padded)
+        for value in values:
+            grids[value] = common or _merge([own[value]], zero=root in padded) or own[value]
+    return grids
+
+
+def _join_moved(model: ir.Model, grids: Mapping[ir.Value, IntegerGrid]) -> DisjointSets[ir.Value]:
+    """Join the values of the same scale that data movement connects."""
+    joined: DisjointSets[ir.Value] = DisjointSets()
+    for node in model.graph:
+        if is_data_movement(node):
+            values = [v for v in (*node.inputs, *node.outputs) if v is not None and v in grids]
+            for value in values[1:]:
+                if grids[value].scale == grids[values[0]].scale:
+                    joined.join(values[0], value)
+    return joined
+
+
+def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
+    """Return why a value cannot be a tensor of codes."""
+    carrier = analysis.carriers.get(value)
+    codes = None if carrier is None else carrier.codes
+    name = f"its input {value.name!r}"
+    if codes is None:
+        remedy = f"say what it holds with --input-range {value.name}=..."
+        return f"{name} is not quantized: {remedy if value.is_graph_input() else 'quantize it'}"
+    if not codes.integral:
+        return f"{name} has a zero-point that is not an integer: quantize it with one that is"
+    if codes.scale.min() != codes.scale.max():
+        return f"{name} has a scale per channel: quantize it with one for all"
+    if codes.scale.flat[0] == 0:
+        return f"{name} has the scale 0"
+    return f"{name} has codes of more than 8 bits: quantize it to fewer"
+
+
+def _grid_of(carrier: Carrier) -> IntegerGrid | None:
+    """Return the grid of codes without zero-point; None if it has several scales or is long."""
+    codes = carrier.codes
+    if codes is None or not codes.integral:
+        return None
+    if codes.scale.min() != codes.scale.max() or codes.scale.flat[0] == 0:
+        return None
+    # All codes of the type if it is known: an epilogue is compared with the graph on more
+    # accumulators than can occur.
+    lowest, highest = (int(bound) for bound in (codes.centered[0].min(), codes.centered[1].max()))
+    same = codes.zeropt.min() == codes.zeropt.max()
+    step = codes.step if same and codes.members is None else 1
+    if isinstance(codes.allowed, range) and same:
+        zeropt = int(codes.zeropt.flat[0])
+        lowest, highest = codes.allowed[0] - zeropt, codes.allowed[-1] - zeropt
+        step = codes.allowed.step
+    levels = (highest - lowest) // step + 1
+    if levels > MOST_LEVELS:
+        return None
+    return IntegerGrid(float(codes.scale.flat[0]), lowest, step, levels)
+
+
+def _merge(grids: list[IntegerGrid], *, zero: bool) -> IntegerGrid | None:
+    """Return the smallest grid with the codes of all, perhaps with 0; None if it is too long."""
+    lowest = min(grid.lowest for grid in grids)
+    highest = max(grid.highest for grid in grids)
+    first = lowest
+    steps = [grid.step for grid in grids if grid.levels > 1]
+    steps += [grid.lowest - first for grid in grids]
+    if zero:
+        lowest, highest = min(lowest, 0), max(highest, 0)
+        steps += [first - lowest, -lowest]
+    step = math.gcd(*steps) or 1
+    levels = (highest - lowest) // step + 1
+    if levels > MOST_LEVELS:
+        return None
+    return IntegerGrid(grids[0].scale, lowest, step, levels)
+
+
+def _padded(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield the values that a Conv, AveragePool or Pad pads with zeros."""
+    for node in model.graph:
+        x = node.inputs[0] if node.inputs else None
+        if node.domain or x is None:
+            continue
+        if node.op_type == "Pad":
+            yield x
+        elif node.op_type in ("Conv", "AveragePool"):
+            automatic = attribute_of(node, "auto_pad", "NOTSET").startswith("SAME")
+            if automatic or any(attribute_of(node, "pads", ())):
+                yield x

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of values, and why those of some are unknown before the graph runs."""
+
+import math
+from functools import cached_property
+
+import onnx_ir as ir
+
+from anybit.compiler.reason import Reason
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.names import described
+from anybit.onnx.graph.shapes import has_free_sizes, named_sizes_that_follow, sizes_that_follow
+from anybit.onnx.graph.sizes import Sizes
+from anybit.text import sizes as sizes_in_words
+
+_IMAGE_AXES = 3  # besides the rows
+_MOST_INPUTS = 3
+_MOST_ELEMENTS = 2**28  # of a row
+
+
+class RowShapes:
+    """Sizes of the rows of values of one graph, whose shapes have been inferred."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._blame = ShapeBlame(model)
+
+    def sizes(self, value: ir.Value) -> tuple[int, ...] | Reason:
+        """Return the sizes after the rows, or why a program cannot hold the value."""
+        sizes = sizes_that_follow(value, self._model)
+        if sizes is None or None in sizes[1:]:
+            return Reason(self._blame.explain(value))
+        if len(sizes) < 2:
+            return Reason(f"{value.name!r} has no axis behind that of its rows")
+        inner = tuple(size for size in sizes[1:] if size is not None)
+        if math.prod(inner) > _MOST_ELEMENTS:
+            return Reason("its rows have too many elements")
+        if min(inner) < 1:
+            return Reason("it has no elements: the sizes before it are too small")
+        if len(inner) > 3:
+            return Reason("it has more axes than rows, height, width and channels")
+        return inner
+
+
+class ShapeBlame:
+    """Reasons for unknown sizes in one graph, whose shapes have been inferred."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._stopped: dict[ir.Value, ir.Node | None] = {}
+
+    def explain(self, value: ir.Value) -> str:
+        """Return the node that stops inference, or the inputs that do, and the remedy."""
+        node = self._find_stop(value)
+        cause = "those of inputs are free" if node is None else self._describe(node)
+        return f"its sizes are not known before it runs: {cause}{self._remedy}"
+
+    def _find_stop(self, value: ir.Value) -> ir.Node | None:
+        """Return the node from known to unknown sizes; None if inputs are free."""
+        path: list[ir.Value] = []
+        stop = None
+        while value not in self._stopped:
+            path.append(value)
+            node = value.producer()
+            unknown = [] if node is None else [x for x in node.inputs if self._is_unknown(x)]
+            if not unknown or unknown[0] is None:
+                stop = node
+                break
+            value = unknown[0]
+        else:
+            stop = self._stopped[value]
+        self._stopped.update(dict.fromkeys(path, stop))
+        return stop
+
+    def _is_unknown(self, value: ir.Value | None) -> bool:
+        """Return whether more than the number of rows is unknown."""
+        if value is None:
+            return False
+        sizes = sizes_that_follow(value, self._model)
+        return sizes is None or None in sizes[1:]
+
+    def _describe(self, node: ir.Node) -> str:
+        for value in node.inputs[1:]:
+            if value is None or is_constant(value) or value.dtype == ir.DataType.FLOAT:
+                continue
+            sizes = self._sizes.of(value)
+            if sizes is not None and any(size is not None for size in sizes.flat):
+                return (
+                    f"{described(node)} computes {sizes_in_words(sizes.flat)}, "
+                    "of which more than one is open"
+                )
+            origin = self._origin(value)
+            if origin is not None:
+                return f"{described(node)} takes them from {described(origin)}, which computes them"
+            return f"{described(node)} takes them from the input {value.name!r}"
+        return f"nothing says what sizes {described(node)} gives"
+
+    def _origin(self, value: ir.Value) -> ir.Node | None:
+        """Return the node that computes integers of unknown values; None if an input has them."""
+        visited = set()
+        while (node := value.producer()) is not None:
+            visited.add(value)
+            computed = [
+                x
+                for x in node.inputs
+                if x is not None
+                and x not in visited
+                and not is_constant(x)
+                and x.dtype in (ir.DataType.INT32, ir.DataType.INT64)
+                and self._is_computed(x)
+            ]
+            if not computed:
+                return node
+            value = computed[0]
+        return None
+
+    def _is_computed(self, value: ir.Value) -> bool:
+        sizes = self._sizes.of(value)
+        return sizes is None or None in sizes.flat
+
+    @cached_property
+    def _sizes(self) -> Sizes:
+        sizes = Sizes(lambda value: named_sizes_that_follow(value, self._model))
+        for node in self._model.graph:
+            sizes.follow(node)
+        return sizes
+
+    @cached_property
+    def _remedy(self) -> str:
+        inputs = [x for x in self._model.graph.inputs if not x.is_initializer()]
+        if has_free_sizes(self._model):
+            free = [x for x in inputs if self._is_unknown(x)]
+            options = " ".join(f"--shape {x.name}={_sizes_of(x)}" for x in free[:_MOST_INPUTS])
+            return f"; give sizes such as {options}{' ...' if len(free) > _MOST_INPUTS else ''}"
+        fixed = all(x.shape is not None and x.shape.is_static() for x in inputs)
+        return "" if fixed else "; they may follow where rows are fixed: anybit clean --batch 1"
+
+
+def _sizes_of(value: ir.Value) -> str:
+    """Return sizes as --shape takes them, with examples for free ones."""
+    if value.shape is None:
+        return "1,3,224,224"
+    first, *others = value.shape if len(value.shape) else [1]
+    example = 224 if len(others) == _IMAGE_AXES else 128
+    sizes = [first if isinstance(first, int) else 1, *others]
+    return ",".join(str(size) if isinstance(size, int) else str(example) for size in sizes)

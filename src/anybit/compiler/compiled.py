@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.encode import Region
+from anybit.compiler.report import Report
+from anybit.compiler.rewrite.regions import expose_tensors
+from anybit.errors import ModelError
+from anybit.inputs import Array, Tensor, declared, declared_inputs
+from anybit.model import Engine, Model, RuntimeEngine
+from anybit.onnx import save
+from anybit.onnx.files.reader import read_copy
+from anybit.onnx.preparation import errors_named_after
+
+
+class Compiled(Model):
+    """A model whose integer regions run as programs. Made by `compile`.
+
+    One that is a single region takes any number of rows at once, 0 too.
+
+    Attributes:
+        model: The ONNX model, in which each region is one node.
+        report: The layers, their guarantees, and the reasons of those that stay float32.
+    """
+
+    def __init__(
+        self, engine: Engine, model: ir.Model, report: Report, regions: Mapping[str, Region]
+    ) -> None:
+        super().__init__(engine)
+        self.model = model
+        self.report = report
+        self._regions = regions
+        if isinstance(engine, NetworkEngine) and engine.has_one_input_and_output:
+            # Small networks take less time than a frame of Python does.
+            ordinary = engine.network.named(self.outputs[0].name, Model(engine).run)
+            self.run = ordinary  # type: ignore[method-assign]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a compiled model cannot be pickled: write it with save(), and read that with load()"
+        )
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """The names of the tensors that its regions hold as codes."""
+        return frozenset().union(*(region.codes for region in self._regions.values()))
+
+    @property
+    def session_model(self) -> ir.Model | None:
+        """The graph that a session runs; None if the whole network runs without one."""
+        return None if isinstance(self.engine, NetworkEngine) else self.model
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model, as `anybit.save` does.
+
+        It is an ordinary ONNX file, for any program with ONNX Runtime 1.17 or newer that registers
+        the library (`anybit.onnxruntime.library_path`), on any processor.
+        """
+        save(self.model, path)
+
+    def saved(self, path: str | os.PathLike[str]) -> Model:
+        """Load the model that `save` wrote, with all tensors of codes as further outputs.
+
+        Raises:
+            ModelError: The file holds another model.
+        """
+        model = read_copy(path)
+        with errors_named_after(path):
+            expose_tensors(model, self._regions)
+        return Model(RuntimeEngine(model, str(path)))
+
+
+class NetworkEngine:
+    """Runs a model that is one region: without a session, on any number of rows."""
+
+    def __init__(
+        self, region: Region, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
+    ) -> None:
+        self.network = region.network
+        # Rows are independent, whatever number of them the file declares.
+        self.inputs, self.outputs = (
+            tuple(map(_with_any_rows, tensors)) for tensors in (inputs, outputs)
+        )
+        self._input_names = [value.name or "" for value in region.inputs]
+        self._output_names = [value.name or "" for value in region.outputs]
+
+    @property
+    def has_one_input_and_output(self) -> bool:
+        """True if the network has one input and one output, which is that of the model."""
+        return len(self._input_names) == len(self._output_names) == 1
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs for arrays by the names of the inputs."""
+        arrays = [np.ascontiguousarray(feeds[name]) for name in self._input_names]
+        try:
+            results = self.network.run(arrays)
+        except ValueError as error:
+            raise ModelError(f"the model cannot be run: {error}") from error
+        named = dict(zip(self._output_names, results, strict=True))
+        return {output.name: named[output.name] for output in self.outputs}
+
+
+def network_engine(model: ir.Model, regions: Sequence[Region], where: str) -> NetworkEngine | None:
+    """Return the engine of a model that is one region; None for other models."""
+    if len(regions) != 1:
+        return None
+    (region,) = regions
+    graph = model.graph
+    inputs = [value for value in graph.inputs if not value.is_initializer()]
+    if set(inputs) != set(region.inputs) or not set(graph.outputs) <= set(region.outputs):
+        return None
+    outputs = tuple(declared(value, where) for value in graph.outputs)
+    return NetworkEngine(region, declared_inputs(graph, where), outputs)
+
+
+def _with_any_rows(tensor: Tensor) -> Tensor:
+    assert tensor.shape is not None, "regions have known sizes"
+    return replace(tensor, shape=(None, *tensor.shape[1:]), may_be_empty=True)

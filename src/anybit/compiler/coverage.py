@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of a compiled model: which run on integers, and why others do not."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from anybit.compiler.analyze.analysis import AnalyzedModel
+from anybit.compiler.encode import Region
+from anybit.compiler.layer import CompiledLayer, merge_layers
+from anybit.compiler.operators import captures_of, varying_inputs
+from anybit.compiler.partition.partitioner import Partition
+from anybit.layers.facts import connected
+from anybit.onnx.graph.names import label_of
+
+
+def collect_layers(
+    analyzed: AnalyzedModel, partition: Partition, regions: Sequence[Region]
+) -> tuple[CompiledLayer, ...]:
+    """Return all layers in the order of the graph."""
+    layers = [
+        *_integer_layers(analyzed.model, regions),
+        *partition.float_layers(analyzed),
+        *analyzed.nested,
+    ]
+    outputs = [str(value.name) for node in analyzed.model.graph for value in node.outputs]
+    positions = {name: position for position, name in enumerate(outputs)}
+    layers.sort(key=lambda layer: positions.get(layer.output, len(positions)))
+    return tuple(connected(list(analyzed.model.graph), layers))
+
+
+def find_float_readers(model: ir.Model, regions: Sequence[Region]) -> dict[str, str]:
+    """Return the values that float nodes compute besides the regions, and a reader of each."""
+    computed = {value for region in regions for value in region.outputs}
+    waiting = [(value, "an output of the model") for value in model.graph.outputs]
+    waiting += [(value, "an integer region") for region in regions for value in region.inputs]
+    readers: dict[ir.Value, str] = {}
+    while waiting:
+        value, reader = waiting.pop()
+        node = value.producer()
+        if node is None or value in computed or value in readers:
+            continue
+        readers[value] = reader
+        waiting += [(x, label_of(node)) for x in (*varying_inputs(node), *captures_of(node))]
+    return {str(value.name): reader for value, reader in readers.items()}
+
+
+def _integer_layers(model: ir.Model, regions: Sequence[Region]) -> Iterator[CompiledLayer]:
+    """Yield the layers of regions. Those that float nodes compute, too, do not count."""
+    readers = find_float_readers(model, regions)
+    for layer in _merged(_placed_layers(regions)):
+        reader = readers.get(layer.output)
+        if reader is None:
+            yield layer
+        else:
+            reason = f"{reader} needs its floats, so that it is computed in floats, too"
+            yield replace(layer, guarantee=None, reason=reason)
+
+
+def _placed_layers(regions: Sequence[Region]) -> Iterator[CompiledLayer]:
+    """Yield the layers of regions with their instructions and kernels."""
+    for number, region in enumerate(regions):
+        stages = region.network.describe()["stages"]
+        for instruction, layer in region.layers.items():
+            kernel = stages[instruction]["kernel"]
+            yield replace(layer, kernel=kernel, place=(number, instruction))
+
+
+def _merged(layers: Iterable[CompiledLayer]) -> list[CompiledLayer]:
+    """Return one layer for all instructions that compute the same one."""
+    groups: dict[str, list[CompiledLayer]] = {}
+    for layer in layers:
+        groups.setdefault(layer.output, []).append(layer)
+    return [merge_layers(group) for group in groups.values()]

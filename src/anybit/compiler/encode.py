@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoding of planned instructions as programs, one per region."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.analyze.disjoint_sets import DisjointSets
+from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.partition.expressions import (
+    IntegerTensor,
+    PlannedInstruction,
+    RegionInput,
+    RegionOutput,
+)
+from anybit.compiler.partition.layout import Layout
+from anybit.compiler.partition.sharing import live_instructions
+from anybit.compiler.program import program as p
+from anybit.compiler.program.network import Network
+
+_SOURCES = {1: ("source",), 2: ("first", "second")}
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A part of a graph and the program that computes it.
+
+    Attributes:
+        program: The program.
+        inputs, outputs: The values of the graph that it reads and computes, in its order.
+        tensors: Its tensors of codes, in its order.
+        codes: The names of these values in the source graph.
+        layers: The layers that it computes, by the numbers of their instructions.
+    """
+
+    program: p.Program
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    tensors: tuple[IntegerTensor, ...]
+    codes: frozenset[str]
+    layers: Mapping[int, CompiledLayer]
+
+    @property
+    def exposed(self) -> "Region":
+        """The region with all tensors of codes as further outputs, decoded to float32."""
+        inner: dict[ir.Value, tuple[int, IntegerTensor]] = {}
+        for number, tensor in enumerate(self.tensors):
+            if tensor.value not in self.outputs:
+                inner.setdefault(tensor.value, (number, tensor))
+        ports = [_port(tensor.layout.sizes, tensor.layout) for _, tensor in inner.values()]
+        first = len(self.program.outputs)
+        instructions = [
+            p.Dequantize(number, first + position, tensor.grid.values)
+            for position, (number, tensor) in enumerate(inner.values())
+        ]
+        program = replace(
+            self.program,
+            outputs=(*self.program.outputs, *ports),
+            instructions=(*self.program.instructions, *instructions),
+        )
+        return replace(self, program=program, outputs=(*self.outputs, *inner))
+
+    @cached_property
+    def network(self) -> Network:
+        """The program on the kernels of this machine, verified."""
+        return Network(self.program)
+
+
+def encode_regions(
+    instructions: Sequence[PlannedInstruction], added: frozenset[str] = frozenset()
+) -> tuple[Region, ...]:
+    """Return one region per connected set of instructions with products.
+
+    Args:
+        instructions: The instructions in an order in which they can run.
+        added: The names of values that the source graph does not have.
+    """
+    regions = [
+        _encode(part)
+        for part in _connected(live_instructions(instructions))
+        if any(instruction.layer is not None and instruction.layer.macs for instruction in part)
+    ]
+    return tuple(replace(region, codes=region.codes - added) for region in regions)
+
+
+def _connected(instructions: Sequence[PlannedInstruction]) -> Iterable[list[PlannedInstruction]]:
+    """Group the instructions so that groups share no tensor; each keeps its order."""
+    sets: DisjointSets[object] = DisjointSets()
+    for instruction in instructions:
+        for end in (*instruction.reads, instruction.writes):
+            if not isinstance(end, RegionInput):
+                sets.join(end.identity if isinstance(end, IntegerTensor) else end, instruction)
+    parts: dict[object, list[PlannedInstruction]] = {}
+    for instruction in instructions:
+        parts.setdefault(sets.find(instruction), []).append(instruction)
+    return parts.values()
+
+
+class _Encoder:
+    """Numbers of ports and tensors of one program."""
+
+    def __init__(self, instructions: Sequence[PlannedInstruction]) -> None:
+        self.inputs: dict[tuple[ir.Value, Layout], tuple[int, RegionInput]] = {}
+        self.outputs: list[RegionOutput] = []
+        self.tensors: dict[object, tuple[int, IntegerTensor]] = {}
+        for instruction in instructions:
+            for read in instruction.reads:
+                if isinstance(read, RegionInput):
+                    key = read.value, read.layout
+                    self.inputs.setdefault(key, (len(self.inputs), read))
+
+    def encode(self, instruction: PlannedInstruction) -> p.Instruction:
+        """Return an instruction whose operands are numbers."""
+        numbers = [self._source(read) for read in instruction.reads]
+        target = self._target(instruction.writes)
+        sources = dict(zip(_SOURCES[len(numbers)], numbers, strict=True))
+        encoded: p.Instruction = instruction.kind(**sources, target=target, **instruction.fields)
+        return encoded
+
+    def _source(self, read: RegionInput | RegionOutput | IntegerTensor) -> int:
+        if isinstance(read, RegionInput):
+            return self.inputs[read.value, read.layout][0]
+        if isinstance(read, RegionOutput):
+            return len(self.inputs) + self.outputs.index(read)
+        return self.tensors[read.identity][0]
+
+    def _target(self, writes: RegionOutput | IntegerTensor) -> int:
+        if isinstance(writes, RegionOutput):
+            self.outputs.append(writes)
+            return len(self.outputs) - 1
+        return self.tensors.setdefault(writes.identity, (len(self.tensors), writes))[0]
+
+
+def _encode(instructions: Sequence[PlannedInstruction]) -> Region:
+    encoder = _Encoder(instructions)
+    encoded = tuple(map(encoder.encode, instructions))
+    inputs = [read for _, read in encoder.inputs.values()]
+    tensors = tuple(tensor for _, tensor in encoder.tensors.values())
+    program = p.Program(
+        tuple(_port(read.sizes, read.layout) for read in inputs),
+        tuple(_port(output.layout.sizes, output.layout) for output in encoder.outputs),
+        tuple(map(_tensor, tensors)),
+        encoded,
+    )
+    layers = {
+        number: instruction.layer
+        for number, instruction in enumerate(instructions)
+        if instruction.layer is not None
+    }
+    return Region(
+        program,
+        tuple(read.value for read in inputs),
+        tuple(output.value for output in encoder.outputs),
+        tensors,
+        frozenset(str(tensor.value.name) for tensor in tensors),
+        layers,
+    )
+
+
+def _port(sizes: tuple[int, ...], layout: Layout) -> p.Port:
+    return p.Port(
+        np.array(sizes, np.int32),
+        layout.height,
+        layout.width,
+        layout.channels,
+        int(layout.channels_first),
+    )
+
+
+def _tensor(tensor: IntegerTensor) -> p.Tensor:
+    layout, grid = tensor.layout, tensor.grid
+    return p.Tensor(
+        layout.height, layout.width, layout.channels, grid.lowest, grid.step, grid.levels
+    )

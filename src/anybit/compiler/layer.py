@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of a compiled model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from anybit.layers.layer import Guarantee, Layer
+
+
+@dataclass(frozen=True)
+class CompiledLayer(Layer):
+    """A layer and its integer code.
+
+    Attributes:
+        tail: Epilogue of its accumulators: the name of a record of the program.
+        kernel: Kernel that computes it on this machine.
+        levels: Number of values of its results; 0 for float32.
+        steps: Number of accumulators at which the result changes, in all channels.
+        risks: Pairs of channel and accumulator near a step, where float32 may differ.
+        more_risks: Whether there may be more, farther from the steps.
+        place: Index of its region and of its instruction there; None if it stays float32.
+        seconds: Time of one row with the nodes up to the next layers; None if not measured.
+        float_seconds: The same in the quantized graph, which computes it in float32.
+    """
+
+    tail: str = ""
+    kernel: str = ""
+    levels: int = 0
+    steps: int = 0
+    risks: tuple[tuple[int, int], ...] = ()
+    more_risks: bool = False
+    place: tuple[int, int] | None = None
+    seconds: float | None = None
+    float_seconds: float | None = None
+
+    @classmethod
+    def of(cls, layer: Layer) -> "CompiledLayer":
+        """Return a layer without integer code."""
+        return cls(**{field.name: getattr(layer, field.name) for field in fields(Layer)})
+
+    @classmethod
+    def in_float(cls, layer: Layer, reason: str) -> "CompiledLayer":
+        """Return a layer that stays float32 for a reason."""
+        return replace(cls.of(layer), guarantee=None, reason=reason)
+
+
+def certify(layer: Layer, *, at_risk: bool) -> Guarantee:
+    """Return the guarantee of a layer whose accumulators are, or are not, at risk."""
+    if at_risk:
+        return Guarantee.BOUNDED
+    exact = layer.guarantee is Guarantee.EXACT
+    return Guarantee.EXACT if exact else Guarantee.CERTIFIED
+
+
+def merge_layers(layers: Sequence[CompiledLayer]) -> CompiledLayer:
+    """Return one layer for several computations of it, with the weakest of their guarantees."""
+    weakest = max(layers, key=lambda layer: -1 if layer.guarantee is None else layer.guarantee.rank)
+    risks = {risk for layer in layers for risk in layer.risks}
+    more_risks = any(layer.more_risks for layer in layers)
+    return replace(weakest, risks=tuple(sorted(risks)), more_risks=more_risks)

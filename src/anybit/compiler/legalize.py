@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Legalization: which sums have integer kernels, whatever is computed before them."""
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from anybit.compiler.analyze.analysis import AnalyzedModel
+from anybit.compiler.analyze.unknown_shapes import RowShapes
+from anybit.compiler.reason import Reason
+from anybit.errors import ModelError
+from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.graph.reductions import reduced_axes
+
+MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
+"""Operators that become sums with weights of 1."""
+
+_WEIGHTS = range(-128, 128)
+
+
+def legalize(analyzed: AnalyzedModel) -> Mapping[ir.Node, Reason]:
+    """Return the reason for each product and mean that has to stay float32."""
+    reasons: dict[ir.Node, Reason] = {}
+    for product in analyzed.values.products:
+        reason = _check_product(product, analyzed.shapes)
+        if reason is not None:
+            reasons[product.node] = reason
+    products = {product.node for product in analyzed.values.products}
+    for node in analyzed.model.graph:
+        if is_mean(node) and node not in products and not _reduces_space(node, analyzed):
+            reasons[node] = Reason("it is not a mean over height and width of codes")
+    return reasons
+
+
+def is_mean(node: ir.Node) -> bool:
+    """Return whether a node adds up elements without weights."""
+    return node.domain == "" and node.op_type in MEANS
+
+
+def _check_product(product: ProductAnalysis, shapes: RowShapes) -> Reason | None:
+    """Return why no kernel computes a product; None if one does."""
+    if product.node.op_type == "ConvTranspose":
+        return Reason(
+            "transposed convolutions are not among the kernels; a Resize to the nearest and a Conv "
+            "in their place are"
+        )
+    if product.layout is not None and product.sum is None and product.x is not None:
+        return Reason(f"{product.reason}; kernels multiply with constants")
+    x = product.node.inputs[0]
+    assert x is not None, "a product has two inputs"
+    sizes = shapes.sizes(x)
+    return sizes if isinstance(sizes, Reason) else check_weights(product, len(sizes) + 1)
+
+
+def check_weights(product: ProductAnalysis, rank: int) -> Reason | None:
+    """Return why the weights of a product do not fit a kernel; None if they do.
+
+    Args:
+        product: The product.
+        rank: Rank of its activations.
+    """
+    node, layout = product.node, product.layout
+    if layout is None:
+        return Reason(product.reason)
+    if product.codes is None or product.scale is None:
+        return Reason(
+            "its weights are not integers with one scale per channel: quantize them per channel"
+        )
+    if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
+        return Reason("its weights are not its second input")
+    axis = layout.x_axis % rank
+    if axis != (1 if node.op_type == "Conv" else rank - 1) or axis == 0:
+        return Reason("it sums over another axis than that of the channels")
+    if node.op_type == "MatMul" and product.codes.ndim != 2:
+        return Reason("its weights are a batch of matrices")
+    lowest, highest = product.codes.min(initial=0), product.codes.max(initial=0)
+    if lowest not in _WEIGHTS or highest not in _WEIGHTS:
+        return Reason(
+            f"its weights go from {lowest:g} to {highest:g}, beyond 8 bits: quantize them to fewer"
+        )
+    return None
+
+
+def _reduces_space(node: ir.Node, analyzed: AnalyzedModel) -> bool:
+    """Return whether a mean is one of known values over height and width."""
+    x, y = node.inputs[0], node.outputs[0]
+    if x is None or analyzed.values.carriers.get(x) is None:
+        return False
+    if not node.op_type.startswith("Reduce"):
+        return True
+    before, after = analyzed.shapes.sizes(x), analyzed.shapes.sizes(y)
+    if isinstance(before, Reason) or isinstance(after, Reason):
+        return False
+    kept = (before[0], *[1] * (len(before) - 1))
+    try:
+        axes = reduced_axes(node, len(before) + 1)
+    except ModelError:  # an attribute of another type
+        return False
+    return axes == tuple(range(2, len(before) + 1)) and after in (kept, kept[:1])

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowering of expressions to instructions, for consumers that need codes or float32."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.layer import CompiledLayer, certify
+from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
+from anybit.compiler.lower.requantization import Requantizer
+from anybit.compiler.operators import are_increasing
+from anybit.compiler.partition.element_functions import ElementFunction
+from anybit.compiler.partition.expressions import (
+    AccumulatorRoot,
+    Expression,
+    InputRoot,
+    IntegerTensor,
+    OutputRoot,
+    PairRoot,
+    PlannedInstruction,
+    RegionInput,
+    RegionOutput,
+    TensorRoot,
+)
+from anybit.compiler.partition.layout import Layout, reshape_fields
+from anybit.compiler.partition.lowering import Lowered
+from anybit.compiler.program import program as p
+from anybit.compiler.program.encoding import pack_weights
+from anybit.compiler.reason import UNSUPPORTED, Reason, Unsupported
+from anybit.layers.layer import Guarantee
+from anybit.onnx.graph.constants import Array
+from anybit.quant_types.grids import IntegerGrid
+
+_MOST_ENTRIES = 2**24
+
+
+class Lowerer:
+    """Lowers the expressions of one model.
+
+    Args:
+        model: The model.
+        guarantee: The weakest guarantee of layers that are lowered.
+        requantizer: Finds epilogues and thresholds.
+        shared: Functions of accumulators that are outputs of a region, and the layers they end.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        guarantee: Guarantee,
+        requantizer: Requantizer,
+        shared: Mapping[ir.Value, CompiledLayer | None],
+    ) -> None:
+        self._model = model
+        self._guarantee = guarantee
+        self._requantizer = requantizer
+        self._shared = shared
+
+    def quantize_input(
+        self, expression: Expression, grid: IntegerGrid, layout: Layout
+    ) -> Lowered[IntegerTensor] | Reason:
+        """Lower a function of an input of the region to one Quantize, in any layout."""
+        root = expression.root
+        assert isinstance(root, InputRoot), "others are computed from codes"
+        function, uniform = expression.function(self._model), expression.uniform
+        if layout != expression.layout and not uniform:
+            return Reason("its channels lie along another axis than those of its constants")
+        target = IntegerTensor(expression.value, layout, grid, root.stage)
+        source = RegionInput(root.value, root.sizes, layout)
+        try:
+            return self._quantize(source, function, target, 1 if uniform else layout.channels)
+        except UNSUPPORTED as error:
+            return Reason(str(error))
+
+    def compute_codes(
+        self, expression: Expression, grid: IntegerGrid
+    ) -> Lowered[IntegerTensor] | Reason:
+        """Lower a function of accumulators, or of one or two tensors, to codes."""
+        target = IntegerTensor(
+            expression.value, expression.root_layout, grid, expression.root.stage
+        )
+        try:
+            lowered = self._compute(expression, target)
+        except UNSUPPORTED as error:
+            return Reason(str(error))
+        pending = expression.pending
+        if pending is None or isinstance(lowered, Reason):
+            return lowered
+        if pending.kind is p.MaxPool and not (
+            grid.scale > 0 and are_increasing(expression.nodes, expression.starts[0])
+        ):
+            return Reason("what follows its pooling does not rise everywhere")
+        if pending.kind is p.Reshape and not expression.same:
+            return Reason("what follows its Reshape differs between channels")
+        moved = replace(target, layout=expression.layout, identity=object())
+        move = PlannedInstruction(pending.kind, (target,), moved, pending.fields)
+        return Lowered(moved, (*lowered.instructions, move))
+
+    def compute_floats(self, expression: Expression) -> Lowered[RegionOutput] | Reason | None:
+        """Lower an expression to float32; None if only the float nodes compute it."""
+        root = expression.root
+        output = RegionOutput(expression.value, expression.layout, root.stage)
+        if expression.pending is not None:
+            return None
+        try:
+            if isinstance(root, TensorRoot):
+                return self._dequantize(expression, root.tensor, output)
+            if isinstance(root, AccumulatorRoot):
+                return self._float_product(expression, root, output)
+        except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
+            pass
+        return None
+
+    def gives_floats(self, expression: Expression) -> bool:
+        """Return whether a function of accumulators can be computed in float32."""
+        root = expression.root
+        if expression.pending is not None or not isinstance(root, AccumulatorRoot):
+            return False
+        try:
+            return self._requantizer.float_epilogue(expression, root) is not None
+        except UNSUPPORTED:
+            return False
+
+    def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
+        """Lower a change of the order of axes; elements stay in the order of the graph."""
+        if source.layout == layout:
+            return Lowered(source)
+        target = replace(source, layout=layout, identity=object())
+        fields = reshape_fields(source.layout, layout)
+        return Lowered(target, (PlannedInstruction(p.Reshape, (source,), target, fields),))
+
+    def broadcast(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor] | Reason:
+        """Lower the repetition along axes of size 1."""
+        if source.layout == layout:
+            return Lowered(source)
+        sizes = ("height", "width", "channels")
+        pairs = [(getattr(source.layout, size), getattr(layout, size)) for size in sizes]
+        if any(one not in (1, many) for one, many in pairs):
+            return Reason("its two inputs differ in their sizes")
+        rows, columns, channels = (
+            np.arange(many, dtype=np.int32) * (one == many) for one, many in pairs
+        )
+        indices = {"rows": rows, "columns": columns, "channels": channels}
+        target = replace(source, layout=layout, identity=object())
+        gather = PlannedInstruction(
+            p.Gather, (source,), target, {**indices, "first_channel": 0, "fill": 0}
+        )
+        return Lowered(target, (gather,))
+
+    def _quantize(
+        self,
+        source: RegionInput | RegionOutput,
+        function: ElementFunction,
+        target: IntegerTensor,
+        channels: int,
+    ) -> Lowered[IntegerTensor]:
+        """Lower a quantizer of float32.
+
+        Raises:
+            Unsupported, OffGridError: No thresholds give its codes.
+        """
+        grid = target.grid
+        if not function.parts:  # a value that is on a grid by declaration
+            function = ElementFunction().then(grid.round, monotone=True, uniform=True)
+        levels, fields = self._requantizer.quantizer(function, grid, channels)
+        # Codes for other readers, such as the zero of a padding, may be out of its reach.
+        first = target
+        if levels < grid.levels:
+            first = replace(target, grid=replace(grid, levels=levels), identity=object())
+        quantize = PlannedInstruction(p.Quantize, (source,), first, fields)
+        if first is target:
+            return Lowered(target, (quantize,))
+        entries = {"entries": np.arange(levels, dtype=np.uint8)}
+        return Lowered(target, (quantize, PlannedInstruction(p.Lookup, (first,), target, entries)))
+
+    def _compute(
+        self, expression: Expression, target: IntegerTensor
+    ) -> Lowered[IntegerTensor] | Reason:
+        match expression.root:
+            case AccumulatorRoot() as root:
+                return self._product(expression, root, target)
+            case OutputRoot() as root:
+                channels = 1 if expression.uniform else target.layout.channels
+                return self._quantize(
+                    root.output, expression.function(self._model), target, channels
+                )
+            case TensorRoot() as root:
+                values = _columns(root.tensor.grid.values, expression)
+                indices = target.grid.index(expression.function(self._model)(values))
+                fields = {"entries": _entries(indices)}
+                lookup = PlannedInstruction(p.Lookup, (root.tensor,), target, fields)
+                return Lowered(target, (lookup,))
+            case PairRoot() as root:
+                return self._combine(expression, root, target)
+        raise AssertionError("inputs are quantized by quantize_input")
+
+    def _combine(
+        self, expression: Expression, root: PairRoot, target: IntegerTensor
+    ) -> Lowered[IntegerTensor]:
+        """Lower a function of two tensors to arithmetic, or else to a table of all pairs."""
+        function = expression.function(self._model)
+        pairs = _pairs(root, expression)
+        indices = target.grid.index(function(*pairs))
+        arithmetic = find_pair_arithmetic(self._model, expression, pairs, target.grid, indices)
+        reads = (root.first, root.second)
+        if arithmetic is None:
+            fields = {"entries": _entries(indices)}
+            return Lowered(target, (PlannedInstruction(p.Combine, reads, target, fields),))
+        instruction = PlannedInstruction(arithmetic.kind, reads, target, arithmetic.fields)
+        return Lowered(target, (instruction,))
+
+    def _product(
+        self, expression: Expression, root: AccumulatorRoot, target: IntegerTensor
+    ) -> Lowered[IntegerTensor] | Reason:
+        requantization = self._requantizer.epilogue(expression, root, target.grid)
+        if isinstance(requantization, Reason):
+            return requantization
+        guarantee = certify(
+            root.layer, at_risk=bool(requantization.risks) or requantization.more_risks
+        )
+        if guarantee.rank > self._guarantee.rank:
+            return self._too_weak(root, guarantee)
+        layer = replace(
+            CompiledLayer.of(root.layer),
+            guarantee=guarantee,
+            tail=type(requantization.tail).__name__,
+            levels=target.grid.levels,
+            steps=requantization.steps,
+            risks=requantization.risks,
+            more_risks=requantization.more_risks,
+        )
+        return Lowered(
+            target, (_plan_product(expression, root, target, requantization.tail, layer),)
+        )
+
+    def _float_product(
+        self, expression: Expression, root: AccumulatorRoot, output: RegionOutput
+    ) -> Lowered[RegionOutput] | Reason | None:
+        tail = self._requantizer.float_epilogue(expression, root)
+        if tail is None:
+            return None
+        layer = self._shared.get(expression.value) or CompiledLayer.of(root.layer)
+        assert layer.guarantee is not None, "layers with accumulators have one"
+        if layer.guarantee.rank > self._guarantee.rank:
+            return self._too_weak(root, layer.guarantee)
+        layer = replace(layer, tail=type(tail).__name__)
+        return Lowered(output, (_plan_product(expression, root, output, tail, layer),))
+
+    def _dequantize(
+        self, expression: Expression, source: IntegerTensor, output: RegionOutput
+    ) -> Lowered[RegionOutput] | None:
+        results = expression.function(self._model)(_columns(source.grid.values, expression))
+        if results.dtype != np.float32:
+            return None
+        fields = {"values": _merge_rows(results.T).ravel()}
+        return Lowered(output, (PlannedInstruction(p.Dequantize, (source,), output, fields),))
+
+    def _too_weak(self, root: AccumulatorRoot, guarantee: Guarantee) -> Reason:
+        return Reason(
+            f"{guarantee}, and only {self._guarantee} was asked for: {root.layer.reason}", root.node
+        )
+
+
+def _plan_product(
+    expression: Expression,
+    root: AccumulatorRoot,
+    target: IntegerTensor | RegionOutput,
+    tail: p.Tail,
+    layer: CompiledLayer,
+) -> PlannedInstruction:
+    bits, weights, values = pack_weights(root.weights)
+    fields = {
+        "window": root.window,
+        "groups": root.groups,
+        "weight_bits": bits,
+        "weights": weights,
+        "values": values,
+        "tail": tail,
+    }
+    return PlannedInstruction(p.Product, (root.source,), target, fields, layer, expression)
+
+
+def _columns(values: Array, expression: Expression) -> Array:
+    """Return values in one column, or one per channel if the function differs between them."""
+    channels = 1 if expression.uniform else expression.layout.channels
+    return np.repeat(values[:, None], channels, axis=1)
+
+
+def _pairs(root: PairRoot, expression: Expression) -> tuple[Array, Array]:
+    """Return all pairs of values, the second running fastest."""
+    first, second = root.first.grid.values, root.second.grid.values
+    pairs = np.repeat(first, len(second)), np.tile(second, len(first))
+    columns = _columns(pairs[0], expression), _columns(pairs[1], expression)
+    if columns[0].size > _MOST_ENTRIES:
+        raise Unsupported("its two inputs have too many codes in too many channels")
+    return columns
+
+
+def _entries(indices: Array) -> Array:
+    return _merge_rows(indices.T.astype(np.uint8)).ravel()
+
+
+def _merge_rows(rows: Array) -> Array:
+    """Return one row if all are equal, bit for bit."""
+    rows = np.ascontiguousarray(rows)
+    bits = rows.view(f"u{rows.dtype.itemsize}")
+    return rows[:1] if np.all(bits == bits[0]) else rows

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators as the compiler sees them: elementwise, data movement, quantizers, monotonicity."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.curves import Curve, curve_of
+from anybit.onnx.graph.facts import Effect, effect_of, is_identity
+from anybit.onnx.operators.multi_threshold import channel_axis_of, is_multi_threshold, is_rising
+from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.onnx.quantizers.quantizer import inputs_of
+from anybit.ops.domain import Role
+
+
+def varying_inputs(node: ir.Node) -> list[ir.Value]:
+    """Return the distinct inputs that are not constant."""
+    return list(dict.fromkeys(v for v in node.inputs if v is not None and not is_constant(v)))
+
+
+def split_quantizer(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
+    """Return the float input and the nodes of a quantizer; two nodes have integers between."""
+    nodes: tuple[ir.Node, ...] = (node,)
+    while (x := nodes[0].inputs[0]) is not None and x.dtype != ir.DataType.FLOAT:
+        producer = x.producer()
+        if producer is None:
+            break
+        nodes = (producer, *nodes)
+    assert x is not None, "a quantizer has an input"
+    return x, nodes
+
+
+def is_quantizer(node: ir.Node) -> bool:
+    """Return whether a node gives quantized floats: the last one of a quantizer does."""
+    operator = operator_of(node)
+    has_grid = operator is not None and operator.grid is not None
+    return is_dequantize(node) or has_grid or is_multi_threshold(node)
+
+
+def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
+    """Return the axes along which constants of an elementwise node vary; None for other nodes."""
+    if len(node.outputs) != 1 or not varying_inputs(node):
+        return None
+    if is_quantize(node) or is_dequantize(node):
+        return _of_linear(node, rank)
+    if is_multi_threshold(node):
+        return _of_thresholds(node)
+    if node.domain:
+        operator = operator_of(node)
+        gives_floats = operator is not None and operator.result_dtype is None
+        is_unary = varying_inputs(node) == [node.inputs[0]]
+        return _of_broadcast(node, rank) if gives_floats and is_unary else None
+    if node.op_type == "BatchNormalization":
+        is_affine = all(value is not None and is_constant(value) for value in node.inputs[1:])
+        return {1} if is_affine and not attribute_of(node, "training_mode", 0) else None
+    effect = effect_of(node, opset)
+    if effect in (Effect.ELEMENTWISE, Effect.RECTIFY) or is_identity(node, opset):
+        return _of_broadcast(node, rank)
+    return None
+
+
+def _of_linear(node: ir.Node, rank: int) -> set[int] | None:
+    if varying_inputs(node) != [node.inputs[0]] or attribute_of(node, "block_size", 0):
+        return None
+    sizes = {array_of(value).size for value in node.inputs[1:] if value is not None}
+    return set() if sizes <= {1} else {attribute_of(node, "axis", 1) % rank}
+
+
+def _of_thresholds(node: ir.Node) -> set[int] | None:
+    try:
+        axis = channel_axis_of(node)
+    except ModelError:  # reported when the model runs
+        return None
+    return set() if axis is None else {axis}
+
+
+def _of_broadcast(node: ir.Node, rank: int) -> set[int] | None:
+    axes: set[int] = set()
+    for value in node.inputs:
+        if value is None or not is_constant(value) or value.const_value is None:
+            continue
+        shape = value.const_value.shape.numpy()
+        if len(shape) > rank:
+            return None
+        axes |= {rank - len(shape) + axis for axis, size in enumerate(shape) if size != 1}
+    return axes
+
+
+def is_uniform(node: ir.Node) -> bool:
+    """Return whether the constants of an elementwise node are the same for all channels."""
+    constants = [value for value in node.inputs if value is not None and is_constant(value)]
+    if node.op_type == "BatchNormalization":
+        return False
+    if is_multi_threshold(node):
+        return channel_axis_of(node) is None
+    return all(value.const_value is not None and value.const_value.size == 1 for value in constants)
+
+
+def captures_of(node: ir.Node) -> list[ir.Value]:
+    """Return the values of the outer graph that the graphs in the attributes of a node read."""
+    captures: list[ir.Value] = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
+            continue
+        graph = attribute.as_graph()
+        own = {*graph.inputs, *graph.initializers.values()}
+        inner = list(graph.all_nodes())
+        own.update(value for nested in inner for value in nested.outputs)
+        read = [value for nested in inner for value in nested.inputs] + list(graph.outputs)
+        captures += [value for value in read if value is not None and value not in own]
+    return [value for value in captures if not is_constant(value)]
+
+
+RESHAPING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+GATHERING = ("Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
+POOLING = ("MaxPool", "GlobalMaxPool")
+CONCATENATION, TRANSPOSITION = "Concat", "Transpose"
+
+_ALL = frozenset((*RESHAPING, *GATHERING, *POOLING, CONCATENATION, TRANSPOSITION))
+
+
+def is_data_movement(node: ir.Node) -> bool:
+    """Return whether the outputs of a node have the codes of its inputs."""
+    return not node.domain and node.op_type in _ALL
+
+
+def is_monotone(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
+    """Return whether a chain of nodes is a monotonic function of x."""
+    return all(curve is not Curve.BENDS for curve in _curves(nodes, x))
+
+
+def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
+    """Return whether a chain of nodes is an increasing function of x."""
+    return all(curve is Curve.RISES for curve in _curves(nodes, x))
+
+
+def _curves(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Curve]:
+    """Yield the monotonicity of the nodes of a chain."""
+    for node in nodes:
+        varying = [value for value in node.inputs if value is not None and not is_constant(value)]
+        yield _curve(node, x) if varying == [x] else Curve.BENDS
+        x = node.outputs[0]
+
+
+def _curve(node: ir.Node, x: ir.Value) -> Curve:
+    if is_quantize(node) or is_dequantize(node):
+        return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+    if not node.domain:
+        return curve_of(node, x)
+    if is_multi_threshold(node):
+        return Curve.RISES if is_rising(node) else Curve.FALLS
+    operator = operator_of(node)
+    if operator is None or operator.grid is None or node.inputs[0] is not x:
+        return Curve.BENDS
+    return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+
+
+def _has_positive_scales(node: ir.Node) -> bool:
+    """Return whether all scales of a quantizer are positive, so that it is increasing."""
+    for declared, value in zip(inputs_of(node), node.inputs, strict=False):
+        scales = declared.role in (Role.SCALE, Role.IN_SCALE)
+        if scales and value is not None and not bool(np.all(array_of(value) > 0)):
+            return False
+    return True

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accumulators of products with integer weights, and of means, which have weights of 1."""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.partition.element_functions import (
+    AddConstant,
+    ElementFunction,
+    Mean,
+    NodeChain,
+)
+from anybit.compiler.partition.expressions import (
+    AccumulatorRoot,
+    Accumulators,
+    IntegerRange,
+    IntegerTensor,
+)
+from anybit.compiler.partition.layout import Layout
+from anybit.compiler.partition.windows import SINGLE, derive_window, is_padded
+from anybit.compiler.program import program as p
+from anybit.compiler.reason import Unsupported
+from anybit.layers.layer import Guarantee, Layer
+from anybit.onnx.analysis.products import ProductAnalysis, bits_of
+from anybit.onnx.analysis.sums import error_of
+from anybit.onnx.analysis.units import EXACT
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.names import label_of
+from anybit.text import counted
+
+_LARGEST_SUM = 2**31 - 1
+_MOST_AVERAGED = 2**20
+_MOST_WEIGHTS = 2**22
+_LARGEST_FLOAT = 2.0**127
+_SMALLEST_FLOAT = 2.0**-126
+
+
+def accumulate_product(
+    product: ProductAnalysis, layer: Layer, source: IntegerTensor, y: Layout
+) -> tuple[AccumulatorRoot, ElementFunction]:
+    """Return the accumulators of a product, and the addition of its bias.
+
+    Raises:
+        Unsupported: A window that does not fit, or sums of more than 32 bits.
+    """
+    weights, window, groups = _window_of_weights(product, source, y)
+    scales = _scales(product, weights, source)
+    if product.error is None:
+        raise Unsupported(product.reason or "nothing is known of the rounding of its sums")
+    slack = np.broadcast_to(0.0 if product.exact else product.error, (y.channels,))
+    reach = _reach(source, weights, is_padded(window))
+    root = AccumulatorRoot(
+        node=product.node,
+        source=source,
+        window=window,
+        groups=groups,
+        weights=weights,
+        accumulators=Accumulators(scales, reach, slack),
+        layer=layer,
+    )
+    return root, _with_bias(product, y.channels)
+
+
+def _window_of_weights(
+    product: ProductAnalysis, source: IntegerTensor, y: Layout
+) -> tuple[Array, p.Window, int]:
+    """Return the weights in the order of a program, their window, and the number of groups."""
+    node, layout = product.node, product.layout
+    assert layout is not None, "asked before"
+    assert product.codes is not None, "asked before"
+    codes = product.codes.astype(np.int64)
+    kernel = codes.shape[2:] if node.op_type == "Conv" else ()
+    window = derive_window(node, kernel, source.layout, y) if kernel else SINGLE
+    groups = layout.groups if kernel else 1
+    split = layout.canonical(codes)
+    weights = split.reshape(y.channels, split.shape[2], *((1, *kernel)[-2:] if kernel else (1, 1)))
+    weights = weights.transpose(0, 2, 3, 1)
+    if window is None or weights.shape[3] * groups != source.layout.channels:
+        raise Unsupported("its sizes are not those of its attributes")
+    return weights, window, groups
+
+
+def _scales(product: ProductAnalysis, weights: Array, source: IntegerTensor) -> Array:
+    """Return the value of one unit of the accumulators per channel, float32."""
+    assert product.scale is not None, "asked before"
+    own = product.scale.astype(np.float64).reshape(-1)
+    scales = source.grid.scale * np.broadcast_to(own, weights.shape[:1])
+    sizes = np.abs(weights).sum(axis=(1, 2, 3))
+    # A channel that quantizes to zeros may have the smallest scale there is: its sums are 0.
+    scales = np.where((sizes == 0) & (np.abs(scales) < _SMALLEST_FLOAT), 0.0, scales)
+    _check_floats(scales, sizes, source)
+    return scales.astype(np.float32)
+
+
+def _with_bias(product: ProductAnalysis, channels: int) -> ElementFunction:
+    at = product.layout.bias if product.layout is not None else None
+    inputs = product.node.inputs
+    value = inputs[at] if at is not None and at < len(inputs) else None
+    if value is None:
+        return ElementFunction()
+    if not is_constant(value) or array_of(value).dtype != np.float32:
+        raise Unsupported("its bias is not a constant of float32")
+    bias = array_of(value)
+    if bias.size != 1 and not bias.size == bias.shape[-1] == channels:
+        raise Unsupported("its bias is not one number per channel")
+    part = AddConstant(np.broadcast_to(bias.reshape(-1), (channels,)))
+    return ElementFunction().then(part, monotone=True, uniform=False)
+
+
+def _reach(source: IntegerTensor, weights: Array, padded: bool) -> IntegerRange:
+    """Return the range of the accumulators.
+
+    Raises:
+        Unsupported: It does not fit 32 bits.
+    """
+    low, high = source.grid.lowest, source.grid.highest
+    if padded:
+        low, high = min(low, 0), max(high, 0)
+    rows = weights.reshape(len(weights), -1)
+    up, down = np.maximum(rows, 0).sum(axis=1), np.minimum(rows, 0).sum(axis=1)
+    largest = source.grid.step * (source.grid.levels - 1) + abs(source.grid.lowest)
+    if int((up - down).max(initial=0)) * max(largest, 1) > _LARGEST_SUM:
+        raise Unsupported("its sums need more than 32 bits")
+    return IntegerRange(up * low + down * high, up * high + down * low)
+
+
+def _check_floats(scales: Array, weights: Array, source: IntegerTensor) -> None:
+    """Check that all products and partial sums are normal float32 numbers, in any order.
+
+    Raises:
+        Unsupported: Some become infinity or 0 in the float graph.
+    """
+    code = max(abs(source.grid.lowest), abs(source.grid.highest))
+    units = np.abs(scales.astype(np.float64))
+    if not np.all(units * weights * code < _LARGEST_FLOAT):
+        raise Unsupported("its sums are beyond the numbers of float32")
+    small = int(np.count_nonzero((units > 0) & (units < _SMALLEST_FLOAT)))
+    if small:
+        raise Unsupported(
+            f"its products are below the normal numbers of float32 in {counted(small, 'channel')}: "
+            "let weights there be 0, or larger"
+        )
+
+
+def accumulate_mean(
+    model: ir.Model,
+    node: ir.Node,
+    source: IntegerTensor,
+    y: Layout,
+    reach: float,
+    exponent: int | None,
+) -> tuple[AccumulatorRoot, ElementFunction]:
+    """Return the accumulators of a mean or a sum over height and width, and its division.
+
+    Args:
+        model: The graph.
+        node: The node.
+        source: Its input.
+        y: Layout of its output.
+        reach: Largest magnitude of its input.
+        exponent: Its input is a multiple of this power of two; None if of none.
+
+    Raises:
+        Unsupported: Its windows differ in their numbers of elements, or have too many.
+    """
+    layout = source.layout
+    kernel, window = _mean_window(node, layout, y)
+    count = math.prod(kernel)
+    shape = (layout.channels, window.kernel_height, window.kernel_width, 1)
+    if count > _MOST_AVERAGED or math.prod(shape) > _MOST_WEIGHTS:
+        raise Unsupported("it is a mean of too many elements")
+    weights = np.ones(shape, np.int64)
+    _check_floats(np.array([source.grid.scale]), np.array([count]), source)
+    exact = exponent is not None and count * reach <= EXACT * 2.0**exponent
+    slack = 0.0 if exact else error_of(np.asarray(count * reach), np.asarray(count))
+    bounds = _reach(source, weights, is_padded(window))
+    root = AccumulatorRoot(
+        node=node,
+        source=source,
+        window=window,
+        groups=layout.channels,
+        weights=weights,
+        accumulators=Accumulators(
+            np.full(layout.channels, source.grid.scale, np.float32),
+            bounds,
+            np.full(layout.channels, slack),
+        ),
+        layer=_mean_layer(node, source, bounds, exact=exact),
+    )
+    start, result = node.inputs[0], node.outputs[0]
+    assert start is not None, "legal means have an input"
+    nodes = NodeChain(model, (node,), (start,), result, layout.rank, layout.axis, kernel)
+    return root, ElementFunction().then(Mean(nodes), monotone=True, uniform=True)
+
+
+def _mean_layer(
+    node: ir.Node, source: IntegerTensor, bounds: IntegerRange, *, exact: bool
+) -> Layer:
+    span = int(bounds.lowest.min()), int(bounds.highest.max())
+    return Layer(
+        label_of(node),
+        node.op_type,
+        str(node.outputs[0].name),
+        Guarantee.EXACT if exact else Guarantee.BOUNDED,
+        "" if exact else "the scale of its input is not a short number",
+        macs=0,
+        weight_bits=1,
+        input_bits=max(1, (source.grid.levels - 1).bit_length()),
+        accumulator=span,
+        accumulator_bits=bits_of(*span),
+    )
+
+
+def _mean_window(node: ir.Node, x: Layout, y: Layout) -> tuple[tuple[int, ...], p.Window]:
+    """Return the sizes of the window of a mean, and the window.
+
+    Raises:
+        Unsupported: Windows differ in their numbers of elements, or are dilated.
+    """
+    if not x.spatial or not x.channels_first:
+        raise Unsupported("it is not a mean over height and width")
+    if node.op_type != "AveragePool":
+        return x.spatial, p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
+    kernel = tuple(attribute_of(node, "kernel_shape", ()))
+    window = derive_window(node, kernel, x, y) if len(kernel) == len(x.spatial) else None
+    counts_zeros = attribute_of(node, "count_include_pad", 0)
+    differs = window is not None and is_padded(window) and not counts_zeros
+    if window is None or differs or attribute_of(node, "ceil_mode", 0):
+        raise Unsupported("means at its borders are of fewer elements")
+    if any(dilation != 1 for dilation in attribute_of(node, "dilations", ())):
+        raise Unsupported("it is a mean of elements that are not side by side")
+    return kernel, window

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data movement and selection: on tensors of codes, or past elementwise functions."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.operators import CONCATENATION, GATHERING, POOLING, RESHAPING, TRANSPOSITION
+from anybit.compiler.partition.expressions import (
+    Expression,
+    InputRoot,
+    IntegerTensor,
+    PendingMove,
+    PlannedInstruction,
+    TensorRoot,
+)
+from anybit.compiler.partition.layout import Layout, layout_of, reshape_fields
+from anybit.compiler.partition.values import Values
+from anybit.compiler.partition.windows import pooling_window
+from anybit.compiler.program import program as p
+from anybit.compiler.reason import Unsupported
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.cut import cut
+from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.passes import InferShapes
+from anybit.onnx.runtime import FAILURES, evaluate
+
+_MOST_PARTS = 32
+_MOST_ELEMENTS = 2**22
+"""Larger tensors get no arrays of indices."""
+
+
+def move_elements(values: Values, node: ir.Node) -> Expression | None:
+    """Return the expression of a node that moves elements; None for other nodes.
+
+    Raises:
+        Unsupported: No instruction moves them like this.
+    """
+    rule = None if node.domain else _RULES.get(node.op_type)
+    x = node.inputs[0] if node.inputs else None
+    return None if rule is None or x is None else rule(values, node, x)
+
+
+def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Keep the elements and their order."""
+    y = node.outputs[0]
+    before, after = values.sizes(x), values.sizes(y)
+    if math.prod(before) != math.prod(after):
+        raise Unsupported(f"{node.op_type} moves elements from row to row")
+    expression = values.expression(x)
+    if isinstance(expression.root, InputRoot):
+        layout = layout_of(after, 1)
+        return _relabel(values, expression, y, layout) if expression.uniform else None
+    if expression.layout.single:
+        axis = 1 if after[0] == expression.layout.channels else len(after)
+        layout = layout_of(after, axis)
+        if layout.single:
+            return _rename(values, expression, y, layout)
+    layout = layout_of(after, 1)
+    if not _is_tensor(expression):
+        fields = reshape_fields(expression.layout, layout)
+        move = PendingMove(expression.layout, p.Reshape, fields)
+        return _postpone(values, expression, y, move, layout)
+    source = values.codes(x, expression.layout.axis)
+    target = IntegerTensor(y, layout, source.grid, source.stage)
+    fields = reshape_fields(source.layout, layout)
+    values.append(PlannedInstruction(p.Reshape, (source,), target, fields))
+    return values.set_tensor(y, target)
+
+
+def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Move the channels to the front or the end: only the layout changes."""
+    y, rank = node.outputs[0], len(values.sizes(x)) + 1
+    order = attribute_of(node, "perm", ()) or tuple(range(rank))[::-1]
+    expression = values.expression(x)
+    if isinstance(expression.root, InputRoot):
+        return None
+    axes = [axis for axis in range(1, rank) if axis != expression.layout.axis]
+    for axis in (1, rank - 1):
+        expected = list(axes)
+        expected.insert(axis - 1, expression.layout.axis)
+        if tuple(order) == (0, *expected):
+            return _rename(values, expression, y, replace(expression.layout, axis=axis))
+    if rank == 2 and tuple(order) == (0, 1):
+        return _rename(values, expression, y, expression.layout)
+    raise Unsupported(f"Transpose by {list(order)} is none of channels alone")
+
+
+def _rename(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
+    """Give the same elements another name and layout; a tensor of codes stays the tensor."""
+    if _is_tensor(expression):
+        assert isinstance(expression.root, TensorRoot), "asked before"
+        return values.set_tensor(y, replace(expression.root.tensor, value=y, layout=layout))
+    return _relabel(values, expression, y, layout)
+
+
+def _postpone(
+    values: Values, expression: Expression, y: ir.Value, move: PendingMove, layout: Layout
+) -> Expression | None:
+    """Let a movement wait for codes; None if another one waits already."""
+    if expression.pending is not None or isinstance(expression.root, InputRoot):
+        return None
+    return replace(_relabel(values, expression, y, layout), pending=move)
+
+
+def _relabel(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
+    function = expression.function(values.model)
+    if len(function.parts) > _MOST_PARTS:
+        raise Unsupported("too many moves lie between it and its sum")
+    return Expression(
+        expression.root,
+        y,
+        layout,
+        function,
+        (y,),
+        moved_from=expression,
+        pending=expression.pending,
+    )
+
+
+def _is_tensor(expression: Expression) -> bool:
+    """Return whether a value is a tensor of codes itself, not a function of one."""
+    root = expression.root
+    return isinstance(root, TensorRoot) and root.tensor.value is expression.value
+
+
+def _pool(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Select the largest element, which has the largest index."""
+    expression = values.expression(x)
+    if len(node.outputs) > 1 and node.outputs[1].uses():
+        return None
+    y = node.outputs[0]
+    layout = layout_of(values.sizes(y), 1)
+    if not _is_tensor(expression):
+        if expression.layout.rank > 2 and not expression.layout.channels_first:
+            return None
+        window = pooling_window(node, expression.layout, layout)
+        move = PendingMove(expression.layout, p.MaxPool, {"window": window})
+        return _postpone(values, expression, y, move, layout)
+    source = values.codes(x, 1)
+    if source.grid.scale < 0:
+        raise Unsupported("its input has a negative scale")
+    window = pooling_window(node, source.layout, layout)
+    target = IntegerTensor(y, layout, source.grid, source.stage)
+    values.append(PlannedInstruction(p.MaxPool, (source,), target, {"window": window}))
+    return values.set_tensor(y, target)
+
+
+def _concatenate(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Join tensors of the same grid along their channels."""
+    y = node.outputs[0]
+    sizes = values.sizes(y)
+    axis = attribute_of(node, "axis", 1) % (len(sizes) + 1)
+    inputs = [value for value in node.inputs if value is not None]
+    if any(is_constant(value) for value in inputs) or axis not in (1, len(sizes)):
+        raise Unsupported("it puts together something else than channels")
+    if not any(_is_computed(values, value) for value in inputs):
+        return None
+    sources = [values.codes(value, axis) for value in inputs]
+    grid = values.grid(y)
+    stages = {source.stage for source in sources}
+    if grid is None or any(source.grid != grid for source in sources) or len(stages) > 1:
+        raise Unsupported("it puts together tensors of different scales")
+    target = IntegerTensor(y, layout_of(sizes, axis), grid, sources[0].stage)
+    first = 0
+    for source in sources:
+        fields = _all_elements(source.layout, first)
+        values.append(PlannedInstruction(p.Gather, (source,), target, fields))
+        first += source.layout.channels
+    return values.set_tensor(y, target)
+
+
+def _is_computed(values: Values, value: ir.Value) -> bool:
+    expression = values.expression(value)
+    return not isinstance(expression.root, InputRoot) or bool(expression.nodes)
+
+
+def _all_elements(layout: Layout, first: int) -> dict[str, object]:
+    """Return the fields of a Gather of a whole tensor to the channels from `first` on."""
+    rows, columns, channels = (
+        np.arange(size, dtype=np.int32) for size in (layout.height, layout.width, layout.channels)
+    )
+    return {
+        "rows": rows,
+        "columns": columns,
+        "channels": channels,
+        "first_channel": first,
+        "fill": 0,
+    }
+
+
+def _gather(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
+    """Select elements as Slice, Pad, Split or Resize do, by tracing their numbers."""
+    expression = values.expression(x)
+    if not _is_tensor(expression):
+        return None
+    source = values.codes(x, expression.layout.axis)
+    numbers = trace_elements(values.model, node, x, values.sizes(x))
+    first_output = None
+    for y in reversed(node.outputs):
+        layout = layout_of(values.sizes(y), source.layout.axis)
+        fields = separate_axes(numbers[str(y.name)], source.layout, layout)
+        zero, rest = divmod(-source.grid.lowest, source.grid.step)
+        fill = zero if not rest and 0 <= zero < source.grid.levels else None
+        if fill is None and any((fields[key] < 0).any() for key in ("rows", "columns", "channels")):
+            raise Unsupported("it fills in zeros, which are none of the codes")
+        target = IntegerTensor(y, layout, source.grid, source.stage)
+        fixed = {"first_channel": 0, "fill": fill or 0}
+        values.append(PlannedInstruction(p.Gather, (source,), target, {**fields, **fixed}))
+        first_output = values.set_tensor(y, target)
+    return first_output
+
+
+_RULES: dict[str, Callable[[Values, ir.Node, ir.Value], Expression | None]] = {
+    **dict.fromkeys(RESHAPING, _reshape),
+    **dict.fromkeys(GATHERING, _gather),
+    **dict.fromkeys(POOLING, _pool),
+    CONCATENATION: _concatenate,
+    TRANSPOSITION: _transpose,
+}
+
+
+def trace_elements(
+    model: ir.Model, node: ir.Node, x: ir.Value, sizes: tuple[int, ...]
+) -> dict[str, Array]:
+    """Run a node on the numbers 0, 1, ... of the elements of a row.
+
+    Returns:
+        The number of each element of the outputs; -1 is a zero that the node fills in.
+
+    Raises:
+        Unsupported: It computes new elements, or too many, or takes some from other rows.
+    """
+    if any(
+        value is not None and value is not x and not is_constant(value) for value in node.inputs
+    ):
+        raise Unsupported(f"{node.op_type} reads sizes that are not constant")
+    if (
+        node.op_type in ("Resize", "Upsample")
+        and attribute_of(node, "mode", "nearest") != "nearest"
+    ):
+        raise Unsupported(f"{node.op_type} computes new elements")
+    count = math.prod(sizes)
+    if count > _MOST_ELEMENTS:
+        raise Unsupported("it has too many elements")
+    piece = cut(model, [node], list(node.outputs))
+    numbers = np.arange(1, 2 * count + 1, dtype=np.float32).reshape(2, *sizes)
+    feeds = {
+        str(value.name): numbers if value is x else array_of(value)
+        for value in node.inputs
+        if value is not None
+    }
+    _check_sizes(cut(model, [node], list(node.outputs)), feeds, x)
+    for value in (value for moved in piece.graph for value in moved.outputs):
+        value.shape = None
+    try:
+        results = evaluate(piece, feeds)
+    except FAILURES as error:
+        raise Unsupported(f"{node.op_type} cannot be followed: {error}") from error
+    for result in results.values():
+        shifted = np.where(result[:1] == 0, 0, result[:1] + count)
+        if len(result) != 2 or not np.array_equal(result[1:], shifted):
+            raise Unsupported(f"{node.op_type} moves elements from row to row")
+    return {name: result[0].astype(np.int64) - 1 for name, result in results.items()}
+
+
+def _check_sizes(piece: ir.Model, feeds: Mapping[str, Array], x: ir.Value) -> None:
+    """Check the sizes of the results of a piece of a graph, which is spent.
+
+    Raises:
+        Unsupported: They are too large, or unknown.
+    """
+    for value in piece.graph.inputs:
+        array = feeds[str(value.name)]
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape(array.shape)
+        if value.name != x.name:
+            value.const_value = ir.tensor(array)
+            piece.graph.register_initializer(value)
+    InferShapes()(piece)
+    for y in piece.graph.outputs:
+        sizes = sizes_that_follow(y, piece)
+        if sizes is None or None in sizes:
+            raise Unsupported("its sizes are not known before it runs")
+        if math.prod(size for size in sizes if size is not None) > 2 * _MOST_ELEMENTS:
+            raise Unsupported("its result has too many elements")
+
+
+def separate_axes(numbers: Array, source: Layout, target: Layout) -> dict[str, Array]:
+    """Split numbers of elements into indices of rows, of columns and of channels.
+
+    Raises:
+        Unsupported: An index depends on more than its own axis.
+    """
+    if target.channels_first:
+        numbers = numbers.reshape(target.channels, target.height, target.width).transpose(1, 2, 0)
+    numbers = numbers.reshape(target.height, target.width, target.channels)
+    if source.channels_first:
+        channel, position = np.divmod(numbers, source.height * source.width)
+        row, column = np.divmod(position, source.width)
+    else:
+        position, channel = np.divmod(numbers, source.channels)
+        row, column = np.divmod(position, source.width)
+    missing = numbers < 0
+    lines = []
+    for axis, index in enumerate((row, column, channel)):
+        others = tuple(other for other in range(3) if other != axis)
+        filled = np.where(missing, -1, index).max(axis=others)
+        lines.append(np.asarray(filled, np.int32))
+    rows, columns, channels = lines
+    whole = np.ix_(rows, columns, channels)
+    empty = (whole[0] < 0) | (whole[1] < 0) | (whole[2] < 0)
+    fits = all(
+        np.array_equal(np.where(missing, 0, index), np.where(empty, 0, line))
+        for index, line in zip((row, column, channel), np.broadcast_arrays(*whole), strict=True)
+    )
+    if not fits or not np.array_equal(missing, empty):
+        raise Unsupported("it moves elements otherwise than by rows, columns and channels")
+    return {"rows": rows, "columns": columns, "channels": channels}

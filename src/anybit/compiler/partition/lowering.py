@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowering as the partitioner asks for it: only instructions tell whether an expression has any."""
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from anybit.compiler.partition.expressions import (
+    Expression,
+    IntegerTensor,
+    PlannedInstruction,
+    RegionOutput,
+)
+from anybit.compiler.partition.layout import Layout
+from anybit.compiler.reason import Reason
+from anybit.quant_types.grids import IntegerGrid
+
+T_co = TypeVar("T_co", bound=IntegerTensor | RegionOutput, covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered(Generic[T_co]):
+    """Instructions, and the tensor or the output of the region that the last one writes."""
+
+    target: T_co
+    instructions: tuple[PlannedInstruction, ...] = ()
+
+
+class Lowering(Protocol):
+    """Turns expressions into instructions."""
+
+    def quantize_input(
+        self, expression: Expression, grid: IntegerGrid, layout: Layout
+    ) -> Lowered[IntegerTensor] | Reason:
+        """Lower a function of an input of the region to codes."""
+
+    def compute_codes(
+        self, expression: Expression, grid: IntegerGrid
+    ) -> Lowered[IntegerTensor] | Reason:
+        """Lower a function of accumulators, or of one or two tensors, to codes."""
+
+    def compute_floats(self, expression: Expression) -> Lowered[RegionOutput] | Reason | None:
+        """Lower an expression to float32; None if only the float nodes compute it."""
+
+    def gives_floats(self, expression: Expression) -> bool:
+        """Return whether a function of accumulators can be computed in float32."""
+
+    def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
+        """Lower a change of the order of axes."""
+
+    def broadcast(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor] | Reason:
+        """Lower the repetition along axes of size 1."""

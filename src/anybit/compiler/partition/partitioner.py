@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partition of a graph into integer regions and float nodes.
+
+The stage of a value is the number of changes from integers to float32 before it. Instructions of
+one stage never wait for floats that wait for them, so that connected ones form a region.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+import onnx_ir as ir
+
+from anybit.compiler.analyze.analysis import AnalyzedModel
+from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.legalize import is_mean
+from anybit.compiler.operators import (
+    captures_of,
+    constant_axes,
+    is_quantizer,
+    is_uniform,
+    split_quantizer,
+    varying_inputs,
+)
+from anybit.compiler.partition.accumulators import accumulate_mean, accumulate_product
+from anybit.compiler.partition.data_movement import move_elements
+from anybit.compiler.partition.expressions import (
+    Expression,
+    InputRoot,
+    PairRoot,
+    PlannedInstruction,
+)
+from anybit.compiler.partition.layout import layout_of
+from anybit.compiler.partition.lowering import Lowering
+from anybit.compiler.partition.sharing import find_shared_values
+from anybit.compiler.partition.values import Values
+from anybit.compiler.reason import MustStayFloat, Reason, Unsupported
+from anybit.errors import ModelError
+from anybit.onnx.graph.names import label_of
+
+T = TypeVar("T")
+
+_MOST_WALKS = 8
+"""Most partitions need one walk or two: a walk finds all float nodes but those that follow from
+others."""
+
+_MOST_PAIRS = 2**16
+_LONGEST_CHAIN = 128
+"""Longer chains of elementwise nodes are cut: a float value lies between."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """Decisions that concern nodes before the one that shows the need for them.
+
+    Attributes:
+        floats: Nodes that have to stay float32.
+        shared: Functions of accumulators that are computed once for several readers: as codes if
+            the layer is None, else as the float32 results of the layer.
+    """
+
+    floats: Mapping[ir.Node, Reason] = field(default_factory=dict)
+    shared: Mapping[ir.Value, CompiledLayer | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The instructions of all regions, and the decisions for a better partition, if any.
+
+    Attributes:
+        instructions: The instructions in an order in which they can run.
+        reasons: Why nodes stay float32.
+        decisions: Those that the partition is made with and those that it shows the need for.
+        is_valid: Whether it keeps all decisions on float nodes.
+        weakened: Layers of shared floats that float nodes read, too, with their weaker guarantee.
+    """
+
+    instructions: list[PlannedInstruction]
+    reasons: Mapping[ir.Node, Reason]
+    decisions: Decisions
+    is_valid: bool
+    weakened: Mapping[ir.Value, CompiledLayer | None]
+
+    def float_layers(self, analyzed: AnalyzedModel) -> Iterator[CompiledLayer]:
+        """Yield the layers that stay float32."""
+        for product in analyzed.values.products:
+            if product.node in self.reasons:
+                layer = analyzed.layers[str(product.node.outputs[0].name)]
+                yield CompiledLayer.in_float(layer, self.reasons[product.node].text)
+
+
+def partition(
+    analyzed: AnalyzedModel,
+    illegal: Mapping[ir.Node, Reason],
+    make_lowering: Callable[[Decisions], Lowering],
+    progress: Callable[[float], None] | None = None,
+) -> Partition:
+    """Partition a model, again with every set of decisions that a walk shows the need for.
+
+    The result is valid, and computes no accumulators twice as far as that is possible.
+
+    Args:
+        analyzed: The model.
+        illegal: The nodes without integer kernels.
+        make_lowering: Returns the lowering for some decisions.
+        progress: Called with the share of a walk that is done, from 0 to 1.
+    """
+    decisions = Decisions()
+    invalid = shared = 0
+    while True:
+        if invalid == _MOST_WALKS:
+            every = dict.fromkeys(analyzed.model.graph, Reason("too much around it stays float"))
+            decisions = replace(decisions, floats={**decisions.floats, **every})
+        lowering = make_lowering(decisions)
+        result = Partitioner(analyzed, illegal, decisions, lowering, progress).run()
+        decisions = result.decisions
+        if not result.is_valid:
+            invalid += 1
+            continue
+        more = result.weakened
+        if not more and shared < _MOST_WALKS:
+            more = find_shared_values(
+                result.instructions, lowering, analyzed.grids, decisions.shared
+            )
+        if not more:
+            return result
+        shared += 1
+        decisions = replace(decisions, shared={**decisions.shared, **more})
+
+
+class Partitioner:
+    """One walk through the nodes of a graph."""
+
+    def __init__(
+        self,
+        analyzed: AnalyzedModel,
+        illegal: Mapping[ir.Node, Reason],
+        decisions: Decisions,
+        lowering: Lowering,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self._analyzed = analyzed
+        self._illegal = illegal
+        self._decisions = decisions
+        self._floats = dict(decisions.floats)
+        self._reasons: dict[ir.Node, Reason] = {}
+        self._positions = {node: position for position, node in enumerate(analyzed.model.graph)}
+        self._products = {product.node: product for product in analyzed.values.products}
+        self._values = Values(analyzed, lowering, decisions.shared)
+        self._progress = progress
+
+    def run(self) -> Partition:
+        """Visit all nodes, then all outputs of the model."""
+        for number, node in enumerate(self._positions):
+            if varying_inputs(node) or captures_of(node):
+                self._step(self._visit, node)
+            if self._progress is not None:
+                self._progress((number + 1) / len(self._positions))
+        require = partial(self._values.require_floats, reader="an output of the model")
+        for value in self._analyzed.model.graph.outputs:
+            self._step(require, value)
+        return Partition(
+            self._values.instructions,
+            self._reasons,
+            replace(self._decisions, floats=self._floats),
+            is_valid=len(self._floats) == len(self._decisions.floats),
+            weakened=self._values.weakened,
+        )
+
+    def _step(self, step: Callable[[T], None], subject: T) -> None:
+        """Take a step. Where it needs earlier nodes as floats, note that and go on.
+
+        The walk is not valid then, but may find more of these.
+        """
+        try:
+            step(subject)
+            return
+        except MustStayFloat as error:
+            blocked = error
+        while blocked.node not in self._floats:
+            self._floats[blocked.node] = blocked.reason
+            try:
+                self._leave(blocked.node)
+            except MustStayFloat as error:
+                blocked = error
+
+    def _visit(self, node: ir.Node) -> None:
+        """Find the expression of a node, or leave it."""
+        try:
+            expression = self._express(node)
+        except (Unsupported, ModelError) as error:
+            self._reasons.setdefault(node, Reason(str(error)))
+            expression = None
+        if expression is None:
+            self._leave(node)
+            return
+        self._values.set_expression(expression)
+        if expression.value in self._decisions.shared:
+            with suppress(Unsupported):  # the next walk tries another value
+                self._values.share(expression.value)
+        if is_quantizer(node) and node.outputs[0] in self._analyzed.grids:
+            self._anchor(node)
+
+    def _express(self, node: ir.Node) -> Expression | None:
+        """Return the expression of the output of a node; None for a node that stays float32.
+
+        Raises:
+            Unsupported: It stays float32, for a reason.
+            MustStayFloat: An earlier node has to stay float32.
+        """
+        reason = self._floats.get(node) or self._illegal.get(node)
+        if reason is not None:
+            raise Unsupported(reason.text)
+        if node in self._products:
+            return self._product(node)
+        if is_mean(node):
+            return self._mean(node)
+        expression = self._elementwise(node)
+        return move_elements(self._values, node) if expression is None else expression
+
+    def _product(self, node: ir.Node) -> Expression:
+        x, y = node.inputs[0], node.outputs[0]
+        assert x is not None, "a product has two inputs"
+        is_conv = node.op_type == "Conv"
+        source = self._values.codes(x, 1 if is_conv else len(self._values.sizes(x)))
+        sizes = self._values.sizes(y)
+        layout = layout_of(sizes, 1 if is_conv else len(sizes))
+        layer = self._analyzed.layers[str(y.name)]
+        root, before = accumulate_product(self._products[node], layer, source, layout)
+        return Expression(root, y, layout, before, (y,))
+
+    def _mean(self, node: ir.Node) -> Expression:
+        x, y = node.inputs[0], node.outputs[0]
+        assert x is not None, "legal means have an input"
+        layout = layout_of(self._values.sizes(y), 1)
+        source = self._values.codes(x, 1)
+        carrier = self._analyzed.values.carriers[x]
+        root, before = accumulate_mean(
+            self._analyzed.model, node, source, layout, carrier.reach, carrier.exponent
+        )
+        return Expression(root, y, layout, before, (y,))
+
+    def _elementwise(self, node: ir.Node) -> Expression | None:
+        """Return the expression of an elementwise node; None for other nodes."""
+        values = varying_inputs(node)
+        if len(values) > 2 or not values:
+            return None
+        rank = len(self._values.sizes(values[0])) + 1
+        axes = constant_axes(node, rank, self._analyzed.opset)
+        if axes is None or node.outputs[0].dtype is None:
+            return None
+        inputs = [self._read(value, axes) for value in values]
+        first = inputs[0]
+        if any(len(expression.nodes) >= _LONGEST_CHAIN for expression in inputs):
+            return None
+        if any(axis != first.layout.axis for axis in axes):
+            return None
+        if len(inputs) == 1:
+            same = first.same and is_uniform(node)
+            return replace(first, value=node.outputs[0], nodes=(*first.nodes, node), same=same)
+        if _have_one_root(*inputs):
+            return self._join(node, *inputs)
+        return self._pair(node, values, first)
+
+    def _join(self, node: ir.Node, first: Expression, second: Expression) -> Expression:
+        """Join two functions of the same root."""
+        nodes = sorted({*first.nodes, *second.nodes, node}, key=self._positions.__getitem__)
+        same = first.same and second.same and is_uniform(node)
+        return replace(first, value=node.outputs[0], nodes=tuple(nodes), same=same, quantized=None)
+
+    def _pair(self, node: ir.Node, values: list[ir.Value], first: Expression) -> Expression:
+        """Return a function of two tensors of codes.
+
+        Raises:
+            Unsupported: Their sizes differ, or no table holds all pairs of codes.
+        """
+        if self._values.rows(values[0]) != self._values.rows(values[1]):
+            raise Unsupported("its two inputs differ in their rows")
+        y = node.outputs[0]
+        layout = layout_of(self._values.sizes(y), first.layout.axis)
+        pair = [self._values.codes(value, first.layout.axis) for value in values]
+        if not layout.rank == pair[0].layout.rank == pair[1].layout.rank:
+            raise Unsupported("its two inputs differ in their sizes")
+        pair = [self._values.broadcast(tensor, layout) for tensor in pair]
+        if pair[0].grid.levels * pair[1].grid.levels > _MOST_PAIRS:
+            raise Unsupported("its two inputs have too many codes")
+        if pair[0].stage != pair[1].stage:
+            raise Unsupported("one of its inputs waits for floats, the other does not")
+        root, starts = PairRoot(*pair), tuple(values)
+        return Expression(
+            root, y, pair[0].layout, starts=starts, nodes=(node,), same=is_uniform(node)
+        )
+
+    def _read(self, value: ir.Value, axes: set[int]) -> Expression:
+        """Return the expression of a value, with its channels along these axes if possible."""
+        expression = self._values.expression(value)
+        if isinstance(expression.root, InputRoot) and expression.uniform and len(axes) == 1:
+            (axis,) = axes
+            if axis in (1, expression.layout.rank - 1):
+                return replace(expression, layout=layout_of(self._values.sizes(value), axis))
+        return expression
+
+    def _anchor(self, node: ir.Node) -> None:
+        """Compute the codes of a quantizer, unless its readers continue elementwise."""
+        value = node.outputs[0]
+        expression = self._values.expression(value)
+        if isinstance(expression.root, InputRoot) or self._continues(value, expression):
+            self._values.set_expression(replace(expression, quantized=expression))
+            return
+        try:
+            tensor = self._values.codes(value, expression.layout.axis)
+        except Unsupported as error:
+            self._reasons.setdefault(node, error.reason)
+            self._enter_before(node)
+            return
+        self._values.set_tensor(value, tensor)
+
+    def _continues(self, value: ir.Value, expression: Expression) -> bool:
+        """Return whether all readers of a value are elementwise nodes of it alone."""
+        rank, opset = expression.layout.rank, self._analyzed.opset
+        return not value.is_graph_output() and all(
+            len(varying_inputs(reader)) == 1 and constant_axes(reader, rank, opset) is not None
+            for reader, _ in value.uses()
+        )
+
+    def _enter_before(self, node: ir.Node) -> None:
+        """Let floats enter a region before a quantizer whose codes nothing else computes."""
+        x, nodes = split_quantizer(node)
+        self._values.require_floats(x, label_of(node))
+        self._values.set_float(x, self._values.stage(x))
+        for quantizer in nodes:
+            expression = self._elementwise(quantizer)
+            if expression is None:
+                self._leave(node)
+                return
+            self._values.set_expression(expression)
+        expression = self._values.expression(node.outputs[0])
+        self._values.set_expression(replace(expression, quantized=expression))
+
+    def _leave(self, node: ir.Node) -> None:
+        """Leave a node in the graph: it reads and computes float32."""
+        values = [*varying_inputs(node), *captures_of(node)]
+        stage = max((self._values.stage(value) for value in values), default=0)
+        for value in values:
+            self._values.require_floats(value, label_of(node))
+        for value in node.outputs:
+            self._values.set_float(value, stage)
+
+
+def _have_one_root(first: Expression, second: Expression) -> bool:
+    """Return whether two expressions are functions of the same elements."""
+    roots = [
+        (expression.root, expression.before, expression.starts, expression.pending)
+        for expression in (first, second)
+    ]
+    return roots[0] == roots[1] and first.layout == second.layout

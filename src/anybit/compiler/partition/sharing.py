@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accumulators with several readers: the value up to which these share one computation."""
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from anybit.compiler.layer import CompiledLayer, merge_layers
+from anybit.compiler.operators import is_quantizer, is_uniform, varying_inputs
+from anybit.compiler.partition.expressions import (
+    AccumulatorRoot,
+    Expression,
+    IntegerTensor,
+    PairRoot,
+    PlannedInstruction,
+    RegionOutput,
+)
+from anybit.compiler.partition.lowering import Lowering
+from anybit.compiler.reason import MustStayFloat
+
+
+def live_instructions(instructions: Sequence[PlannedInstruction]) -> list[PlannedInstruction]:
+    """Return the instructions whose results reach an output."""
+    live: set[object] = set()
+    kept = []
+    for instruction in reversed(instructions):
+        if isinstance(instruction.writes, RegionOutput) or instruction.writes.identity in live:
+            kept.append(instruction)
+            live.update(
+                read.identity for read in instruction.reads if isinstance(read, IntegerTensor)
+            )
+    return kept[::-1]
+
+
+def find_shared_values(
+    instructions: Sequence[PlannedInstruction],
+    lowering: Lowering,
+    gridded: Container[ir.Value],
+    tried: Container[ir.Value],
+) -> dict[ir.Value, CompiledLayer | None]:
+    """Return one value to share for all accumulators that several instructions compute.
+
+    It is the last one that all readers depend on and that has not been tried, preferably one on a
+    grid. None means that it is shared as codes; a layer means that it is shared as the float32
+    results of the layer.
+    """
+    groups: dict[ir.Node, list[PlannedInstruction]] = {}
+    for instruction in live_instructions(instructions):
+        if instruction.origin is not None:
+            assert isinstance(instruction.origin.root, AccumulatorRoot), "only products have one"
+            groups.setdefault(instruction.origin.root.node, []).append(instruction)
+    shared: dict[ir.Value, CompiledLayer | None] = {}
+    for group in groups.values():
+        if len(group) > 1:
+            shared.update(_share(group, lowering, gridded, tried))
+    return shared
+
+
+def _share(
+    group: Sequence[PlannedInstruction],
+    lowering: Lowering,
+    gridded: Container[ir.Value],
+    tried: Container[ir.Value],
+) -> dict[ir.Value, CompiledLayer | None]:
+    """Return the value to share of one set of accumulators; none if it has no integer code."""
+    stems = [
+        {stem.value: stem for stem in _stems(instruction.origin)}
+        for instruction in group
+        if instruction.origin
+    ]
+    common = [stem for value, stem in stems[0].items() if all(value in other for other in stems)]
+    common = [stem for stem in common[::-1] if stem.value not in tried]
+    for stem in common:
+        producer = stem.value.producer()
+        if producer is not None and is_quantizer(producer) and stem.value in gridded:
+            return {stem.value: None}
+    for stem in common:
+        if lowering.gives_floats(stem):
+            layers = [instruction.layer for instruction in group if instruction.layer is not None]
+            return {stem.value: replace(merge_layers(layers), levels=0, steps=0)}
+    return {}
+
+
+def _stems(expression: Expression) -> Iterator[Expression]:
+    """Yield the functions that all of an expression depends on, the accumulators first."""
+    if expression.moved_from is not None:
+        yield from _stems(expression.moved_from)
+    values = [*expression.starts, *(node.outputs[0] for node in expression.nodes)]
+    for count in range(len(values)):
+        later = expression.nodes[count:]
+        before = set(values[: count + 1])
+        if {x for node in later for x in varying_inputs(node)} & before <= {values[count]}:
+            yield replace(
+                expression,
+                value=values[count],
+                nodes=expression.nodes[:count],
+                same=all(map(is_uniform, expression.nodes[:count])),
+                quantized=None,
+            )
+
+
+def float_inputs(expression: Expression, reader: str) -> list[ir.Value]:
+    """Return the floats that an expression needs if its nodes stay in the graph.
+
+    Raises:
+        MustStayFloat: It is a sum, whose node has to stay, too.
+    """
+    root = expression.root
+    if isinstance(root, PairRoot):
+        return [root.first.value, root.second.value]
+    if expression.starts[0] is not expression.value:
+        return [expression.starts[0]]
+    if expression.moved_from is not None:
+        return [expression.moved_from.value]
+    node = root.node if isinstance(root, AccumulatorRoot) else expression.value.producer()
+    assert node is not None, "expressions come from nodes"
+    raise MustStayFloat(node, f"{reader} needs its floats, which no instruction gives")

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiler: from a quantized model to one whose layers run on integers.
+
+Stages: prepare, analyze, legalize, partition, lower, requantize, encode, rewrite. The partitioner
+calls lowering, and lowering requantization, because only these tell whether there is integer code.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
+
+from anybit.compiler.analyze.analysis import AnalyzedModel, analyze_model
+from anybit.compiler.compiled import Compiled, network_engine
+from anybit.compiler.coverage import collect_layers
+from anybit.compiler.encode import Region, encode_regions
+from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.legalize import legalize
+from anybit.compiler.lower.lowerer import Lowerer
+from anybit.compiler.partition.partitioner import partition
+from anybit.compiler.prepare.channel_shuffle import replace_channel_shuffles
+from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_integer_only
+from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
+from anybit.compiler.prepare.input_shapes import fix_shapes
+from anybit.compiler.report import Report
+from anybit.compiler.requantize.requantizer import CachingRequantizer
+from anybit.compiler.rewrite.float_weights import integer_weights, store_integer_weights
+from anybit.compiler.rewrite.regions import replace_regions
+from anybit.compiler.timing import add_times
+from anybit.errors import ModelError
+from anybit.layers.layer import Guarantee
+from anybit.model import RuntimeEngine
+from anybit.onnx import Source
+from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.ranges import Ranges, carriers_of
+from anybit.onnx.files.collection import seldom_collected
+from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.shapes import has_free_sizes
+from anybit.onnx.preparation import followable, runnable
+
+
+@quiet()
+@seldom_collected()
+def compile(
+    source: Source,
+    *,
+    guarantee: str = Guarantee.BOUNDED,
+    input_ranges: Ranges | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    time: bool = False,
+    float_model: str | os.PathLike[str] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Compiled:
+    """Run the quantized layers of a model on integers, with a guarantee for each of them.
+
+    The nodes from a sum to the next quantizer become thresholds, which are found by evaluation of
+    these float nodes. A layer has one of three guarantees:
+
+    * `exact`: Its results equal those of the float graph, element for element.
+    * `certified`: Its quantized results are those of every float32 evaluation of the graph.
+    * `bounded`: Its sums are exact, and the nodes after them are those of the graph. Other float32
+      evaluations may differ, also from each other, at the accumulators that the report lists.
+
+    Args:
+        source: As for `anybit.load`. It is not changed.
+        guarantee: The weakest guarantee of layers that are compiled; the others stay float32.
+        input_ranges: Values of inputs without quantizers, by name or for the only one: "uint8",
+            "uint8/255", "int8*0.5"; as for `anybit.analyze`. Other values are rounded to these.
+        shapes: Shapes of inputs, by name, whose sizes the file leaves free: layers of unknown sizes
+            stay float32. A first size of 1 keeps the number of rows free where the file does.
+        time: Measure layers and whole runs on one row for a few seconds. The report then has
+            `speed`: times beside those of the float model and of its static int8 in ONNX Runtime.
+        float_model: The float model that `time` compares with, if the quantized model does not
+            record it, or its file has moved.
+        progress: Called with the share that is done, from 0 to 1.
+
+    Raises:
+        ModelError: The model has no quantizers or cannot be run, there is no such guarantee, or a
+            shape does not fit.
+    """
+    where = str(source) if isinstance(source, str | os.PathLike) else "the model"
+    weakest = _parse_guarantee(guarantee)
+    quantized = fix_shapes(source, shapes or {})
+    model = followable(quantized)
+    missing, integer_only = explain_missing_quantizers(model, where), is_integer_only(model)
+    parts = find_regions(model, weakest, _input_values(model, input_ranges), progress)
+    compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
+    if missing and not parts.regions:
+        raise ModelError(missing)
+    if time:
+        compiled.report = add_times(compiled, quantized, float_model)
+    return compiled
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """The integer regions of a model.
+
+    Attributes:
+        analyzed: The model; its constants are folded.
+        regions: The regions and their programs.
+        layers: All layers in the order of the graph, those that stay float32 too.
+    """
+
+    analyzed: AnalyzedModel
+    regions: tuple[Region, ...]
+    layers: tuple[CompiledLayer, ...]
+
+
+def find_regions(
+    model: ir.Model,
+    guarantee: Guarantee,
+    ranges: Mapping[str, Carrier] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Regions:
+    """Return the integer regions of a normalized model, which is changed: constants are folded.
+
+    Args:
+        model: A model whose scales are folded and whose weights are not.
+        guarantee: The weakest guarantee of layers in regions.
+        ranges: Values of inputs by name, where no quantizer tells them.
+        progress: Called with the share that is done, from 0 to 1.
+    """
+    replace_channel_shuffles(model)
+    added = hoist_quantizers(model)
+    analyzed = analyze_model(model, ranges)
+    illegal = legalize(analyzed)
+    requantizer = CachingRequantizer(model)
+    result = partition(
+        analyzed,
+        illegal,
+        lambda decisions: Lowerer(model, guarantee, requantizer, decisions.shared),
+        progress,
+    )
+    regions = encode_regions(result.instructions, added)
+    return Regions(analyzed, regions, collect_layers(analyzed, result, regions))
+
+
+def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> Compiled:
+    """Replace the regions by nodes and make the graph runnable."""
+    model = parts.analyzed.model
+    network = network_engine(model, parts.regions, where)
+    report = Report(
+        parts.layers,
+        tuple(region.program for region in parts.regions),
+        has_free_sizes=has_free_sizes(model),
+        is_integer_only=integer_only,
+    )
+    weights = integer_weights(parts.analyzed.values)
+    regions = replace_regions(model, parts.regions)
+    runnable(model, quantized)
+    store_integer_weights(model, weights)
+    RemoveUnusedOpsetsPass()(model)
+    engine = RuntimeEngine(model, where) if network is None else network
+    return Compiled(engine, model, report, regions)
+
+
+def _input_values(model: ir.Model, ranges: Ranges | None) -> dict[str, Carrier]:
+    """Return the values of inputs by name."""
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    return carriers_of(ranges, inputs)
+
+
+def exposed(source: Source) -> ir.Model:
+    """Return the compiled model with all tensors of codes as further outputs of its regions."""
+    model = followable(source)
+    parts = find_regions(model, Guarantee.BOUNDED)
+    replace_regions(model, [region.exposed for region in parts.regions])
+    return runnable(model, source)
+
+
+def _parse_guarantee(name: str) -> Guarantee:
+    try:
+        return Guarantee(name)
+    except ValueError:
+        names = ", ".join(guarantee.value for guarantee in Guarantee)
+        raise ModelError(f"guarantee must be one of {names}, got {name!r}") from None

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eligibility of models: whether and where they have quantizers."""
+
+import onnx_ir as ir
+
+from anybit.compiler.operators import is_quantizer, varying_inputs
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.names import described
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.integer_network import is_integer_network
+from anybit.onnx.passes.remove_quantizers import has_quantizers
+from anybit.onnx.qdq.qlinear import is_integer_operator
+from anybit.onnx.qdq.remedies import conversion_of
+
+INTEGER_ONLY = "anybit.integer_only"
+"""Metadata of models that were quantized with `integer_only`."""
+
+_BETWEEN = (Effect.ELEMENTWISE, Effect.AVERAGE, Effect.REDUCE)
+
+
+def explain_missing_quantizers(model: ir.Model, where: str) -> str:
+    """Return why a model has nothing to compile, with the remedy; "" if it has quantizers."""
+    if has_quantizers(model):
+        return ""
+    for node in nodes_in(model.graph):
+        if is_integer_network(node):
+            return f"{where} is compiled already ({described(node)}); run it as it is"
+        if is_integer_operator(node):
+            command = conversion_of(node)
+            remedy = "convert it first" if command else "quantize the float model instead"
+            return (
+                f"{where} has no quantizers: {described(node)} computes with codes, which "
+                f"compile does not read; {remedy} ({command or 'anybit quantize'})"
+            )
+    return (
+        f"{where} has no quantizers, so no layer of it can run on integers; quantize it first "
+        "(anybit quantize; in Python anybit.quantize), and compile the result"
+    )
+
+
+def is_integer_only(model: ir.Model) -> bool:
+    """Return whether activations between layers are quantized, too.
+
+    Either the file says so, or a sum, a mean or a concatenation reads a quantizer.
+    """
+    return INTEGER_ONLY in model.metadata_props or any(
+        _is_between(node) and any(map(_is_quantized, varying_inputs(node)))
+        for node in nodes_in(model.graph)
+    )
+
+
+def _is_between(node: ir.Node) -> bool:
+    combines = not node.domain and (effect_of(node) in _BETWEEN or node.op_type == "Concat")
+    return combines and (len(varying_inputs(node)) > 1 or effect_of(node) is Effect.AVERAGE)
+
+
+def _is_quantized(value: ir.Value) -> bool:
+    node = value.producer()
+    if node is None or not is_quantizer(node):
+        return False
+    x = node.inputs[0] if node.inputs else None
+    return x is not None and not is_constant(x)

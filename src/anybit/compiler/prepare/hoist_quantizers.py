@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizers after a Concat or a Resize, moved before it."""
+
+import onnx_ir as ir
+
+from anybit.compiler.operators import constant_axes, is_quantizer, varying_inputs
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.passes import InferShapes
+
+_LONGEST = 8
+"""Longer chains stay: their nodes would be written once per tensor."""
+
+
+def hoist_quantizers(model: ir.Model) -> frozenset[str]:
+    """Move quantizers before a Concat of channels or a nearest-neighbour Resize, in place.
+
+    The nodes between are elementwise and the same for all channels: results stay the same, but
+    codes are moved, even if tensors of several scales are concatenated.
+
+    Returns:
+        The names of the values that are new.
+    """
+    opset = model.graph.opset_imports.get("", 1)
+    chains = [(node, chain) for node in model.graph if (chain := _chain(node, opset))]
+    if not chains:
+        return frozenset()
+    editor = Editor(model)
+    added = {name for node, chain in chains for name in _hoist(node, chain, editor)}
+    InferShapes()(model)
+    return frozenset(added)
+
+
+def _moved_inputs(node: ir.Node) -> list[ir.Value]:
+    """Return the tensors whose elements a node moves; none for other nodes."""
+    values = varying_inputs(node)
+    if node.domain or len(node.outputs) != 1 or not values:
+        return []
+    if node.op_type == "Concat":
+        rank = 0 if node.outputs[0].shape is None else len(node.outputs[0].shape)
+        channels = rank and attribute_of(node, "axis", 1) % rank in (1, rank - 1)
+        return values if channels and not any(map(_is_fixed, node.inputs)) else []
+    nearest = attribute_of(node, "mode", "nearest") == "nearest"
+    inside = attribute_of(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize"
+    repeats = node.op_type in ("Resize", "Upsample") and nearest and inside
+    return values if repeats and values == [node.inputs[0]] else []
+
+
+def _is_fixed(value: ir.Value | None) -> bool:
+    return value is None or is_constant(value)
+
+
+def _chain(node: ir.Node, opset: int) -> list[ir.Node]:
+    """Return the elementwise nodes from a node to the next quantizer; none if there are others."""
+    chain: list[ir.Node] = []
+    y = node.outputs[0] if _moved_inputs(node) else None
+    while y is not None and y.shape is not None and not y.is_graph_output():
+        if len(y.uses()) != 1 or len(chain) == _LONGEST:
+            return []
+        ((reader, _),) = y.uses()
+        if reader.graph is not node.graph or varying_inputs(reader) != [y]:
+            return []
+        axes = constant_axes(reader, len(node.outputs[0].shape or ()), opset)
+        if axes != set() or reader.outputs[0].dtype is None:
+            return []
+        chain.append(reader)
+        y = reader.outputs[0]
+        if is_quantizer(reader):
+            return chain
+    return []
+
+
+def _hoist(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str]:
+    """Move a chain before a data movement, once per tensor; return the new names."""
+    last, added = chain[-1], []
+    quantized = {}
+    for x in _moved_inputs(moving):
+        y, before = x, moving.outputs[0]
+        for node in chain:
+            after = node.outputs[0]
+            assert after.dtype is not None, "asked before"
+            y = editor.insert(
+                last,
+                node.op_type,
+                [y if value is before else value for value in node.inputs],
+                str(node.name or node.op_type),
+                like=x,
+                dtype=after.dtype,
+                attributes=list(node.attributes.values()),
+                domain=node.domain,
+            )
+            added.append(str(y.name))
+            before = after
+        quantized[x] = y
+    whole = editor.insert(
+        last,
+        moving.op_type,
+        [value if value is None else quantized.get(value, value) for value in moving.inputs],
+        str(moving.name or moving.op_type),
+        like=last.outputs[0],
+        dtype=ir.DataType.FLOAT,
+        attributes=list(moving.attributes.values()),
+    )
+    editor.replace(last, whole)
+    for node in (*chain[-2::-1], moving):
+        assert node.graph is not None, "it has one until here"
+        node.graph.remove(node, safe=True)
+    return added

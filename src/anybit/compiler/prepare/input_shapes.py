@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of inputs that a file leaves free."""
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.inputs import declared_inputs
+from anybit.made_up_inputs import with_sizes
+from anybit.onnx import Source
+from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.preparation import errors_named_after
+
+
+def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
+    """Return a model with these shapes of some inputs. One row leaves a free number of rows free.
+
+    Raises:
+        ModelError: The model has no such input, or one of another shape.
+    """
+    if not shapes:
+        return source
+    for name, sizes in shapes.items():
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ModelError(f"input {name!r}: sizes must be integers from 1 on, got {sizes}")
+    model = read_copy(source)
+    with errors_named_after(source):
+        with_sizes(declared_inputs(model.graph, "the model"), shapes)
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, sizes in shapes.items():
+        rows = list(inputs[name].shape or ())[:1]
+        is_free = bool(rows) and not isinstance(rows[0], int)
+        inputs[name].shape = ir.Shape((*rows, *sizes[1:]) if is_free and sizes[0] == 1 else sizes)
+    for node in nodes_in(model.graph):
+        for value in node.outputs:
+            value.shape = None  # of the shapes before
+    return model

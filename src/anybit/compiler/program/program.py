@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of integer regions: their records and what these mean.
+
+One half of a pair: `_native/lowbit/program.hpp` declares the same records for the kernels, and a
+test compares the two. `reference.py` computes them in NumPy, `encoding.py` writes them down.
+
+A program works on rows, one per index of the first axis of its inputs; rows are independent.
+Between its ports it has tensors of codes: height x width x channels per row, where a code is
+`lowest + step * index` for an index in [0, levels). How a machine stores them, in bytes or in
+planes of bits, is not part of a program.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+VERSION = 2  # goes up with every change of a record; a library runs only those that it knows
+MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
+MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Integers: TypeAlias = npt.NDArray[np.int32]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Operation(IntEnum):
+    """A function of a float32 y and an operand c, each one IEEE operation."""
+
+    ADD = 0
+    """y + c"""
+    SUBTRACT = 1
+    """y - c"""
+    SUBTRACT_FROM = 2
+    """c - y"""
+    MULTIPLY = 3
+    """y * c"""
+    DIVIDE = 4
+    """y / c"""
+    MAXIMUM = 5
+    """y if y > c else c; NaN stays"""
+    MINIMUM = 6
+    """y if y < c else c; NaN stays"""
+    KEEP = 7
+    """y, which is kept besides; before that 0 is. Operands of this one and the next are not read"""
+    ADD_KEPT = 8
+    """y + what is kept"""
+    MULTIPLY_KEPT = 9
+    """y * what is kept"""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation, with one operand or one per channel."""
+
+    operation: int
+    operands: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Port:
+    """An array of float32 that goes in or comes out.
+
+    Attributes:
+        sizes: The sizes after the first axis; their product is height * width * channels.
+        channels_first: Whether a row lies as channels x height x width, and not as height x width
+            x channels.
+    """
+
+    sizes: Integers
+    height: int
+    width: int
+    channels: int
+    channels_first: int
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """Codes between the instructions: `lowest + step * index` for an index in [0, levels)."""
+
+    height: int
+    width: int
+    channels: int
+    lowest: int
+    step: int
+    levels: int
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """index = the number of thresholds of the channel that direction * accumulator reaches.
+
+    Attributes:
+        directions: 1 or -1 per channel.
+        thresholds: levels - 1 per channel, ascending, channel by channel.
+    """
+
+    directions: Integers
+    thresholds: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """index = rint(float32(accumulator) * gain + offset) + shift, saturated to the levels.
+
+    The arithmetic is that of float32, with a rounding each; gains and offsets are per channel, and
+    the shift is at most MOST_SHIFT, up or down. Ties go to the even number before the shift, which
+    is the index of a code of 0 where the graph rounds codes.
+    """
+
+    gains: Floats
+    offsets: Floats
+    shift: int
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """index = the entry of the channel at (accumulator - first of the channel).
+
+    All channels have the same number of entries, which cover every accumulator there can be.
+    """
+
+    first: Integers
+    entries: Bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Arithmetic:
+    """A float32 result: float32(accumulator) * scale of the channel, then the steps in turn."""
+
+    scales: Floats
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """index = rint(y) + shift, saturated to the levels, where y is what an `Arithmetic` gives.
+
+    The shift is at most MOST_SHIFT, up or down; NaN has the index 0.
+    """
+
+    scales: Floats
+    steps: tuple[Step, ...]
+    shift: int
+
+
+Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded
+"""Epilogue of an accumulator."""
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """The elements that a convolution or pooling combines.
+
+    Outside the tensor there are codes of 0 for a product, and no elements for a pooling.
+    """
+
+    kernel_height: int
+    kernel_width: int
+    stride_height: int
+    stride_width: int
+    dilation_height: int
+    dilation_width: int
+    pad_top: int
+    pad_left: int
+    pad_bottom: int
+    pad_right: int
+
+
+@dataclass(frozen=True, eq=False)
+class Quantize:
+    """index = the number of thresholds that x reaches, or the levels less that; float32 to codes.
+
+    Attributes:
+        source: A port: an input, or, counted on from these, an output that has been written.
+        target: A tensor.
+        directions: 1 or -1, one or one per channel: -1 where the index falls as x grows.
+        thresholds: levels - 1, ascending, for all channels or for each. `x >= threshold` counts;
+            infinities are numbers like others.
+        nan: The index of NaN; -1 where NaN is an error.
+        factors, offsets: Numbers by which x is multiplied first, and that are added then, one per
+            channel, each result rounded to float32; or none of either. With these, thresholds and
+            direction are those of all channels. No factor is 0.
+    """
+
+    source: int
+    target: int
+    directions: Integers
+    thresholds: Floats
+    nan: int
+    factors: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    offsets: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """accumulator = the sum of code * weight over a window and the channels of a group.
+
+    Attributes:
+        source: A tensor.
+        target: A tensor; with an `Arithmetic` tail a port.
+        window: The window; 1 x 1 for a matrix product.
+        groups: How many groups the channels are in, those of the source and of the target.
+        weight_bits: The size of a weight's index, 1 to 8.
+        weights: The indices without gaps, the first in the lowest bits, in the order target
+            channel, kernel row, kernel column, source channel of the group.
+        values: What weight each index stands for, within -128..127: at most 2^weight_bits.
+        tail: Epilogue of the accumulator.
+    """
+
+    source: int
+    target: int
+    window: Window
+    groups: int
+    weight_bits: int
+    weights: Bytes
+    values: Integers
+    tail: Tail
+
+
+@dataclass(frozen=True, eq=False)
+class MaxPool:
+    """The largest index of a window, channel by channel."""
+
+    source: int
+    target: int
+    window: Window
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """index = the entry at the source's index, of one table or of one per channel."""
+
+    source: int
+    target: int
+    entries: Bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Combine:
+    """index = the entry at (first's index * second's levels + second's index).
+
+    There is one table, or one per channel; both sources have the height and width of the target,
+    and its channels or one.
+    """
+
+    first: int
+    second: int
+    target: int
+    entries: Bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """target[h, w, first_channel + c] = source[rows[h], columns[w], channels[c]].
+
+    An index of -1 takes the element `fill`. Source and target have the same codes. Several of these
+    may fill one target: a concatenation.
+    """
+
+    source: int
+    target: int
+    rows: Integers
+    columns: Integers
+    channels: Integers
+    first_channel: int
+    fill: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape:
+    """The same elements in the same order with other sizes; the codes are the same, too.
+
+    The order is that of channels x height x width where `channels_first` says so of the source or
+    of the target, otherwise height x width x channels.
+    """
+
+    source: int
+    target: int
+    source_channels_first: int
+    target_channels_first: int
+
+
+@dataclass(frozen=True, eq=False)
+class Dequantize:
+    """y = the value at the index, of one list of values or of one per channel."""
+
+    source: int
+    target: int
+    values: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _PairArithmetic:
+    first: int
+    second: int
+    target: int
+    zeros: Integers
+    gains: Floats
+    offset: Floats
+    divisor: Floats
+    shift: int
+    lowest: int
+    highest: int
+
+
+@dataclass(frozen=True, eq=False)
+class Add(_PairArithmetic):
+    """index = rint((first * gains[0] + second * gains[1]) / divisor + offset) + shift.
+
+    First and second are indices less the zero of each. Sources are those of a `Combine`, arithmetic
+    and shift those of an `Affine`; the divisor is positive. Results stay within lowest..highest;
+    NaN is the lowest.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply(_PairArithmetic):
+    """index = rint((first * gains[0]) * (second * gains[1]) / divisor + offset) + shift.
+
+    All else is as for an `Add`.
+    """
+
+
+Instruction: TypeAlias = (
+    Quantize | Product | MaxPool | Lookup | Combine | Gather | Reshape | Dequantize | Add | Multiply
+)
+
+# Their places are their numbers in an encoded program.
+INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
+TAILS: tuple[type[Any], ...] = get_args(Tail)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A region: instructions in an order in which they can run.
+
+    Every tensor and every output is written before it is read, and by one instruction only, but
+    for those that several `Gather` fill.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    tensors: tuple[Tensor, ...]
+    instructions: tuple[Instruction, ...]

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reference implementation of programs in NumPy, which the kernels equal bit for bit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anybit.compiler.program import program as p
+
+Array = npt.NDArray[Any]
+
+
+def run(program: p.Program, inputs: Sequence[Array]) -> list[Array]:
+    """Run a program on float32 inputs with the same number of rows, which may be 0.
+
+    Raises:
+        ValueError: An instruction refuses NaN.
+    """
+    rows = len(inputs[0])
+    run_ = _Run(program, inputs, rows)
+    for instruction in program.instructions:
+        getattr(run_, type(instruction).__name__.lower())(instruction)
+    return [_in_graph_order(port, y) for port, y in zip(program.outputs, run_.outputs, strict=True)]
+
+
+class _Run:
+    """Indices of each tensor, and the outputs, in rows x height x width x channels."""
+
+    def __init__(self, program: p.Program, inputs: Sequence[Array], rows: int) -> None:
+        self.inputs = [
+            _channels_last(port, x) for port, x in zip(program.inputs, inputs, strict=True)
+        ]
+        self.tensors = program.tensors
+        self.indices = [
+            np.zeros((rows, tensor.height, tensor.width, tensor.channels), np.int64)
+            for tensor in program.tensors
+        ]
+        self.outputs = [
+            np.zeros((rows, port.height, port.width, port.channels), np.float32)
+            for port in program.outputs
+        ]
+
+    def quantize(self, at: p.Quantize) -> None:
+        x, tensor = [*self.inputs, *self.outputs][at.source], self.tensors[at.target]
+        with np.errstate(all="ignore"):
+            x = x * at.factors if at.factors.size else x
+            x = x + at.offsets if at.offsets.size else x
+        steps = tensor.levels - 1
+        thresholds = at.thresholds.reshape(at.thresholds.size // steps if steps else 1, steps)
+        count = (x[..., None] >= thresholds).sum(axis=-1)
+        index = np.where(at.directions > 0, count, tensor.levels - 1 - count)
+        nans = np.isnan(x)
+        if nans.any() and at.nan < 0:
+            raise ValueError("the input has NaN, which the quantizer that reads it keeps")
+        self.indices[at.target][:] = np.where(nans, at.nan, index)
+
+    def product(self, at: p.Product) -> None:
+        source = self.tensors[at.source]
+        codes = source.lowest + source.step * self.indices[at.source]
+        arithmetic = isinstance(at.tail, p.Arithmetic)
+        target = self.outputs if arithmetic else self.indices
+        channels = target[at.target].shape[-1]
+        weights = weights_of(at, channels, source.channels)
+        inside = source.channels // at.groups
+        group_size = channels // at.groups
+        sums = np.zeros(target[at.target].shape, np.int64)
+        for row, column, taken in _windows(codes, at.window, sums.shape[1:3], 0):
+            for group in range(at.groups):
+                outer = slice(group * group_size, (group + 1) * group_size)
+                inner = slice(group * inside, (group + 1) * inside)
+                sums[..., outer] += taken[..., inner] @ weights[outer, row, column].T
+        target[at.target][:] = apply_epilogue(
+            at.tail, sums, 0 if arithmetic else self.tensors[at.target].levels
+        )
+
+    def maxpool(self, at: p.MaxPool) -> None:
+        largest = self.indices[at.target]
+        largest[:] = -1
+        for _, _, taken in _windows(self.indices[at.source], at.window, largest.shape[1:3], -1):
+            np.maximum(largest, taken, out=largest)
+
+    def lookup(self, at: p.Lookup) -> None:
+        index, levels = self.indices[at.source], self.tensors[at.source].levels
+        self.indices[at.target][:] = _look_up(at.entries, index, levels)
+
+    def combine(self, at: p.Combine) -> None:
+        levels = self.tensors[at.second].levels
+        index = self.indices[at.first] * levels + self.indices[at.second]
+        size = self.tensors[at.first].levels * levels
+        self.indices[at.target][:] = _look_up(at.entries, index, size)
+
+    def add(self, at: p.Add) -> None:
+        first, second = self.indices[at.first], self.indices[at.second]
+        self.indices[at.target][:] = added(at, first, second)
+
+    def multiply(self, at: p.Multiply) -> None:
+        first, second = self.indices[at.first], self.indices[at.second]
+        self.indices[at.target][:] = multiplied(at, first, second)
+
+    def gather(self, at: p.Gather) -> None:
+        source = self.indices[at.source]
+        taken = source[:, at.rows][:, :, at.columns][..., at.channels]
+        rows, columns = (at.rows < 0)[:, None, None], (at.columns < 0)[:, None]
+        filled = np.where(rows | columns | (at.channels < 0), at.fill, taken)
+        last = at.first_channel + len(at.channels)
+        self.indices[at.target][..., at.first_channel : last] = filled
+
+    def reshape(self, at: p.Reshape) -> None:
+        source, target = self.indices[at.source], self.indices[at.target]
+        if at.source_channels_first:
+            source = source.transpose(0, 3, 1, 2)
+        if not at.target_channels_first:
+            target[:] = source.reshape(target.shape)
+            return
+        rows, height, width, channels = target.shape
+        target[:] = source.reshape(rows, channels, height, width).transpose(0, 2, 3, 1)
+
+    def dequantize(self, at: p.Dequantize) -> None:
+        index, levels = self.indices[at.source], self.tensors[at.source].levels
+        self.outputs[at.target][:] = _look_up(at.values, index, levels)
+
+
+def weights_of(product: p.Product, channels: int, source_channels: int) -> Array:
+    """Return the weights, target channel x kernel row x kernel column x source channel."""
+    window, bits = product.window, product.weight_bits
+    shape = (
+        channels,
+        window.kernel_height,
+        window.kernel_width,
+        source_channels // product.groups,
+    )
+    flags = np.unpackbits(product.weights, count=int(np.prod(shape)) * bits, bitorder="little")
+    indices = flags.reshape(-1, bits).astype(np.int64) @ (1 << np.arange(bits))
+    return product.values.astype(np.int64)[indices].reshape(shape)
+
+
+def _windows(codes: Array, window: p.Window, sizes: tuple[int, ...], outside: int) -> Any:
+    """Yield row, column and elements of all windows at the positions of a window."""
+    w = window
+    padded = np.pad(
+        codes,
+        ((0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right), (0, 0)),
+        constant_values=outside,
+    )
+    for row in range(w.kernel_height):
+        for column in range(w.kernel_width):
+            first_row, first_column = row * w.dilation_height, column * w.dilation_width
+            yield (
+                row,
+                column,
+                padded[
+                    :,
+                    first_row : first_row + (sizes[0] - 1) * w.stride_height + 1 : w.stride_height,
+                    first_column : first_column
+                    + (sizes[1] - 1) * w.stride_width
+                    + 1 : w.stride_width,
+                ],
+            )
+
+
+def apply_epilogue(tail: p.Tail, sums: Array, levels: int) -> Array:
+    match tail:
+        case p.Thresholds():
+            thresholds = tail.thresholds.reshape(sums.shape[-1], levels - 1)
+            reached = (sums * tail.directions)[..., None] >= thresholds
+            return np.asarray(reached.sum(axis=-1))
+        case p.Affine():
+            return index_of(tail, sums, levels)
+        case p.Table():
+            entries = tail.entries.reshape(sums.shape[-1], -1)
+            chosen = entries[np.arange(sums.shape[-1]), sums - tail.first]
+            return np.asarray(chosen, np.int64)
+        case p.Arithmetic():
+            return result_of(tail, sums)
+        case p.Rounded():
+            return rounded(result_of(tail, sums), tail.shift, levels)
+
+
+def index_of(tail: p.Affine, sums: Array, levels: int) -> Array:
+    """Return the indices of accumulators; channels lie along the last axis."""
+    with np.errstate(all="ignore"):
+        y = sums.astype(np.float32) * tail.gains + tail.offsets
+    return np.asarray(np.clip(np.rint(y) + np.float32(tail.shift), 0, levels - 1), np.int64)
+
+
+def rounded(y: Array, shift: int, levels: int) -> Array:
+    """Return the indices of numbers in steps of the codes."""
+    return _round_and_saturate(y, shift, 0, levels - 1)
+
+
+def added(at: p.Add, first: Array, second: Array) -> Array:
+    """Return the indices of sums of two tensors from their indices."""
+    with np.errstate(all="ignore"):
+        x, other = _scaled(at, first, second)
+        y = (x + other) / at.divisor[0] + at.offset[0]
+    return _round_and_saturate(y, at.shift, at.lowest, at.highest)
+
+
+def multiplied(at: p.Multiply, first: Array, second: Array) -> Array:
+    """Return the indices of products of two tensors from their indices."""
+    with np.errstate(all="ignore"):
+        x, other = _scaled(at, first, second)
+        y = x * other / at.divisor[0] + at.offset[0]
+    return _round_and_saturate(y, at.shift, at.lowest, at.highest)
+
+
+def _scaled(at: p.Add | p.Multiply, first: Array, second: Array) -> tuple[Array, Array]:
+    x, other = (
+        (index - zero).astype(np.float32) * gain
+        for index, zero, gain in zip((first, second), at.zeros, at.gains, strict=True)
+    )
+    return x, other
+
+
+def _round_and_saturate(y: Array, shift: int, lowest: int, highest: int) -> Array:
+    bottom, top = np.float32(lowest - shift), np.float32(highest - shift)
+    inside = np.clip(np.where(y > bottom, y, bottom), None, top)
+    return np.asarray(np.rint(inside) + np.float32(shift), np.int64)
+
+
+def result_of(tail: p.Arithmetic | p.Rounded, sums: Array) -> Array:
+    """Return the float32 results of accumulators; channels lie along the last axis."""
+    with np.errstate(all="ignore"):
+        y = sums.astype(np.float32) * tail.scales
+        kept = np.zeros_like(y)
+        for step in tail.steps:
+            y, kept = after_step(step, y, kept)
+    return y
+
+
+def after_step(step: p.Step, y: Array, kept: Array) -> tuple[Array, Array]:
+    """Return y and the kept value after a step."""
+    operation = p.Operation(step.operation)
+    if operation is p.Operation.KEEP:
+        return y, y
+    operand = kept if operation in KEPT else step.operands
+    return _OPERATIONS[operation](y, operand), kept
+
+
+KEPT = (p.Operation.ADD_KEPT, p.Operation.MULTIPLY_KEPT)
+
+_OPERATIONS: Mapping[p.Operation, Callable[[Array, Array], Array]] = {
+    p.Operation.ADD_KEPT: np.add,
+    p.Operation.MULTIPLY_KEPT: np.multiply,
+    p.Operation.ADD: np.add,
+    p.Operation.SUBTRACT: np.subtract,
+    p.Operation.SUBTRACT_FROM: lambda y, c: c - y,
+    p.Operation.MULTIPLY: np.multiply,
+    p.Operation.DIVIDE: np.divide,
+    p.Operation.MAXIMUM: lambda y, c: np.where(y > c, y, np.where(np.isnan(y), y, c)),
+    p.Operation.MINIMUM: lambda y, c: np.where(y < c, y, np.where(np.isnan(y), y, c)),
+}
+
+
+def _look_up(entries: Array, index: Array, size: int) -> Array:
+    """Return the entries at indices, from one list of `size` entries or one per channel."""
+    lists = entries.reshape(-1, size)
+    return np.asarray(lists[np.arange(index.shape[-1]) if len(lists) > 1 else 0, index])
+
+
+def _channels_last(port: p.Port, x: Array) -> Array:
+    if port.channels_first:
+        return x.reshape(len(x), port.channels, port.height, port.width).transpose(0, 2, 3, 1)
+    return x.reshape(len(x), port.height, port.width, port.channels)
+
+
+def _in_graph_order(port: p.Port, y: Array) -> Array:
+    ordered = y.transpose(0, 3, 1, 2) if port.channels_first else y
+    return ordered.reshape(len(y), *port.sizes)

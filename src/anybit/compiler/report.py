@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report of a compilation, and its text."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.program.program import Program
+from anybit.layers.layer import Guarantee
+from anybit.layers.wording import row, with_total
+from anybit.text import counted, duration, percent
+
+_CLEARLY = 1.1
+"""Smaller ratios of times may be noise."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Shortest time of a run of one row, in seconds.
+
+    Attributes:
+        one_thread: With one thread.
+        default: With the default number of threads.
+    """
+
+    one_thread: float
+    default: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Times of one row, measured in turns.
+
+    Attributes:
+        compiled: The compiled model.
+        quantized_graph: The quantized graph in float32, as `anybit run` computes it: ONNX Runtime
+            without graph optimizations. Nobody deploys it.
+        float_model: The float model in ONNX Runtime with its default options; None if unknown.
+        static_int8: ONNX Runtime's static int8 quantization of that float model, with default
+            options; None if it was not measured or cannot be made.
+        float_name: The float model: a file, or the network without its quantizers.
+        note: Why `float_model` is not the file that was quantized; empty if it is.
+    """
+
+    compiled: Seconds
+    quantized_graph: Seconds
+    float_model: Seconds | None = None
+    static_int8: Seconds | None = None
+    float_name: str = ""
+    note: str = ""
+
+    @property
+    def peers(self) -> dict[str, Seconds]:
+        """The models to compare with by name, the most relevant first."""
+        every = {
+            self.float_name: self.float_model,
+            "static int8 (ONNX Runtime)": self.static_int8,
+            "quantized graph": self.quantized_graph,
+        }
+        return {name: seconds for name, seconds in every.items() if seconds is not None}
+
+    @property
+    def is_slower(self) -> bool:
+        """True if the compiled model is clearly slower than its first peer on one thread."""
+        first = next(iter(self.peers.values()))
+        return self.compiled.one_thread > _CLEARLY * first.one_thread
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return a table of all times and speedups."""
+        rows = [_row("compiled", self.compiled)]
+        return rows + [_row(name, seconds, self.compiled) for name, seconds in self.peers.items()]
+
+    def __str__(self) -> str:
+        name, first = next(iter(self.peers.items()))
+        own = self.compiled.one_thread
+        return (
+            f"{duration(own)} per row on one thread: {_ratio(first.one_thread, own)} x as fast as "
+            f"the {name} in ONNX Runtime ({duration(first.one_thread)})"
+        )
+
+
+def _row(name: str, seconds: Seconds, compiled: Seconds | None = None) -> dict[str, str]:
+    cells = [duration(seconds.one_thread), duration(seconds.default)]
+    if compiled is not None:
+        cells[0] += f" ({_ratio(seconds.one_thread, compiled.one_thread)} x)"
+        cells[1] += f" ({_ratio(seconds.default, compiled.default)} x)"
+    return {"one row": name, "1 thread": cells[0], "default threads": cells[1]}
+
+
+def _ratio(seconds: float, compiled: float) -> str:
+    return f"{seconds / compiled:.3g}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Layers of a compiled model and their totals.
+
+    Attributes:
+        layers: The layers in the order of the graph, those that stay float32 too.
+        programs: The programs of the integer regions.
+        speed: Times of whole runs of the model and its peers, if they were measured.
+        measured: Method of the times of layers.
+        has_free_sizes: Whether inputs have free sizes besides their rows, which --shape fixes.
+        is_integer_only: Whether activations between layers are quantized, as by --integer-only.
+    """
+
+    layers: tuple[CompiledLayer, ...]
+    programs: tuple[Program, ...] = field(repr=False)
+    speed: Speed | None = None
+    measured: str = ""
+    has_free_sizes: bool = False
+    is_integer_only: bool = False
+
+    @property
+    def products(self) -> tuple[CompiledLayer, ...]:
+        """The layers that multiply, without duplicates: means are layers, too."""
+        layers = {layer.output: layer for layer in self.layers if layer.macs or not layer.guarantee}
+        return tuple(layers.values())
+
+    @property
+    def compiled(self) -> tuple[CompiledLayer, ...]:
+        """The layers that multiply on integers."""
+        return tuple(layer for layer in self.products if layer.guarantee is not None)
+
+    @property
+    def share(self) -> float:
+        """The share of the multiplications that are computed on integers, 0 to 1."""
+        compiled, total = (
+            sum(layer.macs or 0 for layer in layers) for layers in (self.compiled, self.products)
+        )
+        return compiled / total if total else 0.0
+
+    @property
+    def coverage(self) -> str:
+        """The coverage as text: "12 of 13 layers, 99.2 % of MACs"."""
+        compiled, total = len(self.compiled), len(self.products)
+        if not total:
+            return "no layers that multiply"
+        unknown = sum(layer.macs is None for layer in self.products)
+        rest = f" (not counting {counted(unknown, 'layer')} of unknown sizes)" if unknown else ""
+        return f"{compiled} of {counted(total, 'layer')}, {percent(self.share)} of MACs{rest}"
+
+    @property
+    def guarantees(self) -> dict[Guarantee, int]:
+        """The number of layers per guarantee; guarantees without layers are missing."""
+        counts = Counter(layer.guarantee for layer in self.compiled)
+        return {guarantee: counts[guarantee] for guarantee in Guarantee if counts[guarantee]}
+
+    @property
+    def whole(self) -> str:
+        """The speed as text, with a remedy for a slow model; empty if it was not measured."""
+        if self.speed is None or not self.speed.is_slower:
+            return str(self.speed or "")
+        first = next(iter(self.speed.peers))
+        return f"slower than the {first}: {self.speed}; {self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
+        floats = [layer for layer in self.products if layer.guarantee is None]
+        unknown = [layer for layer in floats if layer.macs is None]
+        if unknown and self.has_free_sizes:
+            return "layers of unknown sizes stay floats: say those of inputs with --shape"
+        if len(floats) > len(unknown) or len(self.programs) > 1:
+            requantize = "" if self.is_integer_only else "quantize with --integer-only, or "
+            return (
+                "where floats stay between integer regions, these cost more than they gain: "
+                f"{requantize}run the model as it is"
+            )
+        return "run the model as it is"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in terms of JSON."""
+        return {
+            "coverage": {
+                "layers": len(self.compiled),
+                "of": len(self.products),
+                "macs": self.share,
+            },
+            "whole": self.whole,
+            "speed": None if self.speed is None else asdict(self.speed),
+            "measured": self.measured,
+            "regions": len(self.programs),
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+
+    def __str__(self) -> str:
+        return self.coverage
+
+
+_HEADINGS = (
+    *("layer", "operator", "class", "bits", "MACs", "acc. bits", "results", "at risk", "kernel"),
+    *("time", "in floats"),
+)
+
+
+def table_rows(report: Report) -> list[dict[str, str]]:
+    """Return one row per layer, and one for the whole model.
+
+    With times there is a row for the time between layers, so that all add up to that of a whole
+    run. Columns without entries are left out.
+    """
+    all_rows = [row(layer) | _run(layer) for layer in report.layers]
+    headings = [heading for heading in _HEADINGS if any(row[heading] for row in all_rows)]
+    cells = [{heading: row[heading] for heading in headings} for row in all_rows]
+    table = with_total(report.layers, cells)
+    if report.speed is None or "time" not in headings:
+        return table
+    return _with_total_times(table[: len(cells)], table[len(cells) :], report, report.speed)
+
+
+def _with_total_times(
+    layers: list[dict[str, str]], total: list[dict[str, str]], report: Report, speed: Speed
+) -> list[dict[str, str]]:
+    """Return the rows of layers, one of the time between them, and one of whole runs."""
+    whole = {"time": speed.compiled.one_thread, "in floats": speed.quantized_graph.one_thread}
+    spent = {
+        "time": sum(layer.seconds or 0.0 for layer in report.layers),
+        "in floats": sum(layer.float_seconds or 0.0 for layer in report.layers),
+    }
+    blank = dict.fromkeys(layers[0], "")
+    rest = {name: _time(max(whole[name] - spent[name], 0.0)) for name in whole}
+    last = (total or [blank | {"layer": "whole run"}])[0]
+    return [
+        *layers,
+        blank | {"layer": "between layers", "bits": "-"} | rest,
+        last | {name: _time(seconds) for name, seconds in whole.items()},
+    ]
+
+
+def _run(layer: CompiledLayer) -> dict[str, str]:
+    results = f"{layer.levels} codes" if layer.levels else "floats"
+    return {
+        "results": f"{results} by {layer.tail.lower()}" if layer.tail else "",
+        "at risk": format_risks(layer),
+        "kernel": layer.kernel,
+        "time": _time(layer.seconds),
+        "in floats": _time(layer.float_seconds),
+    }
+
+
+def format_risks(layer: CompiledLayer) -> str:
+    """Return the number of accumulators at risk; "1000+" if not all were tested."""
+    return (
+        f"{len(layer.risks)}{'+' if layer.more_risks else ''}"
+        if layer.risks or layer.more_risks
+        else ""
+    )
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else duration(seconds)
+
+
+def summarize(report: Report) -> str:
+    """Return coverage and guarantees: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
+    classes = ", ".join(
+        f"{count} {guarantee.value}" for guarantee, count in report.guarantees.items()
+    )
+    return f"{report.coverage} on integers" + (f": {classes}" if classes else "")

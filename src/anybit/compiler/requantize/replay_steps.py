@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float nodes as steps of IEEE 754 operations, which replay them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.partition.element_functions import AddConstant, Mean, NodeChain, Part
+from anybit.compiler.partition.expressions import AccumulatorRoot
+from anybit.compiler.program import program as p
+from anybit.compiler.program.reference import after_step
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.passes.batch_norm_to_affine import affine_of, parameters_of
+from anybit.onnx.quantizers.quantizer import inputs_of
+
+_PROBES = 2**12
+_UNREAD = np.zeros(1, np.float32)
+
+
+def replay_steps(parts: Sequence[Part], root: AccumulatorRoot) -> tuple[p.Step, ...] | None:
+    """Return the steps of the parts after a sum; None if a part is not made of operations."""
+    steps: list[p.Step] = []
+    for part in parts:
+        node_steps = steps_of_part(part, len(root.weights))
+        if node_steps is None:
+            return None
+        steps += node_steps
+    return tuple(map(_narrowed, steps))
+
+
+def is_defined_by_ieee(part: Part) -> bool:
+    """Return whether every step of a part is one IEEE 754 operation by definition."""
+    match part:
+        case AddConstant():
+            return True
+        case Mean():
+            return part.is_sum
+        case NodeChain():
+            return all(
+                node.op_type in _RULES or _rounds_every_step(part, node) for node in part.nodes
+            )
+    return False
+
+
+def _rounds_every_step(part: NodeChain, node: ir.Node) -> bool:
+    """Return whether the runtime rounds after every operation that defines a function.
+
+    It may fuse two. That shows between the bounds of the function, where it is evaluated.
+    """
+    if node.op_type not in _DEFINED:
+        return False
+    (x,), (y,) = node.inputs, node.outputs
+    assert x is not None, "it has one input"
+    alpha, beta = (step.operands[0] for step in _DEFINED[node.op_type](node)[:2])
+    with np.errstate(all="ignore"):
+        points = np.linspace(-beta / alpha, (1 - beta) / alpha, _PROBES, dtype=np.float32)[:, None]
+        expected, kept = points, points
+        for step in (
+            _steps_of_nodes(replace(part, nodes=(node,), xs=(x,)), 1, skip_quantizers=False) or ()
+        ):
+            expected, kept = after_step(step, expected, kept)
+    return np.array_equal(replace(part, nodes=(node,), xs=(x,), y=y)(points), expected)
+
+
+def steps_of_part(
+    part: Part, channels: int, *, skip_quantizers: bool = False
+) -> list[p.Step] | None:
+    """Return the steps of a part, perhaps without quantizers; None if it has none."""
+    match part:
+        case AddConstant():
+            return [p.Step(p.Operation.ADD, part.bias)]
+        case Mean() if part.is_sum:
+            return []
+        case Mean():
+            return [p.Step(p.Operation.DIVIDE, np.array([part.count], np.float32))]
+        case NodeChain() if len(part.xs) == 1:
+            return _steps_of_nodes(part, channels, skip_quantizers=skip_quantizers)
+    return None
+
+
+def _steps_of_nodes(
+    part: NodeChain, channels: int, *, skip_quantizers: bool
+) -> list[p.Step] | None:
+    """Return the steps of a chain of nodes, without quantizers if they are to be skipped.
+
+    A value that later nodes read again is kept, but only one at a time.
+    """
+    x, kept, steps = part.xs[0], None, list[p.Step]()
+    for at, node in enumerate(part.nodes):
+        later_inputs = {value for later in part.nodes[at + 1 :] for value in later.inputs}
+        twice = list(node.inputs).count(x) > 1 or node.op_type == "HardSwish"
+        if x is not kept and (x in later_inputs or twice):
+            if kept is not None and kept in (*later_inputs, *node.inputs):
+                return None
+            kept = x
+            steps.append(p.Step(p.Operation.KEEP, _UNREAD))
+        node_steps = None
+        if skip_quantizers and inputs_of(node):
+            node_steps = list[p.Step]()
+        elif kept is not None and len(node.inputs) == 2 and set(node.inputs) == {x, kept}:
+            node_steps = _with_kept(node)
+        elif x in node.inputs:
+            node_steps = _steps(node, x, channels)
+        if node_steps is None:
+            return None
+        steps += node_steps
+        x = node.outputs[0]
+    return steps
+
+
+def _with_kept(node: ir.Node) -> list[p.Step] | None:
+    if node.domain:
+        return None
+    operation = {"Add": p.Operation.ADD_KEPT, "Mul": p.Operation.MULTIPLY_KEPT}.get(node.op_type)
+    return None if operation is None else [p.Step(operation, _UNREAD)]
+
+
+def _narrowed(step: p.Step) -> p.Step:
+    """Return a step with one operand if all channels have the same one."""
+    bits = step.operands.view(np.uint32)
+    same = np.all(bits == bits[0])
+    return p.Step(int(step.operation), step.operands[:1] if same else step.operands)
+
+
+def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
+    """Return the steps of a node from x; None if it is not made of operations."""
+    if node.domain:
+        return None
+    if node.op_type == "BatchNormalization":
+        parameters = parameters_of(node)
+        if parameters is None:
+            return None
+        factor, offset = affine_of(node, *parameters)
+        return [p.Step(p.Operation.MULTIPLY, factor), p.Step(p.Operation.ADD, offset)]
+    if node.op_type in _DEFINED:
+        return _DEFINED[node.op_type](node)
+    rule = _RULES.get(node.op_type)
+    others = [value for value in node.inputs if value is not None and value is not x]
+    operands = {value: _operand(value, channels) for value in others}
+    # x as a second operand is not constant. Attributes are inputs in other versions.
+    twice = node.inputs.count(x) > 1 or (node.attributes and node.op_type != "Dropout")
+    if rule is None or twice or any(operand is None for operand in operands.values()):
+        return None
+    return rule([None if value is None else operands.get(value) for value in node.inputs])
+
+
+def _operand(value: ir.Value, channels: int) -> Array | None:
+    """Return a constant as one number, or as one per channel; None for others."""
+    if not is_constant(value):
+        return None
+    array = array_of(value)
+    if array.dtype != np.float32 or array.size not in (1, channels):
+        return None
+    return np.asarray(array.reshape(-1))
+
+
+def _binary(operation: p.Operation, swapped: p.Operation) -> Callable[..., list[p.Step] | None]:
+    def rule(operands: Sequence[Array | None]) -> list[p.Step] | None:
+        if len(operands) != 2:
+            return None
+        first, second = operands
+        if second is not None:
+            return [p.Step(operation, second)]
+        return None if first is None else [p.Step(swapped, first)]
+
+    return rule
+
+
+def _clip(operands: Sequence[Array | None]) -> list[p.Step] | None:
+    operations = (p.Operation.MAXIMUM, p.Operation.MINIMUM)
+    if operands[0] is not None:
+        return None
+    return list(_present(operations, operands[1:]))
+
+
+def _present(
+    operations: Sequence[p.Operation], operands: Sequence[Array | None]
+) -> Iterator[p.Step]:
+    for operation, operand in zip(operations, operands, strict=False):
+        if operand is not None:
+            yield p.Step(operation, operand)
+
+
+_O = p.Operation
+
+
+def _hard_sigmoid(alpha: float, beta: float) -> list[p.Step]:
+    steps = (_O.MULTIPLY, alpha), (_O.ADD, beta), (_O.MINIMUM, 1), (_O.MAXIMUM, 0)
+    return [p.Step(operation, np.array([operand], np.float32)) for operation, operand in steps]
+
+
+_DEFINED: dict[str, Callable[[ir.Node], list[p.Step]]] = {
+    "HardSigmoid": lambda node: _hard_sigmoid(
+        attribute_of(node, "alpha", 0.2), attribute_of(node, "beta", 0.5)
+    ),
+    "HardSwish": lambda node: [
+        *_hard_sigmoid(1 / 6, 0.5),
+        p.Step(_O.MULTIPLY_KEPT, _UNREAD),
+    ],
+}
+"""Functions that ONNX defines by operations; the first two of these multiply and add."""
+
+_RULES: dict[str, Callable[[Sequence[Array | None]], list[p.Step] | None]] = {
+    "Add": _binary(_O.ADD, _O.ADD),
+    "Sub": _binary(_O.SUBTRACT, _O.SUBTRACT_FROM),
+    "Mul": _binary(_O.MULTIPLY, _O.MULTIPLY),
+    "Div": lambda operands: (
+        None
+        if len(operands) != 2 or operands[1] is None
+        else [p.Step(p.Operation.DIVIDE, operands[1])]
+    ),
+    "Relu": lambda operands: [p.Step(p.Operation.MAXIMUM, np.zeros(1, np.float32))],
+    "Max": _binary(_O.MAXIMUM, _O.MAXIMUM),
+    "Min": _binary(_O.MINIMUM, _O.MINIMUM),
+    "Clip": _clip,
+    "Identity": lambda operands: [],
+    "Dropout": lambda operands: [],
+}

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choice of the cheapest epilogue among those that are exact."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.lower.requantization import Requantization, zero_index
+from anybit.compiler.partition.element_functions import ElementFunction
+from anybit.compiler.partition.expressions import AccumulatorRoot, Expression
+from anybit.compiler.program import program as p
+from anybit.compiler.reason import UNSUPPORTED, Reason
+from anybit.compiler.requantize.epilogue import requantize_exactly
+from anybit.compiler.requantize.float_replay import (
+    add_all_risks,
+    find_replay,
+    guess_affine,
+    replay_floats,
+    requantize_by_replay,
+)
+from anybit.compiler.requantize.thresholds import find_highest_index, make_quantize_fields
+from anybit.quant_types.grids import IntegerGrid
+
+_MANY_LEVELS = 16
+"""Thresholds of more levels take more bytes than the weights of a small window do."""
+
+_NEAR_ENTRIES = 2**16
+"""Larger tables leave the inner caches: arithmetic is faster."""
+
+
+class CachingRequantizer:
+    """Finds epilogues for the expressions of one model, and remembers them between walks."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._epilogues: dict[Any, Requantization | Reason] = {}
+
+    def epilogue(
+        self, expression: Expression, root: AccumulatorRoot, grid: IntegerGrid
+    ) -> Requantization | Reason:
+        """Return the cheapest epilogue from accumulators to codes."""
+        key = root.node, expression.value, grid, root.source.grid
+        if key not in self._epilogues:
+            function = expression.function(self._model)
+            self._epilogues[key] = requantize(function, root, grid)
+        return self._epilogues[key]
+
+    def float_epilogue(self, expression: Expression, root: AccumulatorRoot) -> p.Arithmetic | None:
+        """Return the epilogue from accumulators to float32; None if there is none."""
+        return replay_floats(expression.function(self._model), root)
+
+    def quantizer(
+        self, function: ElementFunction, grid: IntegerGrid, channels: int
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the number of codes and the fields of a Quantize of float32.
+
+        Raises:
+            Unsupported: There is none.
+            OffGridError: The function leaves the grid.
+        """
+        levels = find_highest_index(function, grid.index, channels) + 1
+        return levels, make_quantize_fields(function, grid.index, levels, channels)
+
+
+def requantize(
+    function: ElementFunction, root: AccumulatorRoot, grid: IntegerGrid
+) -> Requantization | Reason:
+    """Return the cheapest epilogue that equals a function, or why there is none."""
+    try:
+        guess = guess_affine(function, root, grid)
+        requantization = requantize_exactly(
+            function, grid.index, grid.levels, root.accumulators, zero_index(grid), guess
+        )
+    except UNSUPPORTED as error:
+        return requantize_by_replay(function, root, grid) or Reason(str(error))
+    is_large = _is_large(requantization.tail, grid.levels)
+    bends = not function.monotone and bool(np.any(root.accumulators.slack > 0))
+    replay = find_replay(function, root, grid, requantization.tail) if is_large or bends else None
+    if bends:
+        requantization = add_all_risks(requantization, replay, root.accumulators, grid.levels)
+    return (
+        requantization
+        if replay is None or not is_large
+        else replace(requantization, tail=replay.tail)
+    )
+
+
+def _is_large(tail: p.Tail, levels: int) -> bool:
+    """Return whether an epilogue takes more bytes per channel than a replay."""
+    if isinstance(tail, p.Table):
+        return tail.entries.size > _NEAR_ENTRIES
+    return isinstance(tail, p.Thresholds) and levels > _MANY_LEVELS

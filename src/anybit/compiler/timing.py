@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times of a compiled model and its layers, beside its peers: one row."""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime  # type: ignore[import-untyped]
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from anybit._native import num_threads, set_num_threads
+from anybit.compiler.compiled import Compiled
+from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.program.network import Network
+from anybit.compiler.program.program import Arithmetic, Dequantize, Program, Quantize
+from anybit.compiler.report import Report, Seconds, Speed
+from anybit.errors import ModelError
+from anybit.inputs import Array, declared_inputs
+from anybit.layers.facts import owners
+from anybit.made_up_inputs import random_inputs
+from anybit.model import Model, RuntimeEngine
+from anybit.onnx import Source, prepare, read
+from anybit.onnx.files.origin import find_origin
+from anybit.onnx.files.quiet import quiet
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
+from anybit.onnx.ort_values import ort_value
+from anybit.onnx.passes import InferShapes, RemoveQuantizers
+from anybit.onnx.passes.remove_quantizers import has_quantizers
+from anybit.onnx.preparation import apply
+from anybit.onnx.runtime import (
+    FAILURES,
+    exact_session_options,
+    make_session,
+    plain_session,
+    run_session,
+)
+from anybit.onnx.static_int8 import static_int8
+
+Key = TypeVar("Key")
+
+_RUNS = 25
+_MEASURED = (
+    f"the fastest of {_RUNS} runs with one row on one thread; a layer with what follows it up to "
+    "the next; of the quantized graph, a run without graph optimizations, divided among its nodes "
+    "by ONNX Runtime's profile"
+)
+
+
+def add_times(
+    compiled: Compiled, source: Source, float_model: str | os.PathLike[str] | None = None
+) -> Report:
+    """Return the report with the times of layers and of whole runs.
+
+    Args:
+        compiled: The compiled model.
+        source: The quantized model with the sizes that it was compiled for.
+        float_model: The float model to compare with; by default the one that `source` records.
+    """
+    speed = measured(source, compiled, compiled.session_model, float_model=float_model)
+    return replace(time_layers(compiled.report, source, compiled.session_model), speed=speed)
+
+
+def time_layers(report: Report, source: Source, compiled: ir.Model | None = None) -> Report:
+    """Return the report with the seconds of each layer, compiled and in the quantized graph.
+
+    Layers that stay float are measured in the graph of the compiled model, if it is given.
+    """
+    regions = [_region_seconds(report, number) for number in range(len(report.programs))]
+    own = {name: seconds for region in regions for name, seconds in region.items()}
+    left = tuple(layer for layer in report.layers if layer.place is None)
+    if compiled is not None and left:
+        own |= _float_seconds(prepare(compiled), left)
+    floats = _float_seconds(prepare(source), report.layers)
+    layers = [
+        replace(layer, seconds=own.get(layer.name), float_seconds=floats.get(layer.name))
+        for layer in report.layers
+    ]
+    return replace(report, layers=tuple(layers), measured=_MEASURED)
+
+
+def _region_seconds(report: Report, region: int) -> dict[str, float]:
+    """Return the seconds of the layers of a region by name."""
+    program = report.programs[region]
+    names = {
+        layer.place[1]: layer.name
+        for layer in report.layers
+        if layer.place and layer.place[0] == region
+    }
+    random = np.random.default_rng(0)
+    inputs = [random.standard_normal((1, *port.sizes), dtype=np.float32) for port in program.inputs]
+    network = Network(program)
+    seconds = np.min([network.run_timed(inputs)[1] for _ in range(_RUNS)], axis=0)
+    return _sum_by_name(_instructions(program, names), dict(enumerate(seconds.tolist())))
+
+
+def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
+    """Return the layer of every instruction: itself one, or the last one before it."""
+    order = {name: place for place, name in enumerate(names.values())}
+    writers: dict[int, str] = {}  # of tensors; of outputs by negative numbers, the first by -1
+    inputs = len(program.inputs)
+    layers = {}
+    for number, instruction in enumerate(program.instructions):
+        fields = vars(instruction).keys() & {"source", "first", "second"}
+        read = {getattr(instruction, name) for name in fields}
+        if isinstance(instruction, Quantize):
+            read = {inputs - 1 - instruction.source} if instruction.source >= inputs else set()
+        read &= writers.keys()
+        last = max((writers[tensor] for tensor in read), key=order.__getitem__, default="")
+        name = names.get(number, last)
+        if name:
+            layers[number] = name
+            floats = isinstance(getattr(instruction, "tail", None), Arithmetic)
+            is_output = floats or isinstance(instruction, Dequantize)
+            writers[-1 - instruction.target if is_output else instruction.target] = name
+    return layers
+
+
+def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
+    """Return the seconds of the nodes of the layers, in a model that is ready to run."""
+    owning = owners(model.graph, layers)
+    for number, node in enumerate(model.graph):
+        node.name = str(number)
+    declared = declared_inputs(model.graph, "the model")
+    feeds = random_inputs(declared)
+    rows = max((array.shape[0] for array in feeds.values() if array.ndim), default=1) or 1
+    profile = _profile(model, feeds)
+    whole = min(_whole(model, feeds), sum(profile.values()))
+    share = whole / (sum(profile.values()) or 1) / rows
+    named = {str(node.name): name for node, name in owning.items()}
+    return _sum_by_name(named, {node: seconds * share for node, seconds in profile.items()})
+
+
+def _sum_by_name(names: Mapping[Key, str], seconds: Mapping[Key, float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for key, name in names.items():
+        sums[name] = sums.get(name, 0.0) + seconds.get(key, 0.0)
+    return sums
+
+
+def _whole(model: ir.Model, feeds: Mapping[str, Array]) -> float:
+    """Return the seconds of a run."""
+    options = exact_session_options()
+    options.intra_op_num_threads = 1
+    session = make_session(model, options)
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, ort_value(array))
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
+    taken = []
+    for _ in range(_RUNS):
+        start = time.perf_counter()
+        session.run_with_iobinding(binding)
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def _profile(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, float]:
+    """Return the seconds of nodes by name, rounded down to microseconds by the runtime."""
+    options = exact_session_options()
+    options.intra_op_num_threads = 1
+    options.enable_profiling = True
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        session = make_session(model, options)
+        for _ in range(_RUNS):
+            run_session(session, feeds)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    shortest: dict[str, float] = {}
+    for event in events:
+        name = event["name"].removesuffix("_kernel_time")
+        if event.get("cat") == "Node" and name != event["name"]:
+            shortest[name] = min(shortest.get(name, float("inf")), event["dur"] * 1e-6)
+    return shortest
+
+
+# Short, so that some of them are not disturbed on a busy machine.
+_BURST = 1e-3
+# On a busy machine fewer rounds tell little; slow models are disturbed less.
+_ENOUGH_ROUNDS = 10
+_PATIENCE = 5
+# The threads of the session that ran last spin for about this long.
+_SPIN = 5e-3
+
+_STRIPPED = "float network without quantizers"
+_DEFAULT_THREADS = 0
+
+_REFUSALS: tuple[type[Exception], ...] = (ModelError, ValueError, *FAILURES)
+
+Call: TypeAlias = Callable[[], object]
+Feeds: TypeAlias = Mapping[str, Array]
+
+
+@quiet()
+def measured(
+    source: Source,
+    compiled: Model,
+    model: ir.Model | None,
+    *,
+    float_model: str | os.PathLike[str] | None = None,
+    seconds: float = 0.5,
+    int8: bool = True,
+) -> Speed:
+    """Measure a compiled model, its float model, static int8 and quantized graph on one random row.
+
+    The calls of each number of threads take turns in short bursts, and the shortest time of each
+    side counts. ONNX Runtime runs float models and int8 with its default options.
+
+    Args:
+        source: The quantized model, with the sizes that it was compiled for.
+        compiled: The compiled model.
+        model: The compiled graph, for a session of one thread; None if no session runs it.
+        float_model: The float model; by default the file that `source` records. Where there is
+            none, the quantized network without its quantizers stands for it.
+        seconds: About how long to measure for each number of threads.
+        int8: Whether to make and measure ONNX Runtime's static int8 of the float model.
+
+    Raises:
+        ModelError: `float_model` cannot be read, or does not take the inputs of `source`.
+    """
+    quantized = prepare(source)
+    feeds = random_inputs(compiled.inputs)
+    floats, name, note = _float_model(source, quantized, float_model)
+    peers = _peers(floats, feeds, int8) if floats is not None else {}
+    if floats is not None and not peers:
+        problem = f"{name} does not run in ONNX Runtime on the inputs of the quantized model"
+        if float_model is not None:
+            raise ModelError(f"{problem}: give the float model that it was quantized from")
+        note = problem
+    sides: dict[str, list[float]] = {}
+    for threads in (1, _DEFAULT_THREADS):
+        calls: dict[str, Call] = {
+            "compiled": _compiled_call(compiled, model, feeds, threads),
+            "quantized_graph": partial(
+                RuntimeEngine(quantized, "the quantized graph", threads).run, feeds
+            ),
+        }
+        for key, peer in peers.items():
+            calls[key] = partial(_session(peer, threads).run, None, feeds)
+        with _threads(threads):
+            for key, best in _best(calls, seconds).items():
+                sides.setdefault(key, []).append(best)
+    return Speed(**{key: Seconds(*both) for key, both in sides.items()}, float_name=name, note=note)
+
+
+def _float_model(
+    source: Source, quantized: ir.Model, float_model: str | os.PathLike[str] | None
+) -> tuple[ir.Model | None, str, str]:
+    """Return the float model, what to call it, and why it is not the file that was quantized."""
+    if float_model is not None:
+        return read(float_model), f"float model {os.path.basename(float_model)}", ""
+    path, missing = find_origin(quantized)
+    if path is not None:
+        return read(path), f"float model {path.name}", ""
+    stripped = quantized.clone()
+    thresholds = any(is_multi_threshold(node) for node in nodes_in(read(source).graph))
+    apply(stripped, source, InferShapes(), RemoveQuantizers(), RemoveUnusedNodesPass())
+    note = f"{missing}: name it with --float"
+    if thresholds or has_quantizers(stripped):
+        return None, "", note
+    return stripped, _STRIPPED, note
+
+
+def _peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, ir.Model]:
+    """Return the models that plain ONNX Runtime runs on the feeds, by their fields in `Speed`."""
+    peers: dict[str, ir.Model] = {}
+    if _runs(floats, feeds):
+        peers["float_model"] = floats
+        quantized = static_int8(floats, feeds) if int8 else None
+        if quantized is not None and _runs(quantized, feeds):
+            peers["static_int8"] = quantized
+    return peers
+
+
+def _runs(model: ir.Model, feeds: Feeds) -> bool:
+    try:
+        _session(model, 1).run(None, dict(feeds))
+    except _REFUSALS:
+        return False
+    return True
+
+
+def _session(model: ir.Model, threads: int) -> Any:
+    """Return a session with default options, except the number of threads."""
+    every = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    return plain_session(model, {}, every, threads=threads)
+
+
+def _compiled_call(compiled: Model, model: ir.Model | None, feeds: Feeds, threads: int) -> Call:
+    if threads and model is not None:
+        compiled = Model(RuntimeEngine(model, "the compiled model", threads))
+    return partial(compiled.run, next(iter(feeds.values())) if len(feeds) == 1 else feeds)
+
+
+@contextmanager
+def _threads(threads: int) -> Iterator[None]:
+    """Let networks without a session run on this number of threads, too."""
+    before = num_threads()
+    if threads:
+        set_num_threads(threads)
+    try:
+        yield
+    finally:
+        set_num_threads(before)
+
+
+def _best(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
+    """Return the shortest time of each call; they take turns."""
+    counts = {name: _count(call) for name, call in calls.items()}
+    best = dict.fromkeys(calls, float("inf"))
+    start, rounds = time.perf_counter(), 0
+    while not rounds or time.perf_counter() - start < seconds * (
+        1 if rounds >= _ENOUGH_ROUNDS else _PATIENCE
+    ):
+        for name, call in calls.items():
+            time.sleep(_SPIN)
+            call()
+            best[name] = min(best[name], _seconds(call, counts[name]))
+        rounds += 1
+    return best
+
+
+def _count(run: Call) -> int:
+    """Return how many calls a clock can tell."""
+    run()
+    count = 1
+    while _seconds(run, count) * count < _BURST:
+        count *= 2
+    return count
+
+
+def _seconds(run: Call, count: int) -> float:
+    """Return the seconds of one call, as the mean of `count`."""
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count

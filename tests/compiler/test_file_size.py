@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled files are little larger than their weights."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import anybit
+from anybit.compiler.program import program as p
+from anybit.compiler.requantize import requantizer
+
+CHANNELS, PIXELS, LAYERS = 64, 6, 4
+
+
+def network(kernel: int, activation: str) -> onnx.ModelProto:
+    """Return a chain of convolutions with 8-bit codes between them."""
+    random = np.random.default_rng(0)
+    nodes, weights, last = [], [], "x"
+    for layer in range(LAYERS):
+        shape = (CHANNELS, CHANNELS, kernel, kernel)
+        scale = np.float32(1 / np.sqrt(CHANNELS * kernel * kernel))
+        values = random.standard_normal(shape, dtype=np.float32) * scale
+        bias = random.standard_normal(CHANNELS, dtype=np.float32) * np.float32(0.1)
+        weights += [
+            numpy_helper.from_array(values, f"w{layer}"),
+            numpy_helper.from_array(bias, f"b{layer}"),
+        ]
+        pads = [kernel // 2] * 4
+        inputs = [last, f"w{layer}", f"b{layer}"]
+        nodes.append(helper.make_node("Conv", inputs, [f"sum{layer}"], pads=pads))
+        source = f"sum{layer}"
+        if activation == "hard swish":
+            nodes.append(helper.make_node("HardSigmoid", [source], [f"gate{layer}"], alpha=1 / 6))
+            nodes.append(helper.make_node("Mul", [source, f"gate{layer}"], [f"y{layer}"]))
+        elif activation == "gate":  # one factor per channel, from all pixels
+            mean, turned, gate = (f"{item}{layer}" for item in ("mean", "turned", "gate"))
+            weights.append(
+                numpy_helper.from_array(
+                    random.standard_normal((CHANNELS, CHANNELS, 1, 1), dtype=np.float32) / 8,
+                    f"v{layer}",
+                )
+            )
+            nodes.append(helper.make_node("GlobalAveragePool", [source], [mean]))
+            nodes.append(helper.make_node("Conv", [mean, f"v{layer}"], [turned]))
+            nodes.append(helper.make_node("HardSigmoid", [turned], [gate]))
+            nodes.append(helper.make_node("Mul", [source, gate], [f"y{layer}"]))
+        else:
+            nodes.append(helper.make_node("Relu", [source], [f"y{layer}"]))
+        last = f"y{layer}"
+    declared = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", CHANNELS, PIXELS, PIXELS])
+        for name in ("x", last)
+    ]
+    graph = helper.make_graph(nodes, "network", declared[:1], declared[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("activation", ["relu", "hard swish", "gate"])
+def test_file_size_is_within_a_tenth_of_weights(
+    kernel: int, activation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network(kernel, activation)
+    shape = (8, CHANNELS, PIXELS, PIXELS)
+    data = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
+    quantized = anybit.quantize(model, data, effort="fast", integer_only=True)
+    compiled = anybit.compile(quantized)
+    assert compiled.report.share == 1
+    compiled.save(tmp_path / "compiled.onnx")
+    of_weights = LAYERS * CHANNELS * CHANNELS * kernel * kernel
+    of_weights += LAYERS * CHANNELS * CHANNELS * (activation == "gate")
+    of_graph = 2**14  # names, shapes, a few numbers per channel
+    assert (tmp_path / "compiled.onnx").stat().st_size <= 1.1 * of_weights + of_graph
+
+    monkeypatch.setattr(requantizer, "_MANY_LEVELS", 256)
+    thresholds = anybit.compile(quantized)
+    tails = [[layer.tail for layer in item.report.layers] for item in (compiled, thresholds)]
+    assert "Thresholds" not in tails[0]
+    assert "Thresholds" in tails[1]
+    (mine,), (its,) = (item.run(data).values() for item in (compiled, thresholds))
+    assert mine.tobytes() == its.tobytes()
+
+
+HEAD = '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>'
+QUANT = "qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0>"
+
+
+def with_constants(text: str, **constants: np.ndarray | float) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f"{HEAD}\n{text}")
+    constants = {"none": 0, "eight": 8, **constants}
+    for name, values in constants.items():
+        array = np.asarray(values, np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
+
+
+@pytest.mark.parametrize("factors", [[0.3, -2, 1e-3, 7], None])
+@pytest.mark.parametrize("offsets", [[0.5, -1, 0, 3e4], None])
+def test_quantize_fields_use_line_per_channel(
+    factors: list[float] | None, offsets: list[float] | None
+) -> None:
+    before = [
+        *(["a = Mul (x, factors)"] if factors else []),
+        *([f"b = Add ({'a' if factors else 'x'}, offsets)"] if offsets else []),
+    ]
+    last = "b" if offsets else "a" if factors else "x"
+    model = with_constants(
+        "g (float[n, 4] x) => (float[n, 3] y) {\n" + "\n".join(before) + f"""
+            q = {QUANT} ({last}, scale, none, eight)
+            y = MatMul (q, w)
+        }}""",
+        scale=1 / 64,
+        w=np.arange(-6, 6).reshape(4, 3),
+        **({"factors": np.array(factors)} if factors else {}),
+        **({"offsets": np.array(offsets)} if offsets else {}),
+    )  # fmt: skip
+    compiled = anybit.compile(model)
+    (program,) = compiled.report.programs
+    quantize = program.instructions[0]
+    assert isinstance(quantize, p.Quantize)
+    assert quantize.thresholds.size == 255
+    assert (quantize.factors.size, quantize.offsets.size) == (4 * bool(factors), 4 * bool(offsets))
+    special = np.float32([0, -0.0, np.inf, -np.inf, 3e38, -3e38, 1e-45, 1 / 128, -3 / 128])
+    x = np.random.default_rng(0).normal(0, 2, (500, 4)).astype(np.float32)
+    x[: len(special)] = special[:, None]
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])
+
+
+def test_requantize_replays_monotonic_functions_of_long_sums() -> None:
+    """More accumulators than can be compared; both sides of each threshold tell."""
+    rng = np.random.default_rng(0)
+    channels = 8
+    model = with_constants(
+        f"""g (float[n, 1000] x) => (float[n, 8] y) {{
+            q = {QUANT} (x, one, none, eight)
+            w = {QUANT} (weights, one, none, eight)
+            s = MatMul (q, w)
+            b = BatchNormalization (s, gamma, beta, mean, var)
+            y = {QUANT} (b, scale, none, eight)
+        }}""",
+        one=1,
+        weights=rng.integers(-127, 128, (1000, channels)),
+        gamma=rng.normal(size=channels),
+        beta=rng.normal(size=channels),
+        mean=rng.normal(size=channels) * 1e4,
+        var=rng.uniform(1e10, 4e10, channels),
+        scale=0.0123,
+    )
+    compiled = anybit.compile(model)
+    assert [layer.tail for layer in compiled.report.layers] == ["Rounded"]
+    x = rng.integers(-127, 128, (200, 1000)).astype(np.float32)
+    x[:20] = np.sign(rng.normal(size=(20, 1))) * 127
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])
+
+
+def test_integer_weights_are_stored_for_float_layers(tmp_path: Path) -> None:
+    data = np.random.default_rng(1).standard_normal((8, CHANNELS, PIXELS, PIXELS), np.float32)
+    quantized = anybit.quantize(network(3, "relu"), data, effort="fast")
+    compiled = anybit.compile(quantized, guarantee="exact")
+    floats = [layer for layer in compiled.report.layers if layer.guarantee is None]
+    assert len(floats) == LAYERS
+    path = tmp_path / "compiled.onnx"
+    compiled.save(path)
+    assert path.stat().st_size < 1.1 * LAYERS * CHANNELS * CHANNELS * 9 + 2**14
+    expected = anybit.load(quantized).run(data)
+    for model in (compiled, anybit.load(path)):
+        (result,), (value,) = model.run(data).values(), expected.values()
+        np.testing.assert_array_equal(result, value)

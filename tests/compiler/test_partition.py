@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structures that become integer regions equal the float graph."""
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+
+import anybit
+from anybit.compiler.pipeline import find_regions
+from anybit.compiler.report import table_rows
+from anybit.layers.layer import Guarantee
+from anybit.onnx.preparation import followable
+
+HEAD = '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>'
+QUANT = "qonnx.custom_op.general.Quant <signed: int = {}, narrow: int = 0>"
+
+
+def network(body, x="n, 4, 6, 6", y="n, 3, 6, 6", bits=4):
+    """Return a model with nodes, where Q quantizes to signed and U to unsigned codes.
+
+    There are weights of 3 x 4 x 3 x 3, 4 x 3 and 3 x 4 in quarters, and numbers per channel.
+    """
+    random = np.random.default_rng(0)
+    constants = {
+        "w": random.integers(-7, 8, (3, 4, 3, 3)) / 4,
+        "w2": random.integers(-7, 8, (3, 3, 3, 3)) / 4,
+        "dw": random.integers(-7, 8, (4, 1, 3, 3)) / 4,
+        "m": random.integers(-7, 8, (4, 3)) / 4,
+        "mm": random.integers(-7, 8, (108, 5)) / 4,
+        "gain": [0.5, -0.25, 0.0],
+        "offset": [0.25, 1.0, -0.5],
+        "mean": [0.0, 0.5, 0.25],
+        "variance": [1.0, 0.25, 4.0],
+        "b": [0.25, -0.5, 1.0],
+        "step": 0.5,
+        "none": 0.0,
+        "bits": bits,
+    }
+    text = body.replace("Q(", f"{QUANT.format(1)}(").replace("U(", f"{QUANT.format(0)}(")
+    text = re.sub(r"(Quant <[^>]*>)\((\w+)\)", r"\1 (\2, step, none, bits)", text)
+    lines = "\n".join(f"    {line.strip()}" for line in text.strip().splitlines())
+    model = onnx.parser.parse_model(f"{HEAD}\ng (float[{x}] x) => (float[{y}] y)\n{{\n{lines}\n}}")
+    return give(model, **{name: np.asarray(item, np.float32) for name, item in constants.items()})
+
+
+def give(model, **constants):
+    """Return the model with NumPy arrays or numbers as constants by name."""
+    for name, array in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def check(model, layers, regions=1, of=None, shape=(5, 4, 6, 6)):
+    """Check the number of compiled layers, and all outputs against the float graph."""
+    compiled = anybit.compile(model)
+    result = [layer for layer in compiled.report.products if layer.guarantee is not None]
+    reasons = [layer.reason for layer in compiled.report.layers]
+    assert (len(result), len(compiled.report.programs)) == (layers, regions), reasons
+    assert len(compiled.report.products) == (layers if of is None else of)
+    random = np.random.default_rng(1)
+    ties = random.integers(-20, 20, shape) / 4
+    x = np.where(random.random(shape) < 0.5, random.standard_normal(shape) * 2, ties)
+    x = x.astype(np.float32)
+    expected = anybit.load(model).run(x)
+    got = compiled.run(x)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array)
+    return compiled
+
+
+CHAINS = {
+    "normalized": """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        n = BatchNormalization (c, gain, offset, mean, variance)
+        y = Q(n)""",
+    "rectified, pooled, quantized": """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        r = Relu (c)
+        p = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r)
+        y = U(p)""",
+    "two convolutions": """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w, b)
+        q = U(c)
+        d = Conv <pads = [1, 1, 1, 1]> (q, w2)
+        y = Relu (d)""",
+    "residual": """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = U(c)
+        d = Conv <pads = [1, 1, 1, 1]> (q, w2)
+        e = Q(d)
+        s = Add (q, e)
+        y = Q(s)""",
+    "bipolar with zeros at the border": """
+        a = qonnx.custom_op.general.BipolarQuant (x, step)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        y = Q(c)""",
+    "a function that rises and falls": """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        h = HardSwish (c)
+        y = Q(h)""",
+    "codes, then numbers per channel": """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        y = BatchNormalization (q, gain, offset, mean, variance)""",
+    "codes for two": """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        f = Abs (q)
+        y = Mul (f, q)""",
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_partition_joins_chains(name):
+    layers = CHAINS[name].count("Conv ")
+    check(network(CHAINS[name]), layers)
+
+
+def test_partition_supports_means():
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = U(c)
+        g = GlobalAveragePool (q)
+        y = Q(g)"""
+    compiled = check(network(body, y="n, 3, 1, 1"), 1)
+    assert [layer.operator for layer in compiled.report.layers] == ["Conv", "GlobalAveragePool"]
+    # The table counts what the coverage counts.
+    assert compiled.report.coverage.startswith("1 of 1 layer,")
+    assert table_rows(compiled.report)[-1]["layer"] == "1 layer"
+
+
+@pytest.mark.parametrize("border", ["pads = [1, 0, 1, 2]", 'auto_pad = "SAME_LOWER"'])
+@pytest.mark.parametrize("quantizer", ["Q(x)", "qonnx.custom_op.general.BipolarQuant (x, step)"])
+def test_partition_supports_padded_means(border, quantizer):
+    body = f"""
+        a = {quantizer}
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        g = AveragePool <kernel_shape = [3, 3], {border}, count_include_pad = 1> (q)
+        z = Q(g)
+        y = Conv <pads = [1, 1, 1, 1]> (z, w2)"""
+    compiled = check(network(body, y="n, 3, 6, 6"), 2)
+    assert [layer.operator for layer in compiled.report.layers] == ["Conv", "AveragePool", "Conv"]
+    # Without the zeros means at the borders are of fewer elements, and each is another function.
+    other = check(network(body.replace("include_pad = 1", "include_pad = 0"), y="n, 3, 6, 6"), 2, 2)
+    assert [layer.operator for layer in other.report.layers] == ["Conv", "Conv"]
+
+
+def test_partition_supports_matmul():
+    body = """
+        a = Q(x)
+        c = MatMul (a, m)
+        d = Add (c, b)
+        y = Q(d)"""
+    check(network(body, "n, 5, 4", "n, 5, 3"), 1, shape=(3, 5, 4))
+    check(network(body, "n, 4", "n, 3"), 1, shape=(7, 4))
+
+
+def test_partition_supports_conv_1d():
+    body = """
+        a = Q(x)
+        c = Conv <group = 4, pads = [1, 1]> (a, dw1)
+        y = Q(c)"""
+    model = network(body, "n, 4, 9", "n, 4, 9")
+    weights = (np.random.default_rng(2).integers(-7, 8, (4, 1, 3)) / 4).astype(np.float32)
+    check(give(model, dw1=weights), 1, shape=(4, 4, 9))
+
+
+def test_partition_supports_flatten():
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        f = Flatten (c)
+        q = Q(f)
+        y = MatMul (q, mm)"""
+    check(network(body, y="n, 5"), 2)
+
+
+def test_partition_supports_slice_pad_resize():
+    body = """
+        a = Q(x)
+        s = Slice (a, from, to, axes)
+        p = Pad (s, pads)
+        c = Conv (p, w)
+        q = Q(c)
+        z = Resize <mode = "nearest", nearest_mode = "floor"> (q, , scales)
+        y = Conv <strides = [2, 2]> (z, w2)"""
+    model = network(body, y="n, 3, 4, 4")
+    sizes = {
+        "from": np.array([0, 1], np.int64),
+        "to": np.array([6, 6], np.int64),
+        "axes": np.array([2, 3], np.int64),
+        "pads": np.array([0, 0, 1, 0, 0, 0, 0, 2], np.int64),
+    }
+    give(model, scales=np.float32([1, 1, 2, 2]), **sizes)
+    check(model, 2)
+
+
+def test_partition_supports_concat_and_split():
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        t = Concat <axis = 1> (q, a)
+        one, two = Split <axis = 1> (t, sizes)
+        d = Conv <pads = [1, 1, 1, 1]> (one, w2)
+        e = Conv <pads = [1, 1, 1, 1]> (two, w)
+        y = Add (d, e)"""
+    model = network(body)
+    check(give(model, sizes=np.array([3, 4], np.int64)), 3)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "q = Q(t)",
+        "r = Relu (t)\n q = U(r)",
+        "i = QuantizeLinear (t, step, zero)\n q = DequantizeLinear (i, step, zero)",
+        "q = qonnx.custom_op.general.BipolarQuant (t, step)",
+    ],
+)
+def test_hoist_quantizers_before_concat(after):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        e = qonnx.custom_op.general.Quant <signed: int = 1> (c, offset0, none, bits)
+        f = Conv <pads = [1, 1, 1, 1]> (a, w, b)
+        t = Concat <axis = 1> (e, a, f)
+        {after}
+        y = Conv (q, w10)"""
+    model = network(body, y="n, 2, 6, 6")
+    weights = np.random.default_rng(0).integers(-7, 8, (2, 10, 1, 1)).astype(np.float32)
+    check(give(model, zero=np.uint8(3), offset0=np.float32(0.75), w10=weights), 3)
+
+
+@pytest.mark.parametrize(("mode", "regions"), [('mode = "nearest"', 1), ('mode = "linear"', 2)])
+def test_hoist_quantizers_before_resize(mode, regions):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        h = HardSwish (c)
+        t = Resize <{mode}> (h, , scales)
+        l = LeakyRelu (t)
+        q = Q(l)
+        y = Conv (q, w2)"""
+    model = network(body, y="n, 3, 10, 10")
+    compiled = check(give(model, scales=np.float32([1, 1, 2, 2])), 2, regions)
+    assert compiled.codes == {"a", "q"}
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "r = Mul (t, gains)\n q = Q(r)",  # they differ between the channels
+        "q = Q(t)\n other = Neg (t)",
+        "r = Add (t, t)\n q = Q(r)",
+    ],
+)
+def test_hoist_quantizers_keeps_concat_with_other_readers(after):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        t = Concat <axis = 1> (c, a)
+        {after}
+        y = Conv (q, w7)"""
+    model = network(body, y="n, 2, 6, 6")
+    if "other" in after:
+        model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
+    weights = np.random.default_rng(0).integers(-7, 8, (2, 7, 1, 1)).astype(np.float32)
+    gains = (np.arange(7, dtype=np.float32) - 2).reshape(7, 1, 1)
+    check(give(model, w7=weights, gains=gains), 2, regions=2)
+
+
+@pytest.mark.parametrize(
+    ("order", "back", "regions"),
+    [
+        ([0, 2, 1, 3, 4], [0, 6, 6, 6], 1),
+        ([0, 2, 1, 3, 4], [-1, 6, 6, 6], 1),
+        ([0, 1, 2, 4, 3], [0, 6, 6, 6], 2),  # height and width
+        ([0, 3, 2, 1, 4], [0, 6, 6, 6], 2),
+        ([0, 2, 1, 3, 4], [0, 6, 36], 2),
+    ],
+)
+def test_partition_supports_channel_shuffle(order, back, regions):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        e = Q(c)
+        t = Concat <axis = 1> (e, e)
+        r = Reshape (t, groups)
+        s = Transpose <perm = {order}> (r)
+        u = Reshape (s, back)
+        v = Reshape (u, whole)
+        y = Conv (v, w6)"""
+    model = network(body, y="n, 2, 6, 6")
+    give(
+        model,
+        groups=np.array([0, 2, 3, 6, 6]),
+        back=np.array(back),
+        whole=np.array([-1, 6, 6, 6]),
+        w6=np.random.default_rng(0).integers(-7, 8, (2, 6, 1, 1)).astype(np.float32),
+    )
+    check(model, 2, regions)
+
+
+def test_partition_supports_channels_last():
+    body = """
+        a = Q(x)
+        t = Transpose <perm = [0, 2, 3, 1]> (a)
+        c = MatMul (t, m)
+        q = Q(c)
+        y = Transpose <perm = [0, 3, 1, 2]> (q)"""
+    check(network(body), 1)
+
+
+def test_partition_splits_at_float_nodes():
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        f = Softmax <axis = 1> (q)
+        u = U(f)
+        d = Conv <pads = [1, 1, 1, 1]> (u, w2)
+        e = Q(d)
+        y = Add (e, q)"""
+    check(network(body), 2, regions=2)
+
+
+def test_partition_gives_codes_and_floats_of_value():
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        s = Softmax <axis = 1> (c)
+        d = Conv <pads = [1, 1, 1, 1]> (q, w2)
+        y = Add (s, d)"""
+    report = check(network(body), 2).report
+    assert [layer.output for layer in report.layers] == ["c", "d"]
+    assert report.coverage == "2 of 2 layers, 100 % of MACs"
+    assert table_rows(report)[-1]["layer"] == "2 layers"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("c = Conv <pads = [1, 1, 1, 1]> (x, w)\ny = Q(c)", "its input 'x' is not quantized"),
+        ("a = Q(x)\nc = ConvTranspose <pads = [1, 1, 1, 1]> (a, wt)\ny = Q(c)", "transposed"),
+    ],
+)
+def test_partition_reports_reasons(body, reason):
+    model = network(body)
+    weights = np.ones((4, 3, 3, 3), np.float32)
+    compiled = check(give(model, wt=weights), 0, regions=0, of=1)
+    assert reason in compiled.report.layers[0].reason
+
+
+def test_partition_leaves_sixteen_bits():
+    body = "a = Q(x)\nc = Conv <pads = [1, 1, 1, 1]> (a, w)\ny = Q(c)"
+    compiled = check(network(body, bits=16), 0, regions=0, of=1)
+    assert "codes of more than 8 bits" in compiled.report.layers[0].reason
+
+
+def test_analysis_leaves_layers_in_branches():
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        y = If (yes) <then_branch = g () => (t) { t = Conv <pads = [1, 1, 1, 1]> (q, w2) },
+            else_branch = h () => (e) { e = Neg (q) }>"""
+    model = network(body)
+    yes = onnx.helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, [])
+    model.graph.input.append(yes)
+    compiled = anybit.compile(model)
+    assert compiled.report.coverage.startswith("1 of 2 layers")
+    assert compiled.report.layers[1].reason == "it stands in a branch or a loop"
+    x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
+    for choice in (True, False):
+        feeds = {"x": x, "yes": np.array(choice)}
+        expected, got = anybit.load(model).run(feeds), compiled.run(feeds)
+        np.testing.assert_array_equal(got["y"], expected["y"])
+
+
+def test_analysis_separates_names_in_branches():
+    body = """
+        a = Q(x)
+        f = If (yes) <then_branch = yes () => (t) { q = Q(x) t = Neg(q) },
+            else_branch = no () => (e) { e = Neg (a) }>
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = LpNormalization <axis = 1> (c)
+        g = GlobalAveragePool (q)
+        k = Q(g)
+        d = Conv <pads = [1, 1, 1, 1]> (k, w2)
+        largest = ReduceMax <keepdims = 0> (f)
+        y = Add (d, largest)"""
+    model = network(body, y="n, 3, 1, 1")
+    yes = onnx.helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, [])
+    model.graph.input.append(yes)
+    # Some versions of ONNX Runtime refuse such models, others do not.
+    planned = find_regions(followable(model), Guarantee.BOUNDED)
+    assert [layer.operator for layer in planned.layers] == ["Conv", "Conv"]

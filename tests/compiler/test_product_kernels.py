@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Product kernels equal the reference for all widths, shapes and epilogues."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from programs import INSTRUCTION_SETS
+
+from anybit._native import _core
+from anybit.compiler.program import program as p
+from anybit.compiler.program import reference
+from anybit.compiler.program.network import Network
+
+WINDOWS = {
+    # kernel, stride, dilation, pads (top, left, bottom, right)
+    "plain": (1, 1, 1, 1, 1, 1, 0, 0, 0, 0),
+    "ordinary": (3, 3, 1, 1, 1, 1, 1, 1, 1, 1),
+    "strided": (3, 2, 2, 3, 1, 1, 0, 2, 1, 0),
+    "dilated": (2, 3, 1, 1, 2, 2, 1, 3, 2, 0),
+    "wide": (1, 4, 1, 2, 1, 1, 0, 3, 0, 3),
+    "long": (1, 7, 1, 1, 1, 1, 0, 3, 0, 3),
+    "large": (5, 5, 2, 1, 1, 1, 2, 2, 2, 2),
+}
+# Groups, and channels of each on both sides; 80 make weights that the nearest cache does not hold.
+CHANNELS = (
+    *((1, 3, 17), (1, 64, 80), (1, 33, 16), (1, 80, 20)),
+    *((2, 32, 24), (3, 5, 1), (37, 1, 1), (64, 1, 1)),
+)
+
+Random = np.random.Generator
+
+
+@pytest.fixture
+def levels() -> Iterator[list[str]]:
+    """Return the ISA levels that this processor supports."""
+    before, result = _core.isa(), []
+    for level in INSTRUCTION_SETS:
+        try:
+            _core.set_isa(level)
+        except ValueError:
+            continue
+        result.append(level)
+    yield result
+    _core.set_isa(before)
+
+
+def integers(*values: int) -> p.Integers:
+    return np.array(values, np.int32)
+
+
+def values_of(random: Random, bits: int) -> p.Integers:
+    """Return the values of weights of a width, of one of the kinds that kernels distinguish."""
+    most = 1 << bits
+    kinds = [
+        np.arange(most) - most // 2,
+        np.arange(most) if bits < 8 else np.arange(most) - 128,
+        random.integers(-128, 128, most),
+    ]
+    if bits == 1:
+        kinds += [np.array([-1, 1]), np.array([-3, 3])]
+    if bits == 2:
+        kinds += [np.array([-1, 0, 1]), np.array([0, 1, -2, -1]), np.array([5, 0, -5])]
+    return kinds[random.integers(len(kinds))].astype(np.int32)
+
+
+def tensor_of(random: Random, height: int, width: int, channels: int, levels: int) -> p.Tensor:
+    lowest, step = [(0, 1), (-1, 1), (-(levels // 2), 1), (-levels + 1, 2), (3, 2)][
+        random.integers(5)
+    ]
+    return p.Tensor(height, width, channels, lowest, step, levels)
+
+
+def product_of(
+    random: Random, source: p.Tensor, groups: int, channels: int, name: str, bits: int, tail: p.Tail
+) -> p.Product:
+    window = p.Window(*WINDOWS[name])
+    values = values_of(random, bits)
+    count = channels * window.kernel_height * window.kernel_width * source.channels // groups
+    indices = random.integers(0, len(values), count)
+    if random.integers(4) == 0:
+        indices[:] = np.argmax(np.abs(values))  # sums as large as they get
+    flags = (indices[:, None] >> np.arange(bits) & 1).astype(np.uint8)
+    weights = np.packbits(flags.reshape(-1), bitorder="little")
+    return p.Product(0, 0, window, groups, bits, weights, values, tail)
+
+
+def outer(source: p.Tensor, name: str) -> tuple[int, int]:
+    w = p.Window(*WINDOWS[name])
+    height = source.height + w.pad_top + w.pad_bottom - (w.kernel_height - 1) * w.dilation_height
+    width = source.width + w.pad_left + w.pad_right - (w.kernel_width - 1) * w.dilation_width
+    return (height - 1) // w.stride_height + 1, (width - 1) // w.stride_width + 1
+
+
+def program_of(
+    random: Random, sizes: tuple[int, int, int], name: str, widths: tuple[int, int], kind: str
+) -> p.Program:
+    """Return a program with one product, whose outputs are its accumulators or indices."""
+    bits, activation_bits = widths
+    groups, inner, item = sizes
+    levels = int(random.integers(2 ** (activation_bits - 1) + 1, 2**activation_bits + 1))
+    source = tensor_of(random, 7, 9, groups * inner, levels)
+    channels = groups * item
+    height, width = outer(source, name)
+    inside = p.Port(integers(7, 9, source.channels), 7, 9, source.channels, 0)
+    outside = p.Port(integers(channels, height, width), height, width, channels, 1)
+    quantize = p.Quantize(
+        0, 0, integers(1), np.arange(levels - 1, dtype=np.float32) + np.float32(0.5), 0
+    )
+    sums = p.Arithmetic(np.ones(channels, np.float32), ())
+    product = product_of(random, source, groups, channels, name, bits, sums)
+    plain = p.Program((inside,), (outside,), (source,), (quantize, product))
+    if kind == "sums":
+        return plain
+    reached = np.concatenate(
+        [np.ravel(y) for y in reference.run(plain, [inputs_for(random, plain, 2)])]
+    ).astype(np.int64)
+    target_levels = int(random.choice([2, 3, 4, 7, 16, 17, 40, 256]))
+    target = p.Tensor(height, width, channels, 0, 1, target_levels)
+    changed = p.Product(
+        0, 1, product.window, groups, bits, product.weights, product.values,
+        tail_of(random, kind, reached, channels, target_levels),
+    )  # fmt: skip
+    shown = p.Dequantize(1, 0, np.arange(target_levels, dtype=np.float32))
+    return p.Program((inside,), (outside,), (source, target), (quantize, changed, shown))
+
+
+def tail_of(random: Random, kind: str, sums: np.ndarray, channels: int, levels: int) -> p.Tail:
+    low, high = int(sums.min()), int(sums.max())
+    if kind == "affine":
+        gain = levels / (high - low + 1)
+        return p.Affine(
+            (gain * random.choice([1, -1, 0.3], channels)).astype(np.float32),
+            random.normal(levels / 2, levels, channels).astype(np.float32),
+            0,
+        )
+    if kind == "affine on ties":
+        gains = random.choice([0.5, -0.25], channels).astype(np.float32)
+        return p.Affine(gains, np.zeros(channels, np.float32), int(random.integers(-1, levels)))
+    if kind == "rounded":
+        operations = random.permutation(np.repeat(list(p.Operation), 2))[: random.integers(3, 12)]
+        operands = random.normal(0, 2, (len(operations), channels)).astype(np.float32)
+        steps = tuple(p.Step(int(o), item) for o, item in zip(operations, operands, strict=True))
+        scales = (random.choice([1, -1, 0.3], channels) * levels / (high - low + 1)).astype("f4")
+        return p.Rounded(scales, steps, int(random.integers(-levels, levels)))
+    directions = random.choice([-1, 1], channels).astype(np.int32)
+    if kind == "thresholds on ties":
+        # rint(sum / 8) with ties to even: every other threshold is one further.
+        i = np.arange(levels - 1) - levels // 2
+        first = random.choice(sums, channels)[:, None] // 16 * 16 * directions[:, None]
+        rows = first + 8 * i + 4 + (i % 2 == 0)
+    elif kind == "even thresholds":
+        step = (high - low + 1) / levels
+        first = random.choice(sums, channels)[:, None] * directions[:, None]
+        rows = np.ceil(first + step * (np.arange(levels - 1) - levels / 2))
+    elif kind == "thresholds near lines":
+        # Some one off, some flat at their ends, and some channels on two lines.
+        step = random.choice([0.5, 1, 2.5, (high - low + 1) / levels], channels)[:, None]
+        i = np.arange(levels - 1) - random.integers(0, levels, channels)[:, None]
+        bent = random.integers(5, size=channels)[:, None] == 0
+        rows = np.ceil(step * np.where(bent & (i < 0), 3 * i, i))
+        rows += random.choice(sums, channels)[:, None] * directions[:, None]
+        rows += random.integers(-1, 2, rows.shape) * (random.random(rows.shape) < 0.1)
+        ends = np.sort(random.integers(-levels, 2 * levels, (2, channels)), axis=0)[..., None]
+        at = np.arange(levels - 1)
+        rows = np.where(at < ends[0], -(2**31) if random.random() < 0.5 else rows.min() - 3, rows)
+        rows = np.where(at >= ends[1], 2**31 - 1, rows)
+    else:
+        rows = random.choice(sums, (channels, levels - 1)) * directions[:, None]
+        rows += random.integers(0, 2, rows.shape)
+        rows[random.random(rows.shape) < 0.05] = 2**31 - 1
+        rows[random.random(rows.shape) < 0.05] = -(2**31)
+    return p.Thresholds(directions, np.sort(rows, axis=1).astype(np.int32).reshape(-1))
+
+
+def inputs_for(random: Random, program: p.Program, rows: int) -> np.ndarray:
+    tensor = program.tensors[0]
+    shape = (rows, tensor.height, tensor.width, tensor.channels)
+    x = random.integers(0, tensor.levels, shape)
+    x[random.random(shape) < 0.2] = tensor.levels - 1
+    return x.astype(np.float32)
+
+
+def check(program: p.Program, x: np.ndarray, levels: list[str]) -> None:
+    expected = reference.run(program, [x])[0]
+    for level in levels:
+        _core.set_isa(level)
+        actual = Network(program).run([x])[0]
+        np.testing.assert_array_equal(actual, expected, err_msg=level, strict=True)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_product_equals_reference_for_all_widths(bits: int, levels: list[str]) -> None:
+    random = np.random.default_rng(bits)
+    for activation_bits in range(1, 9):
+        for _ in range(3):
+            sizes = CHANNELS[random.integers(len(CHANNELS))]
+            name = random.choice(list(WINDOWS))
+            program = program_of(random, sizes, name, (bits, activation_bits), "sums")
+            check(program, inputs_for(random, program, 2), levels)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_product_equals_reference_for_windows(name: str, levels: list[str]) -> None:
+    random = np.random.default_rng(len(name))
+    for sizes in CHANNELS:
+        for bits in (1, 2, 8):
+            program = program_of(random, sizes, name, (bits, min(bits, 2)), "sums")
+            check(program, inputs_for(random, program, 1), levels)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_depthwise_product_equals_reference_for_wide_factors(name: str, levels: list[str]) -> None:
+    """They leave 16 bits after one tap, a few, or none."""
+    random = np.random.default_rng(len(name))
+    for channels in (2, 16, 37, 64, 100):
+        for widths in ((8, 8), (5, 8), (8, 4)):
+            program = program_of(random, (channels, 1, 1), name, widths, "sums")
+            check(program, inputs_for(random, program, 2), levels)
+
+
+TAILS = (
+    *("thresholds", "even thresholds", "thresholds on ties", "thresholds near lines"),
+    *("affine", "affine on ties", "rounded"),
+)
+
+
+@pytest.mark.parametrize("kind", TAILS)
+def test_product_equals_reference_for_all_epilogues(kind: str, levels: list[str]) -> None:
+    random = np.random.default_rng(len(kind))
+    for widths in ((1, 1), (2, 2), (1, 2), (4, 4), (8, 8), (3, 5)):
+        for sizes in CHANNELS:
+            program = program_of(random, sizes, "ordinary", widths, kind)
+            check(program, inputs_for(random, program, 2), levels)
+
+
+@pytest.mark.parametrize("out_levels", [2, 3, 4])
+def test_product_target_is_source_of_next(out_levels: int, levels: list[str]) -> None:
+    random = np.random.default_rng(out_levels)
+    for channels in (16, 40, 64, 100):
+        first = program_of(random, (1, 64, channels), "ordinary", (1, 1), "thresholds")
+        source, middle = first.tensors
+        middle = p.Tensor(middle.height, middle.width, channels, -1, 1, out_levels)
+        quantize, product, _ = first.instructions
+        assert isinstance(product, p.Product)
+        thresholds = np.sort(random.integers(-60, 60, (channels, out_levels - 1)), axis=1)
+        tail = p.Thresholds(
+            random.choice([-1, 1], channels).astype(np.int32),
+            thresholds.astype(np.int32).reshape(-1),
+        )
+        product = p.Product(
+            0, 1, product.window, 1, 1, product.weights, integers(-1, 1), tail
+        )  # fmt: skip
+        sums = p.Arithmetic(np.ones(48, np.float32), ())
+        last = product_of(random, middle, 1, 48, "ordinary", 1, sums)
+        last = p.Product(1, 0, last.window, 1, 1, last.weights, integers(-1, 1), sums)
+        outside = p.Port(integers(7, 9, 48), 7, 9, 48, 0)
+        program = p.Program(first.inputs, (outside,), (source, middle), (quantize, product, last))
+        check(program, inputs_for(random, program, 3), levels)
