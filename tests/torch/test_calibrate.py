@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import anybit  # noqa: E402
 from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
-from anybit.torch.nn._samples import Samples  # noqa: E402
+from anybit.torch.nn._calibrate import Samples  # noqa: E402
 
 SPEC = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
 
@@ -169,7 +169,7 @@ def test_weights_get_the_least_squared_error() -> None:
     layer.weight = torch.nn.Parameter(weight)
     layer = quantize_model(layer, {"weight": "int4 per-channel narrow", "activation": "int8"})
     calibrate(layer, [random(4, 50)])
-    found = layer.weight_quantizer.scale.known().detach()
+    found = layer.weight_quantizer.scale.stored().detach()
     for channel, scale in zip(weight, found, strict=True):
         errors = {}
         for step in range(14):
@@ -234,7 +234,7 @@ def test_what_is_not_finite_is_refused_by_name() -> None:
     before = copy.deepcopy(model.state_dict())
     bad = random(2, 3, 8, 8)
     bad[0, 0, 0, 0] = torch.inf
-    with pytest.raises(anybit.ModelError, match=r"'stem.0.input_quantizer' is given NaN.*batch 1"):
+    with pytest.raises(anybit.ModelError, match=r"'stem.0.input_quantizer' gets NaN.*batch 1"):
         calibrate(model, [random(2, 3, 8, 8), bad])
     assert all(
         torch.equal(new, old) or (new.isnan().all() and old.isnan().all())
@@ -243,23 +243,23 @@ def test_what_is_not_finite_is_refused_by_name() -> None:
     assert not any("forward" in vars(module) for module in model.modules())
     with torch.no_grad():
         model.head.weight[0, 0] = torch.nan
-    with pytest.raises(anybit.ModelError, match=r"'head.weight_quantizer' is given NaN"):
+    with pytest.raises(anybit.ModelError, match=r"'head.weight_quantizer' gets NaN"):
         calibrate(model, batches(1))
 
 
 def test_batches_of_nothing_are_refused() -> None:
     model = quantize_model(Network(), SPEC)
-    with pytest.raises(anybit.ModelError, match="have no rows: give some data"):
+    with pytest.raises(anybit.ModelError, match="have no rows: pass some data"):
         calibrate(model, [random(0, 3, 8, 8)])
 
 
 @pytest.mark.parametrize(
     ("model", "given", "message"),
     [
-        (lambda: Network(), [random(2, 3, 8, 8)], "no quantizers with scales to find"),
+        (lambda: Network(), [random(2, 3, 8, 8)], "no quantizers with scales to set"),
         (lambda: quantize_model(Network(), SPEC), [], "no batches"),
         (lambda: quantize_model(Network(), SPEC), [()], "a batch is an empty tuple"),
-        (lambda: nn.IntQuantizer(4, granularity="per-channel"), [random(2, 3)], "give channels="),
+        (lambda: nn.IntQuantizer(4, granularity="per-channel"), [random(2, 3)], "pass channels="),
     ],
 )
 def test_nothing_to_do(model: Any, given: Any, message: str) -> None:
@@ -286,14 +286,14 @@ def test_quantizers_that_stand_alone_or_are_shared() -> None:
         nn.IntQuantizer(8, granularity="per-channel", axis=-1, channels=4),
     )  # fmt: skip
     calibrate(model, [random(16, 4)])
-    assert model[4].scale.known().shape == (4,)
+    assert model[4].scale.stored().shape == (4,)
     assert bool(model.eval()(random(2, 4)).isfinite().all())
 
 
 def test_scales_that_are_fixed_or_computed_stay() -> None:
     words = {"weight": "int4 absmax", "activation": "int4 scale=0.5", "output": "int8"}
     model = calibrate(quantize_model(torch.nn.Linear(4, 4), words), [random(8, 4)])
-    assert model.input_quantizer.scale.known() == 0.5
+    assert model.input_quantizer.scale.stored() == 0.5
 
 
 @pytest.mark.parametrize("rows", [True, False])
@@ -304,7 +304,7 @@ def test_samples_take_bounded_memory(rows: bool) -> None:
         x[3] *= 2 if index in (41, 73) else 1
         samples.add(x, rows)
     assert samples.nbytes <= 4000
-    first, second = samples.divided()
+    first, second = samples.split()
     assert first
     assert second
     seen = sorted({float(each[0, 0]) for each in (*first[:-1], *second[:-1])})
@@ -316,7 +316,7 @@ def test_samples_take_bounded_memory(rows: bool) -> None:
 def test_rows_of_one_batch_choose_and_decide() -> None:
     samples = Samples(memory=2**20)
     samples.add(torch.arange(6.0)[:, None], has_rows=True)
-    first, second = samples.divided()
+    first, second = samples.split()
     assert [each[:, 0].tolist() for each in first] == [[0, 3], [2, 5], [5]]
     assert [each[:, 0].tolist() for each in second] == [[1, 4], [4]]
 

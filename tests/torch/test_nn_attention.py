@@ -96,7 +96,7 @@ def test_every_factor_has_a_quantizer() -> None:
     assert not layer.probability_quantizer.signed
     assert layer.query_quantizer.signed
     found, weights = layer.eval()(x, x, x, average_attn_weights=False)
-    steps = weights / layer.probability_quantizer.scale.known()
+    steps = weights / layer.probability_quantizer.scale.stored()
     assert torch.allclose(steps, steps.round(), atol=1e-4)
     assert sqnr(floats(x, x, x)[0], found) > 25
     found.sum().backward()
@@ -121,10 +121,10 @@ def test_what_it_cannot_be() -> None:
     with pytest.warns(UserWarning, match="0.in_proj_weight, 0.bias_k, 0.bias_v, 0.out_proj"):
         quantize_model(model, SPEC)
     for words in ("int8 scale=0.1", "int8 per-channel"):
-        with pytest.raises(ValueError, match="for factors of several products"):
+        with pytest.raises(ValueError, match="the factors of attention have copies"):
             quantize_model(torch.nn.MultiheadAttention(4, 2), {"activation": words})
     for options in ({"add_zero_attn": True}, {"bias_quantizer": nn.quantizer("int8")}):
-        with pytest.raises(ValueError, match=r"cannot be quantized|stay in float"):
+        with pytest.raises(ValueError, match=r"cannot be quantized|stay in floating point"):
             nn.QuantMultiheadAttention(4, 2, **options)
     layer = quantize_model(torch.nn.MultiheadAttention(4, 2), SPEC)
     with pytest.raises(RuntimeError, match="is_causal is a hint"):

@@ -163,11 +163,14 @@ def test_states_do_not_keep_what_is_not_finite(bad: float) -> None:
             lambda: nn.FloatQuantizer("float8"),
             'unknown format "float8"; did you mean "float8_e4m3fn"',
         ),
-        (lambda: nn.FloatQuantizer("e8m0"), r"float32, which has no 3.40282e\+38.*scale= a number"),
-        (lambda: nn.quantizer("e8m7 absmax"), '"absmax" is computed in float32.*scale= a number'),
+        (
+            lambda: nn.FloatQuantizer("e8m0"),
+            r"range excludes 3.40282e\+38.*scale=NUMBER",
+        ),
+        (lambda: nn.quantizer("e8m7 absmax"), '"absmax" is computed in float32.*scale=NUMBER'),
         (
             lambda: nn.FloatQuantizer(formats.FloatFormat(2, 1, 900), scale="ema"),
-            r"float32, which has no 1\.4.*e-270.*a format that ends within float32",
+            r"float32, whose range excludes 1\.4.*e-270.*a format within that range",
         ),
         (
             lambda: nn.IntQuantizer(4, granularity="per-channel", channels=2, scale=torch.ones(3)),

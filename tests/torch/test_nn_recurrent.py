@@ -51,7 +51,7 @@ def test_the_function_is_that_of_rounded_weights(kind: str) -> None:
     result, states = layer(x)
     weights = [name for name in dict(floats.named_parameters()) if name.startswith("weight")]
     assert [name for name, *_ in layer.quantized_parameters()] == weights
-    assert layer.weight_hh_l0_quantizer.scale.known().shape == layer.weight_hh_l0.shape[:1]
+    assert layer.weight_hh_l0_quantizer.scale.stored().shape == layer.weight_hh_l0.shape[:1]
     wanted, others = rounded(layer, floats)(layer.input_quantizer(x))
     assert torch.equal(result, wanted)
     both = zip([*states], [*others], strict=True)
@@ -85,9 +85,9 @@ def test_state_dicts_replaced_weights_and_copies() -> None:
     fresh.load_state_dict(layer.state_dict())
     assert torch.equal(fresh.eval()(x)[0], copy.deepcopy(layer).eval()(x)[0])
     fresh.load_state_dict(floats.state_dict(), strict=False)
-    before = fresh.weight_ih_l0_quantizer.scale.known().clone()
+    before = fresh.weight_ih_l0_quantizer.scale.stored().clone()
     fresh.weight_ih_l0 = torch.nn.Parameter(fresh.weight_ih_l0.detach() * 8)
-    after = fresh.weight_ih_l0_quantizer.scale.known()
+    after = fresh.weight_ih_l0_quantizer.scale.stored()
     assert torch.allclose(after, before * 8)
 
 
@@ -133,7 +133,7 @@ def test_tables() -> None:
     layer = quantize_model(floats, SPEC | {"output": "int4 scale=0.25"})
     assert type(layer) is nn.QuantEmbedding
     assert layer.input_quantizer is None
-    assert layer.weight_quantizer.scale.known().shape == (4,)
+    assert layer.weight_quantizer.scale.stored().shape == (4,)
     x = torch.tensor([[0, 1, 6], [2, 2, 3]])
     result = layer(x)
     table = layer.weight_quantizer(floats.weight)

@@ -140,7 +140,7 @@ def test_looking_at_a_scale_changes_neither_values_nor_gradients(
             threshold = quantizer.scale.threshold
             threshold.data.fill_(7.0)
             threshold.data.view(-1)[0] = value * 7.0  # behind the back of its version
-            quantizer.scale.is_known = True
+            quantizer.scale.is_initialized = True
             x = sample(2, 3).requires_grad_()
             result = quantizer(x)
             found.append([result, *torch.autograd.grad(result.sum(), (x, threshold))])
@@ -152,16 +152,16 @@ def test_a_scale_is_read_in_each_call() -> None:
     """Whatever was done to the state since: written to, replaced, moved, or loaded."""
     x = torch.tensor([0.5, 1.4, -7.0])
     for quantizer in (nn.IntQuantizer(8, scale=0.5), nn.IntQuantizer(8)):
-        reach = 1.0 if quantizer.scale.name == "value" else 127.0
+        largest = 1.0 if quantizer.scale.name == "value" else 127.0
         quantizer.initialize(x)
         quantizer.scale.set(torch.tensor(0.5))
         saved = quantizer.state_dict()
         assert quantizer.scale(x) == 0.5
         quantizer.scale.state.data.mul_(2)
         assert quantizer.scale(x) == 1.0
-        quantizer.scale.state.data = torch.tensor(2.0 * reach)
+        quantizer.scale.state.data = torch.tensor(2.0 * largest)
         assert quantizer.scale(x) == 2.0
-        changed = {name: torch.tensor(4.0 * reach) for name in saved}
+        changed = {name: torch.tensor(4.0 * largest) for name in saved}
         assert (
             torch.func.functional_call(
                 quantizer.scale,

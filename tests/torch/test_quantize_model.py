@@ -224,7 +224,7 @@ class Mixed(torch.nn.Module):
 
 
 def test_what_stays_in_float_is_said() -> None:
-    left = r"37.5 % of the weights stay in float: positions, embedding \(Bilinear\); \"skip\" says"
+    left = r"37.5 % of the weights stay in .*: positions, embedding \(Bilinear\)\. .*\"skip\""
     with pytest.warns(UserWarning, match=left) as caught:
         model = quantize_model(Mixed(), SPEC)
     assert caught[0].filename == __file__
@@ -237,7 +237,7 @@ def test_what_stays_in_float_is_said() -> None:
 def test_strictly_nothing_stays_in_float_that_is_not_skipped(inplace: bool) -> None:
     model = Mixed()
     spec = SPEC | {"skip": ["positions"]}
-    left = r"12.5 % of the weights stay in float: embedding \(Bilinear\); "
+    left = r"12.5 % of the weights stay in floating point: embedding \(Bilinear\)\. "
     with pytest.raises(ValueError, match=left):
         quantize_model(model, spec, strict=True, inplace=inplace)
     assert not quantizers(model)
@@ -267,8 +267,8 @@ def test_weights_that_something_else_reads_in_float_are_in_float() -> None:
         ),
         ({"weight": "quark"}, "layer 'lift', weight: 'quark': unknown kind \"quark\"; known: int4"),
         (SPEC | {"layers": {"head": {"output": "itn4"}}}, "layer 'head', output: 'itn4': unknown"),
-        ({"weight": "mxfp4"}, 'scales of blocks are not trained; say "per-channel"'),
-        ({"weight": "int4 per-block 32"}, "'int4 per-block 32': scales of blocks are not trained"),
+        ({"weight": "mxfp4"}, 'block scales cannot be trained; use "per-channel"'),
+        ({"weight": "int4 per-block 32"}, "'int4 per-block 32': block scales cannot be trained"),
         ({"weight": 4}, "weight must be words like .*, got 4"),
         ({"weight": "int40"}, "bits must be an integer in 1 .. 32, got 40"),
         ({"weight": "int1"}, "use BipolarQuantizer"),
@@ -294,7 +294,7 @@ def test_weights_that_something_else_reads_in_float_are_in_float() -> None:
         (SPEC | {"layers": ["head"]}, '"layers" must be a mapping'),
         (
             SPEC | {"skip": ["head"], "layers": {"head": "int8"}},
-            "layers: all that 'head' matches is skipped",
+            "layers: every match of 'head' is skipped",
         ),
         (
             {"weight": "int4", "bias": "int16 accumulator"},
