@@ -13,7 +13,7 @@ from torch.utils import _pytree
 
 from anybit.errors import ModelError
 from anybit.quantization.statistics import Statistics
-from anybit.torch.modes import evaluating, unwrapped
+from anybit.torch.modes import evaluating, unwrap
 from anybit.torch.nn._layers import QuantizedLayer
 from anybit.torch.nn._quantizers import Quantizer
 from anybit.torch.nn._scale_search import Consumer, ScaleSearch, quantize_with, weight_scale
@@ -60,7 +60,7 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
     >>> model.eval()(torch.rand(1, 8)).shape
     torch.Size([1, 2])
     """
-    module = unwrapped(model)
+    module = unwrap(model)
     quantizers = {
         part: name for name, part in module.named_modules() if isinstance(part, Quantizer)
     }
