@@ -37,7 +37,7 @@ def assert_same(actual: Any, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", [operator.name for operator in anybit.ops.OPERATORS])
 @given(data=st.data())
-def test_random_calls_are_those_of_numpy(name: str, data: st.DataObject) -> None:
+def test_functions_equal_numpy_on_random_calls(name: str, data: st.DataObject) -> None:
     quantizer = data.draw(quantizers(name))
     x = data.draw(x_arrays(name, any_float))
     expected = quantizer(x)
@@ -47,9 +47,9 @@ def test_random_calls_are_those_of_numpy(name: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize(
-    "convert", [float, np.float32, np.float64, np.asarray, jnp.asarray, lambda each: [each] * 5]
+    "convert", [float, np.float32, np.float64, np.asarray, jnp.asarray, lambda value: [value] * 5]
 )
-def test_parameters_may_be_numbers_lists_and_arrays(convert: Any) -> None:
+def test_functions_accept_numbers_lists_and_arrays(convert: Any) -> None:
     expected = anybit.int_quant(X, np.float32(0.3), 1, 4)
     assert_same(anybit.jax.int_quant(X, convert(0.3), 1, 4), expected)
     assert_same(anybit.jax.int_quant(X, 0.3, np.int64(1), np.uint8(4)), expected)
@@ -57,7 +57,7 @@ def test_parameters_may_be_numbers_lists_and_arrays(convert: Any) -> None:
     assert_same(program(X), expected)
 
 
-def test_attributes_are_words_or_what_is_called_so() -> None:
+def test_functions_convert_attributes() -> None:
     scales = np.float32([0.5])
     expected = anybit.dynamic_quantize(X, scales, dtype="u8")
     for dtype in ("u8", "uint8", np.uint8, np.dtype(np.uint8), jnp.uint8):
@@ -68,7 +68,7 @@ def test_attributes_are_words_or_what_is_called_so() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_vmap_over_each_axis(axis: int) -> None:
+def test_vmap_over_each_axis_equals_loop(axis: int) -> None:
     count = X.shape[axis]
     scales = np.linspace(0.1, 0.9, count, dtype=np.float32)
     both = jax.vmap(lambda x, scale: anybit.jax.int_quant(x, scale, 0, 4), in_axes=(axis, 0))
@@ -78,7 +78,7 @@ def test_vmap_over_each_axis(axis: int) -> None:
     assert_same(x_only(X), anybit.int_quant(X, np.float32(0.3), 0, 4))
 
 
-def test_vmap_over_parameters_only() -> None:
+def test_vmap_over_parameters_only_equals_loop() -> None:
     over_scale = jax.vmap(lambda scale: anybit.jax.int_quant(X, scale, 0, 4))
     assert_same(over_scale(SCALES), np.stack([anybit.int_quant(X, s, 0, 4) for s in SCALES]))
     assert_same(
@@ -89,7 +89,7 @@ def test_vmap_over_parameters_only() -> None:
     assert_same(over_width(widths), np.stack([anybit.int_quant(X, 0.5, 0, b) for b in widths]))
 
 
-def test_vmap_in_vmap() -> None:
+def test_vmap_nested_equals_loop() -> None:
     inner = jax.vmap(lambda x, scale: anybit.jax.int_quant(x, scale, 0, 4), in_axes=(None, 0))
     expected = [[anybit.int_quant(x, scale, 0, 4) for scale in SCALES] for x in X]
     assert_same(jax.vmap(inner, in_axes=(0, None))(X, SCALES), np.array(expected))
@@ -98,7 +98,7 @@ def test_vmap_in_vmap() -> None:
     assert_same(by_column(X), np.stack(expected))
 
 
-def test_vmap_keeps_the_axis_of_channels() -> None:
+def test_vmap_keeps_the_channel_axis() -> None:
     options = {"qtype": "per_channel", "axis": -1}
     zps = np.int32([1, 2, 3, 4, 5])
     both = jax.vmap(lambda x, row: anybit.jax.dynamic_quantize(x, row, zps, **options))
@@ -109,19 +109,19 @@ def test_vmap_keeps_the_axis_of_channels() -> None:
     assert_same(both(X, PER_COLUMN), np.stack(expected))
 
 
-def test_scan() -> None:
+def test_scan_equals_loop() -> None:
     def step(state: Any, x: Any) -> Any:
         state = anybit.jax.int_quant(state + x, 0.25, 0, 5)
         return state, state
 
-    _, found = jax.lax.scan(step, jnp.zeros((4, 5)), X)
+    _, result = jax.lax.scan(step, jnp.zeros((4, 5)), X)
     state = np.zeros((4, 5), np.float32)
-    for x, each in zip(X, found, strict=True):
+    for x, row in zip(X, result, strict=True):
         state = anybit.int_quant(state + x, 0.25, 0, 5)
-        assert_same(each, state)
+        assert_same(row, state)
 
 
-def test_donated_arrays() -> None:
+def test_jit_accepts_donated_arrays() -> None:
     program = jax.jit(lambda x: anybit.jax.int_quant(x, 0.5, 0, 4), donate_argnums=0)
     assert_same(program(jnp.asarray(X)), anybit.int_quant(X, 0.5, 0, 4))
 
@@ -141,7 +141,7 @@ def test_donated_arrays() -> None:
         ((1.0, 0, 4), {"out": X}, TypeError, "out must be None"),
     ],
 )
-def test_faults_are_found_while_tracing(
+def test_functions_check_arguments_while_tracing(
     transform: Any, parameters: Any, attributes: Any, error: Any, pattern: str
 ) -> None:
     program = transform(lambda x: anybit.jax.int_quant(x, *parameters, **attributes))
@@ -154,7 +154,7 @@ def test_faults_are_found_while_tracing(
     ("scale", "bits"),
     [("float8_e4m3fn", "int4"), ("float8_e5m2", "uint4"), ("float8_e4m3b11fnuz", "float8_e4m3fn")],
 )
-def test_parameters_of_few_bits(transform: Any, scale: str, bits: str) -> None:
+def test_functions_accept_narrow_parameter_types(transform: Any, scale: str, bits: str) -> None:
     scales, width = jnp.asarray([0.25, 0.375, 1, 1.5, 3], scale), jnp.asarray(4, bits)
     expected = anybit.int_quant(X, np.float32([0.25, 0.375, 1, 1.5, 3]), 0, 4)
 
@@ -172,13 +172,13 @@ def test_parameters_of_few_bits(transform: Any, scale: str, bits: str) -> None:
 
 
 @needs_kernels
-def test_unknown_values_are_checked_when_the_program_runs() -> None:
+def test_functions_check_traced_values_at_run_time() -> None:
     program = jax.jit(lambda bits: anybit.jax.int_quant(X, 1.0, 0, bits))
     with pytest.raises(RuntimeError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
         program(2.5).block_until_ready()
 
 
-def test_integers_beyond_32_bits_are_refused_where_jax_has_none() -> None:
+def test_functions_refuse_integers_beyond_32_bits_without_x64() -> None:
     bias = 2**54 - 20
     with jax.enable_x64(False), pytest.raises(ValueError, match=rf"exponent_bias.*x64.*{bias}"):
         anybit.jax.float_quant(X, 1.0, 55, 3, bias)
@@ -198,8 +198,8 @@ def test_integers_beyond_32_bits_are_refused_where_jax_has_none() -> None:
         ("bipolar_quant", (0.1,)),
     ],
 )
-def test_the_reference_that_other_platforms_run(name: str, parameters: Any, wide: bool) -> None:
-    """On this one too, away from subnormals: every division is a division."""
+def test_reference_program_equals_numpy(name: str, parameters: Any, wide: bool) -> None:
+    """Run the reference program on the CPU, without subnormal values."""
     from anybit.jax import _programs
     from anybit.jax._rounded_once import rounded_once
 
@@ -207,18 +207,18 @@ def test_the_reference_that_other_platforms_run(name: str, parameters: Any, wide
     dtype = np.float64 if wide else np.float32
     with jax.enable_x64(wide):
         x = (np.random.default_rng(0).standard_normal(100_000) * 100).astype(dtype)
-        given = [value if isinstance(value, int) else dtype(value) for value in parameters]
+        arguments = [value if isinstance(value, int) else dtype(value) for value in parameters]
 
         @rounded_once
-        def reference(x: Any, *given: Any) -> Any:
-            return operator.reference(*_programs._unfolded(operator, (x, *given)))
+        def reference(x: Any, *arguments: Any) -> Any:
+            return operator.reference(*_programs._unfolded(operator, (x, *arguments)))
 
-        found = jax.jit(reference)(x, *map(jnp.asarray, given))
-    assert_same(found, operator.function(x, *given))
+        result = jax.jit(reference)(x, *map(jnp.asarray, arguments))
+    assert_same(result, operator.function(x, *arguments))
 
 
-def test_float32_is_divided_and_summed_in_float64_elsewhere() -> None:
-    """With 32 bits, too: in functions within the function, and in the derivatives."""
+def test_rounded_once_divides_and_sums_in_float64() -> None:
+    """Include functions inside of the function, derivatives, and 32-bit integers."""
     from anybit.jax._rounded_once import rounded_once
 
     def function(x: Any, y: Any) -> Any:
@@ -226,18 +226,18 @@ def test_float32_is_divided_and_summed_in_float64_elsewhere() -> None:
 
     with jax.enable_x64(False):
         program = jax.make_jaxpr(rounded_once(function))(X, X)
-        found = jax.jit(rounded_once(function))(X, X + 1)
+        result = jax.jit(rounded_once(function))(X, X + 1)
     widened = [
-        each for each in program.eqns if each.primitive in (jax.lax.div_p, jax.lax.reduce_sum_p)
+        eqn for eqn in program.eqns if eqn.primitive in (jax.lax.div_p, jax.lax.reduce_sum_p)
     ]
     assert len(widened) == 3
-    assert {each.outvars[0].aval.dtype for each in widened} == {np.dtype(np.float64)}
-    assert_same(found["quotient"], np.where(X > 0, X / (X + 1), (X + 1) / X))
-    assert_same(found["sum"], X.astype(np.float64).sum().astype(np.float32))
+    assert {item.outvars[0].aval.dtype for item in widened} == {np.dtype(np.float64)}
+    assert_same(result["quotient"], np.where(X > 0, X / (X + 1), (X + 1) / X))
+    assert_same(result["sum"], X.astype(np.float64).sum().astype(np.float32))
 
 
-def test_functions_for_all_libraries_take_jax_arrays() -> None:
-    """In XLA's arithmetic, which is exact for these; and without warnings of 64 bits."""
+def test_anybit_functions_accept_jax_arrays() -> None:
+    """Use values that are exact in XLA; there are no warnings about 64 bits."""
     x = jnp.asarray(X)
     for name, parameters in {
         "int_quant": (0.5, 0, 4),
@@ -256,7 +256,7 @@ def test_functions_for_all_libraries_take_jax_arrays() -> None:
 
 
 @needs_kernels
-def test_export_needs_leave_for_the_kernels() -> None:
+def test_export_requires_permission_for_custom_calls() -> None:
     from jax import export
 
     program = jax.jit(lambda x: anybit.jax.int_quant(x, 0.5, 0, 4))
@@ -273,8 +273,8 @@ def test_export_needs_leave_for_the_kernels() -> None:
     assert "@anybit" not in export.export(program, platforms=["cuda"])(X).mlir_module()
 
 
-def test_shard_map_on_two_devices() -> None:
-    """In a process of its own: the number of devices is settled when JAX starts."""
+def test_shard_map_on_two_devices_equals_numpy() -> None:
+    """Use a process of its own, because JAX fixes the number of devices at its start."""
     script = ROOT / "tests" / "programs" / "jax_two_devices.py"
     flags = "--xla_force_host_platform_device_count=2"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}

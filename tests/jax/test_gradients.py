@@ -38,14 +38,14 @@ def rows() -> list[Any]:
     """Rows of the case tables that have an answer, of operators whose x has a gradient.
 
     Every fourth of them: the kernels run on all in test_native_gradient.py, and what is new here
-    is the way to them, of which every row is a compilation of its own.
+    is how they are computed; every row is a separate compilation.
     """
-    found = [
+    result = [
         pytest.param(name, case, id=f"{name}-{case.name}")
         for name, case in every_case()
         if case.raises is None and moves_x(BY_NAME[name])
     ]
-    return found[::4]
+    return result[::4]
 
 
 def assert_same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
@@ -58,7 +58,7 @@ def assert_same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(("name", "case"), rows())
-def test_gradient_of_x(name: str, case: Case) -> None:
+def test_gradient_of_x_equals_numpy(name: str, case: Case) -> None:
     """Also where XLA's own arithmetic would flush subnormals."""
     x = np.asarray(case.inputs[0])
     with jax.enable_x64(x.dtype == np.float64):
@@ -68,14 +68,14 @@ def test_gradient_of_x(name: str, case: Case) -> None:
             return getattr(anybit.jax, name)(x, *case.inputs[1:], **case.attributes)
 
         _, back = jax.vjp(function, jnp.asarray(x))
-        (found,) = back(jnp.asarray(gradient))
+        (result,) = back(jnp.asarray(gradient))
     partials = BY_NAME[name].partials(x, *case.inputs[1:], **case.attributes)
     by_numpy = carried_back(gradient, {"x": x}, partials, ["x"])["x"]
-    assert_same_bits(np.asarray(found), by_numpy)
+    assert_same_bits(np.asarray(result), by_numpy)
 
 
 @pytest.mark.parametrize(("name", "parameters", "attributes"), SMOOTH)
-def test_gradients_of_parameters(name: str, parameters: Any, attributes: Any) -> None:
+def test_gradients_of_parameters_equal_numpy(name: str, parameters: Any, attributes: Any) -> None:
     operator = BY_NAME[name]
     names = [declared.name for declared in operator.inputs]
     values = {names[0]: X, **dict(zip(names[1:], parameters, strict=False))}
@@ -83,32 +83,32 @@ def test_gradients_of_parameters(name: str, parameters: Any, attributes: Any) ->
     gradient = np.random.default_rng(2).standard_normal(X.shape).astype(np.float32)
     for shape in shapes:
         moving = {
-            each: np.full(shape, values[each], np.float32)
-            for each in operator.differentiable
-            if each != names[0]
+            element: np.full(shape, values[element], np.float32)
+            for element in operator.differentiable
+            if element != names[0]
         }
-        given = values | moving
+        inputs = values | moving
 
-        def function(moving: Any, given: Any = given) -> Any:
-            return getattr(anybit.jax, name)(**(given | moving), **attributes)
+        def function(moving: Any, inputs: Any = inputs) -> Any:
+            return getattr(anybit.jax, name)(**(inputs | moving), **attributes)
 
         _, back = jax.vjp(function, moving)
-        (found,) = back(gradient)
-        fast = [each for each in moving if each in _core.descriptions[name]["differentiable"]]
+        (result,) = back(gradient)
+        fast = [item for item in moving if item in _core.descriptions[name]["differentiable"]]
         native = getattr(_core, f"{name}_backward")
-        by_kernel = native(gradient, *given.values(), wanted=fast, **attributes)
-        for each, expected in zip(fast, by_kernel, strict=True):
-            assert_same_bits(np.asarray(found[each]), expected)
+        by_kernel = native(gradient, *inputs.values(), wanted=fast, **attributes)
+        for parameter, expected in zip(fast, by_kernel, strict=True):
+            assert_same_bits(np.asarray(result[parameter]), expected)
         # Widths have no kernel: XLA adds in another order than NumPy, in float32.
-        partials = operator.partials(*given.values(), **attributes)
-        by_numpy = carried_back(gradient, given, partials, list(moving))
-        for each in moving:
-            terms = np.abs(gradient * partials[each]).sum() * 2.0**-22
-            assert np.abs(np.asarray(found[each]) - by_numpy[each]).max() <= terms, each
+        partials = operator.partials(*inputs.values(), **attributes)
+        by_numpy = carried_back(gradient, inputs, partials, list(moving))
+        for entry in moving:
+            terms = np.abs(gradient * partials[entry]).sum() * 2.0**-22
+            assert np.abs(np.asarray(result[entry]) - by_numpy[entry]).max() <= terms, entry
 
 
 def codes_call(axis: int | None, dtype: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Codes, scales and zero-points, of which sums over 60 codes are exact in float32."""
+    """Return codes, scales and zero-points whose sums over 60 codes are exact in float32."""
     random = np.random.default_rng(3)
     limits = np.iinfo(dtype)
     codes = random.integers(limits.min, limits.max + 1, (3, 4, 5)).astype(dtype)
@@ -121,8 +121,10 @@ def codes_call(axis: int | None, dtype: Any) -> tuple[Any, Any, Any, dict[str, A
 @pytest.mark.parametrize("wide", [False, True], ids=["32_bits", "64_bits"])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_gradients_of_scales_of_codes(dtype: Any, axis: int | None, wide: bool) -> None:
-    """By kernel and by reference, as the only input and beside codes that are traced."""
+def test_gradients_of_dequantize_scales_equal_numpy(
+    dtype: Any, axis: int | None, wide: bool
+) -> None:
+    """Compare kernel and reference, with constant and with traced codes."""
     codes, scales, zps, attributes = codes_call(axis, dtype)
     gradient = np.random.default_rng(4).integers(-8, 9, codes.shape).astype(np.float32)
     operator = BY_NAME["dynamic_dequantize"]
@@ -137,15 +139,15 @@ def test_gradients_of_scales_of_codes(dtype: Any, axis: int | None, wide: bool) 
     with jax.enable_x64(wide):
         assert_same_bits(np.asarray(jax.grad(total)(scales, codes, zps)), expected)
         for transformed in (jax.jit(total), jax.checkpoint(total), jax.jit(jax.checkpoint(total))):
-            found = jax.grad(transformed)(scales, codes, zps)
-            assert_same_bits(np.asarray(found), expected)
+            actual = jax.grad(transformed)(scales, codes, zps)
+            assert_same_bits(np.asarray(actual), expected)
         _, back = jax.vjp(total, scales, codes, zps)
-        found, *none = back(np.float32(1))
-        assert_same_bits(np.asarray(found), expected)
-        assert all(each.dtype == jax.dtypes.float0 for each in none)
+        actual, *none = back(np.float32(1))
+        assert_same_bits(np.asarray(actual), expected)
+        assert all(item.dtype == jax.dtypes.float0 for item in none)
 
 
-def test_gradients_of_scales_under_vmap() -> None:
+def test_gradients_of_scales_under_vmap_equal_loop() -> None:
     codes, scales, zps, attributes = codes_call(1, np.int8)
 
     def total(scales: Any, codes: Any) -> Any:
@@ -153,17 +155,17 @@ def test_gradients_of_scales_under_vmap() -> None:
         return (result**2).sum()
 
     batch = np.stack([codes, codes[::-1] // 2])
-    each = jax.vmap(jax.grad(total), (None, 0))(scales, batch)
+    batched = jax.vmap(jax.grad(total), (None, 0))(scales, batch)
     expected = np.array([jax.grad(total)(scales, codes) for codes in batch])
-    assert_same_bits(np.asarray(each), expected)
+    assert_same_bits(np.asarray(batched), expected)
     many = np.stack([scales, 2 * scales])
-    each = jax.vmap(jax.grad(total), (0, None))(many, codes)
+    batched = jax.vmap(jax.grad(total), (0, None))(many, codes)
     expected = np.array([jax.grad(total)(scales, codes) for scales in many])
-    assert_same_bits(np.asarray(each), expected)
+    assert_same_bits(np.asarray(batched), expected)
 
 
-def test_second_derivatives_of_scales() -> None:
-    """Of a product they are 0, and those of its square are sums of squares."""
+def test_second_derivatives_of_scales_equal_the_formula() -> None:
+    """Compare with sums of squares, for the square of the product."""
     codes, scales, zps, attributes = codes_call(None, np.uint8)
 
     def total(scale: Any) -> Any:
@@ -178,25 +180,25 @@ def loss(x: Any, scale: Any) -> Any:
     return (anybit.jax.int_quant(x, scale, 0, 4) ** 2).sum()
 
 
-def test_value_and_grad_under_jit_and_checkpoint() -> None:
+def test_value_and_grad_under_jit_and_checkpoint_are_equal() -> None:
     value, gradient = jax.value_and_grad(loss)(X, 0.5)
     assert value == (anybit.int_quant(X, 0.5, 0, 4) ** 2).sum()
     for transformed in (jax.jit(loss), jax.checkpoint(loss), jax.jit(jax.checkpoint(loss))):
         assert_same_bits(np.asarray(jax.grad(transformed)(X, 0.5)), np.asarray(gradient))
 
 
-def test_gradients_under_vmap_are_those_of_each_element() -> None:
+def test_gradients_under_vmap_equal_loop() -> None:
     scales = np.float32([0.2, 0.5, 0.9])
-    each = jax.vmap(jax.grad(loss, 1))(X, scales)
+    batched = jax.vmap(jax.grad(loss, 1))(X, scales)
     expected = [jax.grad(loss, 1)(x, scale) for x, scale in zip(X, scales, strict=True)]
-    assert_same_bits(np.asarray(each), np.array(expected))
+    assert_same_bits(np.asarray(batched), np.array(expected))
     shared = jax.vmap(jax.grad(loss, 1), in_axes=(0, None))(X, 0.5)
     assert_same_bits(np.asarray(shared), np.array([jax.grad(loss, 1)(x, 0.5) for x in X]))
     over_scales = jax.vmap(jax.grad(loss), in_axes=(None, 0))(X, scales)
     assert_same_bits(np.asarray(over_scales), np.array([jax.grad(loss)(X, s) for s in scales]))
 
 
-def test_gradient_through_scan_and_jacobian() -> None:
+def test_gradients_through_scan_and_jacobian_are_equal() -> None:
     def last(scale: Any) -> Any:
         def step(state: Any, x: Any) -> Any:
             return anybit.jax.int_quant(state + x, scale, 0, 5), None
@@ -208,28 +210,28 @@ def test_gradient_through_scan_and_jacobian() -> None:
     assert float(rows.sum()) == pytest.approx(float(jax.grad(lambda s: last(s).sum())(0.25)))
 
 
-def test_second_derivatives_are_those_of_the_formula() -> None:
+def test_second_derivatives_equal_the_formula() -> None:
     """Inside, y = round(x / s) * s has dy/ds = round(x / s) - x / s, and that has x / s^2."""
     x, scale = jnp.float32(0.7), jnp.float32(0.5)
     second = jax.grad(jax.grad(lambda s: anybit.jax.int_quant(x, s, 0, 4)))(scale)
     assert float(second) == pytest.approx(0.7 / 0.25)
 
 
-def test_half_precision_stays_half() -> None:
+def test_gradients_keep_half_precision() -> None:
     for dtype in (jnp.bfloat16, jnp.float16):
         x, scale = jnp.asarray(X, dtype), jnp.asarray(0.5, dtype)
         of_x, of_scale = jax.grad(loss, (0, 1))(x, scale)
         assert (of_x.dtype, of_scale.dtype) == (dtype, dtype)
 
 
-def test_integers_have_no_gradient() -> None:
+def test_gradients_of_integer_results_are_zero() -> None:
     def through(x: Any) -> Any:
         return anybit.jax.dynamic_quantize(x, np.float32([0.5])).astype(jnp.float32).sum()
 
     assert not np.asarray(jax.grad(through)(X)).any()
 
 
-def test_what_has_no_derivative_is_refused() -> None:
+def test_gradients_refuse_inputs_without_derivative() -> None:
     def by_mantissa(mantissa: Any) -> Any:
         return anybit.jax.float_quant(X, 1.0, 4, mantissa, 7).sum()
 

@@ -12,8 +12,8 @@ from triton.compiler import ASTSource
 
 from anybit.ops import Operator
 from anybit.torch.triton import backward_plan, forward_plan
-from anybit.torch.triton.compiled import compiled
 from anybit.torch.triton.plan import Plan
+from anybit.torch.triton.source import compile_kernel
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -59,7 +59,7 @@ def parameters(operator: Operator, x: torch.Tensor) -> list[torch.Tensor]:
 
 def _instructions(plan: Plan, inputs: Sequence[torch.Tensor]) -> set[str]:
     """Compiled as a launch would have it: pointers and sizes divisible by 16 are known to be."""
-    function = compiled(plan.name, plan.text, False)
+    function = compile_kernel(plan.name, plan.text, False)
     names = [parameter.name for parameter in function.params]
     pointers = [TYPES[each] for each in (*(each.dtype for each in inputs), *plan.buffer_dtypes)]
     signature = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of a session share with PyTorch in it."""
+"""Fixtures of the PyTorch tests."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def exported_quickly() -> Iterator[None]:
-    """What PyTorch does again for each export is done once: most of the time of a small one."""
+    """Cache computations that PyTorch repeats in each export, most of the time of a small one."""
     with pytest.MonkeyPatch.context() as patch:
         with contextlib.suppress(ImportError):
             read_translations_once(patch)
@@ -21,7 +21,7 @@ def exported_quickly() -> Iterator[None]:
 
 
 def read_translations_once(patch: pytest.MonkeyPatch) -> None:
-    """Each export has a registry of its own all the same."""
+    """Cache the registry of translations; each export gets a copy."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     read = functools.cache(ONNXRegistry.from_torchlib)
@@ -29,15 +29,16 @@ def read_translations_once(patch: pytest.MonkeyPatch) -> None:
     def from_torchlib(*version: int, **named: int) -> Any:
         kept, registry = read(*version, **named), ONNXRegistry()
         registry.__dict__ |= kept.__dict__
-        registry.functions = {name: [*each] for name, each in kept.functions.items()}
+        registry.functions = {name: [*values] for name, values in kept.functions.items()}
         return registry
 
     patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(from_torchlib))
 
 
 def make_composite_operators_once(patch: pytest.MonkeyPatch) -> None:
-    """All of them were looked for some eighty times per export; now only where one is new. And
-    each of thousands of decorators made the type `Callable[P, T]`, which that of `typing` keeps.
+    """Search composite operators only if there are new ones, instead of 80 times per export.
+
+    Thousands of decorators create the type `Callable[P, T]`, which that of `typing` caches.
     """
     from torch import _C, _ops
     from torch._export import utils
@@ -45,10 +46,10 @@ def make_composite_operators_once(patch: pytest.MonkeyPatch) -> None:
     make, made = utils._materialize_cpp_cia_ops, set[str]()
 
     def make_new() -> None:
-        found = _C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
-        if not made.issuperset(found):
+        result = _C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+        if not made.issuperset(result):
             make()
-            made.update(found)
+            made.update(result)
 
     patch.setattr(utils, "_materialize_cpp_cia_ops", make_new)
     patch.setattr(_ops, "Callable", typing.Callable)

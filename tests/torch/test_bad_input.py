@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's functions refuse: before any kernel runs, naming the value and the remedy."""
+"""Errors of the PyTorch functions, with the value and the remedy."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -46,10 +46,10 @@ WRONG_TENSORS: dict[str, tuple[Callable[[Tensor], Tensor], type[Exception], str,
 }
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 @pytest.mark.parametrize("wrong", WRONG_TENSORS)
-def test_wrong_tensors(operator: Any, wrong: str) -> None:
-    """Each input in turn, by the function and by the operator of the dispatcher."""
+def test_functions_refuse_wrong_tensors(operator: Any, wrong: str) -> None:
+    """Test all inputs of the function and of the operator in the dispatcher."""
     spoil, error, of_x, of_parameter = WRONG_TENSORS[wrong]
     inputs = [tensor_as_x(operator, X), *[ONE.reshape(1)] * (operator.required_inputs - 1)]
     for place, declared in enumerate(operator.inputs[: operator.required_inputs]):
@@ -66,7 +66,7 @@ def test_wrong_tensors(operator: Any, wrong: str) -> None:
                 function(*bad)
 
 
-def test_nested_tensors() -> None:
+def test_functions_refuse_nested_tensors() -> None:
     nested = torch.nested.nested_tensor([X[0], X[1, :1]], layout=torch.jagged)
     with pytest.raises(TypeError, match=r"x must not be nested; .*values\(\)"):
         anybit.torch.int_quant(nested, 1.0, 0, 4)
@@ -75,7 +75,7 @@ def test_nested_tensors() -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool, torch.uint16], ids=str
 )
-def test_x_of_integers(dtype: torch.dtype) -> None:
+def test_functions_refuse_integer_x(dtype: torch.dtype) -> None:
     """No operator takes them, but those that read codes of just that type."""
     name = str(dtype).removeprefix("torch.")
     for operator in OPERATORS:
@@ -90,7 +90,7 @@ def test_x_of_integers(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
-def test_codes_of_floats(dtype: torch.dtype) -> None:
+def test_dynamic_dequantize_refuses_float_codes(dtype: torch.dtype) -> None:
     readers = [operator for operator in OPERATORS if reads_codes(operator)]
     assert readers
     for operator in readers:
@@ -111,7 +111,7 @@ BAD_VALUES = {
 
 
 def forms(value: float) -> Iterator[Any]:
-    """A number, and what holds numbers. An integer may be too large for a tensor."""
+    """Return a number in several containers. An integer may be too large for a tensor."""
     yield value
     yield np.float64(value)
     yield [[4.0, float(value)]]
@@ -121,7 +121,7 @@ def forms(value: float) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", BAD_VALUES)
-def test_bad_widths(name: str) -> None:
+def test_functions_refuse_invalid_bitwidths(name: str) -> None:
     value, shown = BAD_VALUES[name]
     for width in forms(value):
         with pytest.raises(ValueError, match=rf"bitwidth must be an integer >= 1, got {shown}"):
@@ -130,7 +130,7 @@ def test_bad_widths(name: str) -> None:
         anybit.torch.int_quant(X.to("meta"), 1.0, 0, value)  # known without looking at a device
 
 
-def test_other_bad_numbers() -> None:
+def test_functions_refuse_invalid_numbers() -> None:
     quantize = anybit.torch.float_quant
     for limit in (-1, -1.0, float("nan"), np.array(-1.0), torch.tensor(-1.0)):
         with pytest.raises(ValueError, match=r"max_val must be a number >= 0, got (-1|nan)"):
@@ -153,8 +153,8 @@ SHAPES = [(3,), (1, 2, 2), (2, 1, 2), (0,), (2, 3)]
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_shapes_that_do_not_broadcast(shape: tuple, device: str) -> None:
-    """The same message with and without data: fake kernels check shapes themselves."""
+def test_functions_refuse_shapes_that_do_not_broadcast(shape: tuple, device: str) -> None:
+    """Compare messages with those of fake tensors, whose kernels check shapes themselves."""
     x = X.to(device)
     for operator in OPERATORS:
         if not operator.broadcasts:
@@ -168,7 +168,7 @@ def test_shapes_that_do_not_broadcast(shape: tuple, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_attributes(device: str) -> None:
+def test_functions_refuse_invalid_attributes(device: str) -> None:
     x = X.to(device)
     for mode in ("NEAREST", "", "ROUND_TO_ZERO"):
         with pytest.raises(ValueError, match=f"rounding_mode must be one of .*{mode}"):
@@ -186,7 +186,7 @@ def test_attributes(device: str) -> None:
         anybit.torch.dynamic_quantize(x, 1.0, axis=0.5)
 
 
-def test_arguments() -> None:
+def test_functions_refuse_missing_and_unknown_arguments() -> None:
     for arguments, keywords, pattern in (
         ((X, 1, 0), {}, "bitwidth"),
         ((), {}, "'x'"),
@@ -200,7 +200,7 @@ def test_arguments() -> None:
             anybit.torch.int_quant(*arguments, **keywords)
 
 
-def test_out() -> None:
+def test_functions_refuse_invalid_out() -> None:
     for x in (X, X.clone().requires_grad_()):
         for out in (torch.empty(2), X.double(), X.to("meta")):
             with pytest.raises(ValueError, match="out must have shape"):
@@ -218,7 +218,7 @@ def test_out() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_backward(device: str) -> None:
+def test_backward_refuses_invalid_arguments(device: str) -> None:
     x, one = X.to(device), ONE.to(device)
     backward = torch.ops.anybit.int_quant_backward
     good = (x, x, one, one, one)

@@ -30,7 +30,7 @@ Tensor = Any
 
 
 def differing(theirs: Tensor, mine: Tensor) -> Tensor:
-    """Where bits differ; any NaN equals any NaN."""
+    """Return where bits differ; NaN equals NaN."""
     assert theirs.dtype == mine.dtype == torch.float32
     same = theirs.detach().view(torch.int32) == mine.detach().view(torch.int32)
     return ~(same | (theirs.isnan() & mine.isnan()))
@@ -46,12 +46,12 @@ def assert_same_bits(theirs: Tensor, mine: Tensor) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("signed", "narrow"), SIGNS)
-def test_int_values(signed: bool, narrow: bool, mode: str) -> None:
-    """All bits but the sign of zeros: see `test_sign_of_zeros`."""
+def test_int_quant_equals_brevitas(signed: bool, narrow: bool, mode: str) -> None:
+    """Ignore signs of zeros: see `test_int_quant_equals_brevitas_in_signs_of_zeros`."""
     quantize = their_int(signed, narrow, mode)
     x = values()
     for scale, zeropt, bits in product((1.0, 0.25, 0.3, 1e-3), (0.0, 3.0, -2.0), (1.0, 4.0, 8.0)):
-        parameters = [torch.tensor(each) for each in (scale, zeropt, bits)]
+        parameters = [torch.tensor(item) for item in (scale, zeropt, bits)]
         theirs = quantize(x, *parameters)
         mine = ours.int_quant(x, *parameters, signed=signed, narrow=narrow, rounding_mode=mode)
         assert_same_bits(theirs + 0.0, mine + 0.0)
@@ -59,7 +59,7 @@ def test_int_values(signed: bool, narrow: bool, mode: str) -> None:
             assert_same_bits(theirs, mine)
 
 
-def test_sign_of_zeros() -> None:
+def test_int_quant_equals_brevitas_in_signs_of_zeros() -> None:
     """Deviation: Brevitas clips after rounding, and -0 is not below 0. QONNX clips before.
 
     x = -0.25, unsigned, scale 1: Brevitas -0.0, anybit 0.0. So does Trunc: x = -1, CEIL.
@@ -70,9 +70,9 @@ def test_sign_of_zeros() -> None:
     assert theirs.signbit().tolist() == [True, True, False]
     assert mine.signbit().tolist() == [False, False, False]
     assert torch.equal(theirs, mine)
-    given, unsigned = (one, one * 0, one * 8), torch.tensor(False)
-    theirs, out_scale, _, bits = their_trunc(False, "CEIL")(-one, *given, unsigned)
-    mine = ours.trunc(-one, *given, out_scale, bits, signed=False, rounding_mode="CEIL")
+    inputs, unsigned = (one, one * 0, one * 8), torch.tensor(False)
+    theirs, out_scale, _, bits = their_trunc(False, "CEIL")(-one, *inputs, unsigned)
+    mine = ours.trunc(-one, *inputs, out_scale, bits, signed=False, rounding_mode="CEIL")
     assert (float(theirs), float(mine)) == (0.0, 0.0)
     assert theirs.signbit()
     assert not mine.signbit()
@@ -94,9 +94,9 @@ def int_quantizers() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield name, lambda preset=preset: qnn.QuantConv2d(3, 5, 3, bias=False, weight_quant=preset)
 
 
-@pytest.mark.parametrize("make", [each for _, each in int_quantizers()], ids=dict(int_quantizers()))
-def test_int_modules(make: Callable[[], Any]) -> None:
-    """What Brevitas' own modules find for scale and zero-point, given to our operator."""
+@pytest.mark.parametrize("make", [make for _, make in int_quantizers()], ids=dict(int_quantizers()))
+def test_int_quantizer_equals_brevitas(make: Callable[[], Any]) -> None:
+    """Call our operator with scale and zero-point of Brevitas' modules."""
     torch.manual_seed(0)
     module = make()
     if hasattr(module, "quant_weight"):
@@ -125,7 +125,7 @@ def test_int_modules(make: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("name", FORMATS)
-def test_float_values(name: str, signed: bool) -> None:
+def test_float_quant_equals_brevitas(name: str, signed: bool) -> None:
     x = values()
     for scale in (1.0, 0.25, 0.3, 7.0):
         theirs = their_float(FORMATS[name], torch.tensor(scale), signed)(x)
@@ -133,8 +133,8 @@ def test_float_values(name: str, signed: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "ROUND"])
-def test_float_values_of_directed_modes(mode: str) -> None:
-    """Equal but for floats next to a power of two, and the sign of zeros in DOWN."""
+def test_float_quant_equals_brevitas_in_directed_modes(mode: str) -> None:
+    """Compare except floats next to a power of two, and the sign of zeros in DOWN."""
     x, one = values(), torch.tensor(1.0)
     mine = ours.float_quant(x, 1.0, *FORMATS["e4m3"], rounding_mode=mode)
     places = differing(their_float(FORMATS["e4m3"], one, mode=mode)(x) + 0.0, mine + 0.0)
@@ -143,7 +143,7 @@ def test_float_values_of_directed_modes(mode: str) -> None:
     assert places.any()
 
 
-def test_float_sign_of_zero() -> None:
+def test_float_quant_keeps_the_sign_of_zero() -> None:
     """Deviation: rounding to zero is sign(x) * floor(|x|) in Brevitas, which makes 0 of -0."""
     zero, one = torch.tensor([-0.0]), torch.tensor(1.0)
     theirs = their_float(FORMATS["e4m3"], one, mode="DOWN")(zero)
@@ -151,7 +151,7 @@ def test_float_sign_of_zero() -> None:
     assert (bool(theirs.signbit()), bool(mine.signbit())) == (False, True)
 
 
-def test_float_below_a_power_of_two() -> None:
+def test_float_quant_rounds_correctly_below_a_power_of_two() -> None:
     """Deviation: Brevitas takes the exponent from a logarithm in float32, which rounds up.
 
     x = 7.9999995, e4m3, FLOOR: Brevitas 7.0, anybit 7.5; the format's grid there has steps of 0.5.
@@ -171,7 +171,7 @@ FLOAT_PRESETS = {
 
 
 @pytest.mark.parametrize("preset", FLOAT_PRESETS)
-def test_float_modules(preset: str) -> None:
+def test_float_quantizer_equals_brevitas(preset: str) -> None:
     torch.manual_seed(0)
     chosen, format = getattr(presets, preset), FORMATS[FLOAT_PRESETS[preset]]
     if "Weight" in preset:
@@ -183,7 +183,7 @@ def test_float_modules(preset: str) -> None:
         module(x)
         result = module.eval()(x)
     widths = [result.exponent_bit_width, result.mantissa_bit_width, result.exponent_bias]
-    assert [float(each) for each in widths] == [float(each) for each in list(format)[:3]]
+    assert [float(width) for width in widths] == [float(item) for item in list(format)[:3]]
     mine = ours.float_quant(x, result.scale, *widths, format.max_val)
     assert_same_bits(result.value, mine)
 
@@ -192,7 +192,7 @@ def test_float_modules(preset: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [BinaryQuant, ClampedBinaryQuant])
-def test_bipolar_values(kind: Any) -> None:
+def test_bipolar_quant_equals_brevitas(kind: Any) -> None:
     x = values()
     for scale in (1.0, 0.25, 0.3):
         theirs = kind(Given(torch.tensor(scale)))(x)[0]
@@ -204,14 +204,14 @@ def test_bipolar_values(kind: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("signed", "narrow"), SIGNS)
-def test_trunc_values(signed: bool, narrow: bool, mode: str) -> None:
+def test_trunc_equals_brevitas(signed: bool, narrow: bool, mode: str) -> None:
     codes = torch.arange(-300.0, 300.0)
     for scale, zeropt in product((1.0, 0.25, 0.3), (0.0, 3.0, 16.0)):
-        given = [torch.tensor(each) for each in (scale, zeropt, 8.0)]
+        inputs = [torch.tensor(item) for item in (scale, zeropt, 8.0)]
         x = (codes - zeropt) * scale
-        theirs, out_scale, _, bits = their_trunc(narrow, mode)(x, *given, torch.tensor(signed))
+        theirs, out_scale, _, bits = their_trunc(narrow, mode)(x, *inputs, torch.tensor(signed))
         mine = ours.trunc(
-            x, *given, out_scale, bits, signed=signed, narrow=narrow, rounding_mode=mode
+            x, *inputs, out_scale, bits, signed=signed, narrow=narrow, rounding_mode=mode
         )
         assert_same_bits(theirs + 0.0, mine + 0.0)
         if signed:

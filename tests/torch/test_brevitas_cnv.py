@@ -73,7 +73,7 @@ def cnv() -> torch.nn.Module:
     return torch.nn.Sequential(*layers)
 
 
-def test_it_is_exact_and_ternary(tmp_path: Path) -> None:
+def test_cnv_export_compiles_exactly(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = cnv()
     for layer in network:
@@ -91,6 +91,6 @@ def test_it_is_exact_and_ternary(tmp_path: Path) -> None:
     assert {layer.weight_codes for layer in layers} == {(-1, 1)}
     assert {layer.input_codes for layer in layers[1:]} == {(-1, 1)}
     x = torch.rand(3, 3, 32, 32).numpy() * 2 - 1
-    (wanted,), (given,) = (model.run(x).values() for model in (anybit.load(path), compiled))
-    assert len(np.unique(wanted)) > 5
-    np.testing.assert_array_equal(given, wanted)
+    (expected,), (inputs,) = (model.run(x).values() for model in (anybit.load(path), compiled))
+    assert len(np.unique(expected)) > 5
+    np.testing.assert_array_equal(inputs, expected)

@@ -112,19 +112,21 @@ NETWORKS = {
 
 @pytest.mark.parametrize("dynamo", [False, True], ids=["script", "dynamo"])
 @pytest.mark.parametrize(("make", "shape", "operators"), NETWORKS.values(), ids=NETWORKS.keys())
-def test_exported(make, shape, operators, dynamo: bool, tmp_path: Path) -> None:
+def test_brevitas_exports_run_and_compile(
+    make, shape, operators, dynamo: bool, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     network, x = make().eval(), torch.randn(shape)
     with torch.no_grad():
-        wanted = network(x).numpy()
+        expected = network(x).numpy()
     path = tmp_path / "model.onnx"
     try:
         export_qonnx(network, x, export_path=str(path), dynamo=dynamo)
     except torch.onnx.OnnxExporterError as error:
         pytest.skip(f"Brevitas cannot export this: {type(error).__name__}")
     result = load(path).run(x.numpy())
-    np.testing.assert_allclose(next(iter(result.values())), wanted, rtol=0, atol=1e-6)
-    assert {each.operator for each in info(path).quantizers} == operators
+    np.testing.assert_allclose(next(iter(result.values())), expected, rtol=0, atol=1e-6)
+    assert {quantizer.operator for quantizer in info(path).quantizers} == operators
     compiled = anybit.compile(path)
     exact = compiled.run(x.numpy())
     for name, array in result.items():

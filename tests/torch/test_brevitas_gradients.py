@@ -33,8 +33,8 @@ Tensor = Any
 
 
 def gradients(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """By input. Inputs must be of x's shape, so that nothing is summed."""
-    leaves = [each.clone().requires_grad_() for each in inputs]
+    """Return gradients by input. Inputs have x's shape, so that there are no sums."""
+    leaves = [value.clone().requires_grad_() for value in inputs]
     return list(torch.autograd.grad(function(*leaves).sum(), leaves))
 
 
@@ -44,12 +44,12 @@ def finite() -> Tensor:
 
 
 def everywhere(value: float) -> Tensor:
-    """One parameter per element of `finite()`."""
+    """Return one parameter per element of `finite()`."""
     return torch.full_like(finite(), value)
 
 
 def rim(x: Tensor, signed: bool, narrow: bool, scale: float, zeropt: float) -> Tensor:
-    """Where x lies outside of the range of 4 bits, and its rounded value inside."""
+    """Return where x is outside of the range of 4 bits, and its rounded value inside."""
     lowest, highest = (-8 + narrow, 7) if signed else (0, 15 - narrow)
     y = x / scale + zeropt
     outside = (y < lowest) | (y > highest)
@@ -57,13 +57,13 @@ def rim(x: Tensor, signed: bool, narrow: bool, scale: float, zeropt: float) -> T
 
 
 @pytest.mark.parametrize(("signed", "narrow"), SIGNS)
-def test_int_gradients(signed: bool, narrow: bool) -> None:
-    """x, scale, zero-point and bit-width: equal but for the rim of the range."""
+def test_int_quant_gradients_equal_brevitas(signed: bool, narrow: bool) -> None:
+    """Compare x, scale, zero-point and bit-width, except next to the limits of the range."""
     for scale, zeropt in product((1.0, 0.25), (0.0, 3.0)):
         inputs = (finite(), *map(everywhere, (scale, zeropt, 4.0)))
         theirs = gradients(their_int(signed, narrow), *inputs)
         mine = gradients(
-            lambda *given: ours.int_quant(*given, signed=signed, narrow=narrow), *inputs
+            lambda *arguments: ours.int_quant(*arguments, signed=signed, narrow=narrow), *inputs
         )
         compared = ~rim(finite(), signed, narrow, scale, zeropt)
         assert 0.5 < compared.float().mean() < 1
@@ -74,23 +74,23 @@ def test_int_gradients(signed: bool, narrow: bool) -> None:
         assert torch.equal(theirs[1][compared], mine[1][compared])
 
 
-def test_int_gradients_at_the_rim() -> None:
-    """Deviation: 7.25 rounds to 7, the highest code. Brevitas lets its gradient pass; for us it is
-    clipped, as the operator clips before it rounds.
+def test_int_quant_gradients_at_range_limits_differ_from_brevitas() -> None:
+    """Show a deviation: the operator clips before it rounds, Brevitas afterwards.
 
+    7.25 rounds to 7, the highest code. Brevitas passes its gradient; here it is clipped.
     x = 7.25, 4 bits, scale 1: d/dx Brevitas 1, anybit 0; d/dscale Brevitas -0.25, anybit 7.
     """
-    inputs = [torch.tensor([each]) for each in (7.25, 1.0, 0.0, 4.0)]
+    inputs = [torch.tensor([item]) for item in (7.25, 1.0, 0.0, 4.0)]
     theirs = gradients(their_int(True, False), *inputs)
     mine = gradients(ours.int_quant, *inputs)
-    assert [float(each) for each in theirs[:3]] == [1.0, -0.25, 0.0]
-    assert [float(each) for each in mine[:3]] == [0.0, 7.0, -1.0]
+    assert [float(their) for their in theirs[:3]] == [1.0, -0.25, 0.0]
+    assert [float(entry) for entry in mine[:3]] == [0.0, 7.0, -1.0]
     assert float(theirs[3]) == 0.0
     assert float(mine[3]) == pytest.approx(8 * np.log(2))
 
 
-def test_float_gradients_in_the_subnormal_range_and_beyond_the_limit() -> None:
-    """Where the exponent does not depend on x both are straight-through, or both clipped."""
+def test_float_quant_gradients_of_subnormal_and_clipped_values() -> None:
+    """Compare where the exponent is independent of x: straight-through or clipped."""
     x = finite()
     flat = (x.abs() < 2.0**-7) | (x.abs() > 480)
     scale = torch.ones_like(x)
@@ -101,9 +101,10 @@ def test_float_gradients_in_the_subnormal_range_and_beyond_the_limit() -> None:
         assert torch.equal(a[flat], b[flat])
 
 
-def test_float_gradients_in_the_normal_range() -> None:
-    """Deviation: Brevitas differentiates the exponent too, through its logarithm, and so gets
-    result / x where the straight-through estimator gives 1, and 0 for the scale.
+def test_float_quant_gradients_of_normal_values_differ_from_brevitas() -> None:
+    """Show a deviation: Brevitas also differentiates the exponent, through its logarithm.
+
+    It gets result / x instead of the 1 of the straight-through estimator, and 0 for the scale.
 
     x = 1.1, e4m3, scale 1 gives 1.125: d/dx Brevitas 1.0227, anybit 1; d/dscale Brevitas 0,
     anybit 1.125 - 1.1.
@@ -117,9 +118,11 @@ def test_float_gradients_in_the_normal_range() -> None:
     assert float(mine[1]) == float(torch.tensor(1.125) - torch.tensor(1.1))
 
 
-def test_bipolar_gradients() -> None:
-    """Deviation: the slope of Brevitas is the scale, everywhere in BinaryQuant and for
-    |x| <= scale in ClampedBinaryQuant; ours is 1 for |x| <= scale, that of a clipped identity.
+def test_bipolar_quant_gradients_differ_from_brevitas() -> None:
+    """Show a deviation: the slope of Brevitas is the scale, ours is that of a clipped identity.
+
+    Brevitas: everywhere in BinaryQuant, and for |x| <= scale in ClampedBinaryQuant. Ours is 1 for
+    |x| <= scale.
 
     x = 0.1, scale 0.25: d/dx Brevitas 0.25, anybit 1. x = 3: BinaryQuant 0.25, the others 0.
     """
@@ -136,9 +139,12 @@ def test_bipolar_gradients() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_trunc_gradients(mode: str) -> None:
-    """x, scale and zero-point, with a result's scale that follows: equal but for the rim, the
-    codes that are outside of the range before they are rounded and inside after."""
+def test_trunc_gradients_equal_brevitas(mode: str) -> None:
+    """Compare x, scale and zero-point, except next to the limits of the range.
+
+    The scale of the result follows that of x. Excluded codes are outside of the range before
+    rounding and inside afterwards.
+    """
     x = torch.arange(-300.0, 300.0) / 4
     inputs = (x, torch.full_like(x, 0.25), torch.full_like(x, 16.0))
     y = (x / 0.25 + 16) / 16

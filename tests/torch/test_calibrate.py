@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import anybit  # noqa: E402
 from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
-from anybit.torch.nn._samples import Samples  # noqa: E402
+from anybit.torch.nn._calibrate import Samples  # noqa: E402
 
 SPEC = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
 
@@ -23,9 +23,9 @@ def random(*shape: int, seed: int = 1) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def sqnr(wanted: Any, found: Any) -> float:
-    noise = (wanted - found).detach().double().square().sum()
-    return float(10 * torch.log10(wanted.detach().double().square().sum() / noise))
+def sqnr(expected: Any, result: Any) -> float:
+    noise = (expected - result).detach().double().square().sum()
+    return float(10 * torch.log10(expected.detach().double().square().sum() / noise))
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +61,14 @@ def batches(count: int = 4, size: int = 8) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_better_than_where_training_starts(seed: int) -> None:
+def test_calibrate_beats_initial_scales(seed: int) -> None:
     """Inputs with a few large elements, as many layers have them; here by 3 to 4 dB."""
     torch.manual_seed(seed)
     floats = torch.nn.Sequential(
         torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.ReLU(),
         torch.nn.Linear(32, 4),
     )  # fmt: skip
-    data = [random(64, 16, seed=100 * seed + each) ** 3 for each in range(4)]
+    data = [random(64, 16, seed=100 * seed + index) ** 3 for index in range(4)]
     spec = SPEC | {"weight": "int8 per-channel narrow", "layers": {"0": {"activation": "int8"}}}
     started = quantize_model(floats, spec)
     for batch in data:
@@ -79,8 +79,10 @@ def test_better_than_where_training_starts(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "count", "rows"), [(8, 1, 2), (8, 2, 8), (8, 5, 51), (4, 3, 5)])
-def test_few_rows_are_no_worse_than_their_ranges(bits: int, count: int, rows: int) -> None:
-    """What is rare is not seen in fewer values of a channel than there are codes."""
+def test_calibrate_with_few_rows_is_not_worse_than_full_ranges(
+    bits: int, count: int, rows: int
+) -> None:
+    """Do not clip with fewer values per channel than codes, which miss rare values."""
     floats = torch.nn.Sequential(
         torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.ReLU(),
         torch.nn.Linear(32, 4),
@@ -88,7 +90,7 @@ def test_few_rows_are_no_worse_than_their_ranges(bits: int, count: int, rows: in
     spec = {"weight": "int8 per-channel narrow", "activation": f"uint{bits}"}
     spec["layers"] = {"0": {"activation": f"int{bits}"}}
     for seed in range(6):
-        data = [random(rows, 16, seed=100 * seed + each) for each in range(count)]
+        data = [random(rows, 16, seed=100 * seed + index) for index in range(count)]
         model = calibrate(quantize_model(floats, spec), data).eval()
         ranges, x = copy.deepcopy(model), torch.cat(data)
         for layer, quantized in zip(floats, ranges, strict=True):
@@ -99,13 +101,13 @@ def test_few_rows_are_no_worse_than_their_ranges(bits: int, count: int, rows: in
                 quantizer.scale.set(least * (1 + x.numel() ** -0.5))
             x = layer(x)
         others = random(1000, 16, seed=9)
-        wanted = floats(others)
-        assert sqnr(wanted, model(others)) > sqnr(wanted, ranges(others)) - 0.01
+        expected = floats(others)
+        assert sqnr(expected, model(others)) > sqnr(expected, ranges(others)) - 0.01
 
 
 @pytest.mark.parametrize(("rows", "cut"), [(15, False), (16, True)])
-def test_as_many_rows_as_codes_show_what_may_be_cut_off(rows: int, cut: bool) -> None:
-    """One channel goes far, and counts for little."""
+def test_calibrate_clips_if_there_are_as_many_rows_as_codes(rows: int, cut: bool) -> None:
+    """Clip one channel with outliers and little effect."""
     floats = torch.nn.Linear(8, 8)
     with torch.no_grad():
         floats.weight[:, 7] = 1e-3
@@ -115,7 +117,7 @@ def test_as_many_rows_as_codes_show_what_may_be_cut_off(rows: int, cut: bool) ->
     assert bool(layer.input_quantizer.scale.threshold < x[:rows].abs().max()) == cut
 
 
-def test_nothing_else_changes() -> None:
+def test_calibrate_changes_scales_only() -> None:
     model = quantize_model(Network(), SPEC)
     model.body.eval()
     model.head.weight.grad = torch.ones(4, 8)
@@ -140,8 +142,8 @@ def test_nothing_else_changes() -> None:
     assert all(name.endswith("_quantizer.scale.threshold") for name in changed)
 
 
-def test_ranges_are_those_of_brute_force() -> None:
-    """Of a range of scales none is better by much than the one that was found."""
+def test_calibrate_matches_brute_force() -> None:
+    """Compare with a range of scales: none is better by more than 0.5 dB."""
     torch.manual_seed(0)
     x = random(64, 16) * torch.cat([torch.ones(15), torch.tensor([30.0])])
     floats = torch.nn.Linear(16, 8)
@@ -149,28 +151,28 @@ def test_ranges_are_those_of_brute_force() -> None:
         floats.weight[:, 15] = 1e-3
     layer = quantize_model(floats, {"weight": "int8 absmax", "activation": "int4"})
     calibrate(layer, [x])
-    wanted = floats(x)
-    found = sqnr(wanted, layer.eval()(x))
+    expected = floats(x)
+    result = sqnr(expected, layer.eval()(x))
     scale, scores = layer.input_quantizer.scale, {}
     for share in np.linspace(0.02, 1, 200):
         scale.set(x.abs().max() * share / 7)
-        scores[share] = sqnr(wanted, layer(x))
+        scores[share] = sqnr(expected, layer(x))
     best = max(scores, key=scores.__getitem__)
-    assert found > scores[best] - 0.5
-    # The error of the layer, not of x, of which nearly all is in the outlier.
+    assert result > scores[best] - 0.5
+    # The error of the layer, not of x, whose error is mostly that of the outlier.
     assert best < 0.3
-    assert found > scores[1.0] + 6
+    assert result > scores[1.0] + 6
 
 
-def test_weights_get_the_least_squared_error() -> None:
+def test_calibrate_minimizes_squared_error_of_weights() -> None:
     """Per channel, of all ranges in steps of a twentieth."""
     weight = random(6, 50) ** 3
     layer = torch.nn.Linear(50, 6)
     layer.weight = torch.nn.Parameter(weight)
     layer = quantize_model(layer, {"weight": "int4 per-channel narrow", "activation": "int8"})
     calibrate(layer, [random(4, 50)])
-    found = layer.weight_quantizer.scale.known().detach()
-    for channel, scale in zip(weight, found, strict=True):
+    result = layer.weight_quantizer.scale.stored().detach()
+    for channel, scale in zip(weight, result, strict=True):
         errors = {}
         for step in range(14):
             tried = channel.abs().max() / 7 * (1 - step / 20)
@@ -186,7 +188,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("words", KINDS)
-def test_every_kind_of_quantizer(words: str) -> None:
+def test_calibrate_supports_every_quantizer(words: str) -> None:
     """Weights, inputs and outputs; as good as what training starts with, or nearly so.
 
     Wide integers have bits to spare for twice the range.
@@ -199,19 +201,19 @@ def test_every_kind_of_quantizer(words: str) -> None:
     started = quantize_model(floats.train(), roles)
     started(x)
     model = calibrate(quantize_model(floats, roles), [x[:32], x[32:]])
-    states = {name: each for name, each in model.state_dict().items() if "quantizer" in name}
+    states = {name: value for name, value in model.state_dict().items() if "quantizer" in name}
     assert len(states) == 4
-    assert all(bool((each > 0).all()) for each in states.values())
-    wanted = floats.eval()(x)
-    assert sqnr(wanted, model.eval()(x)) > sqnr(wanted, started.eval()(x)) - (
+    assert all(bool((value > 0).all()) for value in states.values())
+    expected = floats.eval()(x)
+    assert sqnr(expected, model.eval()(x)) > sqnr(expected, started.eval()(x)) - (
         4 if words == "int16" else 1
     )
 
 
-def test_batches_of_all_kinds() -> None:
+def test_calibrate_accepts_batches_of_all_kinds() -> None:
     x = random(8, 3, 8, 8)
     scales = []
-    for given in (
+    for batches in (
         [x],
         x,
         {"x": x},
@@ -221,20 +223,20 @@ def test_batches_of_all_kinds() -> None:
         [((x, torch.zeros(8, 4)), torch.zeros(8))],
         [({"x": x, "more": None}, 0)],
         [x.numpy()],
-        (each for each in [x]),
+        (item for item in [x]),
         torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x), batch_size=8),
     ):
-        model = calibrate(quantize_model(Network(), SPEC), given)
+        model = calibrate(quantize_model(Network(), SPEC), batches)
         scales.append(model.body.input_quantizer.scale.threshold.item())
     assert len(set(scales)) == 1
 
 
-def test_what_is_not_finite_is_refused_by_name() -> None:
+def test_calibrate_refuses_nonfinite_tensors_by_name() -> None:
     model = quantize_model(Network(), SPEC)
     before = copy.deepcopy(model.state_dict())
     bad = random(2, 3, 8, 8)
     bad[0, 0, 0, 0] = torch.inf
-    with pytest.raises(anybit.ModelError, match=r"'stem.0.input_quantizer' is given NaN.*batch 1"):
+    with pytest.raises(anybit.ModelError, match=r"'stem.0.input_quantizer' gets NaN.*batch 1"):
         calibrate(model, [random(2, 3, 8, 8), bad])
     assert all(
         torch.equal(new, old) or (new.isnan().all() and old.isnan().all())
@@ -243,42 +245,44 @@ def test_what_is_not_finite_is_refused_by_name() -> None:
     assert not any("forward" in vars(module) for module in model.modules())
     with torch.no_grad():
         model.head.weight[0, 0] = torch.nan
-    with pytest.raises(anybit.ModelError, match=r"'head.weight_quantizer' is given NaN"):
+    with pytest.raises(anybit.ModelError, match=r"'head.weight_quantizer' gets NaN"):
         calibrate(model, batches(1))
 
 
-def test_batches_of_nothing_are_refused() -> None:
+def test_calibrate_refuses_empty_batches() -> None:
     model = quantize_model(Network(), SPEC)
-    with pytest.raises(anybit.ModelError, match="have no rows: give some data"):
+    with pytest.raises(anybit.ModelError, match="have no rows: pass some data"):
         calibrate(model, [random(0, 3, 8, 8)])
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "message"),
+    ("model", "batches", "message"),
     [
-        (lambda: Network(), [random(2, 3, 8, 8)], "no quantizers with scales to find"),
+        (lambda: Network(), [random(2, 3, 8, 8)], "no quantizers with scales to set"),
         (lambda: quantize_model(Network(), SPEC), [], "no batches"),
         (lambda: quantize_model(Network(), SPEC), [()], "a batch is an empty tuple"),
-        (lambda: nn.IntQuantizer(4, granularity="per-channel"), [random(2, 3)], "give channels="),
+        (lambda: nn.IntQuantizer(4, granularity="per-channel"), [random(2, 3)], "pass channels="),
     ],
 )
-def test_nothing_to_do(model: Any, given: Any, message: str) -> None:
+def test_calibrate_refuses_models_and_data_without_work(
+    model: Any, batches: Any, message: str
+) -> None:
     with pytest.raises(anybit.ModelError, match=message):
-        calibrate(model(), given)
+        calibrate(model(), batches)
 
 
-def test_degenerate_data() -> None:
+def test_calibrate_of_degenerate_data_sets_positive_scales() -> None:
     """Zeros, one row, no rows: scales are positive, and eval mode runs."""
-    for given in (
+    for inputs in (
         [torch.zeros(2, 3, 8, 8)],
         [random(1, 3, 8, 8)],
         [*batches(2, 1), *batches(1, 0)],
     ):
-        model = calibrate(quantize_model(Network(), SPEC), given).eval()
-        assert bool(model(given[0]).isfinite().all())
+        model = calibrate(quantize_model(Network(), SPEC), inputs).eval()
+        assert bool(model(inputs[0]).isfinite().all())
 
 
-def test_quantizers_that_stand_alone_or_are_shared() -> None:
+def test_calibrate_supports_standalone_and_shared_quantizers() -> None:
     shared = nn.IntQuantizer(4)
     model = torch.nn.Sequential(
         nn.IntQuantizer(8), nn.QuantLinear(4, 4, input_quantizer=shared), torch.nn.ReLU(),
@@ -286,42 +290,42 @@ def test_quantizers_that_stand_alone_or_are_shared() -> None:
         nn.IntQuantizer(8, granularity="per-channel", axis=-1, channels=4),
     )  # fmt: skip
     calibrate(model, [random(16, 4)])
-    assert model[4].scale.known().shape == (4,)
+    assert model[4].scale.stored().shape == (4,)
     assert bool(model.eval()(random(2, 4)).isfinite().all())
 
 
-def test_scales_that_are_fixed_or_computed_stay() -> None:
+def test_calibrate_keeps_fixed_and_absmax_scales() -> None:
     words = {"weight": "int4 absmax", "activation": "int4 scale=0.5", "output": "int8"}
     model = calibrate(quantize_model(torch.nn.Linear(4, 4), words), [random(8, 4)])
-    assert model.input_quantizer.scale.known() == 0.5
+    assert model.input_quantizer.scale.stored() == 0.5
 
 
 @pytest.mark.parametrize("rows", [True, False])
-def test_samples_take_bounded_memory(rows: bool) -> None:
+def test_samples_use_bounded_memory(rows: bool) -> None:
     samples = Samples(memory=4000)
     for index in range(100):
         x = torch.full((10, 20), float(index))
         x[3] *= 2 if index in (41, 73) else 1
         samples.add(x, rows)
     assert samples.nbytes <= 4000
-    first, second = samples.divided()
+    first, second = samples.split()
     assert first
     assert second
-    seen = sorted({float(each[0, 0]) for each in (*first[:-1], *second[:-1])})
+    seen = sorted({float(item[0, 0]) for item in (*first[:-1], *second[:-1])})
     assert seen[0] == 0
     assert seen[-1] > 60
     assert float(first[-1].max()) == 146
 
 
-def test_rows_of_one_batch_choose_and_decide() -> None:
+def test_samples_split_the_rows_of_one_batch() -> None:
     samples = Samples(memory=2**20)
     samples.add(torch.arange(6.0)[:, None], has_rows=True)
-    first, second = samples.divided()
-    assert [each[:, 0].tolist() for each in first] == [[0, 3], [2, 5], [5]]
-    assert [each[:, 0].tolist() for each in second] == [[1, 4], [4]]
+    first, second = samples.split()
+    assert [item[:, 0].tolist() for item in first] == [[0, 3], [2, 5], [5]]
+    assert [entry[:, 0].tolist() for entry in second] == [[1, 4], [4]]
 
 
-def test_data_are_read_once_and_not_kept() -> None:
+def test_calibrate_reads_data_once() -> None:
     alive: list[Any] = []
 
     def stream() -> Iterator[Any]:
@@ -330,14 +334,14 @@ def test_data_are_read_once_and_not_kept() -> None:
             alive.append(weakref.ref(x))
             yield x
             del x
-            assert sum(each() is not None for each in itertools.islice(alive, seed)) <= 1
+            assert sum(item() is not None for item in itertools.islice(alive, seed)) <= 1
 
     calibrate(quantize_model(Network(), SPEC), stream())
     assert len(alive) == 30
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions(dtype: Any) -> None:
+def test_calibrate_supports_other_precisions(dtype: Any) -> None:
     floats = torch.nn.Linear(8, 4).to(dtype)
     model = quantize_model(floats, {"weight": "int4", "activation": "int8"})
     calibrate(model, [random(32, 8).to(dtype)])
@@ -345,7 +349,7 @@ def test_other_precisions(dtype: Any) -> None:
     assert sqnr(floats(x), model.eval()(x)) > 15
 
 
-def test_training_goes_on_from_there_and_exports() -> None:
+def test_calibrate_then_train_and_export() -> None:
     spec = {
         "weight": "int4 per-channel narrow power-of-two",
         "activation": "int8 power-of-two",

@@ -43,8 +43,8 @@ def convolutional() -> torch.nn.Module:
         *(torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU()),
         *(torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(72, 10)),
     ]
-    wanted = {"weight": "int4 per-channel power-of-two", "activation": "int8 power-of-two"}
-    return quantize_model(torch.nn.Sequential(*layers), wanted)
+    spec = {"weight": "int4 per-channel power-of-two", "activation": "int8 power-of-two"}
+    return quantize_model(torch.nn.Sequential(*layers), spec)
 
 
 NETWORKS = {
@@ -65,7 +65,7 @@ UNTOLD = ("states", "norm")
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_exported_networks(name: str, tmp_path: Path) -> None:
+def test_change_batch_of_exported_networks(name: str, tmp_path: Path) -> None:
     make, shape = NETWORKS[name]
     torch.manual_seed(0)
     network, x = make(), torch.rand(4, *shape)
@@ -77,9 +77,9 @@ def test_exported_networks(name: str, tmp_path: Path) -> None:
         fixed = load(clean(path, batch=batch))
         assert fixed.inputs[0].shape == (batch, *shape)
         rows = x[:batch].numpy()
-        for output, wanted in free.run(rows).items():
+        for output, expected in free.run(rows).items():
             got = fixed.run(rows)[output]
-            assert (got.shape, got.tobytes()) == (wanted.shape, wanted.tobytes())
+            assert (got.shape, got.tobytes()) == (expected.shape, expected.tobytes())
     assert clean(path, batch=3).graph.outputs[0].shape.is_static() or name in UNTOLD
     again = load(clean(clean(path, batch=1), batch=1))
     assert np.array_equal(again.run(x[:1].numpy())[output], free.run(x[:1].numpy())[output])

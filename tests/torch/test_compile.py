@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_of_the_case_tables(name: str, backend: str) -> None:
+def test_compiled_functions_equal_eager_on_case_rows(name: str, backend: str) -> None:
     """Some rows of every kind, in one program. All rows, one by one, are slow tests."""
     rows = [row for operator, row in every_case() if operator == name and row.raises is None]
     step = len(rows) // 20 + 1
@@ -75,7 +75,7 @@ def trained_once(network: Network, run: Callable[[Tensor], Tensor], x: Tensor) -
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_training_with_changing_batches(backend: str) -> None:
+def test_compiled_training_with_changing_batches(backend: str) -> None:
     """Forward and backward in one graph each; another batch size does not compile anew."""
     network = Network()
     sizes = (4, 7, 5)
@@ -89,15 +89,15 @@ def test_training_with_changing_batches(backend: str) -> None:
     expected = [trained_once(network, network, batch) for batch in batches]
     with compiled(network, counter, dynamic=True) as run:
         compilations = set()
-        for batch, wanted in zip(batches, expected, strict=True):
-            for one, other in zip(trained_once(network, run, batch), wanted, strict=True):
+        for batch, reference in zip(batches, expected, strict=True):
+            for one, other in zip(trained_once(network, run, batch), reference, strict=True):
                 assert torch.equal(one, other)
             compilations.add(counter.frame_count)
     assert len(compilations) == 1
 
 
-def test_numbers_of_every_kind() -> None:
-    """What is no tensor is converted in the program as it is outside."""
+def test_compiled_functions_accept_every_number() -> None:
+    """Convert numbers in a traced program as in eager mode."""
     x = torch.linspace(-4, 4, 33)
     wide = x.double()
     calls = [
@@ -122,7 +122,7 @@ def test_numbers_of_every_kind() -> None:
         torch.testing.assert_close(result, call(), rtol=0, atol=0, equal_nan=True)
 
 
-def test_out_is_written() -> None:
+def test_compiled_functions_write_out() -> None:
     x = torch.linspace(-4, 4, 9)
     expected = anybit.torch.int_quant(x, 0.5, 0, 3)
     with compiled(lambda x, out: anybit.torch.int_quant(x, 0.5, 0, 3, out=out)) as run:
@@ -135,7 +135,7 @@ def test_out_is_written() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_export_with_a_dynamic_batch(strict: bool) -> None:
+def test_torch_export_with_a_dynamic_batch(strict: bool) -> None:
     network = Network().eval()
     x = torch.randn(4, 6)
     batch = torch.export.Dim("batch", min=1, max=4096)
@@ -150,8 +150,8 @@ def test_export_with_a_dynamic_batch(strict: bool) -> None:
         assert torch.equal(program.module()(values), network(values))
 
 
-def test_a_size_that_is_not_known() -> None:
-    """The number of selected elements is known only when the program runs."""
+def test_compiled_functions_with_unbacked_sizes() -> None:
+    """Use a number of selected elements that depends on values."""
     x = torch.linspace(-4, 4, 30).reshape(10, 3)
 
     def program(x: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
-def test_errors_while_tracing(name: str) -> None:
+def test_compiled_functions_check_arguments_while_tracing(name: str) -> None:
     call, error, pattern = BAD_CALLS[name]
     with pytest.raises(error, match=pattern):
         call(torch.ones(2))
@@ -200,14 +200,14 @@ def test_errors_while_tracing(name: str) -> None:
         run(torch.ones(2))
 
 
-def test_values_are_checked_when_the_program_runs() -> None:
+def test_compiled_functions_check_values_at_run_time() -> None:
     with compiled(lambda x, bits: anybit.torch.int_quant(x, 1, 0, bits)) as run:
         run(torch.ones(2), torch.tensor(4.0))
         with pytest.raises(ValueError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
             run(torch.ones(2), torch.tensor(2.5))
 
 
-def test_a_gradient_that_does_not_exist() -> None:
+def test_compiled_functions_refuse_missing_gradients() -> None:
     width = torch.tensor(4.0, requires_grad=True)
     call = lambda x: anybit.torch.float_quant(x, 1, width, 3, 7)  # noqa: E731
     with compiled(call) as run, pytest.raises(Exception, match=r"exponent_bitwidth.*detach"):

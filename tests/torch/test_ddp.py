@@ -17,7 +17,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the processes found."""
+    """Return the results of the processes."""
     folder: Path = tmp_path_factory.mktemp("ddp")
     processes = torch.multiprocessing.spawn(work, (str(folder),), nprocs=RANKS, join=False)
     deadline = time.monotonic() + SECONDS
@@ -30,7 +30,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 
-def test_learned_scales_start_with_the_mean_of_the_ranks(ranks: Any) -> None:
+def test_ddp_initializes_learned_scales_with_the_mean(ranks: Any) -> None:
     learned = [name for name, _ in network().named_parameters() if "quantizer" in name]
     assert len(learned) == 5
     for name in learned:
@@ -43,7 +43,7 @@ def test_learned_scales_start_with_the_mean_of_the_ranks(ranks: Any) -> None:
     assert torch.allclose(ranks[0]["start"][name], sum(alone) / RANKS, rtol=1e-6)
 
 
-def test_gradients_are_those_of_the_joint_batch(ranks: Any) -> None:
+def test_ddp_gradients_equal_the_joint_batch(ranks: Any) -> None:
     """Up to the order of sums."""
     model = network()
     model.load_state_dict(ranks[0]["start"])
@@ -55,7 +55,7 @@ def test_gradients_are_those_of_the_joint_batch(ranks: Any) -> None:
         assert torch.allclose(one, value.grad, rtol=1e-4, atol=1e-7), name
 
 
-def test_parameters_stay_the_same_on_all_ranks(ranks: Any) -> None:
+def test_ddp_parameters_are_equal_on_all_ranks(ranks: Any) -> None:
     moved = 0
     for name, value in ranks[0]["end"].items():
         assert torch.equal(value, ranks[1]["end"][name]), name
@@ -63,7 +63,7 @@ def test_parameters_stay_the_same_on_all_ranks(ranks: Any) -> None:
     assert moved == len(ranks[0]["end"])
 
 
-def test_moving_averages_are_those_of_rank_0(ranks: Any) -> None:
-    """Each rank goes on from what rank 0 had before, with its own batch."""
+def test_ddp_moving_averages_equal_rank_0(ranks: Any) -> None:
+    """Continue on each rank from the state of rank 0, with its own batch."""
     assert ranks[0]["averages"] == [1.0, 1.0, 1.0]
     assert ranks[1]["averages"] == pytest.approx([2.0, 1.1, 1.1])

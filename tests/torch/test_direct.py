@@ -34,7 +34,7 @@ ASKED = direct.direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
 
 @contextmanager
 def dispatched() -> Iterator[None]:
-    """Calls take the way through the dispatcher."""
+    """Send all calls through the dispatcher."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(direct, "plain_tensors", lambda inputs: None)
         yield
@@ -45,7 +45,7 @@ def is_direct(*inputs: Any) -> bool:
 
 
 def outcome(call: Call) -> Any:
-    """What a call gives: a tensor, or its error in words."""
+    """Return the result of a call: a tensor, or the text of its error."""
     try:
         return call()
     except (TypeError, ValueError) as error:
@@ -53,31 +53,31 @@ def outcome(call: Call) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_rows_are_those_of_the_dispatcher(name: str) -> None:
+def test_direct_results_equal_dispatcher(name: str) -> None:
     function = getattr(anybit.torch, name)
     for operator, case in every_case():
         if operator != name:
             continue
         inputs = as_tensors(case.inputs)
-        found = outcome(lambda: function(*inputs, **case.attributes))  # noqa: B023
+        result = outcome(lambda: function(*inputs, **case.attributes))  # noqa: B023
         with dispatched():
             expected = outcome(lambda: function(*inputs, **case.attributes))  # noqa: B023
         if isinstance(expected, str):
-            assert found == expected
+            assert result == expected
         else:
-            assert found.stride() == expected.stride()
-            assert_same_bits(as_array(found), as_array(expected), case)
+            assert result.stride() == expected.stride()
+            assert_same_bits(as_array(result), as_array(expected), case)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if DIFFERENTIABLE[name]])
-def test_all_gradients_are_those_of_the_dispatcher(name: str) -> None:
+def test_direct_gradients_equal_dispatcher(name: str) -> None:
     rows = [case for operator, case in every_case() if operator == name and not case.raises]
     for case in rows[::3]:
         inputs = as_tensors(case.inputs)
-        found = gradients(name, inputs, case.attributes)
+        result = gradients(name, inputs, case.attributes)
         with dispatched():
             expected = gradients(name, inputs, case.attributes)
-        for ours, other in zip(found, expected, strict=True):
+        for ours, other in zip(result, expected, strict=True):
             assert ours.stride() == other.stride()
             assert_same_bits(as_array(ours), as_array(other), case)
 
@@ -99,25 +99,25 @@ def gradients(name: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     [0.1, 1, True, 2**53 + 1, 2**62 + 1, 2**64 + 1, -0.0, 1e-46, 3.5e38, -1e300, float("nan")],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_numbers_are_rounded_alike(scale: Any, dtype: torch.dtype) -> None:
+def test_direct_rounds_numbers_like_dispatcher(scale: Any, dtype: torch.dtype) -> None:
     x = torch.tensor([0.5, -3.0, 1e30, float("inf")], dtype=torch.float64).to(dtype)
     for bitwidth in (4, 4.0, True, 70, 2**65):
-        found = anybit.torch.int_quant(x, scale, scale, bitwidth)
+        result = anybit.torch.int_quant(x, scale, scale, bitwidth)
         with dispatched():
             expected = anybit.torch.int_quant(x, scale, scale, bitwidth)
         case = Case(f"bitwidth {bitwidth}", (x, scale))
-        assert_same_bits(as_array(found), as_array(expected), case)
+        assert_same_bits(as_array(result), as_array(expected), case)
 
 
 @pytest.mark.parametrize("learned", [False, True])
-def test_the_dispatcher_is_not_asked(monkeypatch: pytest.MonkeyPatch, learned: bool) -> None:
+def test_direct_avoids_dispatcher(monkeypatch: pytest.MonkeyPatch, learned: bool) -> None:
     def refuse(*arguments: Any, **keywords: Any) -> None:
         raise AssertionError("asked")
 
     monkeypatch.setattr(torch._ops.OpOverload, "__call__", refuse)
     x, scale = X.clone().requires_grad_(learned), torch.tensor([0.5])
-    for given in (0.5, scale, torch.nn.Parameter(scale)):
-        result = anybit.torch.int_quant(x, given, 0, 4, rounding_mode="FLOOR")
+    for inputs in (0.5, scale, torch.nn.Parameter(scale)):
+        result = anybit.torch.int_quant(x, inputs, 0, 4, rounding_mode="FLOOR")
         if learned:
             result.sum().backward()
     with torch.inference_mode(), torch.autocast("cpu"):
@@ -126,8 +126,8 @@ def test_the_dispatcher_is_not_asked(monkeypatch: pytest.MonkeyPatch, learned: b
         anybit.torch.int_quant(x, scale, 0, 4)
 
 
-def test_numbers_on_a_gpu_are_made_once_and_by_each_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what is kept for others a graph could be left with memory that is no longer its own."""
+def test_direct_caches_gpu_numbers_except_in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create tensors for a captured graph, which the cache could free otherwise."""
     captured = False
     monkeypatch.setattr(gpu, "_current_stream", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
@@ -145,7 +145,7 @@ def test_numbers_on_a_gpu_are_made_once_and_by_each_graph(monkeypatch: pytest.Mo
     assert as_tensors((X, -0.0, 0, 4))[1].signbit()
 
 
-def test_only_a_tensor_followed_by_tensors_and_numbers_is_plain() -> None:
+def test_plain_tensors_requires_a_tensor_first() -> None:
     assert direct.plain_tensors((X, 0.5, None, True, 2**70)) == (X,)
     every = (X, torch.nn.Parameter(X))
     assert direct.plain_tensors(every) is every
@@ -154,7 +154,7 @@ def test_only_a_tensor_followed_by_tensors_and_numbers_is_plain() -> None:
 
 
 @pytest.mark.parametrize("keys", [0b10, 2**64, 2**64 + 1, -1, "1"])
-def test_keys_that_are_not_known_are_not_plain(keys: Any) -> None:
+def test_plain_tensors_excludes_unknown_keys(keys: Any) -> None:
     def question(keys: Any, level: int = -1, watched: bool = False) -> Any:
         modes = SimpleNamespace(level=level)
         functions = (lambda tensor: keys, lambda: 0, lambda keys: keys, [0b1], (lambda: watched,))
@@ -197,7 +197,7 @@ def fake() -> torch.Tensor:
         fake,
     ],
 )
-def test_other_tensors_are_the_dispatchers(make: Call) -> None:
+def test_direct_leaves_other_tensors_to_dispatcher(make: Call) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         other = make()
@@ -211,7 +211,7 @@ def test_other_tensors_are_the_dispatchers(make: Call) -> None:
     "parameters",
     [([0.5], 0, 4), (0.5, 0, torch.tensor(0)), (0.5, 0, 2.5), (torch.ones(2), 0, 4), (None, 0, 4)],
 )
-def test_what_is_refused_or_converted_is_the_dispatchers(parameters: tuple) -> None:
+def test_direct_leaves_errors_and_conversions_to_dispatcher(parameters: tuple) -> None:
     assert not is_direct(X, *parameters)
 
 
@@ -231,7 +231,7 @@ class Through(TorchDispatchMode):
         lambda: torch.device("cpu"),
     ],
 )
-def test_whoever_watches_sees_the_operator(watch: Call) -> None:
+def test_direct_is_off_under_modes_and_hooks(watch: Call) -> None:
     with watch():
         assert not is_direct(X, 0.5, 0, 4)
     assert is_direct(X, 0.5, 0, 4)
@@ -249,25 +249,25 @@ def test_whoever_watches_sees_the_operator(watch: Call) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
-def test_transformations_see_the_operator(transform: Callable[..., Any]) -> None:
-    asked = []
+def test_direct_is_off_under_transforms(transform: Callable[..., Any]) -> None:
+    requested = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        asked.extend([is_direct(x, 0.5, 0, 4), is_direct(X, 0.5, 0, 4)])
+        requested.extend([is_direct(x, 0.5, 0, 4), is_direct(X, 0.5, 0, 4)])
         return x.sum()
 
     transform(function)(X)
-    assert asked
-    assert not any(asked)
+    assert requested
+    assert not any(requested)
 
 
-def test_the_profiler_and_modes_are_told_the_name() -> None:
+def test_direct_is_off_under_profiler() -> None:
     with torch.autograd.profiler.profile() as profile:
         anybit.torch.int_quant(X, 0.5, 0, 4)
     assert "anybit::int_quant" in [event.name for event in profile.function_events]
 
 
-def test_compilers_trace_the_operator() -> None:
+def test_direct_is_off_while_compiling() -> None:
     traced = torch.export.export(Quantize(), (X,)).graph
     assert "anybit.int_quant.default" in [str(node.target) for node in traced.nodes]
 
@@ -277,23 +277,23 @@ class Quantize(torch.nn.Module):
         return anybit.torch.int_quant(x, 0.5, 0, 4)
 
 
-def test_gradients_of_batches_and_graphs_are_the_dispatchers() -> None:
+def test_direct_leaves_batched_gradients_and_graphs_to_dispatcher() -> None:
     x = X.clone().requires_grad_()
     result = anybit.torch.int_quant(x, 0.5, 0, 4)
     assert result.grad_fn.name() == "DirectBackward"
     batch = torch.eye(3)
-    (found,) = torch.autograd.grad(result, x, batch, is_grads_batched=True, retain_graph=True)
-    assert torch.equal(found, torch.diag(torch.tensor([1.0, 1.0, 0.0])))
-    (found,) = torch.autograd.grad(result, x, torch.ones(3), create_graph=True)
+    (actual,) = torch.autograd.grad(result, x, batch, is_grads_batched=True, retain_graph=True)
+    assert torch.equal(actual, torch.diag(torch.tensor([1.0, 1.0, 0.0])))
+    (actual,) = torch.autograd.grad(result, x, torch.ones(3), create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivatives"):
-        found.sum().backward()
+        actual.sum().backward()
     with Through():
-        (found,) = torch.autograd.grad(anybit.torch.int_quant(x, 0.5, 0, 4).sum(), x)
-    assert found.tolist() == [1, 1, 0]
+        (actual,) = torch.autograd.grad(anybit.torch.int_quant(x, 0.5, 0, 4).sum(), x)
+    assert actual.tolist() == [1, 1, 0]
 
 
-def test_compiled_backward_passes_are_the_dispatchers() -> None:
-    """A compiler cannot follow the kernel, and would warn of it."""
+def test_direct_leaves_compiled_backward_to_dispatcher() -> None:
+    """Leave compiled calls alone: a compiler would warn about the kernel."""
     x, scale = X.clone().requires_grad_(), torch.tensor(0.5, requires_grad=True)
     expected = torch.autograd.grad(anybit.torch.int_quant(x, scale, 0, 4).sum(), (x, scale))
     result = anybit.torch.int_quant(x, scale, 0, 4).sum()
@@ -303,20 +303,21 @@ def test_compiled_backward_passes_are_the_dispatchers() -> None:
 
 
 @pytest.mark.parametrize("needs", [(x, s, z) for x in (0, 1) for s in (0, 1) for z in (0, 1)][1:])
-def test_any_inputs_may_need_a_gradient(needs: tuple[int, ...]) -> None:
-    """Each gradient goes to its own input, be they all tensors, some, or not in the first place."""
-    given = [X, torch.tensor([0.5]), torch.tensor([1.0])]
+def test_direct_gradients_of_any_inputs(needs: tuple[int, ...]) -> None:
+    """Compare gradients for all combinations of inputs that require one."""
+    arguments = [X, torch.tensor([0.5]), torch.tensor([1.0])]
     inputs = [
-        each.clone().requires_grad_(bool(need)) for each, need in zip(given, needs, strict=True)
+        tensor.clone().requires_grad_(bool(need))
+        for tensor, need in zip(arguments, needs, strict=True)
     ]
-    leaves = [each for each in inputs if each.requires_grad]
-    found = torch.autograd.grad(anybit.torch.int_quant(*inputs, 4).sum(), leaves)
+    leaves = [value for value in inputs if value.requires_grad]
+    result = torch.autograd.grad(anybit.torch.int_quant(*inputs, 4).sum(), leaves)
     with dispatched():
         expected = torch.autograd.grad(anybit.torch.int_quant(*inputs, 4).sum(), leaves)
-    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, result, expected))
 
 
-def test_both_ways_keep_the_same_tensors() -> None:
+def test_direct_saves_the_same_tensors_as_dispatcher() -> None:
     """Or a forward pass that is repeated in another mode would not fit its backward pass."""
     kept: list[list[int]] = []
     x, scale = X.clone().requires_grad_(), torch.tensor(0.5, requires_grad=True)
@@ -332,7 +333,7 @@ def test_both_ways_keep_the_same_tensors() -> None:
     assert kept == [[x.data_ptr(), scale.data_ptr()]] * 2
 
 
-def test_what_was_overwritten_is_no_gradient() -> None:
+def test_direct_refuses_overwritten_tensors() -> None:
     x = X.clone().requires_grad_()
     scale = torch.tensor(0.5)
     result = anybit.torch.int_quant(x, scale, 0, 4)
@@ -341,15 +342,15 @@ def test_what_was_overwritten_is_no_gradient() -> None:
         result.sum().backward()
 
 
-def test_gradients_of_parameters_alone() -> None:
+def test_direct_gradients_of_parameters_alone() -> None:
     scale, zeropt = (torch.tensor([value], requires_grad=True) for value in (0.5, 1.0))
     for leaves in ((scale,), (zeropt,), (scale, zeropt)):
         result = anybit.torch.int_quant(X, scale, zeropt, 4)
-        found = torch.autograd.grad(result.sum(), leaves)
+        actual = torch.autograd.grad(result.sum(), leaves)
         with dispatched():
             result = anybit.torch.int_quant(X, scale, zeropt, 4)
             expected = torch.autograd.grad(result.sum(), leaves)
-        assert all(map(torch.equal, found, expected))
+        assert all(map(torch.equal, actual, expected))
 
 
 PRIVATE = [
@@ -363,7 +364,7 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize(("owner", "name"), PRIVATE, ids=[name for _, name in PRIVATE])
-def test_without_a_private_function_all_calls_are_the_dispatchers(owner: Any, name: str) -> None:
+def test_direct_is_off_without_private_functions(owner: Any, name: str) -> None:
     """Another PyTorch need not have what the direct way asks: the module is made without it."""
     fresh = importlib.util.module_from_spec(importlib.util.find_spec(direct.__name__))
     with pytest.MonkeyPatch.context() as patch:

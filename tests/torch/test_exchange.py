@@ -13,7 +13,7 @@ from anybit._native import _core
 X = torch.tensor([0.5, 1.4, -7.0])
 
 
-def test_tensors_in_place_are_dense_and_real() -> None:
+def test_native_exchange_requires_dense_real_tensors() -> None:
     exchange = torch.Tensor.__dlpack_c_exchange_api__
     out = torch.empty(3)
     for other in (X.to_sparse(), X.to("meta"), X.to(torch.complex64), [1.0], None):

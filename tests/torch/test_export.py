@@ -83,7 +83,7 @@ CALLS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
-def test_every_operator_is_called() -> None:
+def test_export_cases_cover_every_operator() -> None:
     dynamic = {"dynamic_quantize", "dynamic_dequantize"}
     assert {name for name, _ in CALLS.values()} | dynamic == set(BY_NAME)
 
@@ -96,20 +96,20 @@ TYPED_CALLS = [
 
 
 @pytest.mark.parametrize(("call", "dtype"), TYPED_CALLS, ids=str)
-def test_operator(call: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """One node, in the operator's domain and version, with its attributes; the same bits."""
+def test_export_of_an_operator_is_exact(call: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Export one node, in the operator's domain and version, with its attributes, exactly."""
     name, function = CALLS[call]
     operator, module = BY_NAME[name], Call(function)
     x, path = numbers(2, 3, 40, dtype=dtype), tmp_path / "model.onnx"
-    found = export(module, x, path)
-    assert found.equal, str(found)
+    actual = export(module, x, path)
+    assert actual.equal, str(actual)
     model = check_file(path)
     (node,) = model.graph.node
     assert (node.domain, node.op_type) == (operator.onnx_domain, operator.onnx_name)
-    assert {each.name for each in node.attribute} == {
-        each.onnx_name for each in operator.attributes
+    assert {entry.name for entry in node.attribute} == {
+        attribute.onnx_name for attribute in operator.attributes
     }
-    imports = {each.domain: each.version for each in model.opset_import}
+    imports = {item.domain: item.version for item in model.opset_import}
     assert imports == {"": 18, operator.onnx_domain: operator.version}
     if dtype is torch.bfloat16:
         return  # NumPy has no such type
@@ -120,7 +120,7 @@ def test_operator(call: str, dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["s8", "u8"])
-def test_dynamic_quantize(dtype: str, tmp_path: Path) -> None:
+def test_export_of_dynamic_quantize_is_exact(dtype: str, tmp_path: Path) -> None:
     """Scales and zero-points that are inputs; types that must be kept; an optional input."""
 
     def with_zero_points(src: Any, scales: Any, zps: Any) -> Any:
@@ -130,10 +130,10 @@ def test_dynamic_quantize(dtype: str, tmp_path: Path) -> None:
 
     x, path = numbers(2, 3, 4), tmp_path / "model.onnx"
     scales, zps = torch.tensor([0.5, 0.3, 2.0]), torch.tensor([1, 2, 3], dtype=torch.int32)
-    found = export(Call(with_zero_points), (x, scales, zps), path)
-    assert found.equal
+    result = export(Call(with_zero_points), (x, scales, zps), path)
+    assert result.equal
     (node,) = check_file(path).graph.node
-    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
     assert attributes == {
         "dst": dtype.encode(),
         "qtype": b"per_channel",
@@ -149,7 +149,7 @@ def test_dynamic_quantize(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
-def test_dynamic_dequantize(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_export_of_dynamic_dequantize_is_exact(dtype: torch.dtype, tmp_path: Path) -> None:
     """Codes, scales and zero-points that are inputs; behind what makes codes, and alone."""
 
     def with_zero_points(src: Any, scales: Any, zps: Any) -> Any:
@@ -158,10 +158,10 @@ def test_dynamic_dequantize(dtype: torch.dtype, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     codes = torch.arange(24).to(dtype).reshape(2, 3, 4)
     scales, zps = torch.tensor([0.5, 0.3, 2.0]), torch.tensor([1, 2, 2**24 + 5], dtype=torch.int32)
-    found = export(Call(with_zero_points), (codes, scales, zps), path)
-    assert found.equal
+    result = export(Call(with_zero_points), (codes, scales, zps), path)
+    assert result.equal
     (node,) = check_file(path).graph.node
-    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
     assert attributes == {"qtype": b"per_channel", "axis": -2}
 
     def pair(src: Any) -> Any:
@@ -173,18 +173,18 @@ def test_dynamic_dequantize(dtype: torch.dtype, tmp_path: Path) -> None:
     assert [node.op_type for node in both.model.graph] == ["DynamicQuantize", "DynamicDequantize"]
 
 
-def test_parameters_are_what_qonnx_has(tmp_path: Path) -> None:
+def test_export_writes_parameters_like_qonnx(tmp_path: Path) -> None:
     """float32 for whole numbers, whatever they were; the names say what they are."""
     for dtype, expected in ((torch.float32, "FLOAT"), (torch.float64, "DOUBLE")):
         model = export(Call(CALLS["int_quant"][1]), numbers(2, 3, dtype=dtype)).model
-        found = {name: value.dtype.name for name, value in model.graph.initializers.items()}
-        assert found == {"scale": expected, "zeropt": expected, "bitwidth": "FLOAT"}
+        result = {name: value.dtype.name for name, value in model.graph.initializers.items()}
+        assert result == {"scale": expected, "zeropt": expected, "bitwidth": "FLOAT"}
 
 
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("call", [call for call in CALLS if "channel" in call])
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-def test_with_pytorchs_own_exporter(call: str, optimize: bool, tmp_path: Path) -> None:
+def test_export_options_with_torch_onnx_export(call: str, optimize: bool, tmp_path: Path) -> None:
     name, function = CALLS[call]
     operator, module, path = BY_NAME[name], Call(function).eval(), tmp_path / "model.onnx"
     x = numbers(2, 3, 40)
@@ -197,14 +197,14 @@ def test_with_pytorchs_own_exporter(call: str, optimize: bool, tmp_path: Path) -
     if optimize:
         assert len(model.graph.node) == 1
         assert {tensor.data_type for tensor in model.graph.initializer} == {onnx.TensorProto.FLOAT}
-    versions = {each.domain: each.version for each in model.opset_import}
+    versions = {item.domain: item.version for item in model.opset_import}
     assert versions[operator.onnx_domain] == operator.version
     (result,) = anybit.load(path).run(x.numpy()).values()
     np.testing.assert_array_equal(bits(result), bits(module(x)))
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-def test_two_versions_from_pytorchs_own_exporter(tmp_path: Path) -> None:
+def test_export_options_with_two_versions_are_refused_by_load(tmp_path: Path) -> None:
     module = torch.nn.Sequential(Call(CALLS["trunc_v1"][1]), Call(CALLS["trunc"][1])).eval()
     path = tmp_path / "model.onnx"
     torch.onnx.export(
@@ -214,7 +214,7 @@ def test_two_versions_from_pytorchs_own_exporter(tmp_path: Path) -> None:
         anybit.load(path)
 
 
-def test_nothing_is_registered_and_the_interpreter_ends(tmp_path: Path) -> None:
+def test_export_registers_nothing(tmp_path: Path) -> None:
     """Importing loads no onnx; schemas of Python can hang the interpreter at its end."""
     code = (
         "import sys, torch, anybit.torch\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an exported file holds, what the report says, and what is refused."""
+"""Contents of exported files, reports, and errors."""
 
 import logging
 from collections.abc import Callable
@@ -21,26 +21,26 @@ from anybit.errors import ModelError  # noqa: E402
 from anybit.torch import Exported, export  # noqa: E402
 
 
-def test_scales_are_computed_by_pytorch(tmp_path: Path) -> None:
-    """What depends on parameters only is in the file with the bits that the module has."""
+def test_export_folds_scales_with_pytorch(tmp_path: Path) -> None:
+    """Compare constants in the file with those of the module, bit for bit."""
     torch.manual_seed(1)
     module = Weighted()
-    found = export(module, numbers(4, 6))
-    assert found.steps == 0
-    graph = found.model.graph
+    result = export(module, numbers(4, 6))
+    assert result.steps == 0
+    graph = result.model.graph
     kinds = [node.op_type for node in graph]
     assert kinds == ["IntQuant", "Mul", "Gemm", "Add", "IntQuant"]
     parameter = module.quantizer.scale.detach()
-    wanted = torch.nn.functional.softplus(parameter).clamp(min=0.01).exp()
+    expected = torch.nn.functional.softplus(parameter).clamp(min=0.01).exp()
     np.testing.assert_array_equal(
         bits(graph.initializers["quantizer.scale"].const_value.numpy()),
-        bits((wanted / wanted.std()).numpy()),
+        bits((expected / expected.std()).numpy()),
     )
 
 
 @pytest.mark.parametrize("opset", [18, 25])
 @pytest.mark.parametrize("name", ["folded", "c_folded", "c_folded_1", "val_0", "int_quant", "x"])
-def test_names_of_the_module_are_its_own(name: str, opset: int) -> None:
+def test_export_keeps_names_of_the_module(name: str, opset: int) -> None:
     class Named(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -50,19 +50,19 @@ def test_names_of_the_module_are_its_own(name: str, opset: int) -> None:
         def forward(self, x: Any) -> Any:
             return ours.int_quant(x, self.logarithm.exp(), 0, 4) + getattr(self, name)
 
-    found = export(Named(), numbers(4, 6), opset=opset)
-    assert found.equal, str(found)
+    result = export(Named(), numbers(4, 6), opset=opset)
+    assert result.equal, str(result)
 
 
-def test_weights_stay_behind_their_quantizer() -> None:
+def test_export_keeps_quantizers_of_weights() -> None:
     graph = export(Weighted(), numbers(4, 6)).model.graph
     quantizer = next(node for node in graph if node.op_type == "IntQuant")
     assert quantizer.inputs[0].name == "layer.weight"
     assert quantizer.inputs[0].is_initializer()
 
 
-def test_nothing_is_left_of_how_it_was_made(tmp_path: Path) -> None:
-    """The exporter writes source lines with their paths into nodes."""
+def test_export_drops_metadata(tmp_path: Path) -> None:
+    """Remove source lines and paths, which PyTorch's exporter writes into nodes."""
     export(Weighted(), numbers(4, 6), tmp_path / "model.onnx")
     model = onnx.load(tmp_path / "model.onnx")
     assert model.producer_name == "anybit"
@@ -82,21 +82,21 @@ class Branches(torch.nn.Module):
         )
 
 
-def test_branches(tmp_path: Path) -> None:
+def test_export_of_branches(tmp_path: Path) -> None:
     """Branches are graphs inside of a node; they are cleaned too."""
     path = tmp_path / "model.onnx"
     x = numbers(4, 6)
     assert export(Branches(), x, path).equal
     assert b"pkg." not in path.read_bytes()
     model = anybit.load(path)
-    for given in (x.abs(), -x.abs()):
-        (result,) = model.run(given.numpy()).values()
-        np.testing.assert_array_equal(result, Branches()(given))
+    for values in (x.abs(), -x.abs()):
+        (result,) = model.run(values.numpy()).values()
+        np.testing.assert_array_equal(result, Branches()(values))
 
 
-def test_free_batch() -> None:
-    found = export(Weighted(), numbers(1, 6))
-    graph = found.model.graph
+def test_export_with_a_free_batch() -> None:
+    result = export(Weighted(), numbers(1, 6))
+    graph = result.model.graph
     assert [str(value.shape) for value in (*graph.inputs, *graph.outputs)] == [
         "[batch,6]",
         "[batch,3]",
@@ -106,52 +106,52 @@ def test_free_batch() -> None:
     assert list(fixed.model.graph.outputs[0].shape) == [1, 3]
 
 
-def test_other_free_sizes() -> None:
-    """As torch.export takes them, with the names that they have there."""
+def test_export_with_other_free_sizes() -> None:
+    """Accept the forms of torch.export, with their names."""
     length = torch.export.Dim("length")
-    found = export(
+    actual = export(
         Call(lambda x, y: ours.int_quant(x, 0.5, 0, 4) + y),
         (numbers(2, 5), numbers(5)),
         dynamic_shapes={"x": {1: length}, "others": ({0: length},)},
         input_names=["left", "right"],
         output_names=["sum"],
     )
-    inputs = {value.name: str(value.shape) for value in found.model.graph.inputs}
+    inputs = {value.name: str(value.shape) for value in actual.model.graph.inputs}
     assert inputs == {"left": "[2,length]", "right": "[length]"}
-    result = anybit.load(found.model).run(
+    result = anybit.load(actual.model).run(
         {"left": np.ones((2, 9), np.float32), "right": np.ones(9, np.float32)}
     )
     assert result["sum"].shape == (2, 9)
 
 
-def test_free_sizes_in_the_order_of_the_arguments() -> None:
+def test_export_with_free_sizes_in_order_of_arguments() -> None:
     """torch.export takes both."""
     rows = torch.export.Dim("rows")
-    found = export(Weighted(), numbers(2, 6), dynamic_shapes=({0: rows},))
-    assert str(found.model.graph.inputs[0].shape) == "[rows,6]"
+    result = export(Weighted(), numbers(2, 6), dynamic_shapes=({0: rows},))
+    assert str(result.model.graph.inputs[0].shape) == "[rows,6]"
 
 
 @pytest.mark.parametrize(
     ("shapes", "got"), [((None, None), "2 items"), ({"z": None}, "z"), ([], "0 items")]
 )
-def test_free_sizes_of_other_arguments(shapes: Any, got: str) -> None:
+def test_export_refuses_free_sizes_of_other_arguments(shapes: Any, got: str) -> None:
     with pytest.raises(ModelError, match=rf"of each of x; got {got}$"):
         export(Weighted(), numbers(2, 6), dynamic_shapes=shapes)
 
 
-def test_keywords_structures_and_outputs_that_are_inputs() -> None:
+def test_export_of_keywords_structures_and_passed_inputs() -> None:
     class Structured(torch.nn.Module):
         def forward(self, pair: Any, *, shift: Any, unused: Any = None) -> Any:
             total = pair["a"] + pair["b"]
             return {"total": total, "again": total, "a": pair["a"], "shifted": total + shift}
 
     x = numbers(3, 4)
-    found = export(Structured(), ({"a": x, "b": 2 * x},), kwargs={"shift": 3 * x})
-    assert found.equal
-    outputs = [value.name for value in found.model.graph.outputs]
+    result = export(Structured(), ({"a": x, "b": 2 * x},), kwargs={"shift": 3 * x})
+    assert result.equal
+    outputs = [value.name for value in result.model.graph.outputs]
     assert outputs == ["total", "again", "a", "shifted"]
-    names = [value.name for value in found.model.graph.inputs]
-    results = anybit.load(found.model).run(
+    names = [value.name for value in result.model.graph.inputs]
+    results = anybit.load(result.model).run(
         dict(zip(names, (x.numpy(), 2 * x.numpy(), 3 * x.numpy()), strict=True))
     )
     assert [float(array[0, 0] / x[0, 0]) for array in results.values()] == [3, 3, 1, 6]
@@ -177,33 +177,33 @@ class Detection(NamedTuple):
         (lambda x: (x + 1, x + 2), ["output_0", "output_1"]),
     ],
 )
-def test_outputs_are_called_by_their_keys(give: Callable[[Any], Any], expected: list[str]) -> None:
-    found = export(Call(give), numbers(2, 3))
-    assert [value.name for value in found.model.graph.outputs] == expected
-    assert found.equal
+def test_export_names_outputs_by_keys(give: Callable[[Any], Any], expected: list[str]) -> None:
+    result = export(Call(give), numbers(2, 3))
+    assert [value.name for value in result.model.graph.outputs] == expected
+    assert result.equal
 
 
-def test_the_module_stays_as_it_is() -> None:
+def test_export_keeps_the_module() -> None:
     module = torch.nn.Sequential(Weighted(), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(3))
     module[2].eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     modes = [part.training for part in module.modules()]
-    found = export(module, numbers(4, 6))
+    result = export(module, numbers(4, 6))
     assert [part.training for part in module.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert all(parameter.grad is None for parameter in module.parameters())
     # The model is a copy: training goes on without it.
     with torch.no_grad():
         module[0].layer.weight.zero_()
-    assert found.model.graph.initializers["0.layer.weight"].const_value.numpy().any()
+    assert result.model.graph.initializers["0.layer.weight"].const_value.numpy().any()
 
 
-def test_report() -> None:
-    found = export(Weighted(), numbers(4, 6))
-    assert isinstance(found, Exported)
-    assert found.path is None
-    assert [each.name for each in found.quantized] == ["IntQuant", "output"]
-    text = str(found)
+def test_export_report() -> None:
+    result = export(Weighted(), numbers(4, 6))
+    assert isinstance(result, Exported)
+    assert result.path is None
+    assert [item.name for item in result.quantized] == ["IntQuant", "output"]
+    text = str(result)
     assert "2 of them quantizers" in text
     assert "compared with the module" in text
     without = export(Weighted(), numbers(4, 6), verify=False)
@@ -211,33 +211,35 @@ def test_report() -> None:
     assert "compared" not in str(without)
 
 
-def test_a_difference_is_told() -> None:
+def test_export_reports_differences() -> None:
     """Sums of many numbers that float32 cannot hold; the report counts what differs."""
     torch.manual_seed(0)
     module = torch.nn.Linear(4096, 64)
-    found = export(module, torch.randn(16, 4096))
-    assert found.equal is False
-    (tensor,) = found.difference.different
+    result = export(module, torch.randn(16, 4096))
+    assert result.equal is False
+    (tensor,) = result.difference.different
     assert tensor.name == "output"
     assert 0 < tensor.largest < 1e-4
-    assert f"output: {tensor.differing} of 1024 elements differ" in str(found)
+    assert f"output: {tensor.differing} of 1024 elements differ" in str(result)
 
 
 @pytest.mark.parametrize("opset", [18, 21, 25])
-def test_opset(opset: int) -> None:
-    found = export(Weighted(), numbers(4, 6), opset=opset)
-    assert found.model.graph.opset_imports == {"": opset, "qonnx.custom_op.general": 1}
-    assert found.steps == 0
+def test_export_with_an_opset(opset: int) -> None:
+    result = export(Weighted(), numbers(4, 6), opset=opset)
+    assert result.model.graph.opset_imports == {"": opset, "qonnx.custom_op.general": 1}
+    assert result.steps == 0
 
 
-def test_large_tensors_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_writes_large_tensors_to_a_data_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("anybit.onnx.files.writer._LARGEST_SINGLE_FILE", 1000)
     module = Call(lambda x: x)
     module.layer = torch.nn.Linear(64, 64)
     module.function = lambda x: module.layer(ours.int_quant(x, 0.25, 0, 4))
     path = tmp_path / "model.onnx"
     export(module, numbers(2, 64), path)
-    assert {each.name for each in tmp_path.iterdir()} == {"model.onnx", "model.onnx.data"}
+    assert {item.name for item in tmp_path.iterdir()} == {"model.onnx", "model.onnx.data"}
     (result,) = anybit.load(path).run(numbers(2, 64).numpy()).values()
     np.testing.assert_allclose(result, module(numbers(2, 64)).detach(), rtol=0, atol=1e-5)
 
@@ -308,31 +310,31 @@ REFUSED: dict[str, tuple[Callable[[], torch.nn.Module], dict[str, Any], str]] = 
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused(what: str, tmp_path: Path) -> None:
-    """One line with the reason and the remedy, and no file."""
-    make, options, pattern = REFUSED[what]
+@pytest.mark.parametrize("subject", REFUSED)
+def test_export_refuses(subject: str, tmp_path: Path) -> None:
+    """Raise an error of one line with reason and remedy, and write no file."""
+    make, options, pattern = REFUSED[subject]
     with pytest.raises(anybit.ModelError, match=pattern) as caught:
         export(make(), numbers(4, 6), tmp_path / "model.onnx", **options)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_errors_of_the_module_are_its_own() -> None:
+def test_export_passes_errors_of_the_module() -> None:
     with pytest.raises(RuntimeError, match="shape"):
         export(torch.nn.Linear(5, 2), numbers(4, 6))
     with pytest.raises(TypeError, match="argument"):
         export(torch.nn.Linear(6, 2), (numbers(4, 6), numbers(4, 6)))
 
 
-def test_no_file_in_no_folder(tmp_path: Path) -> None:
+def test_export_to_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(anybit.ModelError, match="folder that exists"):
         export(Call(torch.relu), numbers(2, 3), tmp_path / "missing" / "model.onnx")
 
 
-def test_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+def test_export_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     """PyTorch's exporter prints its progress, and logs which optional packages it lacks."""
     export(Weighted(), numbers(4, 6))
     assert capfd.readouterr() == ("", "")
-    handlers = [each for each in logging.getLogger("torch").handlers if each.filters]
+    handlers = [handler for handler in logging.getLogger("torch").handlers if handler.filters]
     assert not handlers

@@ -20,7 +20,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_attention() -> None:
+def test_export_of_attention() -> None:
     """Float layers of all kinds between quantizers: embedding, normalization, attention."""
 
     class Attention(torch.nn.Module):
@@ -35,13 +35,13 @@ def test_attention() -> None:
             return self.quantizer(self.attention(x, x, x)[0])
 
     torch.manual_seed(0)
-    found = export(Attention(), torch.arange(10).reshape(2, 5) % 5)
-    assert len(found.quantized) == 2
-    assert found.steps == 0
+    result = export(Attention(), torch.arange(10).reshape(2, 5) % 5)
+    assert len(result.quantized) == 2
+    assert result.steps == 0
 
 
 @pytest.mark.parametrize("recurrent", [torch.nn.LSTM, torch.nn.GRU], ids=["LSTM", "GRU"])
-def test_recurrent_layers(recurrent: Any, tmp_path: Path) -> None:
+def test_export_of_recurrent_layers(recurrent: Any, tmp_path: Path) -> None:
     """PyTorch's own, in floats, between quantizers."""
 
     class Recurrent(torch.nn.Module):
@@ -56,11 +56,11 @@ def test_recurrent_layers(recurrent: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, path = Recurrent(), tmp_path / "model.onnx"
     module(random(2, 6, 5))
-    found = export(module, random(2, 6, 5), path)
-    assert found.steps == 0
-    assert recurrent.__name__ in {node.op_type for node in found.model.graph}
+    actual = export(module, random(2, 6, 5), path)
+    assert actual.steps == 0
+    assert recurrent.__name__ in {node.op_type for node in actual.model.graph}
     x = random(3, 6, 5, seed=1)
     (result,) = anybit.load(path).run(x.numpy()).values()
     with torch.no_grad():
-        wanted = module.eval()(x).numpy()
-    assert np.abs(result - wanted).max() < 1e-6  # tanh and sigmoid of two runtimes
+        expected = module.eval()(x).numpy()
+    assert np.abs(result - expected).max() < 1e-6  # tanh and sigmoid of two runtimes

@@ -51,35 +51,35 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], list[st
 }
 
 
-@pytest.mark.parametrize("what", MODULES)
-def test_nodes(what: str) -> None:
-    make, shape, expected = MODULES[what]
+@pytest.mark.parametrize("subject", MODULES)
+def test_export_writes_minimal_nodes(subject: str) -> None:
+    make, shape, expected = MODULES[subject]
     torch.manual_seed(0)
     module = make()
-    found = export(module, numbers(*shape))
-    assert [node.op_type for node in found.model.graph] == expected
+    actual = export(module, numbers(*shape))
+    assert [node.op_type for node in actual.model.graph] == expected
     x = numbers(7, *shape[1:])
     with torch.no_grad():
-        wanted = module(x).numpy()
-    (result,) = anybit.load(found.model).run(x.numpy()).values()
-    np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-5)
+        reference = module(x).numpy()
+    (result,) = anybit.load(actual.model).run(x.numpy()).values()
+    np.testing.assert_allclose(result, reference, rtol=0, atol=1e-5)
 
 
-def test_quantized_convolution_without_a_bias() -> None:
+def test_export_of_a_convolution_without_bias() -> None:
     torch.manual_seed(0)
     spec = {"weight": "int4 absmax power-of-two", "activation": "int4 absmax power-of-two"}
     module = quantize_model(torch.nn.Conv2d(2, 3, 3, bias=False), spec)
-    found = export(module, numbers(2, 2, 6, 6))
-    assert found.equal
-    conv = next(node for node in found.model.graph if node.op_type == "Conv")
+    result = export(module, numbers(2, 2, 6, 6))
+    assert result.equal
+    conv = next(node for node in result.model.graph if node.op_type == "Conv")
     assert [value.name for value in conv.inputs] == [
         "input_quantizer.IntQuant",
         "weight_quantizer.IntQuant",
     ]
-    assert "Expand" not in {node.op_type for node in found.model.graph}
+    assert "Expand" not in {node.op_type for node in result.model.graph}
 
 
-def test_a_bias_of_zeros_that_the_module_has_stays() -> None:
+def test_export_keeps_a_bias_of_zeros() -> None:
     module = torch.nn.Conv2d(2, 3, 3)
     with torch.no_grad():
         module.bias.zero_()

@@ -32,14 +32,14 @@ def train(model: Any, optimizer: Any, steps: int = 3) -> None:
 
 
 def scales(model: Any) -> dict[str, Any]:
-    return {name: each.clone() for name, each in model.state_dict().items() if ".scale." in name}
+    return {name: value.clone() for name, value in model.state_dict().items() if ".scale." in name}
 
 
 def equal(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    return all(torch.equal(each, second[name]) for name, each in first.items())
+    return all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-def test_they_stop_and_go_on() -> None:
+def test_freeze_scales_stops_and_resumes() -> None:
     """Behind steps with momentum, and with gradients of 0 instead of none."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=0.1)
@@ -56,7 +56,7 @@ def test_they_stop_and_go_on() -> None:
     assert not any(torch.equal(before[name], after[name]) for name in after)
 
 
-def test_the_function_the_state_and_the_file_are_the_same() -> None:
+def test_freeze_scales_keeps_function_state_and_export() -> None:
     model = network()
     train(model, torch.optim.SGD(model.parameters(), 0.001))
     x, frozen = random(4, 6), copy.deepcopy(model)
@@ -65,40 +65,42 @@ def test_the_function_the_state_and_the_file_are_the_same() -> None:
     assert list(frozen.state_dict()) == list(model.state_dict())
     fresh = network()
     fresh.load_state_dict(frozen.state_dict())
-    assert all(each.requires_grad for each in fresh.parameters())
-    files = [export(each, x).model.graph for each in (model, frozen)]
+    assert all(parameter.requires_grad for parameter in fresh.parameters())
+    files = [export(item, x).model.graph for item in (model, frozen)]
     assert [str(node) for node in files[0]] == [str(node) for node in files[1]]
 
 
-def test_what_was_not_learned_is_not_learned_afterwards() -> None:
+def test_unfreeze_scales_keeps_requires_grad() -> None:
     model = network()
     model[0].weight_quantizer.scale.threshold.requires_grad_(False)
     for _ in range(2):
         freeze_scales(model)
-    assert not any(each.requires_grad for name, each in model.named_parameters() if "scale" in name)
+    assert not any(
+        parameter.requires_grad for name, parameter in model.named_parameters() if "scale" in name
+    )
     for _ in range(2):
         unfreeze_scales(model)
-    learned = [name for name, each in model.named_parameters() if each.requires_grad]
+    learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert "0.weight_quantizer.scale.threshold" not in learned
     assert "2.weight_quantizer.scale.threshold" in learned
 
 
-def test_parts_copies_and_calibration() -> None:
+def test_freeze_scales_of_parts_copies_and_calibration() -> None:
     model = calibrate(network(), [random(16, 6)])
     freeze_scales(model[0])
     stored = io.BytesIO()
     torch.save(model, stored)
     stored.seek(0)
-    for each in (copy.deepcopy(model), torch.load(stored, weights_only=False)):
-        before = scales(each)
-        calibrate(each, [random(16, 6) * 5])
-        after = scales(each)
+    for item in (copy.deepcopy(model), torch.load(stored, weights_only=False)):
+        before = scales(item)
+        calibrate(item, [random(16, 6) * 5])
+        after = scales(item)
         same = {name for name in before if torch.equal(before[name], after[name])}
         assert {"0.weight_quantizer.scale.threshold", "0.input_quantizer.scale.threshold"} <= same
         assert "2.input_quantizer.scale.value" not in same
 
 
-def test_a_frozen_scale_does_not_start() -> None:
+def test_freeze_scales_prevents_initialization() -> None:
     model = network()
     freeze_scales(model)
     with pytest.raises(RuntimeError, match="input_quantizer of layer '0' is not known yet"):

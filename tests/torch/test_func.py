@@ -54,7 +54,7 @@ SCALES = {
     [(dim, name) for dim in (1, -2) for name in SCALES]
     + [(None, name) for name, (_, dim) in SCALES.items() if dim is not None],
 )
-def test_vmap(x_dim: int | None, scale: str) -> None:
+def test_vmap_equals_loop(x_dim: int | None, scale: str) -> None:
     """x has shape (4, 5) in every element of the batch."""
     scales, scale_dim = SCALES[scale]
     values = x if x_dim is not None else x[:, 0]
@@ -65,7 +65,7 @@ def test_vmap(x_dim: int | None, scale: str) -> None:
     assert torch.equal(moved, expected.movedim(0, 2))
 
 
-def test_nested_vmap() -> None:
+def test_vmap_nested_equals_loop() -> None:
     scales = torch.rand(SIZE, 2) + 0.2
 
     def inner(row: Tensor, pair: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def test_nested_vmap() -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
-def test_vmap_of_every_operator(operator: Any) -> None:
+def test_vmap_of_every_operator_equals_loop(operator: Any) -> None:
     """Also where parameters have a place of their own, along an axis."""
     function = getattr(anybit.torch, operator.name)
     # 1.0 lies in every domain; zero-points of small integers have a dtype of their own.
@@ -91,11 +91,11 @@ def test_vmap_of_every_operator(operator: Any) -> None:
     def call(x: Tensor) -> Tensor:
         return function(x, *parameters)
 
-    given = tensor_as_x(operator, x)
-    assert torch.equal(torch.func.vmap(call, 1)(given), looped(call, (1,), (given,)))
+    inputs = tensor_as_x(operator, x)
+    assert torch.equal(torch.func.vmap(call, 1)(inputs), looped(call, (1,), (inputs,)))
 
 
-def test_vmap_along_an_axis() -> None:
+def test_vmap_of_dynamic_operators_equals_loop() -> None:
     def call(x: Tensor, scales: Tensor) -> Tensor:
         return anybit.torch.dynamic_quantize(x, scales, qtype="per_channel", axis=0)
 
@@ -104,8 +104,8 @@ def test_vmap_along_an_axis() -> None:
     assert torch.equal(actual, looped(call, (1, 0), (x, scales)))
 
 
-def test_a_batch_is_no_axis_to_broadcast_along() -> None:
-    """A shared scale must fit every element of the batch, and not the batch by chance."""
+def test_vmap_refuses_parameters_that_broadcast_to_the_batch() -> None:
+    """Refuse a shared scale that would broadcast to the batch axis."""
     values, scale = torch.ones(SIZE, 5), torch.ones(SIZE, 1)
     with pytest.raises(ValueError, match=r"scale of shape \(3, 1\) does not .* x of shape \(5,\)"):
         torch.func.vmap(lambda x: quantize(x, scale, 0))(values)
@@ -113,7 +113,7 @@ def test_a_batch_is_no_axis_to_broadcast_along() -> None:
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 @pytest.mark.parametrize("dim", [0, 1])
-def test_vmap_over_nothing(operator: Any, dim: int) -> None:
+def test_vmap_of_an_empty_batch(operator: Any, dim: int) -> None:
     function = getattr(anybit.torch, operator.name)
     parameters = [1.0] * (operator.required_inputs - 1)
     empty = tensor_as_x(operator, torch.empty((0, 5) if dim == 0 else (5, 0)))
@@ -122,7 +122,7 @@ def test_vmap_over_nothing(operator: Any, dim: int) -> None:
     assert actual.dtype == function(tensor_as_x(operator, torch.ones(5)), *parameters).dtype
 
 
-def test_vmap_over_nothing_checks_shapes() -> None:
+def test_vmap_of_an_empty_batch_checks_shapes() -> None:
     def call(x: Tensor, scales: Tensor) -> Tensor:
         return anybit.torch.dynamic_quantize(x, scales, qtype="per_channel", axis=0)
 
@@ -137,7 +137,7 @@ def dequantized_loss(codes: Tensor, scales: Tensor, zps: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("in_dims", [(1, None, None), (1, 0, None), (None, 1, 0), (1, 0, 0)])
-def test_gradients_of_scales_per_sample(in_dims: tuple) -> None:
+def test_vmap_gradients_of_scales_equal_loop(in_dims: tuple) -> None:
     """Parameters that lie along an axis have no place for a batch: samples go one by one."""
     codes = tensor_as_x(anybit.dynamic_dequantize.operator, x * 9)
     codes = codes if in_dims[0] is not None else codes[:, 0]
@@ -145,7 +145,7 @@ def test_gradients_of_scales_per_sample(in_dims: tuple) -> None:
     zps = torch.tensor([3, -100, 0, 2**24 + 2], dtype=torch.int32)
     zps = zps if in_dims[2] is None else torch.stack([zps, zps + 1, zps - 1])
     inputs = (codes, scales, zps)
-    found = torch.func.vmap(torch.func.grad(dequantized_loss, argnums=1), in_dims)(*inputs)
+    result = torch.func.vmap(torch.func.grad(dequantized_loss, argnums=1), in_dims)(*inputs)
     for place in range(SIZE):
         sample = [
             value if dim is None else value.select(dim, place)
@@ -153,10 +153,10 @@ def test_gradients_of_scales_per_sample(in_dims: tuple) -> None:
         ]
         leaf = sample[1].detach().clone().requires_grad_()
         (expected,) = torch.autograd.grad(dequantized_loss(sample[0], leaf, sample[2]), leaf)
-        assert torch.equal(found[place], expected)
+        assert torch.equal(result[place], expected)
 
 
-def test_gradients_of_scales_for_no_sample() -> None:
+def test_vmap_gradients_of_scales_of_an_empty_batch() -> None:
     grad = torch.func.vmap(torch.func.grad(dequantized_loss, argnums=1), (0, None, None))
     none = torch.empty((0, 4, 5), dtype=torch.int8)
     assert grad(none, torch.ones(4), torch.zeros(4, dtype=torch.int32)).shape == (0, 4)
@@ -172,7 +172,7 @@ def eager_gradients(x: Tensor, scale: Tensor, zeropt: Tensor) -> tuple[Tensor, .
 
 
 @pytest.mark.parametrize("in_dims", [(1, None, None), (1, 0, None), (None, 0, 1), (1, 0, 1)])
-def test_gradients_per_sample(in_dims: tuple) -> None:
+def test_vmap_gradients_equal_loop(in_dims: tuple) -> None:
     values = x if in_dims[0] is not None else x[:, 0]
     # Powers of two, so that sums are exact in any order.
     scale = torch.tensor([0.5, 1.0, 2.0]) if in_dims[1] is not None else torch.tensor(0.5)
@@ -189,21 +189,21 @@ def test_gradients_per_sample(in_dims: tuple) -> None:
             assert torch.equal(one[place], other)
 
 
-def test_gradient_of_a_batch() -> None:
-    """The other way round: grad over vmap sums over the batch."""
+def test_func_gradient_of_vmap_equals_autograd() -> None:
+    """Compute grad over vmap, which sums over the batch."""
     values = x.mul(16).round().div(16).movedim(1, 0)
 
     def total(x: Tensor, scale: Tensor) -> Tensor:
         return torch.func.vmap(lambda x: loss(x, scale, torch.tensor(1.0)))(x).sum()
 
     actual = torch.func.grad(total, (0, 1))(values, torch.tensor(0.5))
-    each = [eager_gradients(row, torch.tensor(0.5), torch.tensor(1.0)) for row in values]
-    assert torch.equal(actual[0], torch.stack([gradients[0] for gradients in each]))
-    assert torch.equal(actual[1], sum(gradients[1] for gradients in each))
+    rows = [eager_gradients(row, torch.tensor(0.5), torch.tensor(1.0)) for row in values]
+    assert torch.equal(actual[0], torch.stack([gradients[0] for gradients in rows]))
+    assert torch.equal(actual[1], sum(gradients[1] for gradients in rows))
 
 
 @pytest.mark.parametrize("batched", ["x", "scale"])
-def test_gradient_of_what_is_batched(batched: str) -> None:
+def test_func_gradient_of_a_batched_tensor(batched: str) -> None:
     """Inside of vmap nothing says that what is batched requires a gradient further out."""
     row, scale, zero = torch.tensor([-9.0, 0.375, 1.0, 99.0]), torch.tensor(0.5), torch.tensor(0.0)
     rows, scales = torch.stack([row, row / 2]), torch.tensor([0.5, 0.25])
@@ -217,12 +217,12 @@ def test_gradient_of_what_is_batched(batched: str) -> None:
     leaf = moving.clone().requires_grad_()
     (expected,) = torch.autograd.grad(results(leaf).sum(), leaf)
     assert expected.any()
-    assert torch.equal(torch.func.grad(lambda each: results(each).sum())(moving), expected)
+    assert torch.equal(torch.func.grad(lambda values: results(values).sum())(moving), expected)
     jacobian = torch.func.jacrev(results)(moving)
     assert torch.equal(jacobian.sum((0, 1)), expected)
 
 
-def test_gradient_through_a_batch_that_depends_on_it() -> None:
+def test_func_gradient_through_a_dependent_batch() -> None:
     weight, values = torch.tensor(0.5), torch.tensor([0.3, 1.0, 99.0])
 
     def total(weight: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ def test_gradient_through_a_batch_that_depends_on_it() -> None:
     assert torch.func.grad(total)(weight) == 0.3 + torch.tensor(1.0)
 
 
-def test_jacrev() -> None:
+def test_jacrev_equals_autograd() -> None:
     row = torch.tensor([-9.0, 0.3, 1.0, 99.0])
     jacobian = torch.func.jacrev(lambda x: quantize(x, 1.0, 0))(row)
     assert torch.equal(jacobian, torch.diag(torch.tensor([0.0, 1.0, 1.0, 0.0])))
@@ -239,7 +239,7 @@ def test_jacrev() -> None:
     assert by_scale.tolist() == [-8, torch.tensor(0.0).sub(torch.tensor(0.3)).item(), 0, 7]
 
 
-def test_functional_call_of_a_module() -> None:
+def test_functional_call_of_a_module_equals_call() -> None:
     class Quantizer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

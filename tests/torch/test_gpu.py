@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 Tensor = torch.Tensor
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-DIFFERENTIABLE = [each for each in OPERATORS if each.differentiable]
+DIFFERENTIABLE = [item for item in OPERATORS if item.differentiable]
 # Of the parameters, beside an x of this shape.
 SHAPE = (6, 5, 70)
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -56,7 +56,7 @@ def x_for(operator: Operator, dtype: Any, seed: int = 1) -> Tensor:
 
 def parameters_of(operator: Operator, shape: tuple[int, ...], seed: int = 2) -> list[Any]:
     random = np.random.default_rng(seed)
-    found: list[Any] = []
+    result: list[Any] = []
     for declared in operator.inputs[1 : operator.required_inputs]:
         if "bitwidth" in declared.name or declared.domain.integer:
             values = random.integers(3, 9, shape)
@@ -64,18 +64,18 @@ def parameters_of(operator: Operator, shape: tuple[int, ...], seed: int = 2) -> 
             values = random.uniform(0.05, 2, shape)
         else:
             values = random.integers(-3, 4, shape)
-        found.append(torch.as_tensor(values, dtype=torch.float32))
+        result.append(torch.as_tensor(values, dtype=torch.float32))
     if operator.name == "float_quant":
-        found[1:4] = [4, 3, 7]
+        result[1:4] = [4, 3, 7]
     if operator.name == "trunc":
-        found[-2] = found[0] * 4
+        result[-2] = result[0] * 4
     if not operator.broadcasts:
-        found = [torch.tensor([0.1]), *found[1:]]
-    return found
+        result = [torch.tensor([0.1]), *result[1:]]
+    return result
 
 
 def moved(values: Any, device: str) -> Any:
-    return [each.to(device) if isinstance(each, Tensor) else each for each in values]
+    return [value.to(device) if isinstance(value, Tensor) else value for value in values]
 
 
 def same(actual: Tensor, expected: Tensor) -> None:
@@ -91,7 +91,7 @@ def same(actual: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
-def test_functions(operator: Operator, shape: tuple[int, ...], dtype: Any) -> None:
+def test_gpu_functions_equal_cpu(operator: Operator, shape: tuple[int, ...], dtype: Any) -> None:
     if dtype != torch.float32 and str(dtype).removeprefix("torch.") not in x_dtypes(operator):
         pytest.skip(f"{operator.name} takes other types")
     function = getattr(anybit.torch, operator.name)
@@ -103,47 +103,50 @@ def test_functions(operator: Operator, shape: tuple[int, ...], dtype: Any) -> No
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
-def test_numbers_as_parameters(operator: Operator) -> None:
+def test_gpu_functions_accept_numbers(operator: Operator) -> None:
     function = getattr(anybit.torch, operator.name)
     x = x_for(operator, torch.float32)
-    given = [
-        each.tolist() if isinstance(each, Tensor) else each for each in parameters_of(operator, ())
+    inputs = [
+        entry.tolist() if isinstance(entry, Tensor) else entry
+        for entry in parameters_of(operator, ())
     ]
-    same(function(x.cuda(), *given), function(x, *given))
-    out = torch.empty_like(function(x.cuda(), *given))
-    assert function(x.cuda(), *given, out=out) is out
-    same(out, function(x, *given))
+    same(function(x.cuda(), *inputs), function(x, *inputs))
+    out = torch.empty_like(function(x.cuda(), *inputs))
+    assert function(x.cuda(), *inputs, out=out) is out
+    same(out, function(x, *inputs))
 
 
 def gradients(
     function: Callable[..., Tensor], x: Tensor, parameters: list[Any], device: str
 ) -> tuple[Tensor | None, list[Tensor]]:
-    """The gradient of x, unless x holds codes, and those of scales."""
+    """Return the gradient of x, unless x has codes, and those of scales."""
     x = x.to(device).requires_grad_(x.is_floating_point())
-    given = [
-        each.to(device).requires_grad_() if isinstance(each, Tensor) and place == 0 else each
-        for place, each in enumerate(moved(parameters, device))
+    inputs = [
+        value.to(device).requires_grad_() if isinstance(value, Tensor) and place == 0 else value
+        for place, value in enumerate(moved(parameters, device))
     ]
-    result = function(x, *given)
+    result = function(x, *inputs)
     arriving = torch.linspace(-1, 1, x.numel()).reshape(x.shape).to(result.dtype)
     result.backward(arriving.to(device))
-    return x.grad, [each.grad for each in given if isinstance(each, Tensor) and each.requires_grad]
+    return x.grad, [
+        entry.grad for entry in inputs if isinstance(entry, Tensor) and entry.requires_grad
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=named)
-def test_gradients(operator: Operator, shape: tuple[int, ...], dtype: Any) -> None:
-    """Of x the same bits; sums over a scale's elements are the same each time, and near."""
+def test_gpu_gradients_equal_cpu(operator: Operator, shape: tuple[int, ...], dtype: Any) -> None:
+    """Compare gradients of x exactly, and sums for scales approximately, but reproducibly."""
     function = getattr(anybit.torch, operator.name)
     x, parameters = x_for(operator, dtype), parameters_of(operator, shape)
     x = x.nan_to_num(0).clamp(-1e3, 1e3) if x.is_floating_point() else x
     by_x, by_scale = gradients(function, x, parameters, "cuda")
     again = gradients(function, x, parameters, "cuda")
-    wanted, sums = gradients(function, x, parameters, "cpu")
-    if by_x is not None and wanted is not None:
-        same(by_x, wanted)
-    assert (by_x is None) == (wanted is None) == reads_codes(operator)
+    reference, sums = gradients(function, x, parameters, "cpu")
+    if by_x is not None and reference is not None:
+        same(by_x, reference)
+    assert (by_x is None) == (reference is None) == reads_codes(operator)
     for first, second, expected in zip(by_scale, again[1], sums, strict=True):
         assert torch.equal(first, second)
         torch.testing.assert_close(first.cpu(), expected, rtol=1e-3, atol=1e-2)
@@ -151,19 +154,19 @@ def test_gradients(operator: Operator, shape: tuple[int, ...], dtype: Any) -> No
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
-def test_compiled(operator: Operator) -> None:
+def test_gpu_compiled_functions_equal_eager(operator: Operator) -> None:
     function = getattr(anybit.torch, operator.name)
     x, parameters = x_for(operator, torch.float32), parameters_of(operator, ())
-    given = moved(parameters, "cuda")
+    inputs = moved(parameters, "cuda")
 
     def program(x: Tensor) -> Tensor:
-        return function(-x, *given) * 2
+        return function(-x, *inputs) * 2
 
     run = torch.compile(program, fullgraph=True)
     same(run(x.cuda()), function(-x, *parameters) * 2)
 
 
-def test_captured_graph() -> None:
+def test_gpu_captured_graph_equals_eager() -> None:
     x, scale = x_of(torch.float32).cuda(), torch.tensor(0.1, device="cuda")
     anybit.torch.int_quant(x, scale, 0, 4)
     graph = torch.cuda.CUDAGraph()
@@ -175,17 +178,17 @@ def test_captured_graph() -> None:
     same(y, anybit.torch.int_quant(other, scale.cpu(), 0, 4))
 
 
-def test_batched() -> None:
+def test_gpu_vmap_equals_loop() -> None:
     x = x_of(torch.float32)
     scales = torch.linspace(0.1, 1, len(x))
 
-    def each(x: Tensor, scale: Tensor) -> Tensor:
+    def quantize(x: Tensor, scale: Tensor) -> Tensor:
         return anybit.torch.int_quant(x, scale, 0, 4)
 
-    same(torch.vmap(each)(x.cuda(), scales.cuda()), torch.vmap(each)(x, scales))
+    same(torch.vmap(quantize)(x.cuda(), scales.cuda()), torch.vmap(quantize)(x, scales))
 
 
-def test_more_elements_than_32_bits_count() -> None:
+def test_gpu_functions_of_more_than_2_31_elements() -> None:
     count = 2**31 + 4099
     if torch.cuda.mem_get_info()[0] < 10 * count:
         pytest.skip("the GPU has too little memory for arrays of more than 2^31 elements")
@@ -197,7 +200,7 @@ def test_more_elements_than_32_bits_count() -> None:
     assert not y[:-4099].any()
 
 
-def test_what_is_refused() -> None:
+def test_gpu_functions_refuse_invalid_values() -> None:
     x = torch.ones(3, device="cuda")
     with pytest.raises(ValueError, match=r"scale must be on x's device cuda:0, got cpu"):
         anybit.torch.int_quant(x, torch.ones(3), 0, 4)
@@ -208,7 +211,7 @@ def test_what_is_refused() -> None:
 
 @pytest.fixture
 def network() -> Any:
-    """Its products are sums of few small multiples of powers of two, exact in every order."""
+    """Return a network whose sums are exact in every order."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(2, 4, 3, bias=False),
@@ -226,7 +229,7 @@ def batches() -> Iterator[Tensor]:
         yield torch.randn(8, 2, 6, 6, generator=generator)
 
 
-def test_network(network: Any) -> None:
+def test_gpu_training_equals_cpu(network: Any) -> None:
     """Calibrated, trained and exported on a GPU."""
     twin = copy.deepcopy(network).cuda()
     anybit.torch.calibrate(network, batches())
@@ -236,7 +239,7 @@ def test_network(network: Any) -> None:
     x = next(batches())
     same(twin.eval()(x.cuda()), network.eval()(x))
     optimizer = torch.optim.SGD(twin.train().parameters(), lr=0.01)
-    before = [each.detach().clone() for each in twin.parameters()]
+    before = [parameter.detach().clone() for parameter in twin.parameters()]
     for batch in batches():
         optimizer.zero_grad()
         twin(batch.cuda()).square().mean().backward()
@@ -245,9 +248,11 @@ def test_network(network: Any) -> None:
     assert anybit.torch.export(twin, x.cuda()).equal
 
 
-def test_mixed_precision(network: Any) -> None:
+def test_gpu_mixed_precision_training(network: Any) -> None:
     anybit.torch.calibrate(network, batches())
     twin = copy.deepcopy(network).cuda()
     with torch.autocast("cuda", torch.bfloat16):
         twin(next(batches()).cuda()).float().sum().backward()
-    assert all(each.grad is None or each.grad.isfinite().all() for each in twin.parameters())
+    assert all(
+        parameter.grad is None or parameter.grad.isfinite().all() for parameter in twin.parameters()
+    )

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients in PyTorch: those of the formulas, differentiated by PyTorch with straight-through
-rounding. Numbers are dyadic, so that all products are exact and equality needs no tolerance."""
+"""Gradients in PyTorch: those of the formulas, differentiated with straight-through rounding.
+
+Numbers are dyadic, so that all products are exact and equality does not need a tolerance.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -46,8 +48,8 @@ SHAPES = {"scalar": (), "rows": (3, 1), "columns": (4,), "elements": (2, 3, 4)}
 
 
 def leaves(name: str, parameters: tuple, shape: tuple, dtype: torch.dtype) -> list[Tensor]:
-    """x and the parameters, of which those that have a derivative require it."""
-    operator = next(each for each in OPERATORS if each.name == name)
+    """Return x and the parameters; those with a derivative require a gradient."""
+    operator = next(item for item in OPERATORS if item.name == name)
     generator = torch.Generator().manual_seed(5)
     x = torch.randint(-160, 160, (2, 3, 4), generator=generator).to(dtype) / 16
     factors = 2.0 ** torch.randint(-1, 2, shape, generator=generator)
@@ -65,11 +67,11 @@ def gradients(
 ) -> list[Tensor]:
     result = function(*inputs, **attributes)
     weights = torch.arange(1.0, result.numel() + 1).reshape(result.shape).to(result.dtype)
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
-    return torch.autograd.grad(result, wanted, weights, materialize_grads=True)
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    return torch.autograd.grad(result, leaves, weights, materialize_grads=True)
 
 
-def test_every_operator_is_here() -> None:
+def test_gradient_cases_cover_every_operator() -> None:
     assert {operator.name for operator in DIFFERENTIABLE} == set(FORMULAS)
     assert {name for name in FORMULAS if moves_x(BY_NAME[name])} == set(CALLS)
 
@@ -77,7 +79,9 @@ def test_every_operator_is_here() -> None:
 @pytest.mark.parametrize("with_zps", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
-def test_formula_of_codes(dtype: torch.dtype, axis: int | None, with_zps: bool) -> None:
+def test_dequantize_gradients_equal_the_formula(
+    dtype: torch.dtype, axis: int | None, with_zps: bool
+) -> None:
     """Only the scales have a gradient; x and its zero-points are integers."""
     generator = torch.Generator().manual_seed(5)
     codes = torch.randint(-128, 256, (2, 3, 4), generator=generator).to(dtype)
@@ -91,32 +95,34 @@ def test_formula_of_codes(dtype: torch.dtype, axis: int | None, with_zps: bool) 
         result = function(*inputs, **attributes)
         assert torch.equal(result, expected)
         weights = torch.arange(1.0, 25).reshape(codes.shape)
-        (found,) = torch.autograd.grad(result, scales, weights)
+        (actual,) = torch.autograd.grad(result, scales, weights)
         (by_formula,) = torch.autograd.grad(expected, scales, weights)
-        assert torch.equal(found, by_formula)
+        assert torch.equal(actual, by_formula)
     with compiled(lambda: function(*inputs, **attributes)) as program:
         (traced,) = torch.autograd.grad(program(), scales, weights)
-    assert torch.equal(traced, found)
+    assert torch.equal(traced, actual)
 
 
 @pytest.mark.parametrize(("name", "parameters", "attributes"), EVERY_CALL)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_formulas(name: str, parameters: tuple, attributes: dict[str, Any], shape: tuple) -> None:
-    operator = next(each for each in OPERATORS if each.name == name)
+def test_gradients_equal_the_formulas(
+    name: str, parameters: tuple, attributes: dict[str, Any], shape: tuple
+) -> None:
+    operator = next(item for item in OPERATORS if item.name == name)
     inputs = leaves(name, parameters, shape, torch.float64)
     expected = gradients(FORMULAS[name], inputs, attributes)
     actual = gradients(getattr(anybit.torch, name), inputs, attributes)
-    for wanted, one, other in zip(operator.differentiable, actual, expected, strict=True):
+    for parameter, one, other in zip(operator.differentiable, actual, expected, strict=True):
         assert one.shape == other.shape
-        if "bitwidth" in wanted:  # ln 2 is no dyadic number, and sums of it round
+        if "bitwidth" in parameter:  # ln 2 is not a dyadic number, so that sums round
             torch.testing.assert_close(one, other, rtol=1e-14, atol=0)
         else:
-            assert torch.equal(one, other), wanted
+            assert torch.equal(one, other), parameter
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", CALLS)
-def test_narrow_types(name: str, dtype: torch.dtype) -> None:
+def test_gradients_of_narrow_types_round_once(name: str, dtype: torch.dtype) -> None:
     """Computed in float32; each gradient has its input's dtype and is rounded once."""
     parameters, attributes = CALLS[name][0], {}
     inputs = leaves(name, parameters, (), torch.float32)
@@ -124,8 +130,8 @@ def test_narrow_types(name: str, dtype: torch.dtype) -> None:
     wide = [tensor.detach().float().requires_grad_(tensor.requires_grad) for tensor in narrow]
     function = getattr(anybit.torch, name)
     ones = torch.ones_like(narrow[0])
-    wanted = [tensor for tensor in narrow if tensor.requires_grad]
-    actual = torch.autograd.grad(function(*narrow, **attributes), wanted, ones)
+    targets = [tensor for tensor in narrow if tensor.requires_grad]
+    actual = torch.autograd.grad(function(*narrow, **attributes), targets, ones)
     expected = gradients_of_sum(function(*wide, **attributes), wide)
     for one, other in zip(actual, expected, strict=True):
         assert one.dtype == dtype
@@ -133,18 +139,18 @@ def test_narrow_types(name: str, dtype: torch.dtype) -> None:
 
 
 def gradients_of_sum(result: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
-    return torch.autograd.grad(result, wanted, torch.ones_like(result))
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    return torch.autograd.grad(result, leaves, torch.ones_like(result))
 
 
-def test_below_the_grid_the_slope_is_one() -> None:
+def test_float_quant_gradient_below_the_grid_is_one() -> None:
     x = torch.tensor([1e-6, -3e-20, 1e-40, 0.0], requires_grad=True)
     anybit.torch.float_quant(x, 1.0, 4, 3, 7).sum().backward()
     assert x.grad.tolist() == [1, 1, 1, 1]
 
 
-def test_finite_differences_where_all_is_clipped() -> None:
-    """There the result is smooth in the parameters. x has no influence."""
+def test_gradients_of_clipped_values_equal_finite_differences() -> None:
+    """Test where the result is smooth in the parameters and independent of x."""
     x = torch.tensor([[90.0, -80.0], [100.0, -100.0]], dtype=torch.float64, requires_grad=True)
     scale = torch.tensor([[0.3], [0.7]], dtype=torch.float64, requires_grad=True)
     zeropt = torch.tensor([0.25, -1.5], dtype=torch.float64, requires_grad=True)
@@ -159,14 +165,14 @@ def test_finite_differences_where_all_is_clipped() -> None:
     assert check(anybit.torch.bipolar_quant, (x, scale))
 
 
-def test_zero_wins_over_what_arrives() -> None:
+def test_gradients_of_zero_slope_ignore_nonfinite_upstream() -> None:
     x = torch.tensor([99.0, 99.0, 0.0], requires_grad=True)
     result = anybit.torch.int_quant(x, 1.0, 0, 3)
     (gradient,) = torch.autograd.grad(result, x, torch.tensor([np.inf, np.nan, 2.0]))
     assert gradient.tolist() == [0, 0, 2]
 
 
-def test_expanded_gradients_and_strided_inputs() -> None:
+def test_gradients_of_expanded_and_strided_tensors() -> None:
     base = torch.arange(24.0).reshape(4, 6) - 10
     for view in (base, base.t(), base[::2, 1::2], base[:1].expand(3, 6), base[0]):
         x = view.detach().requires_grad_()
@@ -177,22 +183,22 @@ def test_expanded_gradients_and_strided_inputs() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("name", CALLS)
-def test_batches_of_gradients(name: str, shape: tuple) -> None:
-    """As PyTorch's own vectorized Jacobians pass them."""
+def test_gradients_with_is_grads_batched(name: str, shape: tuple) -> None:
+    """Compute a Jacobian with vectorize=True."""
     parameters, choices = CALLS[name]
     inputs = leaves(name, parameters, shape, torch.float32)
     result = getattr(anybit.torch, name)(*inputs, **choices[0])
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    targets = [tensor for tensor in inputs if tensor.requires_grad]
     batch = torch.randint(-8, 8, (3, *result.shape), generator=torch.Generator().manual_seed(6))
     batch = batch.to(result.dtype)
-    together = torch.autograd.grad(result, wanted, batch, is_grads_batched=True, retain_graph=True)
-    for place, each in enumerate(batch):
-        alone = torch.autograd.grad(result, wanted, each, retain_graph=True)
+    together = torch.autograd.grad(result, targets, batch, is_grads_batched=True, retain_graph=True)
+    for place, upstream in enumerate(batch):
+        alone = torch.autograd.grad(result, targets, upstream, retain_graph=True)
         for one, other in zip(together, alone, strict=True):
             assert torch.equal(one[place], other)
 
 
-def test_vectorized_jacobian() -> None:
+def test_gradients_in_vectorized_jacobian() -> None:
     inputs = (torch.tensor([-9.0, 0.25, 1.0, 99.0]), torch.tensor(0.5))
 
     def call(x: Tensor, scale: Tensor) -> Tensor:
@@ -206,14 +212,14 @@ def test_vectorized_jacobian() -> None:
         assert torch.equal(one, other)
 
 
-def test_only_what_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_computed_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frozen inputs cost nothing, and integers never have a gradient."""
-    asked = []
+    requested = []
 
     class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
             if function is torch.ops.anybit.int_quant_backward.default:
-                asked.append(kwargs["wanted"])
+                requested.append(kwargs["wanted"])
             return function(*args, **(kwargs or {}))
 
     x, bitwidth = torch.ones(3), torch.tensor(4)
@@ -224,12 +230,12 @@ def test_only_what_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
         result = anybit.torch.int_quant(**inputs)
         with Recorder():
             result.sum().backward()
-        assert asked.pop() == names
-        assert not asked
+        assert requested.pop() == names
+        assert not requested
         assert {name for name, v in inputs.items() if v.grad is not None} == set(names)
 
 
-def test_nothing_is_kept_without_need() -> None:
+def test_functions_save_nothing_without_gradients() -> None:
     kept = []
     x, scale = torch.ones(1000), torch.tensor(0.5)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
@@ -243,7 +249,7 @@ def test_nothing_is_kept_without_need() -> None:
     assert [tensor.data_ptr() for tensor in kept[1:]] == [scale.data_ptr()]
 
 
-def test_second_derivatives_are_refused() -> None:
+def test_gradients_refuse_second_derivatives() -> None:
     x = torch.ones(3, requires_grad=True)
     for function in (anybit.torch.int_quant, torch.ops.anybit.int_quant):
         parameters = (torch.tensor(0.5), torch.tensor(0.0), torch.tensor(4))
@@ -259,8 +265,8 @@ def test_second_derivatives_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_inputs_without_gradients(name: str) -> None:
-    operator = next(each for each in OPERATORS if each.name == name)
+def test_gradients_refuse_inputs_without_gradient(name: str) -> None:
+    operator = next(item for item in OPERATORS if item.name == name)
     for declared in operator.inputs:
         if declared.name in operator.differentiable:
             continue

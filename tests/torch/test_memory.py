@@ -18,7 +18,7 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def layouts(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Tensors of every layout; those of integers are no parts of complex ones."""
+    """Return tensors of every layout; integers are not parts of complex tensors."""
     plain = torch.linspace(-9, 9, 240).to(dtype).reshape(2, 3, 5, 8)
     complex_numbers = torch.complex(plain.float(), plain.flip(0).float())
     return {
@@ -39,8 +39,8 @@ def layouts(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("layout", layouts())
-def test_memory_format_is_kept(layout: str, dtype: torch.dtype) -> None:
-    """Every layout is read in place, and the result lies as `torch.empty_like` would."""
+def test_functions_keep_memory_format(layout: str, dtype: torch.dtype) -> None:
+    """Read every layout in place; the result has the format of `torch.empty_like`."""
     x = layouts()[layout]
     if not x.is_neg():
         strided = torch.empty_strided(x.shape, x.stride(), dtype=dtype)
@@ -52,8 +52,8 @@ def test_memory_format_is_kept(layout: str, dtype: torch.dtype) -> None:
     assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
-def test_fake_tensors_have_the_same_strides(operator: Operator) -> None:
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+def test_functions_of_fake_tensors_have_the_same_strides(operator: Operator) -> None:
     function = getattr(torch.ops.anybit, operator.name)
     for layout, x in layouts(getattr(torch, x_dtypes(operator)[0])).items():
         if x.is_neg():
@@ -63,13 +63,15 @@ def test_fake_tensors_have_the_same_strides(operator: Operator) -> None:
         ]
         real = function(x, *parameters)
         with torch._subclasses.FakeTensorMode() as mode:
-            fake = function(mode.from_tensor(x), *(mode.from_tensor(each) for each in parameters))
+            fake = function(
+                mode.from_tensor(x), *(mode.from_tensor(parameter) for parameter in parameters)
+            )
         assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype), (
             layout
         )
 
 
-def test_threads_of_pytorch_do_not_change_a_bit() -> None:
+def test_functions_do_not_depend_on_the_number_of_threads() -> None:
     x = torch.randn(700_001, generator=torch.Generator().manual_seed(1))
     before = torch.get_num_threads()
     results = []
@@ -82,8 +84,8 @@ def test_threads_of_pytorch_do_not_change_a_bit() -> None:
     assert torch.equal(*results)
 
 
-def test_the_kernel_is_told_the_threads_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its limit is the calling thread's own, and is taken back, after errors too."""
+def test_kernels_use_the_thread_limit_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the limit for the calling thread, and reset it, also after errors."""
     limits = []
 
     def limit_threads(count: int) -> int:
@@ -105,8 +107,8 @@ def test_the_kernel_is_told_the_threads_of_pytorch(monkeypatch: pytest.MonkeyPat
     assert limits == [1, 0] * (len(limits) // 2)
 
 
-def test_other_threads_run_meanwhile() -> None:
-    """The kernel runs without the GIL: a Python thread makes progress during one long call."""
+def test_kernels_release_the_gil() -> None:
+    """Run a Python thread during one long call."""
     x = torch.ones(1 << 24)
     parameters = [torch.tensor(value) for value in (0.3, 4, 3, 7)]
     threads = torch.get_num_threads()

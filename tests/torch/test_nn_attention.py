@@ -20,17 +20,17 @@ def random(*shape: int, seed: int = 1) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def sqnr(wanted: Any, found: Any) -> float:
-    noise = (wanted - found).detach().double().square().sum()
-    return float(10 * torch.log10(wanted.detach().double().square().sum() / noise))
+def sqnr(expected: Any, result: Any) -> float:
+    noise = (expected - result).detach().double().square().sum()
+    return float(10 * torch.log10(expected.detach().double().square().sum() / noise))
 
 
 def rounded(layer: Any, floats: Any) -> Any:
-    """The float attention with the weights that the other one has."""
+    """Return float attention with the quantized weights of a layer."""
     floats = copy.deepcopy(floats)
     with torch.no_grad():
-        for each, other in ((layer, floats), (layer.out_proj, floats.out_proj)):
-            for name, weight, quantizer in each.quantized_parameters():
+        for part, other in ((layer, floats), (layer.out_proj, floats.out_proj)):
+            for name, weight, quantizer in part.quantized_parameters():
                 getattr(other, name).copy_(quantizer(weight))
     return floats
 
@@ -43,13 +43,13 @@ ATTENTION = {
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
-def test_with_rounded_weights_it_is_that_of_pytorch(kind: str) -> None:
+def test_attention_with_quantized_weights_equals_pytorch(kind: str) -> None:
     torch.manual_seed(0)
     make, shape = ATTENTION[kind]
     floats, x = make(), random(*shape)
     layer = quantize_model(floats, {"weight": "int4 per-channel narrow"})
     assert type(layer) is nn.QuantMultiheadAttention
-    wanted = rounded(layer, floats)
+    reference = rounded(layer, floats)
     causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
     padding = torch.zeros(3, 5, dtype=torch.bool)
     padding[0, 3:] = True
@@ -64,12 +64,13 @@ def test_with_rounded_weights_it_is_that_of_pytorch(kind: str) -> None:
         {"key_padding_mask": padding},
         {"key_padding_mask": padding, "attn_mask": causal},
     ):
-        for one, other in zip(layer(x, x, x, **options), wanted(x, x, x, **options), strict=True):
+        outputs = zip(layer(x, x, x, **options), reference(x, x, x, **options), strict=True)
+        for one, other in outputs:
             assert (one is None) == (other is None)
             assert one is None or torch.allclose(one, other, atol=1e-5)
 
 
-def test_other_widths_of_keys_and_values() -> None:
+def test_attention_with_other_widths_of_keys_and_values() -> None:
     torch.manual_seed(0)
     floats = torch.nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
     layer = quantize_model(floats, SPEC)
@@ -79,7 +80,7 @@ def test_other_widths_of_keys_and_values() -> None:
     assert sqnr(floats(*inputs)[0], layer.eval()(*inputs)[0]) > 25
 
 
-def test_every_factor_has_a_quantizer() -> None:
+def test_attention_has_a_quantizer_per_factor() -> None:
     torch.manual_seed(0)
     floats = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     layer = quantize_model(floats, SPEC | {"output": "int8"})
@@ -95,18 +96,18 @@ def test_every_factor_has_a_quantizer() -> None:
     ]  # fmt: skip
     assert not layer.probability_quantizer.signed
     assert layer.query_quantizer.signed
-    found, weights = layer.eval()(x, x, x, average_attn_weights=False)
-    steps = weights / layer.probability_quantizer.scale.known()
+    result, weights = layer.eval()(x, x, x, average_attn_weights=False)
+    steps = weights / layer.probability_quantizer.scale.stored()
     assert torch.allclose(steps, steps.round(), atol=1e-4)
-    assert sqnr(floats(x, x, x)[0], found) > 25
-    found.sum().backward()
+    assert sqnr(floats(x, x, x)[0], result) > 25
+    result.sum().backward()
     fresh = quantize_model(torch.nn.MultiheadAttention(8, 2, batch_first=True), SPEC)
     assert nn.describe(fresh).endswith("in float: 0 % of the weights")
     with pytest.raises(RuntimeError, match="the input_quantizer of layer '' is not known yet"):
         fresh.eval()(x, x, x)
 
 
-def test_what_is_masked_throughout_gives_nothing() -> None:
+def test_attention_of_masked_rows_is_zero() -> None:
     layer = quantize_model(torch.nn.MultiheadAttention(4, 2, batch_first=True), SPEC)
     x = random(2, 3, 4)
     padding = torch.tensor([[True, True, True], [False, False, True]])
@@ -115,23 +116,23 @@ def test_what_is_masked_throughout_gives_nothing() -> None:
     assert bool((weights[0] == 0).all())
 
 
-def test_what_it_cannot_be() -> None:
+def test_attention_refuses_unsupported_options() -> None:
     model = torch.nn.ModuleList([torch.nn.MultiheadAttention(4, 2, add_bias_kv=True)])
     model.append(torch.nn.Linear(4, 4))
     with pytest.warns(UserWarning, match="0.in_proj_weight, 0.bias_k, 0.bias_v, 0.out_proj"):
         quantize_model(model, SPEC)
     for words in ("int8 scale=0.1", "int8 per-channel"):
-        with pytest.raises(ValueError, match="for factors of several products"):
+        with pytest.raises(ValueError, match="the factors of attention have copies"):
             quantize_model(torch.nn.MultiheadAttention(4, 2), {"activation": words})
     for options in ({"add_zero_attn": True}, {"bias_quantizer": nn.quantizer("int8")}):
-        with pytest.raises(ValueError, match=r"cannot be quantized|stay in float"):
+        with pytest.raises(ValueError, match=r"cannot be quantized|stay in floating point"):
             nn.QuantMultiheadAttention(4, 2, **options)
     layer = quantize_model(torch.nn.MultiheadAttention(4, 2), SPEC)
     with pytest.raises(RuntimeError, match="is_causal is a hint"):
         layer(random(3, 4), random(3, 4), random(3, 4), is_causal=True)
 
 
-def test_an_encoder_without_floats_is_exported(tmp_path: Path) -> None:
+def test_attention_in_an_encoder_is_exported(tmp_path: Path) -> None:
     """Up to softmax, whose last bits differ between runtimes, and rarely become a step."""
     torch.manual_seed(0)
     floats = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
@@ -139,8 +140,8 @@ def test_an_encoder_without_floats_is_exported(tmp_path: Path) -> None:
     x = random(3, 5, 8)
     calibrate(model, [x])
     assert sqnr(floats(x), model.eval()(x)) > 25
-    found = export(model, x, tmp_path / "model.onnx")
-    assert len(found.quantized) == 14
-    assert found.steps <= 1
+    actual = export(model, x, tmp_path / "model.onnx")
+    assert len(actual.quantized) == 14
+    assert actual.steps <= 1
     result = anybit.load(tmp_path / "model.onnx").run(x.numpy())["output"]
     assert sqnr(model(x), torch.from_numpy(result)) > 50

@@ -35,15 +35,15 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...], int]] = {
 
 @pytest.fixture(params=list(LAYERS))
 def case(request: pytest.FixtureRequest) -> tuple[Any, Any, int]:
-    """A way to make a layer, an input for it, and the axis of the output channels."""
+    """Return a layer type, an input for it, and the axis of the output channels."""
     torch.manual_seed(0)
     make, shape, axis = LAYERS[request.param]
     return make, torch.rand(shape), axis
 
 
 def float_twin(layer: Any) -> Any:
-    """The torch layer with the quantized parameters in it."""
-    base = next(each for each in type(layer).__mro__ if each.__module__.startswith("torch.nn"))
+    """Return the torch layer with the quantized parameters."""
+    base = next(item for item in type(layer).__mro__ if item.__module__.startswith("torch.nn"))
     twin = copy.deepcopy(layer)
     twin.__class__ = base
     step = layer.input_quantizer.scale(torch.ones(1)) * layer.weight_quantizer.scale(layer.weight)
@@ -53,7 +53,7 @@ def float_twin(layer: Any) -> Any:
     return twin
 
 
-def test_a_layer_is_the_torch_layer_of_what_the_quantizers_give(case: Any) -> None:
+def test_layers_equal_torch_layers_of_quantized_tensors(case: Any) -> None:
     make, x, _ = case
     layer = make(**all_quantizers())
     result = layer(x)
@@ -61,13 +61,13 @@ def test_a_layer_is_the_torch_layer_of_what_the_quantizers_give(case: Any) -> No
     assert torch.equal(result, expected)
 
 
-def test_training_and_eval_give_the_same_bits(case: Any) -> None:
+def test_layers_are_equal_in_training_and_eval_mode(case: Any) -> None:
     make, x, _ = case
     layer = make(**all_quantizers())
     assert torch.equal(layer(x), layer.eval()(x))
 
 
-def test_without_quantizers_it_is_the_torch_layer(case: Any) -> None:
+def test_layers_without_quantizers_equal_torch_layers(case: Any) -> None:
     make, x, _ = case
     layer = make()
     base = copy.deepcopy(layer)
@@ -77,7 +77,7 @@ def test_without_quantizers_it_is_the_torch_layer(case: Any) -> None:
     assert layer.state_dict().keys() == base.state_dict().keys()
 
 
-def test_weights_have_one_scale_for_each_output_channel(case: Any) -> None:
+def test_layers_have_a_weight_scale_per_output_channel(case: Any) -> None:
     make, _, axis = case
     layer = make(
         weight_quantizer=nn.IntQuantizer(**INT4, granularity="per-channel", scale="absmax")
@@ -90,7 +90,7 @@ def test_weights_have_one_scale_for_each_output_channel(case: Any) -> None:
         assert scale.flatten()[channel].item() == pytest.approx(largest / 7, rel=1e-6)
 
 
-def test_inputs_per_channel(case: Any) -> None:
+def test_layers_quantize_inputs_per_channel(case: Any) -> None:
     make, x, _ = case
     layer = make(input_quantizer=activations(granularity="per-channel"))
     axis = -1 if isinstance(layer, nn.QuantLinear) else 1
@@ -101,7 +101,7 @@ def test_inputs_per_channel(case: Any) -> None:
     assert layer(x[0]).shape == layer(x)[0].shape
 
 
-def test_everything_gets_a_gradient_and_moves(case: Any) -> None:
+def test_layers_train_all_parameters(case: Any) -> None:
     make, x, _ = case
     quantizers = all_quantizers() | {
         "bias_quantizer": nn.IntQuantizer(6),
@@ -131,7 +131,7 @@ def test_accumulator_biases_are_integers_in_the_accumulator() -> None:
     assert bool((codes.abs() > 1).any())
 
 
-def test_output_size_of_transposed_convolutions() -> None:
+def test_transposed_convolutions_accept_output_size() -> None:
     layer = nn.QuantConvTranspose2d(2, 3, 3, stride=2, weight_quantizer=weights())
     x = torch.rand(1, 2, 4, 4)
     assert layer(x, [10, 10]).shape == layer(x, output_size=[10, 10]).shape == (1, 3, 10, 10)
@@ -140,7 +140,7 @@ def test_output_size_of_transposed_convolutions() -> None:
 # Bad arguments.
 
 
-def test_accumulators_need_both_scales() -> None:
+def test_accumulator_biases_need_both_scales() -> None:
     for missing in ("weight_quantizer", "input_quantizer"):
         with pytest.raises(ValueError, match="needs a weight_quantizer and an input_quantizer"):
             nn.QuantLinear(3, 2, **all_quantizers() | {missing: None})
@@ -151,19 +151,19 @@ def test_accumulators_need_both_scales() -> None:
         nn.QuantLinear(3, 2, **all_quantizers() | {"weight_quantizer": along_inputs})
 
 
-def test_accumulators_are_for_biases() -> None:
+def test_accumulator_scales_are_for_biases() -> None:
     for keyword in ("weight_quantizer", "input_quantizer", "output_quantizer"):
         with pytest.raises(ValueError, match=f"for a bias_quantizer, not for {keyword}"):
             nn.QuantLinear(3, 2, **{keyword: nn.IntQuantizer(4, scale="accumulator")})
 
 
-@pytest.mark.parametrize("given", ["int4", torch.nn.Identity(), nn.Trunc(8, 4)])
-def test_what_is_no_quantizer(given: Any) -> None:
+@pytest.mark.parametrize("argument", ["int4", torch.nn.Identity(), nn.Trunc(8, 4)])
+def test_layers_refuse_arguments_that_are_not_quantizers(argument: Any) -> None:
     with pytest.raises(TypeError, match=r"input_quantizer must be a quantizer.* got .*quantizer\("):
-        nn.QuantLinear(3, 2, input_quantizer=given)
+        nn.QuantLinear(3, 2, input_quantizer=argument)
 
 
-def test_grouped_transposed_convolutions() -> None:
+def test_grouped_transposed_convolutions_need_an_axis() -> None:
     with pytest.raises(ValueError, match="groups=2: no axis of its weight has all output"):
         nn.QuantConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=weights())
     for axis, channels in ((0, 4), (1, 3)):
@@ -173,7 +173,7 @@ def test_grouped_transposed_convolutions() -> None:
         assert quantizer.scale.threshold.shape == (channels,)
 
 
-def test_quantizers_for_other_shapes() -> None:
+def test_layers_refuse_quantizers_for_other_shapes() -> None:
     quantizer = nn.IntQuantizer(4, granularity="per-channel", channels=7)
     with pytest.raises(ValueError, match="the quantizer has 7 channels, its tensor 2"):
         nn.QuantLinear(3, 2, weight_quantizer=quantizer)

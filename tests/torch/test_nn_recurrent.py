@@ -31,7 +31,7 @@ def random(*shape: int, seed: int = 1) -> Any:
 
 
 def rounded(layer: Any, floats: Any) -> Any:
-    """The float layer with weights rounded by the quantizers of the other one."""
+    """Return the float layer with weights rounded by the quantizers of a layer."""
     floats = copy.deepcopy(floats)
     with torch.no_grad():
         for name, weight, quantizer in layer.quantized_parameters():
@@ -41,7 +41,7 @@ def rounded(layer: Any, floats: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_function_is_that_of_rounded_weights(kind: str) -> None:
+def test_recurrent_layers_equal_torch_with_quantized_weights(kind: str) -> None:
     torch.manual_seed(0)
     floats = KINDS[kind]()
     layer = quantize_model(floats, SPEC)
@@ -51,9 +51,9 @@ def test_the_function_is_that_of_rounded_weights(kind: str) -> None:
     result, states = layer(x)
     weights = [name for name in dict(floats.named_parameters()) if name.startswith("weight")]
     assert [name for name, *_ in layer.quantized_parameters()] == weights
-    assert layer.weight_hh_l0_quantizer.scale.known().shape == layer.weight_hh_l0.shape[:1]
-    wanted, others = rounded(layer, floats)(layer.input_quantizer(x))
-    assert torch.equal(result, wanted)
+    assert layer.weight_hh_l0_quantizer.scale.stored().shape == layer.weight_hh_l0.shape[:1]
+    expected, others = rounded(layer, floats)(layer.input_quantizer(x))
+    assert torch.equal(result, expected)
     both = zip([*states], [*others], strict=True)
     assert all(torch.equal(one, other) for one, other in both)
     result.sum().backward()
@@ -61,22 +61,22 @@ def test_the_function_is_that_of_rounded_weights(kind: str) -> None:
         assert bool(getattr(layer, name).grad.abs().sum() > 0)
         assert getattr(layer, f"{name}_quantizer").scale.threshold.grad is not None
     own = zip(layer._flat_weights, layer._flat_weights_names, strict=True)
-    assert all(each is getattr(layer, name) for each, name in own)
+    assert all(weight is getattr(layer, name) for weight, name in own)
 
 
-def test_packed_sequences_and_outputs() -> None:
+def test_recurrent_layers_accept_packed_sequences() -> None:
     torch.manual_seed(0)
     floats = torch.nn.GRU(5, 4)
     layer = quantize_model(floats, SPEC | {"output": "int4 scale=0.25"}).eval()
     layer.input_quantizer.scale.set(torch.tensor(0.05))
     x = random(6, 3, 5)
     packed = pack_padded_sequence(x, torch.tensor([6, 4, 2]))
-    wanted, _ = rounded(layer, floats)(packed._replace(data=layer.input_quantizer(packed.data)))
+    expected, _ = rounded(layer, floats)(packed._replace(data=layer.input_quantizer(packed.data)))
     result, _ = layer(packed)
-    assert torch.equal(result.data, layer.output_quantizer(wanted.data))
+    assert torch.equal(result.data, layer.output_quantizer(expected.data))
 
 
-def test_state_dicts_replaced_weights_and_copies() -> None:
+def test_recurrent_layers_support_state_dicts_and_copies() -> None:
     torch.manual_seed(0)
     floats, x = torch.nn.LSTM(5, 4), random(6, 2, 5)
     layer = quantize_model(floats, SPEC)
@@ -85,14 +85,14 @@ def test_state_dicts_replaced_weights_and_copies() -> None:
     fresh.load_state_dict(layer.state_dict())
     assert torch.equal(fresh.eval()(x)[0], copy.deepcopy(layer).eval()(x)[0])
     fresh.load_state_dict(floats.state_dict(), strict=False)
-    before = fresh.weight_ih_l0_quantizer.scale.known().clone()
+    before = fresh.weight_ih_l0_quantizer.scale.stored().clone()
     fresh.weight_ih_l0 = torch.nn.Parameter(fresh.weight_ih_l0.detach() * 8)
-    after = fresh.weight_ih_l0_quantizer.scale.known()
+    after = fresh.weight_ih_l0_quantizer.scale.stored()
     assert torch.allclose(after, before * 8)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_calibrated_and_exported(kind: str, tmp_path: Path) -> None:
+def test_recurrent_layers_are_calibrated_and_exported(kind: str, tmp_path: Path) -> None:
     """tanh and sigmoid of two runtimes differ in the last bit; weights and inputs do not."""
 
     class First(torch.nn.Module):
@@ -107,18 +107,18 @@ def test_calibrated_and_exported(kind: str, tmp_path: Path) -> None:
     model = quantize_model(First(), SPEC | {"activation": "int8"})
     calibrate(model, [random(6, 6, 5, seed=seed) for seed in range(3)])
     path, x = tmp_path / "model.onnx", random(6, 6, 5, seed=9)
-    found = export(model, x, path)
-    assert found.steps == 0
-    ops = [node.op_type for node in found.model.graph]
+    actual = export(model, x, path)
+    assert actual.steps == 0
+    ops = [node.op_type for node in actual.model.graph]
     assert ops.count("IntQuant") == 3
     assert kind in ops
     (result,) = anybit.load(path).run(x.numpy()).values()
     with torch.no_grad():
-        wanted = model.eval()(x).numpy()
-    np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-6)
+        expected = model.eval()(x).numpy()
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
 
 
-def test_biases_of_recurrent_layers_stay_in_float() -> None:
+def test_recurrent_layers_refuse_bias_quantizers() -> None:
     with pytest.raises(ValueError, match="biases of recurrent layers stay in float"):
         nn.QuantLSTM(5, 4, bias_quantizer=nn.quantizer("int8"))
     model = quantize_model(torch.nn.LSTM(5, 4), SPEC)
@@ -126,14 +126,14 @@ def test_biases_of_recurrent_layers_stay_in_float() -> None:
     assert " -  " in nn.describe(model).splitlines()[1]
 
 
-def test_tables() -> None:
-    """An Embedding has indices for inputs: there is nothing to quantize."""
+def test_embedding_quantizes_weight_and_output() -> None:
+    """Quantize weight and output; inputs are indices."""
     torch.manual_seed(0)
     floats = torch.nn.Embedding(7, 4, padding_idx=0)
     layer = quantize_model(floats, SPEC | {"output": "int4 scale=0.25"})
     assert type(layer) is nn.QuantEmbedding
     assert layer.input_quantizer is None
-    assert layer.weight_quantizer.scale.known().shape == (4,)
+    assert layer.weight_quantizer.scale.stored().shape == (4,)
     x = torch.tensor([[0, 1, 6], [2, 2, 3]])
     result = layer(x)
     table = layer.weight_quantizer(floats.weight)
@@ -145,7 +145,7 @@ def test_tables() -> None:
     assert export(layer, x).equal
 
 
-def test_tables_that_change_while_they_are_read_stay_in_float() -> None:
+def test_embedding_with_max_norm_or_sparse_stays_float() -> None:
     model = torch.nn.ModuleList(
         [torch.nn.Embedding(4, 4, max_norm=1.0), torch.nn.Embedding(4, 4, sparse=True)]
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers with quantizers survive all that is done to modules: state dicts, copies, conversions."""
+"""State dicts, copies and conversions of layers with quantizers."""
 
 import copy
 import io
@@ -17,7 +17,7 @@ from anybit.torch import nn  # noqa: E402
 
 @pytest.fixture
 def trained() -> tuple[Any, Any]:
-    """A network that has seen a batch, in eval mode, and an input for it."""
+    """Return an initialized network in eval mode, and an input for it."""
     torch.manual_seed(0)
     x = torch.rand(5, 2, 6, 6)
     model = network()
@@ -48,7 +48,7 @@ def network() -> Any:
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_state_dicts_into_a_model_that_has_seen_nothing(trained: Any, weights_only: bool) -> None:
+def test_state_dict_loads_into_an_uninitialized_model(trained: Any, weights_only: bool) -> None:
     model, x = trained
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
@@ -58,7 +58,7 @@ def test_state_dicts_into_a_model_that_has_seen_nothing(trained: Any, weights_on
     assert torch.equal(fresh.eval()(x), model(x))
 
 
-def test_state_dicts_into_a_model_that_has_seen_other_data(trained: Any) -> None:
+def test_state_dict_loads_into_an_initialized_model(trained: Any) -> None:
     model, x = trained
     other = network()
     other(9 * x)
@@ -72,7 +72,7 @@ def test_state_dicts_into_a_model_that_has_seen_other_data(trained: Any) -> None
     )
 
 
-def test_state_dicts_of_a_model_that_has_seen_nothing() -> None:
+def test_state_dict_of_an_uninitialized_model() -> None:
     fresh, other = network(), network()
     other(torch.rand(1, 2, 6, 6))
     other.load_state_dict(fresh.state_dict())
@@ -82,7 +82,7 @@ def test_state_dicts_of_a_model_that_has_seen_nothing() -> None:
     assert not any(bool(value.isnan().any()) for value in other.state_dict().values())
 
 
-def test_averages_of_models_that_have_seen_nothing(trained: Any) -> None:
+def test_averaged_model_of_an_uninitialized_model(trained: Any) -> None:
     """Values that are written into the parameters, as ranks do too: no state dict is loaded."""
     model, x = trained
     for mode in (True, False):
@@ -93,7 +93,7 @@ def test_averages_of_models_that_have_seen_nothing(trained: Any) -> None:
         assert torch.equal(average.get_parameter(name), model[2].input_quantizer.scale.threshold)
 
 
-def test_assigned_state_dicts(trained: Any) -> None:
+def test_state_dict_loads_with_assign(trained: Any) -> None:
     model, x = trained
     with torch.device("meta"):
         empty = network()
@@ -101,7 +101,7 @@ def test_assigned_state_dicts(trained: Any) -> None:
     assert torch.equal(empty.eval()(x), model(x))
 
 
-def test_float_state_dicts_bring_their_own_weight_scales() -> None:
+def test_state_dict_of_a_float_model_initializes_weight_scales() -> None:
     """Scales that are missing are taken from the weights that have just been loaded."""
     quantizers = {"weight_quantizer": weights(), "input_quantizer": activations(scale=0.1)}
     layer = nn.QuantLinear(6, 5, **quantizers)
@@ -123,7 +123,7 @@ def test_float_state_dicts_bring_their_own_weight_scales() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies(trained: Any, copied: Any) -> None:
+def test_copies_of_models_are_equal(trained: Any, copied: Any) -> None:
     model, x = trained
     twin = copied(model)
     assert torch.equal(twin(x), model(x))
@@ -132,14 +132,14 @@ def test_copies(trained: Any, copied: Any) -> None:
     assert not torch.equal(twin(x), model(x))
 
 
-def test_copies_of_what_has_seen_nothing() -> None:
+def test_copies_of_uninitialized_models() -> None:
     x = torch.rand(3, 2, 6, 6)
     model = network()
     twin = copy.deepcopy(model)
     assert torch.equal(twin(x), model(x))
 
 
-def test_dtypes(trained: Any) -> None:
+def test_models_convert_to_other_dtypes(trained: Any) -> None:
     model, x = trained
     double = copy.deepcopy(model).double()
     result = double(x.double())
@@ -152,19 +152,19 @@ def test_dtypes(trained: Any) -> None:
         assert model(x).dtype == torch.bfloat16
 
 
-def test_layers_in_float64_have_scales_in_float64() -> None:
+def test_layers_in_float64_have_float64_scales() -> None:
     layer = nn.QuantLinear(3, 2, weight_quantizer=weights(), dtype=torch.float64)
     assert layer.weight_quantizer.scale.threshold.dtype == torch.float64
 
 
-def test_no_call_looks_at_values(trained: Any) -> None:
-    """On the meta device there are none."""
+def test_layers_do_not_read_values_of_initialized_scales(trained: Any) -> None:
+    """Use the meta device, which has no values."""
     model, x = trained
     for mode in (True, False):
         assert model.to("meta").train(mode)(x.to("meta")).shape == (5, 2)
 
 
-def test_export(trained: Any) -> None:
+def test_torch_export_of_a_model_equals_eager(trained: Any) -> None:
     model, x = trained
     batch = torch.export.Dim("batch")
     for strict in (False, True):

@@ -94,7 +94,9 @@ def test_training_reduces_the_loss(weight: str, activation: str, factor: float) 
 
 @pytest.mark.parametrize("learning_rate", [0.01, 0.001])
 @pytest.mark.parametrize("bits", [4, 8, 16])
-def test_one_learning_rate_for_weights_and_scales(bits: int, learning_rate: float) -> None:
+def test_training_with_one_learning_rate_for_weights_and_scales(
+    bits: int, learning_rate: float
+) -> None:
     """Adam steps by the learning rate: much for a scale in 8 bits, were it the parameter."""
     model = network(f"int{bits} per-channel", f"uint{bits}")
     train(model, 60, learning_rate)
@@ -105,10 +107,8 @@ def test_one_learning_rate_for_weights_and_scales(bits: int, learning_rate: floa
 
 
 @pytest.mark.parametrize(("weight", "activation", "_factor"), WORDS)
-def test_compiled_training_is_the_same_training(
-    weight: str, activation: str, _factor: float
-) -> None:
-    """One graph, from the first batch on, which sets scales."""
+def test_training_compiled_equals_eager(weight: str, activation: str, _factor: float) -> None:
+    """Compile one graph, from the first batch on, which initializes scales."""
     eager = network(weight, activation)
     compiled = copy.deepcopy(eager)
     torch._dynamo.reset()
@@ -120,7 +120,7 @@ def test_compiled_training_is_the_same_training(
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_compiled_by_inductor() -> None:
+def test_training_compiled_by_inductor() -> None:
     eager = network("int4 per-channel narrow", "uint4 ema")
     compiled = copy.deepcopy(eager)
     torch._dynamo.reset()
@@ -130,7 +130,7 @@ def test_compiled_by_inductor() -> None:
     )
 
 
-def test_compiled_with_other_batches() -> None:
+def test_training_compiled_with_other_batches() -> None:
     torch._dynamo.reset()
     model = network("int4 per-channel", "uint4")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
@@ -139,7 +139,7 @@ def test_compiled_with_other_batches() -> None:
         assert torch.equal(compiled(points[:size]), model(points[:size]))
 
 
-def test_gradient_checkpoints() -> None:
+def test_training_with_activation_checkpointing_equals_without() -> None:
     from torch.utils.checkpoint import checkpoint
 
     points, classes = blobs()
@@ -154,8 +154,8 @@ def test_gradient_checkpoints() -> None:
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_activation_checkpointing_counts_a_batch_once(use_reentrant: bool) -> None:
-    """The pass that backward repeats has the scale of the first one, and the same gradients."""
+def test_training_with_checkpointing_counts_a_batch_once(use_reentrant: bool) -> None:
+    """Use the scale of the first pass in the repeated one, with the same gradients."""
     from torch.utils.checkpoint import checkpoint
 
     def trained(repeat: bool) -> tuple[Any, list[Any]]:
@@ -170,10 +170,10 @@ def test_activation_checkpointing_counts_a_batch_once(use_reentrant: bool) -> No
             y = checkpoint(model, x, use_reentrant=use_reentrant) if repeat else model(x)
             model.zero_grad()
             y.square().sum().backward()
-            gradients.append([each.grad.clone() for each in model.parameters()])
-        return [each.input_quantizer.scale.value for each in (model[0], model[2])], gradients
+            gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        return [item.input_quantizer.scale.value for item in (model[0], model[2])], gradients
 
-    (wanted, wanted_gradients), (got, gradients) = trained(False), trained(True)
-    assert all(torch.equal(one, other) for one, other in zip(wanted, got, strict=True))
+    (expected, wanted_gradients), (got, gradients) = trained(False), trained(True)
+    assert all(torch.equal(one, other) for one, other in zip(expected, got, strict=True))
     for one, other in zip(wanted_gradients, gradients, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

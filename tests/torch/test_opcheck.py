@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own checks of what is registered: schema, autograd, fake tensors, tracing."""
+"""PyTorch's checks of registrations: schema, autograd, fake tensors, tracing."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from anybit.ops import OPERATORS, Operator  # noqa: E402
 
 Tensor = torch.Tensor
 SELDOM = (torch.float64, torch.float16)
-DIFFERENTIABLE = [each for each in OPERATORS if each.differentiable]
+DIFFERENTIABLE = [item for item in OPERATORS if item.differentiable]
 WITH_DTYPES = [
     pytest.param(operator, dtype, marks=[pytest.mark.slow] * (dtype in SELDOM))
     for operator in DIFFERENTIABLE
@@ -41,7 +41,7 @@ def named_or_typed(value: Any) -> str:
 
 
 def x_for(operator: Operator) -> Tensor:
-    """A strided x of the first dtype that the operator takes."""
+    """Return a strided x of the first dtype that the operator supports."""
     return x_of(getattr(torch, x_dtypes(operator)[0]), True)
 
 
@@ -58,29 +58,29 @@ def parameters_of(operator: Operator, shape: tuple[int, ...]) -> list[Tensor]:
 
 
 def all_succeed(overload: Any, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
-    found = torch.library.opcheck(overload, inputs, attributes)
-    assert len(found) == 4
-    assert set(found.values()) == {"SUCCESS"}
+    result = torch.library.opcheck(overload, inputs, attributes)
+    assert len(result) == 4
+    assert set(result.values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
-def test_forward(operator: Operator, shape: tuple[int, ...]) -> None:
+def test_opcheck_of_forward(operator: Operator, shape: tuple[int, ...]) -> None:
     inputs = [x_for(operator), *parameters_of(operator, shape)]
     overload = getattr(torch.ops.anybit, operator.name).default
     all_succeed(overload, tuple(inputs), {})
     changed = {
-        each.name: not each.default
-        for each in operator.attributes
-        if isinstance(each.default, bool)
+        attribute.name: not attribute.default
+        for attribute in operator.attributes
+        if isinstance(attribute.default, bool)
     }
     all_succeed(overload, tuple(inputs[: operator.required_inputs]), changed)
 
 
 @pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
 @pytest.mark.parametrize(("operator", "dtype"), WITH_DTYPES, ids=named_or_typed)
-def test_with_gradients(operator: Operator, dtype: torch.dtype, strided: bool) -> None:
-    """All inputs that have a gradient require it: tracing goes through backward, too."""
+def test_opcheck_with_gradients(operator: Operator, dtype: torch.dtype, strided: bool) -> None:
+    """Require all gradients, so that tracing includes the backward pass."""
     inputs = [x_of(dtype, strided), *parameters_of(operator, (3, 1) if strided else ())]
     for declared, tensor in zip(operator.inputs, inputs, strict=True):
         tensor.requires_grad_(declared.name in operator.differentiable)
@@ -89,24 +89,24 @@ def test_with_gradients(operator: Operator, dtype: torch.dtype, strided: bool) -
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=named)
-def test_backward(operator: Operator, shape: tuple[int, ...]) -> None:
+def test_opcheck_of_backward(operator: Operator, shape: tuple[int, ...]) -> None:
     x = x_for(operator)
     inputs = (torch.ones(()).expand(x.shape), x, *parameters_of(operator, shape))
     first, *others = operator.differentiable
     overload = getattr(torch.ops.anybit, f"{operator.name}_backward").default
-    for wanted in ([first, *others], [first], others[::-1]):
-        all_succeed(overload, inputs, {"wanted": wanted})
+    for names in ([first, *others], [first], others[::-1]):
+        all_succeed(overload, inputs, {"wanted": names})
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
-def test_out(operator: Operator) -> None:
+def test_opcheck_of_out(operator: Operator) -> None:
     inputs = [x_for(operator), *parameters_of(operator, (3, 1))]
     out = getattr(torch.ops.anybit, operator.name)(*inputs)
     overload = getattr(torch.ops.anybit, f"{operator.name}_out").default
     all_succeed(overload, tuple(inputs), {"out": torch.zeros_like(out)})
 
 
-def test_tags() -> None:
-    for name in (each.name for each in OPERATORS):
+def test_operators_are_pt2_compliant() -> None:
+    for name in (entry.name for entry in OPERATORS):
         overload = getattr(torch.ops.anybit, name).default
         assert torch.Tag.pt2_compliant_tag in overload.tags

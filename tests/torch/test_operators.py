@@ -19,9 +19,9 @@ import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS, Operator  # noqa: E402
 
 Tensor = torch.Tensor
-any_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
+any_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 BY_NAME = {operator.name: operator for operator in OPERATORS}
-any_name = pytest.mark.parametrize("name", [each.name for each in OPERATORS])
+any_name = pytest.mark.parametrize("name", [item.name for item in OPERATORS])
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -31,19 +31,20 @@ def usual_parameters(operator: Operator) -> list[Any]:
 
 
 @any_operator
-def test_signatures(operator: Operator) -> None:
-    """The fourth copy of the declaration: the schema."""
+def test_schemas_match_operators(operator: Operator) -> None:
+    """Compare schemas with the declarations."""
     function = getattr(anybit.torch, operator.name)
     assert inspect.signature(function) == inspect.signature(operator.function)
     assert function.__doc__ == operator.function.__doc__
     schema = getattr(torch.ops.anybit, operator.name).default._schema
-    inputs = [each for each in schema.arguments if not each.kwarg_only]
-    attributes = [each for each in schema.arguments if each.kwarg_only]
-    assert [(each.name, str(each.type)) for each in inputs] == [
-        (each.name, "Optional[Tensor]" if each.optional else "Tensor") for each in operator.inputs
+    inputs = [argument for argument in schema.arguments if not argument.kwarg_only]
+    attributes = [entry for entry in schema.arguments if entry.kwarg_only]
+    assert [(value.name, str(value.type)) for value in inputs] == [
+        (element.name, "Optional[Tensor]" if element.optional else "Tensor")
+        for element in operator.inputs
     ]
-    assert [(each.name, each.default_value) for each in attributes] == [
-        (each.name, each.default) for each in operator.attributes
+    assert [(attribute.name, attribute.default_value) for attribute in attributes] == [
+        (declared.name, declared.default) for declared in operator.attributes
     ]
 
 
@@ -63,7 +64,7 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("parameters", PARAMETERS.values(), ids=PARAMETERS)
-def test_parameters_of_every_kind(parameters: tuple, dtype: torch.dtype) -> None:
+def test_functions_accept_parameters_of_every_kind(parameters: tuple, dtype: torch.dtype) -> None:
     """Converted as the NumPy function converts them; as tensors they mean the same."""
     x = torch.linspace(-3, 3, 6).reshape(2, 3).to(dtype)
     expected = anybit.int_quant(as_array(x), *parameters)
@@ -72,7 +73,7 @@ def test_parameters_of_every_kind(parameters: tuple, dtype: torch.dtype) -> None
         exactly(anybit.torch.int_quant(x, *map(as_tensor, parameters)), expected)
 
 
-def test_arguments_by_name() -> None:
+def test_functions_accept_arguments_by_name() -> None:
     x = torch.linspace(-3, 3, 7)
     expected = anybit.torch.int_quant(x, 0.5, 0, 4, rounding_mode="FLOOR")
     for mode in ("floor", anybit.RoundingMode.FLOOR):
@@ -84,7 +85,7 @@ def test_arguments_by_name() -> None:
         assert result.dtype == torch.uint8
 
 
-def test_out() -> None:
+def test_functions_write_out() -> None:
     x = torch.linspace(-3, 3, 12).reshape(3, 4)
     expected = anybit.torch.int_quant(x, 0.5, 0, 3)
     out = torch.empty(4, 3).t()
@@ -103,7 +104,7 @@ def test_out() -> None:
     assert torch.equal(codes, anybit.torch.dynamic_quantize(x, 0.5, dtype="u8"))
 
 
-def test_out_that_shows_its_memory_negated() -> None:
+def test_functions_write_out_with_lazy_negation() -> None:
     x = torch.tensor([-3.0, 0.25, 1.5])
     for values in (x, x.clone().requires_grad_()):
         memory = torch.zeros(3, dtype=torch.complex64)
@@ -114,8 +115,8 @@ def test_out_that_shows_its_memory_negated() -> None:
         assert torch.equal(memory.imag, -out)
 
 
-def test_out_of_any_strides() -> None:
-    """What slices, transposes and diagonals make has one place for each element."""
+def test_functions_write_out_of_any_strides() -> None:
+    """Write to slices, transposes and diagonals, whose elements do not overlap."""
     x = torch.arange(6.0).reshape(2, 3)
     memory = torch.zeros(4, 9, 4)
     for out in (
@@ -129,7 +130,7 @@ def test_out_of_any_strides() -> None:
         assert torch.equal(out, x)
 
 
-def test_out_and_autograd() -> None:
+def test_functions_pass_gradients_through_out() -> None:
     x, out = torch.linspace(-3, 3, 7).requires_grad_(), torch.zeros(7)
     anybit.torch.int_quant(x, 1.0, 0, 2, out=out).sum().backward()
     assert x.grad.tolist() == [0, 1, 1, 1, 1, 0, 0]
@@ -144,7 +145,7 @@ def test_out_and_autograd() -> None:
 
 
 @any_operator
-def test_meta_tensors(operator: Operator) -> None:
+def test_functions_of_meta_tensors(operator: Operator) -> None:
     x = tensor_as_x(operator, torch.empty(2, 3, 4, device="meta"))
     result = getattr(anybit.torch, operator.name)(x, *usual_parameters(operator))
     assert result.is_meta
@@ -153,10 +154,10 @@ def test_meta_tensors(operator: Operator) -> None:
 
 @pytest.mark.parametrize(
     "operator",
-    [each for each in OPERATORS if "bfloat16" in each.inputs[0].domain.dtypes],
-    ids=lambda each: each.name,
+    [entry for entry in OPERATORS if "bfloat16" in entry.inputs[0].domain.dtypes],
+    ids=lambda operator: operator.name,
 )
-def test_autocast_changes_nothing(operator: Operator) -> None:
+def test_functions_ignore_autocast(operator: Operator) -> None:
     """Half precision is computed in float32 and rounded once, under autocast as without."""
     function, parameters = getattr(anybit.torch, operator.name), usual_parameters(operator)
     for dtype, inside in ((torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16)):
@@ -169,7 +170,7 @@ def test_autocast_changes_nothing(operator: Operator) -> None:
         assert torch.equal(result, expected)
 
 
-def test_subclasses() -> None:
+def test_functions_of_tensor_subclasses() -> None:
     class Named(torch.Tensor):
         pass
 
@@ -187,7 +188,7 @@ def test_subclasses() -> None:
 
 @any_name
 @given(data=st.data())
-def test_any_call_equals_numpy(name: str, data: st.DataObject) -> None:
+def test_functions_equal_numpy_on_random_calls(name: str, data: st.DataObject) -> None:
     """Random shapes and strides, and the NumPy function with the same parameters."""
     quantize = data.draw(quantizers(name))
     shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
@@ -209,7 +210,7 @@ def test_any_call_equals_numpy(name: str, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-def test_any_broadcast_equals_numpy(data: st.DataObject) -> None:
+def test_functions_equal_numpy_on_random_broadcasts(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     x = torch.linspace(-9, 9, int(np.prod(shape))).reshape(shape)
     parameters = []

@@ -42,19 +42,19 @@ def report(story: ModuleType) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def start(story: ModuleType) -> Any:
-    """A network trained in float for a few seconds."""
+    """Return a network trained in float for a few seconds."""
     return story.float_network(story.digits()[0], seed=0, epochs=8)
 
 
 def variant_named(story: ModuleType, name: str) -> Any:
-    return next(each for each in story.VARIANTS if each.name == name)
+    return next(variant for variant in story.VARIANTS if variant.name == name)
 
 
-def test_variants(story: ModuleType) -> None:
-    assert tuple(each.name for each in story.VARIANTS) == VARIANTS
+def test_qat_digits_variants(story: ModuleType) -> None:
+    assert tuple(variant.name for variant in story.VARIANTS) == VARIANTS
 
 
-def test_four_bits_learn(story: ModuleType, start: Any) -> None:
+def test_qat_digits_learns_in_four_bits(story: ModuleType, start: Any) -> None:
     """Far from the accuracy of the whole training, and far from what an untrained one has."""
     training, test = story.digits()
     torch.manual_seed(0)
@@ -66,7 +66,7 @@ def test_four_bits_learn(story: ModuleType, start: Any) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_file_gives_what_the_module_gives(
+def test_qat_digits_export_equals_module(
     name: str, story: ModuleType, start: Any, tmp_path: Path
 ) -> None:
     training, test = story.digits()
@@ -77,20 +77,20 @@ def test_the_file_gives_what_the_module_gives(
     )
     assert len(exported.quantized) == {"float32": 0, "fp8_e4m3": 6}.get(name, 9)
     with torch.no_grad():
-        wanted = network(test.images).numpy()
+        expected = network(test.images).numpy()
     converted = tmp_path / "converted.onnx"
     anybit.convert(path, to="qdq").save(converted)
     for file in (path, converted):
         outputs = anybit.load(file).run(test.images.numpy())["y"]
         if name in ROUNDED:
             # An activation that rounding moves by one step of FP8 moves the outputs this far.
-            np.testing.assert_allclose(outputs, wanted, rtol=0, atol=0.1)
+            np.testing.assert_allclose(outputs, expected, rtol=0, atol=0.1)
         else:
             assert exported.equal
-            np.testing.assert_array_equal(outputs, wanted)
+            np.testing.assert_array_equal(outputs, expected)
 
 
-def test_the_command_line_compares(
+def test_qat_digits_command_compares(
     story: ModuleType, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training, test = story.digits()
@@ -115,7 +115,7 @@ def test_the_command_line_compares(
 
 
 def rows_of_the_page() -> dict[str, list[str]]:
-    """The cells of the table in the page, by variant."""
+    """Return the cells of the table in the page, by variant."""
     text = PAGE.read_text(encoding="utf-8")
     table = text.partition("<!-- results:begin -->")[2].partition("<!-- results:end -->")[0]
     lines = [
@@ -124,7 +124,7 @@ def rows_of_the_page() -> dict[str, list[str]]:
     return {name: cells for name, *cells in lines}
 
 
-def test_the_page_holds_what_was_asked_for() -> None:
+def test_qat_digits_page_shows_expected_accuracies() -> None:
     rows = rows_of_the_page()
     assert tuple(rows) == VARIANTS
     percent = {name: float(re.match(r"[\d.]+", cells[2])[0]) for name, cells in rows.items()}
@@ -134,20 +134,20 @@ def test_the_page_holds_what_was_asked_for() -> None:
         assert (cells[4] == "equal") == (name not in ROUNDED)
 
 
-def test_calibration_and_an_epoch(story: ModuleType, start: Any) -> None:
-    """Each stage is what it is called; in 3 bits all of them read digits."""
+def test_qat_digits_calibration_then_an_epoch(story: ModuleType, start: Any) -> None:
+    """Check the stages, which are accurate in 3 bits."""
     calibration = importlib.import_module("calibration")
     training, test = story.digits()
-    found = calibration.stages(start, "int3 narrow", "uint3", training, seed=0)
-    assert all(story.accuracy(each, test) > 0.9 for each in found)
-    scales = [each.linear.input_quantizer.scale.threshold.item() for each in found]
-    weights = [each.linear.weight for each in found]
+    result = calibration.stages(start, "int3 narrow", "uint3", training, seed=0)
+    assert all(story.accuracy(element, test) > 0.9 for element in result)
+    scales = [item.linear.input_quantizer.scale.threshold.item() for item in result]
+    weights = [entry.linear.weight for entry in result]
     assert len(set(scales)) == 3
     assert torch.equal(weights[0], start.linear.weight)
-    assert not any(torch.equal(each, start.linear.weight) for each in weights[1:])
+    assert not any(torch.equal(weight, start.linear.weight) for weight in weights[1:])
 
 
-def test_the_page_says_what_calibration_is_worth() -> None:
+def test_qat_digits_page_shows_calibration() -> None:
     table = PAGE.read_text(encoding="utf-8").partition("<!-- calibration:begin -->")[2]
     rows = [line.split("|") for line in table.partition("<!--")[0].splitlines()[3:]]
     values = [[float(cell.split()[0]) for cell in row[3:-1]] for row in rows]
@@ -156,7 +156,7 @@ def test_the_page_says_what_calibration_is_worth() -> None:
         assert calibrated < trained < both < floats
 
 
-def test_the_picture_is_that_of_the_table() -> None:
+def test_qat_digits_plot_matches_table() -> None:
     picture = (ROOT / "docs" / "images" / "qat_digits.svg").read_text(encoding="utf-8")
     for name, cells in rows_of_the_page().items():
         assert picture.count(f">{name}<") == 2
@@ -164,14 +164,14 @@ def test_the_picture_is_that_of_the_table() -> None:
             assert f">{size}<" in picture
 
 
-def test_table_and_picture_are_the_same_each_time(
+def test_qat_digits_table_and_plot_are_reproducible(
     story: ModuleType, report: ModuleType, tmp_path: Path
 ) -> None:
     file = story.File(False, 1.0, 0.1, 30000, 10000, 4000)
     outcomes = [
-        story.Outcome(each, seed, 0.9 + seed / 100, file if seed == 0 else None)
+        story.Outcome(variant, seed, 0.9 + seed / 100, file if seed == 0 else None)
         for seed in (0, 1)
-        for each in story.VARIANTS
+        for variant in story.VARIANTS
     ]
     lines = report.lines(outcomes)
     assert lines[0].cells[1:] == (
@@ -186,8 +186,8 @@ def test_table_and_picture_are_the_same_each_time(
     assert b"Matplotlib" not in first
 
 
-def test_the_notebook_runs() -> None:
-    """All cells, in a kernel of its own; they assert what they claim. No outputs are kept."""
+def test_qat_digits_notebook_runs() -> None:
+    """Run all cells, which have assertions; no outputs are stored."""
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

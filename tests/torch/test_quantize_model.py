@@ -41,17 +41,17 @@ LAYERS = ["lift", "stem.0", "line", "blocks.0", "blocks.1", "blocks.2", "head"]
 
 
 def quantizers(model: Any) -> dict[str, tuple[str, ...]]:
-    """The quantizers of each layer in words: weight, bias, input, output."""
+    """Return the format specs of each layer: weight, bias, input, output."""
     names = ("weight", "bias", "input", "output")
-    found = {}
+    result = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.QuantizedLayer):
-            each = (getattr(module, f"{role}_quantizer") for role in names)
-            found[name] = tuple("" if one is None else words(one) for one in each)
-    return found
+            attached = (getattr(module, f"{role}_quantizer") for role in names)
+            result[name] = tuple("" if part is None else words(part) for part in attached)
+    return result
 
 
-def test_all_layers() -> None:
+def test_quantize_model_quantizes_all_layers() -> None:
     model = quantize_model(Tied(), SPEC)
     expected = ("int4 narrow per-channel learned", "", "uint4 learned", "")
     assert quantizers(model) == dict.fromkeys(LAYERS, expected)
@@ -64,7 +64,7 @@ def test_all_layers() -> None:
     assert type(model.stem[1]) is torch.nn.BatchNorm2d
 
 
-def test_everything_a_specification_can_say() -> None:
+def test_quantize_model_applies_all_keys() -> None:
     spec = {
         "weight": "int4",
         "activation": "uint4 ema",
@@ -87,15 +87,18 @@ def test_everything_a_specification_can_say() -> None:
     }
 
 
-def test_first_and_last_with_roles() -> None:
+def test_quantize_model_applies_first_last_with_roles() -> None:
     spec = SPEC | {"first/last": {"activation": "int8"}}
-    found = quantizers(quantize_model(Tied(), spec))
-    assert [name for name, each in found.items() if each[2] == "int8 learned"] == ["lift", "head"]
-    assert {each[0] for each in found.values()} == {"int4 narrow per-channel learned"}
+    result = quantizers(quantize_model(Tied(), spec))
+    assert [name for name, specs in result.items() if specs[2] == "int8 learned"] == [
+        "lift",
+        "head",
+    ]
+    assert {value[0] for value in result.values()} == {"int4 narrow per-channel learned"}
 
 
-def test_the_quantized_function() -> None:
-    """Each layer is the old one with rounded weights and inputs."""
+def test_quantize_model_equals_quantized_tensors() -> None:
+    """Compare a layer with the torch layer of quantized weights and inputs."""
     model = Tied().eval()
     x = torch.rand(3, 4)
     layer = quantize_model(model, SPEC).train().head
@@ -107,7 +110,7 @@ def test_the_quantized_function() -> None:
     assert torch.equal(result, expected)
 
 
-def test_a_copy_leaves_the_model_alone() -> None:
+def test_quantize_model_copies_the_model() -> None:
     model = Tied()
     before = copy.deepcopy(model.state_dict())
     quantized = quantize_model(model, SPEC)
@@ -119,7 +122,7 @@ def test_a_copy_leaves_the_model_alone() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_in_place_all_objects_stay() -> None:
+def test_quantize_model_in_place_keeps_objects() -> None:
     model = Tied().eval()
     modules, parameters = list(model.modules()), list(model.parameters())
     assert quantize_model(model, SPEC, inplace=True) is model
@@ -131,7 +134,7 @@ def test_in_place_all_objects_stay() -> None:
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_what_is_kept(inplace: bool) -> None:
+def test_quantize_model_keeps_hooks_ties_modes_and_dtypes(inplace: bool) -> None:
     model = Tied().double()
     seen: list[str] = []
     model.head.register_forward_hook(lambda *_: seen.append("hook"))
@@ -150,7 +153,7 @@ def test_what_is_kept(inplace: bool) -> None:
     assert seen == ["hook"]
 
 
-def test_a_model_that_is_one_layer() -> None:
+def test_quantize_model_of_one_layer() -> None:
     model = quantize_model(torch.nn.Linear(3, 2), SPEC)
     assert type(model) is nn.QuantLinear
     assert quantize_model(torch.nn.Linear(3, 2), {"weight": "int4"})(torch.rand(1, 3)).shape == (
@@ -159,7 +162,7 @@ def test_a_model_that_is_one_layer() -> None:
     )
 
 
-def test_subclasses_are_left_alone() -> None:
+def test_quantize_model_skips_subclasses() -> None:
     """Attention that is left in float reads the weight of its projection, and never calls it."""
     model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     quantized = quantize_model(model, SPEC | {"skip": ["self_attn"]})
@@ -168,7 +171,7 @@ def test_subclasses_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_encoders_call_their_layers_in_eval_mode(inplace: bool) -> None:
+def test_quantize_model_disables_fast_paths_of_encoders(inplace: bool) -> None:
     """Without gradients torch has a way that reads the weights, in float, and calls no layer."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -183,13 +186,13 @@ def test_encoders_call_their_layers_in_eval_mode(inplace: bool) -> None:
             assert torch.allclose(quantized(x, **options), expected, atol=1e-5)
 
 
-def test_meta_devices() -> None:
+def test_quantize_model_on_meta_device() -> None:
     with torch.device("meta"):
         model = Tied()
     assert quantize_model(model, SPEC).head.weight_quantizer.scale.threshold.device.type == "meta"
 
 
-def test_state_dicts_of_quantized_models() -> None:
+def test_quantize_model_state_dicts_load() -> None:
     x = torch.rand(2, 1, 6, 6)
     model = quantize_model(Tied(), SPEC | {"activation": "uint4 ema"})
     model(x)
@@ -198,7 +201,7 @@ def test_state_dicts_of_quantized_models() -> None:
     assert torch.equal(fresh.eval()(x), model.eval()(x))
 
 
-def test_table() -> None:
+def test_describe_returns_a_table() -> None:
     text = nn.describe(quantize_model(Tied(), SPEC | {"skip": ["stem.0"]}))
     lines = [line.split("  ") for line in text.splitlines()]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
@@ -223,8 +226,8 @@ class Mixed(torch.nn.Module):
         return self.head(self.norm(x))
 
 
-def test_what_stays_in_float_is_said() -> None:
-    left = r"37.5 % of the weights stay in float: positions, embedding \(Bilinear\); \"skip\" says"
+def test_quantize_model_warns_of_float_weights() -> None:
+    left = r"37.5 % of the weights stay in .*: positions, embedding \(Bilinear\)\. .*\"skip\""
     with pytest.warns(UserWarning, match=left) as caught:
         model = quantize_model(Mixed(), SPEC)
     assert caught[0].filename == __file__
@@ -234,10 +237,10 @@ def test_what_stays_in_float_is_said() -> None:
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_strictly_nothing_stays_in_float_that_is_not_skipped(inplace: bool) -> None:
+def test_quantize_model_strict_refuses_float_weights(inplace: bool) -> None:
     model = Mixed()
     spec = SPEC | {"skip": ["positions"]}
-    left = r"12.5 % of the weights stay in float: embedding \(Bilinear\); "
+    left = r"12.5 % of the weights stay in floating point: embedding \(Bilinear\)\. "
     with pytest.raises(ValueError, match=left):
         quantize_model(model, spec, strict=True, inplace=inplace)
     assert not quantizers(model)
@@ -247,7 +250,7 @@ def test_strictly_nothing_stays_in_float_that_is_not_skipped(inplace: bool) -> N
         quantize_model(model, SPEC | {"skip": ["norm"]})
 
 
-def test_weights_that_something_else_reads_in_float_are_in_float() -> None:
+def test_describe_counts_shared_weights_as_float() -> None:
     model = Mixed()
     model.embedding = torch.nn.Bilinear(10, 1, 10)
     model.embedding.weight = torch.nn.Parameter(model.head.weight.detach()[:, :, None])
@@ -267,8 +270,8 @@ def test_weights_that_something_else_reads_in_float_are_in_float() -> None:
         ),
         ({"weight": "quark"}, "layer 'lift', weight: 'quark': unknown kind \"quark\"; known: int4"),
         (SPEC | {"layers": {"head": {"output": "itn4"}}}, "layer 'head', output: 'itn4': unknown"),
-        ({"weight": "mxfp4"}, 'scales of blocks are not trained; say "per-channel"'),
-        ({"weight": "int4 per-block 32"}, "'int4 per-block 32': scales of blocks are not trained"),
+        ({"weight": "mxfp4"}, 'block scales cannot be trained; use "per-channel"'),
+        ({"weight": "int4 per-block 32"}, "'int4 per-block 32': block scales cannot be trained"),
         ({"weight": 4}, "weight must be words like .*, got 4"),
         ({"weight": "int40"}, "bits must be an integer in 1 .. 32, got 40"),
         ({"weight": "int1"}, "use BipolarQuantizer"),
@@ -294,7 +297,7 @@ def test_weights_that_something_else_reads_in_float_are_in_float() -> None:
         (SPEC | {"layers": ["head"]}, '"layers" must be a mapping'),
         (
             SPEC | {"skip": ["head"], "layers": {"head": "int8"}},
-            "layers: all that 'head' matches is skipped",
+            "layers: every match of 'head' is skipped",
         ),
         (
             {"weight": "int4", "bias": "int16 accumulator"},
@@ -304,7 +307,9 @@ def test_weights_that_something_else_reads_in_float_are_in_float() -> None:
     ],
 )
 @pytest.mark.parametrize("inplace", [False, True])
-def test_bad_specifications(spec: Any, message: str, inplace: bool) -> None:
+def test_quantize_model_refuses_invalid_specifications(
+    spec: Any, message: str, inplace: bool
+) -> None:
     model = Tied()
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         quantize_model(model, spec, inplace=inplace)
@@ -312,7 +317,7 @@ def test_bad_specifications(spec: Any, message: str, inplace: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("word", "suggestion"),
     [
         ("INT8", '"int8"'),
         ("UInt4", '"uint4"'),
@@ -333,29 +338,31 @@ def test_bad_specifications(spec: Any, message: str, inplace: bool) -> None:
         ("Ternary", '"ternary"'),
     ],
 )
-def test_what_words_of_others_mean(word: str, meant: str) -> None:
-    """What is suggested is a kind, and the error is one line."""
-    with pytest.raises(ValueError, match=rf'unknown kind "{word}"; did you mean {meant}\? known: '):
+def test_quantizer_suggests_kinds(word: str, suggestion: str) -> None:
+    """Suggest valid kinds, in an error of one line."""
+    with pytest.raises(
+        ValueError, match=rf'unknown kind "{word}"; did you mean {suggestion}\? known: '
+    ):
         nn.quantizer(word)
-    for each in meant.replace('"', "").split(" or "):
-        assert nn.quantizer(each) is not None
+    for item in suggestion.replace('"', "").split(" or "):
+        assert nn.quantizer(item) is not None
 
 
 @pytest.mark.parametrize("word", ["float7", "int", "99bit", "none", "x8"])
-def test_words_that_mean_nothing(word: str) -> None:
+def test_quantizer_refuses_unknown_kinds(word: str) -> None:
     with pytest.raises(ValueError, match=rf'unknown kind "{word}"; ') as caught:
         nn.quantizer(word)
     assert "known: int4, uint4" in str(caught.value)
 
 
-def test_formats_that_are_not_known() -> None:
+def test_float_quantizer_refuses_unknown_formats() -> None:
     with pytest.raises(ValueError, match='unknown format "fp6"; did you mean "float6_e3m2fn" or'):
         nn.FloatQuantizer("fp6")
     with pytest.raises(ValueError, match=r'unknown format "int8"; .*known: float8_e4m3fn, .*eXmY'):
         nn.FloatQuantizer("int8")
 
 
-def test_errors_before_the_first_batch_name_the_layer() -> None:
+def test_quantize_model_names_layers_in_errors() -> None:
     model = quantize_model(Tied(), SPEC | {"first/last": {"activation": "int8 ema"}}).eval()
     with pytest.raises(RuntimeError, match="the scale of the input_quantizer of layer 'lift' is"):
         model(torch.rand(2, 1, 6, 6))
@@ -363,7 +370,7 @@ def test_errors_before_the_first_batch_name_the_layer() -> None:
     model.eval()(torch.rand(2, 1, 6, 6))
 
 
-def test_models_without_layers() -> None:
+def test_quantize_model_refuses_models_without_layers() -> None:
     with pytest.raises(ValueError, match="no layer of the types Linear, Conv1d, Conv2d"):
         quantize_model(torch.nn.ReLU(), SPEC)
     with pytest.raises(ValueError, match="that is not quantized already: nothing to quantize"):
@@ -382,15 +389,15 @@ def test_models_without_layers() -> None:
         "float6_e2m3fn scale=0.125",
     ],
 )
-def test_words_and_back(text: str) -> None:
+def test_words_round_trip(text: str) -> None:
     assert words(nn.quantizer(text)) == text
 
 
-def test_words_that_mean_the_same() -> None:
+def test_words_are_canonical() -> None:
     assert words(nn.quantizer("ternary")) == "int2 narrow learned"
     assert words(nn.quantizer("int4 per-tensor absmax narrow")) == "int4 narrow absmax"
 
 
-def test_words_of_what_words_cannot_make() -> None:
+def test_words_of_other_quantizers() -> None:
     quantizer = nn.IntQuantizer(4, zeropt=3, rounding_mode="FLOOR", scale=0.5)
     assert words(quantizer) == "int4 zeropt=3 floor scale=0.5"

@@ -53,7 +53,7 @@ def dense() -> torch.nn.Module:
         (dense, (16,), "hls4ml"),
     ],
 )
-def test_from_a_module_to_the_compiler(
+def test_torch_export_to_compiler(
     make: type[torch.nn.Module], shape: tuple[int, ...], target: str, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
@@ -63,13 +63,13 @@ def test_from_a_module_to_the_compiler(
     path = tmp_path / "network.onnx"
     export(network, x, path, verify=False)
     cleaned = ir.to_proto(clean(path, target=target))
-    assert [each for each in check(cleaned, target) if each.severity == "error"] == []
+    assert [item for item in check(cleaned, target) if item.severity == "error"] == []
     one, last = x[:1].numpy(), cleaned.graph.input[0].type.tensor_type.shape.dim
-    given = one if last[-1].dim_value == shape[-1] else np.moveaxis(one, 1, -1)
-    (wanted,), (got,) = (load(each).run(rows).values()
-                         for each, rows in ((path, one), (cleaned, given)))  # fmt: skip
-    assert (got.shape, got.tobytes()) == (wanted.shape, wanted.tobytes())
-    assert {each.op_type for each in cleaned.graph.node} <= {
+    images = one if last[-1].dim_value == shape[-1] else np.moveaxis(one, 1, -1)
+    (expected,), (got,) = (load(file).run(rows).values()
+                         for file, rows in ((path, one), (cleaned, images)))  # fmt: skip
+    assert (got.shape, got.tobytes()) == (expected.shape, expected.tobytes())
+    assert {entry.op_type for entry in cleaned.graph.node} <= {
         *("Quant", "IntQuant", "MatMul", "Add", "Mul", "Conv", "Relu", "MaxPool", "Tanh"),
         *("Reshape", "Flatten", *["Transpose", "GlobalAveragePool"] * (make is pooled)),
     }

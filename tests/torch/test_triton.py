@@ -22,15 +22,15 @@ import anybit.torch  # noqa: E402
 from anybit.ops import powers  # noqa: E402
 from anybit.ops.rounding import RoundingMode, round_to_integer  # noqa: E402
 from anybit.torch.triton import forward_plan, namespace  # noqa: E402
-from anybit.torch.triton.compiled import compiled  # noqa: E402
 from anybit.torch.triton.plan import Plan, Result, layouts_of  # noqa: E402
+from anybit.torch.triton.source import compile_kernel  # noqa: E402
 
 FLOATS = (np.float32, np.float64)
 
 
 def computed(function: Callable[..., Any], x: np.ndarray, *columns: np.ndarray) -> np.ndarray:
     """function(x, *columns), traced and run as a kernel; a count comes as float64."""
-    tensors = [torch.from_numpy(each).to(DEVICE) for each in (x, *columns)]
+    tensors = [torch.from_numpy(item).to(DEVICE) for item in (x, *columns)]
     layouts = layouts_of(tensors)
     traced = [
         namespace.array_input(place, layout.dtype_name, layout.shape, varies=place == 0)
@@ -63,7 +63,7 @@ def every_exponent(dtype: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 class TestParts:
-    """What the kernels take from the bits of numbers equals the portable formula."""
+    """Compare functions on the bits of numbers with the portable formula."""
 
     def test_floor_log2(self, dtype: Any) -> None:
         x = every_exponent(dtype)
@@ -114,7 +114,7 @@ class TestParts:
         same(computed(lambda x, d: x / d, x, divisor), x / divisor, "division", x)
 
 
-def test_counts_without_limits_are_not_added() -> None:
+def test_traced_refuses_sums_of_unbounded_integers() -> None:
     x = namespace.array_input(0, "float32", (4,), varies=True)
     column = namespace.array_input(1, "int64", (), varies=False)
     exponent = powers.floor_log2(x)
@@ -124,7 +124,7 @@ def test_counts_without_limits_are_not_added() -> None:
 
 
 def random_layout(seed: int) -> tuple[Any, tuple[int, ...]]:
-    """A tensor of any order of axes, with steps and repetitions, and a shape that fits it."""
+    """Return a tensor of any order of axes, with steps and repetitions, and a matching shape."""
     random = np.random.default_rng(seed)
     rank = int(random.integers(0, 5))
     shape = [int(random.choice([1, 2, 3, 4, 9])) for _ in range(rank)]
@@ -140,22 +140,22 @@ def random_layout(seed: int) -> tuple[Any, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_layouts(seed: int) -> None:
-    """Every order of axes, broadcasting and alignment: the same bits and the same strides."""
+def test_forward_kernels_support_all_layouts(seed: int) -> None:
+    """Compare bits and strides for every order of axes, broadcasting and alignment."""
     x, shape = random_layout(seed)
     random = np.random.default_rng(seed + 1000)
     scale = torch.from_numpy(random.uniform(0.1, 2, shape).astype(np.float32))
     bitwidth = torch.from_numpy(random.integers(2, 9, shape[-1:]))
     expected = anybit.torch.int_quant(x, scale, 1.0, bitwidth)
-    given = (x, scale, torch.tensor(1.0), bitwidth)
+    inputs = (x, scale, torch.tensor(1.0), bitwidth)
     with interpreter():
-        actual = FORWARD["int_quant"](*(each.to(DEVICE) for each in given)).cpu()
+        actual = FORWARD["int_quant"](*(item.to(DEVICE) for item in inputs)).cpu()
     assert torch.equal(actual, expected)
     if DEVICE == "cpu":
         assert actual.stride() == expected.stride()
 
 
-def test_axes_that_lie_behind_one_another_are_merged() -> None:
+def test_plan_merges_contiguous_axes() -> None:
     def sizes(x: Any, *parameters: Any) -> list[int]:
         rest = (torch.zeros(()), torch.tensor(4))
         plan = forward_plan(BY_NAME["int_quant"], [x, *parameters, *rest], {})
@@ -171,8 +171,8 @@ def test_axes_that_lie_behind_one_another_are_merged() -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_same_kernel_each_time(name: str) -> None:
-    """The text depends on nothing but the layout, so that Triton's cache on disk is met again."""
+def test_plan_source_is_deterministic(name: str) -> None:
+    """Compare sources, which depend on the layout only, as Triton's cache requires."""
     import triton_ptx
 
     dtype = getattr(torch, x_dtypes(BY_NAME[name])[0])
@@ -184,12 +184,12 @@ def test_same_kernel_each_time(name: str) -> None:
     assert forward_plan(BY_NAME[name], longer, {}).text == first.text
 
 
-def test_values_are_looked_at_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anybit.torch.triton import checks
+def test_kernels_check_values_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anybit.torch import triton
 
     looks = []
-    original = checks.check_values
-    monkeypatch.setattr(checks, "check_values", lambda *a: looks.append(a) or original(*a))
+    original = triton.check_values
+    monkeypatch.setattr(triton, "check_values", lambda *a: looks.append(a) or original(*a))
     x, bitwidth = torch.ones(4, device=DEVICE), torch.tensor([4.0], device=DEVICE)
     one, zero = (torch.tensor(value, device=DEVICE) for value in (1.0, 0.0))
     with interpreter():
@@ -201,14 +201,14 @@ def test_values_are_looked_at_once_per_version(monkeypatch: pytest.MonkeyPatch) 
             FORWARD["int_quant"](x, one, zero, bitwidth)
 
 
-def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_kernel_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ImportError, match=r"pip install \"anybit\[triton\]\""):
-        compiled("nothing", "def nothing():\n    pass\n", True)
+        compile_kernel("nothing", "def nothing():\n    pass\n", True)
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="asks what happens without a GPU")
-def test_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match=r"x must be on a GPU, got cpu"):
         FORWARD["bipolar_quant"](torch.ones(3), torch.ones(()))

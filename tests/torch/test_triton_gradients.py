@@ -30,7 +30,7 @@ def is_sampled(name: str, case: Case) -> bool:
 
 
 def arriving(x: np.ndarray) -> np.ndarray:
-    """A gradient of every kind of value, NaN and infinities included."""
+    """Return a gradient of every kind of value, NaN and infinities included."""
     values = np.array([1, -0.5, 3, 0, -0.0, 0.1, 1e30, np.inf, np.nan, -2], np.float32)
     with np.errstate(over="ignore"):
         return np.resize(values, x.shape).astype(x.dtype)
@@ -41,14 +41,14 @@ def expected_gradients(
 ) -> list[np.ndarray]:
     operator = BY_NAME[name]
     tensors = [
-        each if each is None else each.cpu() for each in triton_backend.beside_x(name, inputs)
+        item if item is None else item.cpu() for item in triton_backend.beside_x(name, inputs)
     ]
-    given = dict(zip((each.name for each in operator.inputs), tensors, strict=False))
+    arguments = dict(zip((value.name for value in operator.inputs), tensors, strict=False))
     arrived = triton_backend.as_tensors((gradient,))[0]
     partials = operator.partials(*tensors, **attributes)
     shapes = operator.broadcast_shapes(tensors, attributes)
-    found = carried_back(arrived, given, partials, wanted, shapes)
-    return [as_array(found[name]) for name in wanted]
+    result = carried_back(arrived, arguments, partials, wanted, shapes)
+    return [as_array(result[name]) for name in wanted]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def expected_gradients(
         for name, case in ROWS
     ],
 )
-def test_x_gradient_of_every_row(name: str, case: Case) -> None:
+def test_backward_kernel_equals_reference_for_x(name: str, case: Case) -> None:
     """Bit for bit: no sum is involved."""
     gradient = arriving(np.asarray(case.inputs[0]))
     call = (name, gradient, case.inputs, case.attributes, ["x"])
@@ -89,8 +89,8 @@ SHAPES = {
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("name", [name for name, operator in BY_NAME.items() if moves_x(operator)])
-def test_sums(name: str, shapes: Any, transposed: bool) -> None:
-    """All gradients, with values of which every sum is exact, and so the same in every order."""
+def test_backward_kernel_sums_parameters(name: str, shapes: Any, transposed: bool) -> None:
+    """Compare all gradients, with values whose sums are exact in every order."""
     shape, small = shapes
     operator, random = BY_NAME[name], np.random.default_rng(5)
     x = (random.integers(-40, 40, shape) / 4).astype(np.float32)
@@ -103,12 +103,12 @@ def test_sums(name: str, shapes: Any, transposed: bool) -> None:
         inputs.append(np.asarray(values, np.float32))
         if declared.name == "out_scale":
             inputs[-1] = inputs[1] * 2
-    wanted = [each for each in operator.differentiable if "bitwidth" not in each]
-    call = (name, gradient, tuple(inputs), {}, wanted)
-    for found, expected, input_name in zip(
-        triton_backend.gradients(*call), expected_gradients(*call), wanted, strict=True
+    names = [item for item in operator.differentiable if "bitwidth" not in item]
+    call = (name, gradient, tuple(inputs), {}, names)
+    for result, expected, input_name in zip(
+        triton_backend.gradients(*call), expected_gradients(*call), names, strict=True
     ):
-        assert_same_bits(found, expected, Case(input_name, (expected,)))
+        assert_same_bits(result, expected, Case(input_name, (expected,)))
 
 
 AXES: dict[str, tuple[tuple[int, ...], int | None]] = {
@@ -126,7 +126,9 @@ AXES: dict[str, tuple[tuple[int, ...], int | None]] = {
 @pytest.mark.parametrize("with_zps", [False, True])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize(("shape", "axis"), AXES.values(), ids=AXES)
-def test_sums_of_codes(shape: Any, axis: int | None, dtype: Any, with_zps: bool) -> None:
+def test_backward_kernel_sums_dequantize_scales(
+    shape: Any, axis: int | None, dtype: Any, with_zps: bool
+) -> None:
     """Scales along an axis, which do not broadcast by NumPy's rule; all sums are exact."""
     random = np.random.default_rng(5)
     limits = np.iinfo(dtype)
@@ -139,13 +141,13 @@ def test_sums_of_codes(shape: Any, axis: int | None, dtype: Any, with_zps: bool)
     attributes = {} if axis is None else {"qtype": "per_channel", "axis": axis}
     for values in (codes, np.array(codes, order="F")):
         call = ("dynamic_dequantize", gradient, (values, *inputs[1:]), attributes, ["scales"])
-        (found,), (expected,) = triton_backend.gradients(*call), expected_gradients(*call)
-        assert found.shape == (count,)
-        assert_same_bits(found, expected, Case("scales", (expected,)))
+        (result,), (expected,) = triton_backend.gradients(*call), expected_gradients(*call)
+        assert result.shape == (count,)
+        assert_same_bits(result, expected, Case("scales", (expected,)))
 
 
-def test_gradient_of_bit_widths() -> None:
-    """It has a factor ln 2, so that a sum of one addend is asked for."""
+def test_backward_kernel_of_bitwidths() -> None:
+    """Compare sums of one addend, because the factor ln 2 rounds."""
     x = np.array([100.0, -100.0, 0.3], np.float32)
     inputs = (x, np.float32(1), np.float32(0), np.array([4, 5, 6], np.float32))
     call = ("int_quant", np.ones(3, np.float32), inputs, {}, ["bitwidth"])
@@ -154,15 +156,15 @@ def test_gradient_of_bit_widths() -> None:
     assert_same_bits(actual, expected, Case("bitwidth", (x,)))
 
 
-def test_repeated_gradient() -> None:
-    """What `sum().backward()` sends back has one element in memory."""
+def test_backward_kernel_of_expanded_gradients() -> None:
+    """Use an expanded gradient, like that of `sum().backward()`."""
     x, one = torch.arange(-8.0, 8).reshape(4, 4), torch.ones(())
     gradient = torch.ones(()).expand(4, 4)
-    given = (x, one, torch.zeros(()), torch.tensor(3))
+    inputs = (x, one, torch.zeros(()), torch.tensor(3))
     with triton_backend.interpreter():
-        found = triton_backend.BACKWARD["int_quant"](
+        result = triton_backend.BACKWARD["int_quant"](
             gradient.to(triton_backend.DEVICE),
-            *(each.to(triton_backend.DEVICE) for each in given),
+            *(item.to(triton_backend.DEVICE) for item in inputs),
             wanted=["x"],
         )[0]
-    assert torch.equal(found.cpu(), ((x >= -4) & (x <= 3)).float())
+    assert torch.equal(result.cpu(), ((x >= -4) & (x <= 3)).float())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton makes of our kernels: no instruction that rounds otherwise than the formulas do.
+"""Instructions of compiled Triton kernels: none that rounds differently from the formulas.
 
 Triton compiles for a GPU without having one. That no result differs is for the case tables; this is
 what a machine without a GPU can know about one.
@@ -36,16 +36,18 @@ FORWARD_KERNELS = [
 
 def assert_exact(instructions: set[str]) -> None:
     """Nothing that flushes subnormal numbers, fuses, or divides roughly."""
-    parts = {part for each in instructions for part in each.split(".")}
+    parts = {part for instruction in instructions for part in instruction.split(".")}
     assert not parts & {"ftz", "approx", "full", "fma", "sat", "ex2", "lg2"}, instructions
-    divisions = {each for each in instructions if re.match(r"(div|rcp|sqrt)\..*f\d", each)}
+    divisions = {item for item in instructions if re.match(r"(div|rcp|sqrt)\..*f\d", item)}
     assert divisions <= {"div.rn.f32", "div.rn.f64", "rcp.rn.f32"}
-    casts = {each for each in instructions if each.startswith("cvt.") and "bf16" in each}
+    casts = {entry for entry in instructions if entry.startswith("cvt.") and "bf16" in entry}
     assert casts <= {"cvt.rn.bf16.f32", "cvt.rn.bf16x2.f32", "cvt.f32.bf16"}
 
 
 @pytest.mark.parametrize(("name", "dtype", "attributes"), FORWARD_KERNELS)
-def test_instructions(name: str, dtype: str, attributes: dict[str, Any]) -> None:
+def test_forward_kernels_compile_to_exact_instructions(
+    name: str, dtype: str, attributes: dict[str, Any]
+) -> None:
     x = torch.empty(1 << 20, dtype=getattr(torch, dtype), device="meta")
     instructions = triton_ptx.forward_instructions(BY_NAME[name], x, **attributes)
     assert_exact(instructions)
@@ -60,8 +62,8 @@ def test_instructions(name: str, dtype: str, attributes: dict[str, Any]) -> None
         *product(set(DIFFERENTIABLE) - set(OF_FLOATS), ("int8", "uint8")),
     ],
 )
-def test_instructions_of_gradients(name: str, dtype: str) -> None:
+def test_backward_kernels_compile_to_exact_instructions(name: str, dtype: str) -> None:
     x = torch.empty(1 << 20, dtype=getattr(torch, dtype), device="meta")
     operator = BY_NAME[name]
-    for wanted in (operator.differentiable[:1], operator.differentiable):
-        assert_exact(triton_ptx.backward_instructions(operator, x, wanted))
+    for names in (operator.differentiable[:1], operator.differentiable):
+        assert_exact(triton_ptx.backward_instructions(operator, x, names))

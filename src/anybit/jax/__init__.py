@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators for JAX: the same bits, under jit, grad, vmap, scan and shard_map.
+"""Operators for JAX: bit-exact, under jit, grad, vmap, scan and shard_map.
 
-Every operator is here under its own name and signature.
+Each operator has its own name and signature.
 
 >>> import jax
 >>> import anybit.jax
@@ -12,7 +12,7 @@ Array([0.5, 1.5, 3.5], dtype=float32)
 from typing import TYPE_CHECKING, Any
 
 from anybit.jax._functions import function_of
-from anybit.jax._native import register
+from anybit.jax._programs import register
 from anybit.ops import OPERATORS
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Callable[..., Any]: ...
 
 
-# Not at the first call: a program that was exported elsewhere needs them too.
+# Programs exported by another process need the kernels before any call.
 register()
 
 globals().update({operator.name: function_of(operator) for operator in OPERATORS})

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators as functions of JAX arrays, with the signatures of the NumPy ones."""
+"""Operators as functions of JAX arrays, with the NumPy signatures.
+
+Values that exist when a program is traced are checked here: dtypes always, values of numbers, NumPy
+arrays and concrete JAX arrays.
+"""
 
 import functools
 import inspect
@@ -8,50 +12,59 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from anybit.jax import _arguments, _programs, _varying
-from anybit.ops import Operator
+from anybit.jax import _programs
+from anybit.ops import Input, Operator
+from anybit.ops.arrays import as_integers, check_x, checked, is_foreign
+
+Attributes = tuple[tuple[str, bool | int | str], ...]
+
+# Dtypes that both the kernels and XLA support.
+_READABLE = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+_READABLE |= {"bool", "float16", "bfloat16", "float32", "float64"}
 
 
 def function_of(operator: Operator) -> Callable[..., Any]:
-    """The public function."""
+    """Return the public function of an operator."""
     signature = inspect.signature(operator.function)
 
     @functools.wraps(operator.function)
     def function(*arguments: Any, **keywords: Any) -> Any:
         bound = signature.bind(*arguments, **keywords)
         bound.apply_defaults()
-        given = bound.arguments
-        if given.pop("out") is not None:
+        values = bound.arguments
+        if values.pop("out") is not None:
             raise TypeError("out must be None: JAX arrays cannot be written to")
-        inputs = [given.pop(declared.name) for declared in operator.inputs]
-        attributes = _arguments.static(operator, given)
-        arrays = _varying.all_alike(_arguments.arrays(operator, inputs))
+        inputs = [values.pop(declared.name) for declared in operator.inputs]
+        attributes = _static_attributes(operator, values)
+        arrays = _vary_alike(_as_arrays(operator, inputs))
         return _differentiable(operator, attributes)(*arrays)
 
     return function
 
 
 @functools.cache
-def _differentiable(operator: Operator, attributes: _arguments.Attributes) -> Callable[..., Any]:
-    """The operator with its gradient, for given attributes."""
-    given = dict(attributes)
+def _differentiable(operator: Operator, attributes: Attributes) -> Callable[..., Any]:
+    """Return the operator with its gradient, for fixed attributes."""
+    keywords = dict(attributes)
 
     @jax.custom_vjp
     def evaluate(*inputs: Any) -> Any:
-        return _programs.evaluate(operator, given, inputs)
+        return _programs.evaluate(operator, keywords, inputs)
 
     def forward(*inputs: Any) -> tuple[Any, Any]:
-        wanted = _wanted(operator, [each.perturbed for each in inputs])
-        values = tuple(each.value for each in inputs)
-        return evaluate(*values), (values, _Names(tuple(wanted)))
+        names = _perturbed_names(operator, [primal.perturbed for primal in inputs])
+        values = tuple(primal.value for primal in inputs)
+        return evaluate(*values), (values, _Names(tuple(names)))
 
-    def backward(kept: tuple[Any, Any], gradient: Any) -> tuple[Any, ...]:
-        inputs, wanted = kept
-        if isinstance(gradient, jax.custom_derivatives.SymbolicZero) or not wanted.names:
+    def backward(residuals: tuple[Any, Any], gradient: Any) -> tuple[Any, ...]:
+        inputs, targets = residuals
+        if isinstance(gradient, jax.custom_derivatives.SymbolicZero) or not targets.names:
             return (None,) * len(inputs)
-        found = _programs.gradients(operator, given, wanted.names, gradient, inputs)
-        return tuple(found.get(declared.name) for declared in operator.inputs[: len(inputs)])
+        gradients = _programs.gradients(operator, keywords, targets.names, gradient, inputs)
+        return tuple(gradients.get(declared.name) for declared in operator.inputs[: len(inputs)])
 
     evaluate.defvjp(forward, backward, symbolic_zeros=True)
     compiled: Callable[..., Any] = jax.jit(evaluate)
@@ -61,17 +74,18 @@ def _differentiable(operator: Operator, attributes: _arguments.Attributes) -> Ca
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Names:
-    """Names that travel from the forward to the backward pass as a part of the program."""
+    """Names of inputs, as a static residual between the forward and the backward pass."""
 
     names: tuple[str, ...]
 
 
-def _wanted(operator: Operator, moving: list[bool]) -> list[str]:
-    """The inputs by which the result is differentiated. TypeError for one that has no derivative.
+def _perturbed_names(operator: Operator, perturbed: list[bool]) -> list[str]:
+    """Return the names of the inputs with a tangent; TypeError for one without a derivative.
 
-    A result of integers has none at all, which is not an error: no cotangent goes further back.
+    Integer results have no derivatives, which is not an error: their cotangents are dropped.
     """
-    names = [item.name for item, moves in zip(operator.inputs, moving, strict=False) if moves]
+    pairs = zip(operator.inputs, perturbed, strict=False)
+    names = [declared.name for declared, is_perturbed in pairs if is_perturbed]
     if not operator.differentiable:
         return []
     for name in names:
@@ -81,3 +95,92 @@ def _wanted(operator: Operator, moving: list[bool]) -> list[str]:
                 f"{', '.join(operator.differentiable)}; use jax.lax.stop_gradient({name})"
             )
     return names
+
+
+def _as_arrays(operator: Operator, values: list[Any]) -> list[jax.Array]:
+    """Convert x and its parameters, without optional ones that are missing at the end."""
+    first = operator.inputs[0]
+    if hasattr(values[0], "dtype"):  # before JAX narrows it
+        check_x(values[0], first.domain, first.name)
+    x = jnp.asarray(values[0])
+    check_x(x, first.domain, first.name)
+    while values[-1] is None and operator.inputs[len(values) - 1].optional:
+        values = values[:-1]
+    parameters = zip(operator.inputs[1:], values[1:], strict=False)
+    return [x, *(_parameter(value, declared, x) for declared, value in parameters)]
+
+
+def _parameter(value: Any, declared: Input, x: jax.Array) -> jax.Array:
+    if value is None:
+        raise TypeError(f"{declared.name} is missing")
+    if isinstance(value, np.ndarray | np.generic):
+        value = _readable(value, declared)
+    if not is_foreign(value):
+        return _from_host(checked(value, declared.domain, declared.name), declared, x)
+    # NumPy, because computations with a concrete JAX array would become part of the program.
+    is_concrete = not isinstance(value, jax.core.Tracer) and value.is_fully_addressable
+    array = _readable(np.asarray(value) if is_concrete else value, declared)
+    checked(array, declared.domain, declared.name)
+    return _readable(value, declared)
+
+
+def _readable(values: Any, declared: Input) -> Any:
+    """Convert narrow types, such as float8 and int4, to a common type; exact."""
+    if declared.domain.dtypes or values.dtype.name in _READABLE:
+        return values
+    if jnp.isdtype(values.dtype, "integral"):
+        return values.astype(np.int32)
+    return values.astype(np.float32) if jnp.isdtype(values.dtype, "real floating") else values
+
+
+def _from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax.Array:
+    """Convert a NumPy array: round it to the compute type of x, or to integers."""
+    if not declared.domain.integer:
+        wide = x.dtype == np.float64
+        with np.errstate(over="ignore"):
+            return jnp.asarray(values.astype(np.float64 if wide else np.float32))
+    whole = as_integers(values)
+    # Large integers with few significant bits are exact in 32 bits.
+    for narrow in (np.int32, np.float32):
+        converted = whole.astype(narrow)
+        if (converted.astype(np.longdouble) == whole).all():
+            return jnp.asarray(converted)
+    if jax.config.jax_enable_x64:
+        return jnp.asarray(whole)
+    wrong = whole[whole != whole.astype(np.int32)]
+    raise ValueError(
+        f"{declared.name} must fit 32 bits unless jax_enable_x64 is set, got {wrong[0]}"
+    )
+
+
+def _static_attributes(operator: Operator, values: dict[str, Any]) -> Attributes:
+    """Return the attributes as hashable pairs; TypeError for invalid types."""
+    return tuple(
+        (attribute.name, attribute.read(values[attribute.name]))
+        for attribute in operator.attributes
+    )
+
+
+def _varying_axes(x: Any) -> frozenset[str]:
+    kind: Any = jax.typeof(x) if hasattr(jax, "typeof") else None
+    if hasattr(kind, "manual_axis_type"):
+        return frozenset(kind.manual_axis_type.varying)
+    return frozenset(getattr(kind, "vma", ()))
+
+
+def _vary_alike(arrays: list[Any]) -> list[Any]:
+    """Make all arrays vary along the same axes of the mesh of `shard_map`.
+
+    Custom calls require that. JAX has tracked these axes since 0.7; nothing is done in older
+    versions. The cotangent of an array that did not vary is summed along those axes.
+    """
+    union = frozenset().union(*map(_varying_axes, arrays))
+    return [_vary_along(x, tuple(sorted(union - _varying_axes(x)))) for x in arrays]
+
+
+def _vary_along(x: Any, axes: tuple[str, ...]) -> Any:
+    if not axes:
+        return x
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(x, axes, to="varying")
+    return jax.lax.pvary(x, axes)

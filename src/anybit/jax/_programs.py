@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call and its gradient compute: the kernels on CPUs, the references on other platforms.
+"""Programs of the operators and their gradients: kernels on CPUs, references elsewhere.
 
-Both are traced on every platform, so that both refuse what they do not take.
+Both are traced on every platform, so that both reject the same arguments. The native kernels are
+custom calls of XLA.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,23 +11,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anybit._native import differentiable
-from anybit.jax import _native
+from anybit._native import differentiable, xla_handlers
 from anybit.jax._rounded_once import rounded_once
 from anybit.ops import Operator
 from anybit.ops.arrays import cast, compute_type
 from anybit.ops.gradient import carried_back
 
 
+def register() -> None:
+    """Register the kernels with XLA, under names that exported programs refer to."""
+    for name, handler in xla_handlers.items():
+        jax.ffi.register_ffi_target(_target(name), handler, platform="cpu")
+
+
 def evaluate(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Any:
-    """The result of the operator."""
+    """Return the result of the operator."""
 
     def native(*inputs: Any) -> Any:
-        return _native.evaluate(operator, attributes, inputs)
+        return _call_kernel(operator, attributes, inputs)
 
     @rounded_once
     def traced(*inputs: Any) -> Any:
-        return _strong(operator.reference(*_unfolded(operator, inputs), **attributes))
+        return _without_weak_type(operator.reference(*_unfolded(operator, inputs), **attributes))
 
     return jax.lax.platform_dependent(*inputs, cpu=native, default=traced)
 
@@ -34,31 +40,31 @@ def evaluate(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence
 def gradients(
     operator: Operator,
     attributes: Mapping[str, Any],
-    wanted: Collection[str],
+    names: Collection[str],
     gradient: Any,
     inputs: Sequence[Any],
 ) -> dict[str, Any]:
-    """The gradients of the wanted inputs, from that of the result."""
-    kernels = [name for name in wanted if name in differentiable(operator.name)]
-    others = [name for name in wanted if name not in kernels]
+    """Return the gradients of the named inputs, from that of the result."""
+    kernels = [name for name in names if name in differentiable(operator.name)]
+    others = [name for name in names if name not in kernels]
 
     def by_reference(
-        names: Collection[str], gradient: Any, inputs: Sequence[Any]
+        targets: Collection[str], gradient: Any, inputs: Sequence[Any]
     ) -> dict[str, Any]:
         partials = operator.partials(*_unfolded(operator, inputs), **attributes)
         shapes = operator.broadcast_shapes(inputs, attributes)
-        found = carried_back(gradient, operator.named(inputs), partials, names, shapes)
-        return {name: _strong(each) for name, each in found.items()}
+        results = carried_back(gradient, operator.named(inputs), partials, targets, shapes)
+        return {name: _without_weak_type(result) for name, result in results.items()}
 
     def native(gradient: Any, *inputs: Any) -> dict[str, Any]:
-        found = by_reference(others, gradient, inputs) if others else {}
+        results = by_reference(others, gradient, inputs) if others else {}
         if kernels:
-            found |= _native.gradients(operator, attributes, kernels, gradient, inputs)
-        return found
+            results |= _call_backward_kernel(operator, attributes, kernels, gradient, inputs)
+        return results
 
     @rounded_once
     def traced(gradient: Any, *inputs: Any) -> dict[str, Any]:
-        return by_reference(wanted, gradient, inputs)
+        return by_reference(names, gradient, inputs)
 
     @jax.custom_jvp
     def either(*arrays: Any) -> Any:
@@ -66,23 +72,23 @@ def gradients(
 
     @either.defjvp
     def second_derivative(arrays: Any, directions: Any) -> tuple[Any, Any]:
-        _, change = jax.jvp(traced, arrays, directions)  # kernels have none
+        _, change = jax.jvp(traced, arrays, directions)  # kernels have no derivatives
         return either(*arrays), change
 
-    found: dict[str, Any] = either(gradient, *inputs)
-    return found
+    results: dict[str, Any] = either(gradient, *inputs)
+    return results
 
 
-def _strong(array: Any) -> Any:
-    """Without a weak type, which results of kernels do not have."""
+def _without_weak_type(array: Any) -> Any:
+    """Remove a weak type, because results of kernels do not have one."""
     return jax.lax.convert_element_type(array, array.dtype)
 
 
 def _unfolded(operator: Operator, inputs: Sequence[Any]) -> list[Any]:
-    """Inputs for the reference, with parameters of which XLA does not see that they are repeated.
+    """Return inputs for the reference in a form that hides repeated parameters from XLA.
 
-    It would replace x / scale by x * (1 / scale), which rounds twice. Parameters that broadcast by
-    a rule of their own are left as they are.
+    Otherwise XLA would replace x / scale by x * (1 / scale), which rounds twice. Operators with
+    broadcasting rules of their own are not affected.
     """
     x, *parameters = inputs
     if not operator.broadcasts:
@@ -94,3 +100,61 @@ def _unfolded(operator: Operator, inputs: Sequence[Any]) -> list[Any]:
 def _unfold(value: Any, x: Any) -> Any:
     value = cast(value, compute_type(x))
     return jnp.where(x == x, value, jax.lax.optimization_barrier(jax.lax.stop_gradient(value)))
+
+
+def _call_kernel(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Any:
+    """Return the result of the kernel."""
+    x = inputs[0]
+    dtype = operator.result_dtype(attributes) if operator.result_dtype else x.dtype
+    # Under vmap, inputs without the batch axis, x included, get one of size 1.
+    compute = jax.ffi.ffi_call(_target(operator.name), _like(x, dtype), vmap_method="expand_dims")
+    return compute(*_aligned(operator, attributes, inputs), **attributes)
+
+
+def _call_backward_kernel(
+    operator: Operator,
+    attributes: Mapping[str, Any],
+    names: Collection[str],
+    gradient: Any,
+    inputs: Sequence[Any],
+) -> dict[str, Any]:
+    """Return the gradients of the named inputs, which must be `differentiable`."""
+    aligned = _aligned(operator, attributes, inputs)
+    places = [place for place, declared in enumerate(operator.inputs) if declared.name in names]
+    # Under vmap gradients are sums per element of the batch, so that all inputs get the axis.
+    compute = jax.ffi.ffi_call(
+        _target(f"{operator.name}_backward"),
+        tuple(_like(aligned[place], aligned[place].dtype) for place in places),
+        vmap_method="broadcast_all",
+    )
+    bits = sum(1 << place for place in places)
+    results = compute(gradient, *aligned, wanted=bits, **attributes)
+    return {
+        operator.inputs[place].name: jnp.reshape(result, inputs[place].shape)
+        for place, result in zip(places, results, strict=True)
+    }
+
+
+def _target(name: str) -> str:
+    return f"anybit_{name}"
+
+
+def _like(array: Any, dtype: Any) -> Any:
+    """Return the type of a result: the array's shape and, under shard_map, its devices.
+
+    There is no computation. It also removes a weak type, which custom calls do not support.
+    """
+    return jax.lax.convert_element_type(array, dtype)
+
+
+def _aligned(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
+    """Return x, and parameters of the same rank, so that vmap adds the first axis of all."""
+    x = inputs[0]
+    parameters = [
+        operator.place(value, x, declared.name, dict(attributes))
+        for declared, value in zip(operator.inputs[1:], inputs[1:], strict=False)
+    ]
+    return [
+        x,
+        *(jnp.reshape(value, (1,) * (x.ndim - value.ndim) + value.shape) for value in parameters),
+    ]

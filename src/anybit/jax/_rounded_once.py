@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of XLA that round quotients and sums of float32 once, with integers of 64 bits.
+"""XLA programs with a single rounding of float32 quotients and sums, and with 64-bit integers.
 
-On GPUs XLA divides float32 numbers with errors in the last place. The quotient of float32 numbers
-in float64, rounded to float32, is the one that IEEE 754 asks for: 53 bits are more than twice 24
-and two, so that the first rounding makes no tie and hides none. Sums are those of the kernels for
-CPUs, but for the order of float64's additions.
+On GPUs XLA divides float32 numbers with errors in the last place. The float64 quotient of float32
+numbers, rounded to float32, is correctly rounded: float64 has 53 bits, more than 2 * 24 + 2,
+so that the first rounding neither creates nor hides a tie. Sums equal those of the CPU kernels,
+except for the order of float64 additions.
 """
 
 from collections.abc import Callable
@@ -20,60 +20,60 @@ except ImportError:  # before JAX 0.8
     from jax.experimental import enable_x64
 
 _WIDENED = (jax.lax.div_p, jax.lax.reduce_sum_p)
-# Functions within a program, most of them the array library's own.
+# Primitives that call a function, most of them functions of the array library.
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call")
 
 
 def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of arrays, whose result is a tree of arrays.
+    """Wrap a function of arrays that returns a tree of arrays.
 
-    It has no loops, and no rules of derivatives of its own, as references have none.
+    Loops and custom derivatives are not supported; references do not have any.
     """
 
     def run(*arrays: Any) -> Any:
         with enable_x64(True):
             traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arrays)
-            found = _evaluated(traced.jaxpr, traced.consts, arrays)
-        return jax.tree.unflatten(jax.tree.structure(shapes), found)
+            results = _evaluate(traced.jaxpr, traced.consts, arrays)
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return run
 
 
-def _evaluated(program: Any, constants: Any, arrays: Any) -> list[Any]:
-    """What the program gives, with other quotients and sums."""
-    known = dict(zip([*program.constvars, *program.invars], [*constants, *arrays], strict=True))
+def _evaluate(program: Any, constants: Any, arrays: Any) -> list[Any]:
+    """Evaluate a program with other quotients and sums."""
+    values = dict(zip([*program.constvars, *program.invars], [*constants, *arrays], strict=True))
 
-    def value(each: Any) -> Any:
-        return each.val if isinstance(each, jax.extend.core.Literal) else known[each]
+    def value_of(atom: Any) -> Any:
+        return atom.val if isinstance(atom, jax.extend.core.Literal) else values[atom]
 
     for equation in program.eqns:
-        found = _applied(equation, list(map(value, equation.invars)))
-        known.update(zip(equation.outvars, found, strict=True))
-    return list(map(value, program.outvars))
+        results = _apply(equation, list(map(value_of, equation.invars)))
+        values.update(zip(equation.outvars, results, strict=True))
+    return list(map(value_of, program.outvars))
 
 
-def _applied(equation: Any, values: list[Any]) -> list[Any]:
+def _apply(equation: Any, values: list[Any]) -> list[Any]:
     primitive = equation.primitive
     if primitive.name in _CALLS:
         inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
-        return _evaluated(inner.jaxpr, inner.consts, values)
+        return _evaluate(inner.jaxpr, inner.consts, values)
     wide = primitive in _WIDENED and equation.outvars[0].aval.dtype == jnp.float32
     if wide:
-        values = [jax.lax.convert_element_type(each, jnp.float64) for each in values]
-    found = primitive.bind(*values, **equation.params)
+        values = [jax.lax.convert_element_type(value, jnp.float64) for value in values]
+    result = primitive.bind(*values, **equation.params)
     if primitive.multiple_results:
-        return list(found)
-    return [_narrowed(found) if wide else found]
+        return list(result)
+    return [_narrow(result) if wide else result]
 
 
-def _narrowed(y: Any) -> Any:
-    """y in float32.
+def _narrow(y: Any) -> Any:
+    """Convert y to float32 in a way that compilers do not remove.
 
-    Compilers know that conversions around a division could be left out if it were one of float32,
-    and take the liberty to leave out those to float32 and back again. Not so beside other work.
+    They replace a float64 division between conversions by a float32 division. Operations between
+    the division and the conversion prevent that.
     """
-    return _unchanged(jax.lax.convert_element_type(_unchanged(y), jnp.float32))
+    return _identity(jax.lax.convert_element_type(_identity(y), jnp.float32))
 
 
-def _unchanged(y: Any) -> Any:
+def _identity(y: Any) -> Any:
     return jnp.where(jnp.isfinite(y), y - (y - y), y)

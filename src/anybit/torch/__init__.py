@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators for PyTorch: the same bits, differentiable, compiled and exported.
+"""Operators for PyTorch: bit-exact, differentiable, compiled and exported.
 
-Every operator is here under its own name and signature, and as `torch.ops.anybit.<name>`.
+Each operator has its own name and signature, and is also `torch.ops.anybit.<name>`.
 
 * Parameters are numbers, lists, NumPy arrays or tensors on x's device. Numbers are rounded once, to
-  float32 (float64 for x of float64), and wait for no device.
-* x of float16 and bfloat16 is computed in float32 and rounded once, so that autocast has nothing to
-  do here: under `torch.autocast` the operators take and give the dtypes that they are given.
-* The result lies in memory as `torch.empty_like(x)` does. `out` is written to without another
-  tensor, unless gradients go through it.
-* Gradients are those of a straight-through estimator, first derivatives only: asking for second
-  ones raises NotImplementedError, and so does forward mode. An input that has no gradient but
-  requires one raises ValueError.
-* `torch.func`, `torch.compile` and `torch.export` take the functions as they are. Shapes, dtypes
-  and attributes are checked while tracing, values when the program runs. What does not work is
-  `torch.compile` of derivatives by `torch.func`: compile the function, and call `backward`.
+  float32 (float64 for x of float64), without waiting for the device.
+* x of float16 and bfloat16 is computed in float32 and rounded once. Operators are not affected by
+  `torch.autocast`: the result has the dtype of x.
+* The result has the memory format of `torch.empty_like(x)`. `out` is written to directly, unless
+  gradients pass through it.
+* Gradients are those of a straight-through estimator, first derivatives only: second derivatives
+  and forward mode raise NotImplementedError. An input that requires a gradient, but does not have
+  one, raises ValueError.
+* `torch.func`, `torch.compile` and `torch.export` accept the functions. Shapes, dtypes and
+  attributes are checked while tracing, values when the program runs. `torch.compile` does not
+  support derivatives by `torch.func`: compile the function, and call `backward`.
 
 >>> import torch
 >>> import anybit.torch
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """These need onnx and onnxruntime, which take a second to import."""
+        """Import lazily: onnx and onnxruntime take a second to import."""
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "calibrate":
@@ -53,7 +53,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-globals().update({each.name: getattr(operators, each.name) for each in OPERATORS})
+globals().update({operator.name: getattr(operators, operator.name) for operator in OPERATORS})
 
 __all__ = [
     *_LAZY,

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused before any kernel runs, told from dtypes, shapes and attributes alone.
+"""Checks of dtypes, shapes and attributes before a kernel runs.
 
-Values are not looked at: a tensor that is being traced has none, and those of another device would
-have to be waited for. Kernels check them.
+Kernels check values: traced tensors have none, and reading those of another device would wait.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +24,7 @@ _REAL = frozenset(
 
 
 def check(operator: Operator, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> None:
-    """TypeError or ValueError, as the NumPy function has them, and for mixed devices."""
+    """Raise the TypeError or ValueError of the NumPy function; ValueError for mixed devices."""
     x = inputs[0]
     _check_tensor(x, x, operator.inputs[0].domain, operator.inputs[0].name)
     complete = operator.complete(attributes)
@@ -43,7 +42,7 @@ def check_backward(
     wanted: Collection[str],
     attributes: Mapping[str, Any],
 ) -> None:
-    """The same for a backward operator."""
+    """Raise TypeError or ValueError for invalid arguments of a backward operator."""
     check(operator, inputs, attributes)
     x = inputs[0]
     _check_tensor(gradient, x, FLOATING, "gradient")
@@ -52,11 +51,11 @@ def check_backward(
             f"gradient must have the shape of {operator.inputs[0].name}, {tuple(x.shape)}, "
             f"got {tuple(gradient.shape)}"
         )
-    given = {name for name, value in operator.named(inputs).items() if value is not None}
+    names = {name for name, value in operator.named(inputs).items() if value is not None}
+    candidates = [name for name in operator.differentiable if name in names]
     for name in wanted:
-        if name not in operator.differentiable or name not in given:
-            known = ", ".join(each for each in operator.differentiable if each in given)
-            raise ValueError(f"wanted must be among {known}, got {name!r}")
+        if name not in candidates:
+            raise ValueError(f"wanted must be among {', '.join(candidates)}, got {name!r}")
     if len(set(wanted)) != len(wanted):
         raise ValueError(f"wanted must name an input once, got {list(wanted)}")
 
@@ -72,19 +71,19 @@ def check_out(
         )
     if out.numel() and _overlaps_itself(out):
         raise ValueError(
-            "out must have one place for each element, none between those of another axis; "
+            "elements of out must not overlap, and its axes must not be interleaved; "
             f"got shape {tuple(out.shape)} with strides {out.stride()}"
         )
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether an axis steps into what the axes with smaller steps reach.
+    """Return whether an axis has a smaller stride than the extent of the axes inside of it.
 
-    No view of a tensor does that, unless elements of it repeat or `as_strided` interleaved them.
+    Views of a tensor do so only if elements repeat, or if `as_strided` interleaved them.
     """
     axes = zip(tensor.stride(), tensor.shape, strict=True)
     moving = [(step, size) for step, size in axes if size != 1]
-    # Sizes that are traced wait for the kernel: sorting them would tie the program to one order.
+    # The kernel checks traced sizes: sorting them would fix their order in the program.
     if not all(isinstance(number, int) for axis in moving for number in axis):
         return any(isinstance(step, int) and step == 0 for step, _ in moving)
     reached = 0
@@ -109,6 +108,6 @@ def _check_tensor(value: torch.Tensor, x: torch.Tensor, domain: Domain, name: st
 
 
 def _check_attributes(operator: Operator, rank: int, attributes: Mapping[str, Any]) -> None:
-    """Lets the kernel look at them: one element of x's rank, with parameters that always fit."""
+    """Call the NumPy function on one element of x's rank, with valid parameters."""
     one = np.ones((1,) * rank, operator.inputs[0].domain.dtypes[0])
     operator.function(one, *[1] * (operator.required_inputs - 1), **attributes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's module, looked at without a change."""
+"""Access to a user's module without changing it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import torch
 
 
-def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    """The module inside of what compiles or replicates one."""
+def unwrap(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module inside of wrappers that compile or replicate it."""
     parallel = torch.nn.parallel
     while True:
         if isinstance(module, parallel.DataParallel | parallel.DistributedDataParallel):
@@ -21,7 +21,7 @@ def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
 
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; afterwards each part of the module is in the mode it was in."""
+    """Set eval mode without gradients; afterwards restore the mode of every part."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

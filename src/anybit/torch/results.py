@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that kernels give, without values: what tracing sees, and what kernels fill."""
+"""Result tensors without values: for tracing, and for kernels to write to."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from anybit.ops import Operator
 def result_dtype(operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]) -> torch.dtype:
     if operator.result_dtype is None:
         return x.dtype
-    # The dispatcher drops attributes that have their default.
+    # The dispatcher drops attributes with their default value.
     return getattr(torch, operator.result_dtype(operator.complete(attributes)))
 
 
 def empty_result(
     operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]
 ) -> torch.Tensor:
-    """In x's memory format, as `torch.empty_like` has it."""
+    """Return an empty result in x's memory format, as `torch.empty_like` has it."""
     if operator.result_dtype is None:
         return torch.empty_like(x)
     return torch.empty_like(x, dtype=result_dtype(operator, x, attributes))
@@ -28,12 +28,12 @@ def empty_result(
 def empty_gradients(
     operator: Operator, inputs: Sequence[Any], wanted: Sequence[str]
 ) -> list[torch.Tensor]:
-    """x's gradient in x's memory format, those of parameters contiguous."""
-    given = operator.named(inputs)
+    """Return empty gradients: x's in x's memory format, those of parameters contiguous."""
+    tensors = operator.named(inputs)
     x_name = operator.inputs[0].name
     return [
-        torch.empty_like(given[name])
+        torch.empty_like(tensors[name])
         if name == x_name
-        else torch.empty_like(given[name], memory_format=torch.contiguous_format)
+        else torch.empty_like(tensors[name], memory_format=torch.contiguous_format)
         for name in wanted
     ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of the operators: how they are registered, what is kept, what is refused.
+"""Derivatives of the operators: registered ones, and those of eager calls.
 
-There are two ways to them. Operators in the dispatcher have theirs registered, which compilers and
-`torch.export` trace. `torch.func` cannot differentiate those, so that eager calls that need
-gradients go through `torch.autograd.Function`. Both say the same.
+Operators in the dispatcher have registered derivatives, which compilers and `torch.export` trace.
+`torch.func` cannot differentiate those, so that eager calls with gradients go through
+`torch.autograd.Function`. Both compute the same.
 """
 
 import inspect
@@ -14,15 +14,15 @@ import torch
 from torch.autograd import forward_ad
 
 from anybit.ops import Operator
-from anybit.torch.dispatch.parameters import as_tensors, joined
+from anybit.torch.dispatch.parameters import as_tensors, join_call
 
 Call = Callable[..., Any]
 
 
 def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
-    """ValueError for a parameter that requires a gradient and has none.
+    """Raise ValueError for a parameter that requires a gradient and does not have one.
 
-    Operators without any gradient give integers, which PyTorch never differentiates.
+    Results of operators without gradients are integers, which PyTorch never differentiates.
     """
     if not operator.differentiable:
         return
@@ -33,13 +33,13 @@ def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
             and value.requires_grad
         ):
             raise ValueError(
-                f"{declared.name} of {operator.name} requires a gradient and has none; "
+                f"{declared.name} of {operator.name} requires a gradient, which does not exist; "
                 f"pass {declared.name}.detach()"
             )
 
 
 def refuse_tangents(operator: Operator, inputs: Sequence[Any]) -> None:
-    """NotImplementedError in forward mode, in which PyTorch takes a missing derivative for 0."""
+    """Raise NotImplementedError in forward mode, where PyTorch uses 0 for missing derivatives."""
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
     for value in inputs:
@@ -55,7 +55,7 @@ def refuse_tangents(operator: Operator, inputs: Sequence[Any]) -> None:
 
 
 def register(operator: Operator, overload: Any, backward: Any, library: Any) -> None:
-    """The derivatives of the two operators in the dispatcher."""
+    """Register the derivatives of an operator and of its backward operator."""
 
     def remember(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
         del output
@@ -77,10 +77,10 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
 
 
 def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tuple[Call, Call]:
-    """The operator for eager calls that need gradients, of (call, *tensors): see `apart`.
+    """Return the operator for eager calls with gradients, and its derivative.
 
-    The second function is its derivative, of (ctx, gradient): `ctx.call` is the call, and what was
-    saved are the tensors that it was given, and no others.
+    The operator is a function of (call, *tensors), see `split_call`. The derivative is a function
+    of (ctx, gradient), where `ctx.call` is the call, and its tensors are saved in ctx.
     """
     second = _backward_function(operator, backward)
     names = [declared.name for declared in operator.inputs]
@@ -92,18 +92,18 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tup
 
     def carry_back(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         attributes, _, places = ctx.call
-        inputs = as_tensors(operator, joined(ctx.call, ctx.saved_tensors))
+        inputs = as_tensors(operator, join_call(ctx.call, ctx.saved_tensors))
         needs = ctx.needs_input_grad[1:]
         wanted = [names[place] for place, need in zip(places, needs, strict=True) if need]
-        found = iter(differentiate(gradient, *inputs, wanted=wanted, **attributes))
-        return None, *[next(found) if need else None for need in needs]
+        gradients = iter(differentiate(gradient, *inputs, wanted=wanted, **attributes))
+        return None, *[next(gradients) if need else None for need in needs]
 
     class Forward(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
         def forward(call: Any, *tensors: Any) -> Any:
-            return overload(*as_tensors(operator, joined(call, tensors)), **call[0])
+            return overload(*as_tensors(operator, join_call(call, tensors)), **call[0])
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -113,7 +113,7 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tup
 
         backward = staticmethod(carry_back)
 
-    # PyTorch reads it at each call; found here it costs nothing.
+    # PyTorch computes the signature in each call unless it is stored.
     Forward.forward.__signature__ = inspect.signature(Forward.forward)  # type: ignore[attr-defined]
     return Forward.apply, carry_back
 
@@ -140,11 +140,11 @@ def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd
 def _gradients(
     operator: Operator, backward: Call, ctx: Any, gradient: torch.Tensor
 ) -> tuple[Any, ...]:
-    """For each input its gradient, or None where none is needed."""
+    """Return the gradients of all inputs, None for those that are not needed."""
     names = [declared.name for declared in operator.inputs]
     wanted = [name for name, need in zip(names, ctx.needs_input_grad, strict=False) if need]
-    found = backward(gradient, *ctx.saved_tensors, wanted=wanted, **ctx.attributes)
-    by_name = dict(zip(wanted, found, strict=True))
+    gradients = backward(gradient, *ctx.saved_tensors, wanted=wanted, **ctx.attributes)
+    by_name = dict(zip(wanted, gradients, strict=True))
     return tuple(by_name.get(name) for name in names)
 
 

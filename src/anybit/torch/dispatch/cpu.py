@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native kernels on CPU tensors: no copies, and no more threads than PyTorch may use."""
+"""The native kernels on CPU tensors, without copies and with PyTorch's thread limit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -18,11 +18,11 @@ from anybit.torch.results import empty_result
 
 Array: TypeAlias = npt.NDArray[Any]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-# DLPack's functions in C.
+# The C functions of DLPack.
 _EXCHANGE = torch.Tensor.__dlpack_c_exchange_api__
-_OUT, _WANTED = ("out", "exchange"), ("wanted", "out", "exchange")
-# Fewer elements are never split over threads.
-_SHARED = 4096
+_FORWARD_KEYWORDS, _BACKWARD_KEYWORDS = ("out", "exchange"), ("wanted", "out", "exchange")
+# The smallest number of elements that kernels divide among threads.
+_MIN_PARALLEL = 4096
 
 
 def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
@@ -43,7 +43,7 @@ def out_kernel(operator: Operator) -> Callable[..., None]:
 
     def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
         try:
-            # Arrays, which the kernel copies where `out` overlaps them.
+            # The kernel copies arrays that `out` overlaps.
             *arrays, target = [_view(value) for value in (*inputs, out)]
         except TypeError:
             check(operator, inputs, attributes)
@@ -51,14 +51,14 @@ def out_kernel(operator: Operator) -> Callable[..., None]:
             raise
         check_out(operator, inputs[0], out, attributes)
         _run(native, *arrays, out=target, **attributes)
-        # Autograd refuses to go back through what was overwritten, and knows it from here only.
+        # Autograd must know that the tensor was overwritten.
         torch.autograd.graph.increment_version(out)
 
     return kernel
 
 
 def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
-    """Natively for x and the real parameters, by the reference for bit-widths."""
+    """Return the backward kernel: native for x and real parameters, else the reference."""
     native = native_gradients(operator)
     fast = _native.differentiable(operator.name)
     slow = backward_by_partials(operator)
@@ -68,17 +68,17 @@ def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     ) -> list[torch.Tensor]:
         natively = [name for name in wanted if name in fast]
         rest = [name for name in wanted if name not in fast]
-        found = {}
+        by_name = {}
         if natively:
             try:
                 gradients = native(gradient, inputs, natively, attributes)
             except TypeError:
                 check_backward(operator, gradient, inputs, wanted, attributes)
                 raise
-            found = dict(zip(natively, gradients, strict=True))
+            by_name = dict(zip(natively, gradients, strict=True))
         if rest:
-            found |= zip(rest, slow(gradient, *inputs, wanted=rest, **attributes), strict=True)
-        return [found[name] for name in wanted]
+            by_name |= zip(rest, slow(gradient, *inputs, wanted=rest, **attributes), strict=True)
+        return [by_name[name] for name in wanted]
 
     return kernel
 
@@ -86,24 +86,24 @@ def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
 def native_result(
     operator: Operator,
 ) -> Callable[[tuple[Any, ...], Mapping[str, Any]], torch.Tensor]:
-    """The operator on tensors, and numbers beside the first."""
+    """Return the operator for a tensor and parameters that are tensors or numbers."""
     native = _native.spread(_native.kernel(operator.name))
     has_dtype_of_x = operator.result_dtype is None
 
     def call(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> torch.Tensor:
         x = inputs[0]
         result = empty_like(x) if has_dtype_of_x else empty_result(operator, x, attributes)
-        if x.numel() < _SHARED:
-            native(inputs, attributes, _OUT, result, _EXCHANGE)
+        if x.numel() < _MIN_PARALLEL:
+            native(inputs, attributes, _FORWARD_KEYWORDS, result, _EXCHANGE)
         else:
-            _run(native, inputs, attributes, _OUT, result, _EXCHANGE)
+            _run(native, inputs, attributes, _FORWARD_KEYWORDS, result, _EXCHANGE)
         return result
 
     return call
 
 
 def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
-    """The gradients that are wanted, in that order, of inputs that are differentiated natively."""
+    """Return the function for the gradients of inputs that native kernels differentiate."""
     native = _native.spread(_native.backward_kernel(operator.name))
     x_name = operator.inputs[0].name
 
@@ -114,25 +114,24 @@ def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]
         attributes: Mapping[str, Any],
     ) -> Sequence[torch.Tensor]:
         x = inputs[0]
-        # The gradient of x goes into a tensor of PyTorch's, whose strides are known when tracing.
+        # The gradient of x is a tensor created by PyTorch, as tracing assumes its strides.
         out = empty_like(x) if x_name in wanted else None
-        if x.numel() < _SHARED:
-            found: list[Any] = native(
-                (gradient, *inputs), attributes, _WANTED, wanted, out, _EXCHANGE
+        if x.numel() < _MIN_PARALLEL:
+            gradients: list[Any] = native(
+                (gradient, *inputs), attributes, _BACKWARD_KEYWORDS, wanted, out, _EXCHANGE
             )
         else:
             every = (gradient, *inputs)
-            found = _run(native, every, attributes, _WANTED, wanted, out, _EXCHANGE)
-        if len(found) == 1 and out is not None:
-            return found
-        # The kernel hands `out` back as it is.
-        return [each if each is out else _as_tensor(each) for each in found]
+            gradients = _run(native, every, attributes, _BACKWARD_KEYWORDS, wanted, out, _EXCHANGE)
+        if len(gradients) == 1 and out is not None:
+            return gradients
+        return [array if array is out else _as_tensor(array) for array in gradients]
 
     return call
 
 
 def _view(value: Any) -> Any:
-    """The tensor's memory as an array; NumPy has no bfloat16 of its own. None stays."""
+    """Return a tensor's memory as an array, with bfloat16 of ml_dtypes; None stays None."""
     if value is None:
         return None
     if value.requires_grad:
@@ -151,7 +150,7 @@ def _as_tensor(array: Array) -> torch.Tensor:
 
 
 def _run(native: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """The kernel on no more threads than PyTorch may use in this thread."""
+    """Run a kernel with the thread limit of PyTorch in this thread."""
     previous = _native.limit_threads(torch.get_num_threads())
     try:
         return native(*arguments, **keywords)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators as functions of tensors and numbers, with the signatures of the NumPy ones."""
+"""The operators as functions of tensors and numbers, with the NumPy signatures."""
 
 import functools
 import inspect
@@ -18,32 +18,25 @@ from anybit.torch.dispatch.autograd import (
 )
 from anybit.torch.dispatch.direct import direct_call
 from anybit.torch.dispatch.library import define, define_out
-from anybit.torch.dispatch.parameters import NUMBERS, apart, as_tensors
+from anybit.torch.dispatch.parameters import NUMBERS, as_tensors, split_call
 
 
 def function_of(operator: Operator) -> Callable[..., Any]:
-    """The public function: numbers, lists and arrays become tensors on x's device."""
+    """Return the public function, which converts numbers, lists and arrays to tensors."""
     overload, backward = define(operator)
     writing = define_out(operator)
     differentiable, carry_back = (
         differentiable_call(operator, overload, backward) if backward else (None, None)
     )
     direct = direct_call(operator, carry_back)
-    defaults = {item.name: item.default for item in operator.attributes}
-    kinds = {name: type(default) for name, default in defaults.items()}
-    reads = {item.name: item.read for item in operator.attributes}
+    names = {attribute.name for attribute in operator.attributes}
+    read = _attribute_reader(operator)
     count = len(operator.inputs)
-
-    def read(keywords: dict[str, Any]) -> dict[str, Any]:
-        for name, value in keywords.items():
-            if type(value) is not kinds[name]:
-                return {name: reads[name](value) for name, value in keywords.items()}
-        return keywords
 
     @functools.wraps(operator.function)
     def function(*arguments: Any, out: torch.Tensor | None = None, **keywords: Any) -> Any:
-        if len(arguments) != count or (keywords and not keywords.keys() <= defaults.keys()):
-            arguments, keywords = _sorted(operator, arguments, keywords)
+        if len(arguments) != count or (keywords and not keywords.keys() <= names):
+            arguments, keywords = _bind(operator, arguments, keywords)
         x = arguments[0]
         attributes = keywords and read(keywords)
         if out is None and not is_compiling():
@@ -63,37 +56,51 @@ def function_of(operator: Operator) -> Callable[..., Any]:
             writing(x, *parameters, out=out, **attributes)
             return out
         refuse_gradients(operator, parameters)
-        # Compilers and torch.export know the derivatives of the operators themselves.
+        # Compilers and torch.export use the registered derivatives.
         if differentiable is not None and not is_compiling():
             inputs = [
-                given if type(given) in NUMBERS else tensor
-                for given, tensor in zip(arguments, (x, *parameters), strict=True)
+                argument if type(argument) in NUMBERS else tensor
+                for argument, tensor in zip(arguments, (x, *parameters), strict=True)
             ]
-            call, tensors = apart(inputs, attributes)
+            call, tensors = split_call(inputs, attributes)
             result = differentiable(call, *tensors)
         else:
             result = overload(x, *parameters, **attributes)
-        return result if out is None else _copied(operator, result, x, out, attributes)
+        return result if out is None else _copy_to(operator, result, x, out, attributes)
 
     return function
 
 
-def _sorted(
+def _attribute_reader(operator: Operator) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that converts attributes, unless all have the type of their default."""
+    kinds = {attribute.name: type(attribute.default) for attribute in operator.attributes}
+    readers = {attribute.name: attribute.read for attribute in operator.attributes}
+
+    def read(keywords: dict[str, Any]) -> dict[str, Any]:
+        for name, value in keywords.items():
+            if type(value) is not kinds[name]:
+                return {name: readers[name](value) for name, value in keywords.items()}
+        return keywords
+
+    return read
+
+
+def _bind(
     operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """All inputs, in their order, and the attributes."""
+    """Return all inputs in order, and the attributes; TypeError as Python raises it."""
     rest = dict(keywords)
-    given = list(arguments)
+    inputs = list(arguments)
     for declared in operator.inputs[len(arguments) :]:
         if declared.name in rest:
-            given.append(rest.pop(declared.name))
+            inputs.append(rest.pop(declared.name))
         elif declared.optional:
-            given.append(None)
-    known = {item.name for item in operator.attributes}
-    if len(given) != len(operator.inputs) or not rest.keys() <= known:
-        # Raises what Python raises for missing, unknown and repeated arguments.
+            inputs.append(None)
+    names = {item.name for item in operator.attributes}
+    if len(inputs) != len(operator.inputs) or not rest.keys() <= names:
+        # This raises TypeError for missing, unknown and repeated arguments.
         inspect.signature(operator.function).bind(*arguments, **keywords)
-    return tuple(given), rest
+    return tuple(inputs), rest
 
 
 def _needs_gradient(*tensors: torch.Tensor | None) -> bool:
@@ -103,30 +110,30 @@ def _needs_gradient(*tensors: torch.Tensor | None) -> bool:
 
 
 def _is_lazy(out: torch.Tensor | None) -> bool:
-    """Whether memory holds other numbers than `out` shows, which no kernel writes to."""
-    # Compilers cannot follow the question.
+    """Return whether `out` is a lazy negation or conjugate, which kernels cannot write to."""
+    # Compilers cannot trace these calls.
     if out is None or is_compiling():
         return False
     return bool(out.is_neg() or out.is_conj())
 
 
 def _inside_functional_gradient() -> bool:
-    """Whether `torch.func` differentiates: vmap hides of what is batched that it does."""
-    # Compilers, which know all tensors, cannot follow the question.
+    """Return whether `torch.func` differentiates, which vmap hides for batched tensors."""
+    # Compilers cannot trace these calls, and handle all tensors anyway.
     if is_compiling() or not torch._C._are_functorch_transforms_active():
         return False
     levels = torch._C._functorch.get_interpreter_stack() or ()
     return any(level.key() == torch._C._functorch.TransformType.Grad for level in levels)
 
 
-def _copied(
+def _copy_to(
     operator: Operator,
     result: torch.Tensor,
     x: torch.Tensor,
     out: torch.Tensor,
     attributes: dict[str, Any],
 ) -> torch.Tensor:
-    """`out`, through which gradients go as through the result."""
+    """Copy the result to `out`, so that gradients pass through `out`."""
     check_out(operator, x, out, attributes)
     return out.copy_(result)
 
@@ -140,7 +147,7 @@ def _check_tensor(value: Any, name: str, operator: Operator) -> None:
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{name} must be a torch.Tensor, got {type(value).__name__}; "
-            f"anybit.{operator.name} takes other arrays"
+            f"use anybit.{operator.name} for other arrays"
         )
     if value.is_nested:
         raise TypeError(f"{name} must not be nested; call {operator.name} on {name}.values()")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated kernels on tensors of a GPU, for calls whose numbers are still numbers."""
+"""The generated kernels on tensors of a GPU, with parameters that are tensors or numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,12 +19,12 @@ except ImportError:
         return stream
 
 
-# How many calls' numbers are kept as tensors.
-_KEPT = 4096
+# The largest number of cached combinations of numbers per operator.
+_MAX_CACHED = 4096
 
 
 def result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], torch.Tensor]:
-    """The operator on tensors, and numbers beside the first."""
+    """Return the operator for a tensor and parameters that are tensors or numbers."""
     kernel, as_tensors = triton.forward_kernel(operator), _with_constants(operator)
 
     def call(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> torch.Tensor:
@@ -34,7 +34,7 @@ def result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], t
 
 
 def gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
-    """The gradients that are wanted, in that order."""
+    """Return the function for the gradients of the inputs that it is called for."""
     kernel, as_tensors = triton.backward_kernel(operator), _with_constants(operator)
 
     def call(
@@ -49,30 +49,30 @@ def gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
 
 
 def _with_constants(operator: Operator) -> Callable[[Sequence[Any]], list[Any]]:
-    """All inputs as tensors. To make one of a number is a kernel of its own, so they are kept.
+    """Return a function that converts numbers to tensors, and caches these.
 
-    They are kept for one stream: on another they might not be there yet. A graph that is captured
-    has its own, since what is kept here may be given up while it still reads them.
+    Conversion launches a kernel, so that a cached tensor is for one stream: on another it might not
+    be written yet. A captured graph has tensors of its own, because the cache may drop tensors.
     """
-    kept: dict[Any, list[torch.Tensor | None]] = {}
+    cache: dict[Any, list[torch.Tensor | None]] = {}
 
     def call(inputs: Sequence[Any]) -> list[Any]:
         x, *parameters = inputs
-        shown = [None if isinstance(each, torch.Tensor) else repr(each) for each in parameters]
+        texts = [None if isinstance(value, torch.Tensor) else repr(value) for value in parameters]
         device = x.get_device()
-        key = (*shown, x.dtype == torch.float64, device, _current_stream(device))
+        key = (*texts, x.dtype == torch.float64, device, _current_stream(device))
         captured = torch.cuda.is_current_stream_capturing()
-        constants = None if captured else kept.get(key)
+        constants = None if captured else cache.get(key)
         if constants is None:
-            each = zip(shown, parameters, operator.inputs[1:], strict=True)
+            rows = zip(texts, parameters, operator.inputs[1:], strict=True)
             constants = [
                 None if text is None else as_parameter(value, declared, x)
-                for text, value, declared in each
+                for text, value, declared in rows
             ]
             if not captured:
-                if len(kept) >= _KEPT:
-                    kept.clear()
-                kept[key] = constants
+                if len(cache) >= _MAX_CACHED:
+                    cache.clear()
+                cache[key] = constants
         pairs = zip(parameters, constants, strict=True)
         return [x, *[value if constant is None else constant for value, constant in pairs]]
 

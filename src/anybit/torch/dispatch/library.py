@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators in PyTorch's dispatcher: schemas, and who answers for which key.
+"""Registration of the operators in PyTorch's dispatcher: schemas, and kernels by key.
 
-`torch.ops.anybit.<operator>` and, where there is a gradient, `<operator>_backward`, which gives the
-gradients of the inputs named in `wanted`.
+There is `torch.ops.anybit.<operator>` and, for differentiable operators, `<operator>_backward`,
+which returns the gradients of the inputs named in `wanted`.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from anybit.torch.results import empty_gradients, empty_result
 
 _LIBRARY = torch.library.Library("anybit", "DEF")
 _SCHEMA_TYPES = {bool: "bool", int: "int", str: "str"}
-# Every device that has no kernel of its own, and the layouts that are to be refused.
-_ELSEWHERE = "CompositeExplicitAutograd"
+# Devices without kernels of their own, and layouts, which are refused.
+_FALLBACK = "CompositeExplicitAutograd"
 
 
 def define(operator: Operator) -> tuple[Any, Any]:
-    """Register the operator; its overload in `torch.ops.anybit`, and its backward's or None."""
-    overload = _declared(operator.name, f"{_inputs(operator)}{_attributes(operator)}", "Tensor")
-    _LIBRARY.impl(operator.name, reference.forward_by_reference(operator), _ELSEWHERE)
+    """Register an operator; return its overload and that of its gradient, or None."""
+    overload = _declare(operator.name, f"{_inputs(operator)}{_attributes(operator)}", "Tensor")
+    _LIBRARY.impl(operator.name, reference.forward_by_reference(operator), _FALLBACK)
     _LIBRARY.impl(operator.name, cpu.forward_kernel(operator), "CPU")
     _LIBRARY.impl(operator.name, triton.forward_kernel(operator), "CUDA")
     torch.library.register_fake(overload.name(), _fake(operator), lib=_LIBRARY)
@@ -34,27 +34,27 @@ def define(operator: Operator) -> tuple[Any, Any]:
     )
     if not operator.differentiable:
         return overload, None
-    backward = _defined_backward(operator)
+    backward = _define_backward(operator)
     autograd.register(operator, overload, backward, _LIBRARY)
     return overload, backward
 
 
 def define_out(operator: Operator) -> Any:
-    """Register the twin that writes to a tensor: `torch.ops.anybit.<operator>_out`."""
+    """Register the variant that writes to a tensor: `torch.ops.anybit.<operator>_out`."""
     name = f"{operator.name}_out"
     inputs = f"{_inputs(operator)}, *{_attributes(operator, star=False)}, Tensor(a!) out"
-    overload = _declared(name, inputs, "()")
-    _LIBRARY.impl(name, reference.out_by_reference(operator), _ELSEWHERE)
+    overload = _declare(name, inputs, "()")
+    _LIBRARY.impl(name, reference.out_by_reference(operator), _FALLBACK)
     _LIBRARY.impl(name, cpu.out_kernel(operator), "CPU")
     torch.library.register_fake(overload.name(), _fake_out(operator), lib=_LIBRARY)
     return overload
 
 
-def _defined_backward(operator: Operator) -> Any:
+def _define_backward(operator: Operator) -> Any:
     name = f"{operator.name}_backward"
     inputs = f"Tensor gradient, {_inputs(operator)}, *, str[] wanted"
-    overload = _declared(name, f"{inputs}{_attributes(operator, star=False)}", "Tensor[]")
-    _LIBRARY.impl(name, reference.backward_by_partials(operator), _ELSEWHERE)
+    overload = _declare(name, f"{inputs}{_attributes(operator, star=False)}", "Tensor[]")
+    _LIBRARY.impl(name, reference.backward_by_partials(operator), _FALLBACK)
     _LIBRARY.impl(name, cpu.backward_kernel(operator), "CPU")
     _LIBRARY.impl(name, triton.backward_kernel(operator), "CUDA")
     _LIBRARY.impl(name, reference.batched_backward(operator), "Batched")
@@ -65,7 +65,7 @@ def _defined_backward(operator: Operator) -> Any:
     return overload
 
 
-def _declared(name: str, inputs: str, result: str) -> Any:
+def _declare(name: str, inputs: str, result: str) -> Any:
     _LIBRARY.define(f"{name}({inputs}) -> {result}", tags=(torch.Tag.pt2_compliant_tag,))
     return getattr(torch.ops.anybit, name).default
 
@@ -84,8 +84,8 @@ def _attributes(operator: Operator, *, star: bool = True) -> str:
 
 def _declaration(attribute: Attribute) -> str:
     default = attribute.default
-    spelled = f'"{default}"' if isinstance(default, str) else repr(default)
-    return f"{_SCHEMA_TYPES[type(default)]} {attribute.name}={spelled}"
+    literal = f'"{default}"' if isinstance(default, str) else repr(default)
+    return f"{_SCHEMA_TYPES[type(default)]} {attribute.name}={literal}"
 
 
 def _fake(operator: Operator) -> Callable[..., torch.Tensor]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of `anybit.torch`, each under the name of its operator, for what is built on them.
+"""The operator functions of `anybit.torch`, by name.
 
-They have a module of their own so that the package can import what uses them.
+They are in a module of their own, so that the package can import modules that use them.
 """
 
 from typing import TYPE_CHECKING, Any

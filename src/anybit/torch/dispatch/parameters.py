@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers, lists and NumPy arrays as tensors beside x, each rounded at most once.
+"""Conversion of numbers, lists and NumPy arrays to tensors, with at most one rounding.
 
-Where integers are asked for, values are checked and converted as integers; all others get x's
-compute type, float32 or float64. No device is asked for anything: what is known in Python is
-checked in Python.
+Integer parameters are checked and converted as integers; others get x's compute type, float32 or
+float64. Values that Python has are checked in Python, without waiting for a device.
 """
 
 import math
@@ -20,28 +19,30 @@ from anybit.ops.arrays import parameter
 from anybit.ops.domain import Domain
 
 _ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
-# All integers up to here are float64 numbers, so that a conversion rounds once.
+# All integers up to this one are float64 numbers, so that a conversion rounds once.
 _EXACT = 2**53
-# Wider integers mean the same wherever integers are asked for; the conversion must not wrap.
-_WIDEST = 2**62
+# Larger integers have the effect of this one; the conversion must not wrap.
+_MAX_INTEGER = 2**62
 Attributes: TypeAlias = Mapping[str, Any]
-# The attributes, the parameters with None for those that are tensors, and the places of tensors
-# among the inputs.
+# The attributes, the parameters with None in place of tensors, and the indices of tensors among the
+# inputs.
 Call: TypeAlias = tuple[Attributes, tuple[Any, ...], tuple[int, ...]]
 ONLY_X: tuple[int, ...] = (0,)
-# Inputs of these types are the same for all kernels, be they tensors or not.
+# Types of parameters that are passed to kernels without a conversion.
 NUMBERS = frozenset({float, int, bool, NoneType})
 
 
 def as_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor | None]:
-    """All inputs of a call, of which the first is a tensor, as tensors."""
+    """Convert the inputs of a call; x is a tensor."""
     x = inputs[0]
     parameters = zip(inputs[1:], operator.inputs[1:], strict=True)
     return [x, *[as_parameter(value, declared, x) for value, declared in parameters]]
 
 
-def apart(inputs: Sequence[Any], attributes: Attributes) -> tuple[Call, Sequence[torch.Tensor]]:
-    """A call without its tensors, and these. The first input is a tensor."""
+def split_call(
+    inputs: Sequence[Any], attributes: Attributes
+) -> tuple[Call, Sequence[torch.Tensor]]:
+    """Separate a call and its tensors. The first input is a tensor."""
     parameters = tuple(inputs[1:])
     for value in parameters:
         if type(value) not in NUMBERS:
@@ -59,8 +60,8 @@ def apart(inputs: Sequence[Any], attributes: Attributes) -> tuple[Call, Sequence
     return (attributes, tuple(rest), places), tensors
 
 
-def joined(call: Call, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """The inputs of the call again."""
+def join_call(call: Call, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """Return the inputs of a call from its parts."""
     _, parameters, places = call
     if len(places) == 1:
         return tensors[0], *parameters
@@ -71,7 +72,7 @@ def joined(call: Call, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
 
 
 def as_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor | None:
-    """The value as a tensor on x's device. ValueError and TypeError as the NumPy function has."""
+    """Convert a value to a tensor on x's device; errors are those of the NumPy function."""
     if isinstance(value, torch.Tensor):
         return value
     if value is None and declared.optional:
@@ -86,13 +87,13 @@ def as_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor |
 def _integer(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
     domain = declared.domain
     if isinstance(value, float):
-        if not value.is_integer():  # NaN and infinities neither
+        if not value.is_integer():  # NaN and infinities are not integers
             raise ValueError(_refusal(declared, value))
         value = int(value)
     if not domain.minimum <= value <= domain.maximum:
         raise ValueError(_refusal(declared, value))
-    if abs(value) > _WIDEST:
-        value = _WIDEST if value > 0 else -_WIDEST
+    if abs(value) > _MAX_INTEGER:
+        value = _MAX_INTEGER if value > 0 else -_MAX_INTEGER
     return torch.full((), value, dtype=_integer_type(domain), device=x.device)
 
 
@@ -114,14 +115,14 @@ def _array(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
     domain, wide = declared.domain, x.dtype == torch.float64
     if torch.compiler.is_compiling():
         return _traced_array(value, domain, x)
-    beside = np.empty(0, np.float64 if wide else np.float32)
+    like = np.empty(0, np.float64 if wide else np.float32)
     with np.errstate(all="ignore"):
-        tensor = torch.from_numpy(np.asarray(parameter(value, domain, beside, declared.name)))
+        tensor = torch.from_numpy(np.asarray(parameter(value, domain, like, declared.name)))
     return tensor.to(x.device, _integer_type(domain) if domain.integer else tensor.dtype)
 
 
 def _traced_array(value: Any, domain: Domain, x: torch.Tensor) -> torch.Tensor:
-    """The same where NumPy cannot be followed; the kernel will check the values."""
+    """Convert an array in a traced program, without NumPy; the kernel checks the values."""
     if hasattr(value, "dtype"):
         return torch.as_tensor(value, device=x.device)
     if not domain.integer:
@@ -139,9 +140,9 @@ def _as_float(value: int, declared: Input) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{declared.name} is an integer beyond every float") from None
+        raise ValueError(f"{declared.name} is an integer outside of the range of floats") from None
 
 
 def _refusal(declared: Input, value: Any) -> str:
-    shown = f"{_as_float(value, declared):.17g}"
-    return f"{declared.name} must be {declared.domain.description}, got {shown}"
+    text = f"{_as_float(value, declared):.17g}"
+    return f"{declared.name} must be {declared.domain.description}, got {text}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readable references as kernels: for every device that has none of its own."""
+"""The references as kernels, for devices without kernels of their own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,10 +32,11 @@ def out_by_reference(operator: Operator) -> Callable[..., None]:
 
 
 def batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
-    """Where `torch.autograd.grad(..., is_grads_batched=True)` hides a batch in the gradient.
+    """Return the backward kernel for `torch.autograd.grad(..., is_grads_batched=True)`.
 
-    PyTorch repeats or batches what this is made of; tensors made here would have no batch. Sums
-    have PyTorch's order, so that the last bits of parameters' gradients may differ from a loop's.
+    The gradient has a hidden batch, so that this kernel consists of PyTorch operations and creates
+    no tensors. Sums have PyTorch's order: the last bits of parameters' gradients may differ from
+    those of a loop.
     """
 
     def kernel(
@@ -44,8 +45,8 @@ def batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
         check_backward(operator, gradient, inputs, wanted, attributes)
         partials = operator.partials(*inputs, **attributes)
         shapes = operator.broadcast_shapes(inputs, attributes)
-        found = carried_back(gradient, operator.named(inputs), partials, wanted, shapes)
-        return [found[name] for name in wanted]
+        results = carried_back(gradient, operator.named(inputs), partials, wanted, shapes)
+        return [results[name] for name in wanted]
 
     return kernel
 
@@ -56,8 +57,8 @@ def backward_by_partials(operator: Operator) -> Callable[..., list[torch.Tensor]
     def kernel(
         gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        found = gradients(gradient, *inputs, wanted=wanted, **attributes)
+        values = gradients(gradient, *inputs, wanted=wanted, **attributes)
         results = empty_gradients(operator, inputs, wanted)
-        return [result.copy_(each) for result, each in zip(results, found, strict=True)]
+        return [result.copy_(value) for result, value in zip(results, values, strict=True)]
 
     return kernel

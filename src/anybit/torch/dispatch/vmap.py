@@ -23,7 +23,7 @@ def forward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
 
 
 def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
-    """Every element of the batch has gradients of its own, of shared parameters too."""
+    """Return the rule for gradients, which are per element also for shared parameters."""
 
     def rule(
         info: Any,
@@ -38,21 +38,22 @@ def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
             keywords = {"wanted": wanted, **attributes}
             every = (gradient, *inputs)
             return _gradients_one_by_one(operator, overload, size, in_dims, every, keywords)
-        given = operator.named(inputs)
-        dims = dict(zip(given, in_dims[1:], strict=False))
-        apart = [
+        by_name = operator.named(inputs)
+        dims = dict(zip(by_name, in_dims[1:], strict=False))
+        batched = [
             _batched(value, dims[name], size) if name in wanted else value
-            for name, value in given.items()
+            for name, value in by_name.items()
         ]
-        apart_dims = [0 if name in wanted else dims[name] for name in given]
-        aligned = _aligned(operator, size, apart_dims, apart, attributes)
-        found = overload(
+        batched_dims = [0 if name in wanted else dims[name] for name in by_name]
+        aligned = _aligned(operator, size, batched_dims, batched, attributes)
+        gradients = overload(
             _batched(gradient, in_dims[0], size), *aligned, wanted=wanted, **attributes
         )
-        shapes = {name: value.shape for name, value in zip(given, apart, strict=True)}
-        return [each.reshape(shapes[name]) for each, name in zip(found, wanted, strict=True)], [
-            0
-        ] * len(wanted)
+        shapes = {name: value.shape for name, value in zip(by_name, batched, strict=True)}
+        results = [
+            gradient.reshape(shapes[name]) for gradient, name in zip(gradients, wanted, strict=True)
+        ]
+        return results, [0] * len(wanted)
 
     return rule
 
@@ -64,7 +65,7 @@ def _aligned(
     inputs: Sequence[Any],
     attributes: dict[str, Any],
 ) -> list[Any]:
-    """x with the batch in front, and parameters that broadcast to it as they do without one."""
+    """Return x with the batch first, and parameters that broadcast as without a batch."""
     x_dim = in_dims[0]
     x = _batched(inputs[0], x_dim, size)
     one = SimpleNamespace(shape=x.shape[1:])
@@ -76,7 +77,7 @@ def _aligned(
         if dim is not None:
             value = value.movedim(dim, 0)
         own = value.shape if dim is None else value.shape[1:]
-        # One axis too many would meet the batch unnoticed.
+        # An additional axis would broadcast to the batch without an error.
         operator.place(SimpleNamespace(shape=own), one, declared.name, attributes)
         if dim is not None:
             value = value.reshape(size, *[1] * (len(one.shape) - len(own)), *own)
@@ -98,11 +99,11 @@ def _one_by_one(
     inputs: Sequence[Any],
     attributes: dict[str, Any],
 ) -> Any:
-    """For parameters that have a place of their own, which a batch axis would move."""
+    """Call per element, for operators whose parameters have an axis attribute."""
     if size == 0:
-        return _nothing(operator, in_dims, inputs, attributes), 0
+        return _empty_results(operator, in_dims, inputs, attributes), 0
     calls = _calls(size, in_dims, inputs)
-    return torch.stack([overload(*each, **attributes) for each in calls]), 0
+    return torch.stack([overload(*call, **attributes) for call in calls]), 0
 
 
 def _gradients_one_by_one(
@@ -113,26 +114,27 @@ def _gradients_one_by_one(
     inputs: Sequence[Any],
     keywords: dict[str, Any],
 ) -> Any:
-    """The same for the gradients. The first input is the gradient of the result."""
+    """Compute gradients per element. The first input is the gradient of the result."""
     wanted = keywords["wanted"]
     if size == 0:
         gradient, *one = _one_call(in_dims, inputs)
         attributes = {name: value for name, value in keywords.items() if name != "wanted"}
         check_backward(operator, gradient, one, wanted, attributes)
         results = [
-            each.new_empty((0, *each.shape)) for each in empty_gradients(operator, one, wanted)
+            result.new_empty((0, *result.shape))
+            for result in empty_gradients(operator, one, wanted)
         ]
     else:
-        found = [overload(*each, **keywords) for each in _calls(size, in_dims, inputs)]
-        results = [torch.stack(each) for each in zip(*found, strict=True)]
+        gradients = [overload(*call, **keywords) for call in _calls(size, in_dims, inputs)]
+        results = [torch.stack(column) for column in zip(*gradients, strict=True)]
     return results, [0] * len(wanted)
 
 
 def _calls(size: int, in_dims: Sequence[Any], inputs: Sequence[Any]) -> Iterator[list[Any]]:
     """Yield the inputs of each element of the batch."""
-    for place in range(size):
+    for index in range(size):
         yield [
-            value if dim is None else value.select(dim, place)
+            value if dim is None else value.select(dim, index)
             for value, dim in zip(inputs, in_dims, strict=False)
         ]
 
@@ -145,10 +147,10 @@ def _one_call(in_dims: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _nothing(
+def _empty_results(
     operator: Operator, in_dims: Sequence[Any], inputs: Sequence[Any], attributes: dict[str, Any]
 ) -> torch.Tensor:
-    """The results of no calls, whose arguments are checked as those of one."""
+    """Return the results for an empty batch, after a check of the arguments."""
     one = _one_call(in_dims, inputs)
     check(operator, one, attributes)
     result = empty_result(operator, one[0], attributes)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of PyTorch as ONNX files.
+"""Export of PyTorch modules to ONNX files.
 
 export           a file, or a model, with quantizers and standard operators only
-Exported         the result: the model, and how it compares with the module
-export_options   what `torch.onnx.export` needs to know of the operators
+Exported         the result: the model, and its comparison with the module
+export_options   arguments of `torch.onnx.export` for the operators
 """
 
 from anybit.torch.exporter.exporter import export

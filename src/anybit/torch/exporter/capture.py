@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module as a graph of PyTorch's own operators."""
+"""Capture of a module as a graph of PyTorch operators."""
 
 import inspect
 import itertools
@@ -19,14 +19,14 @@ from anybit.text import counted
 Shapes: TypeAlias = dict[str, Any]
 """By argument of forward: a dict from axis to `torch.export.Dim` for each tensor, or None."""
 
-# What the exporter says about PyTorch itself, and what recurrent layers of PyTorch make it say.
-_KNOWN_WARNINGS = (
+# Warnings of the exporter about PyTorch itself, and about its recurrent layers.
+_IGNORED_WARNINGS = (
     (FutureWarning, r"`isinstance\(treespec, LeafSpec\)` is deprecated"),
     (UserWarning, r"The tensor attributes .*_flat_weights.* were assigned during export"),
 )
 
 _FIXED_SIZE = (
-    "the module fixes a size that was to be free; take sizes from x.shape, or pass "
+    "the module fixes a size that should be free; take sizes from x.shape, or pass "
     "dynamic_batch=False for a model of the sizes of the arguments"
 )
 _NO_GRAPH = (
@@ -36,31 +36,34 @@ _NO_GRAPH = (
 
 
 @contextmanager
-def silenced() -> Iterator[None]:
-    """No log, as errors say why; and no warnings about PyTorch itself, but all others."""
-    known = logging.root.manager.loggerDict.values()
-    loggers = [each for each in known if isinstance(each, logging.Logger)]
+def silence() -> Iterator[None]:
+    """Suppress logs, because errors have the reason, and warnings about PyTorch itself."""
+    loggers = logging.root.manager.loggerDict.values()
     # PyTorch has handlers on many of its loggers.
-    theirs = [each for each in loggers if each.name.partition(".")[0] == "torch"]
-    handlers = {handler for logger in theirs for handler in logger.handlers}
+    handlers = {
+        handler
+        for logger in loggers
+        if isinstance(logger, logging.Logger) and logger.name.partition(".")[0] == "torch"
+        for handler in logger.handlers
+    }
     for handler in handlers:
-        handler.addFilter(_nothing)
+        handler.addFilter(_reject)
     try:
-        with _without_known_warnings():
+        with _ignore_warnings():
             yield
     finally:
         for handler in handlers:
-            handler.removeFilter(_nothing)
+            handler.removeFilter(_reject)
 
 
-def _nothing(record: logging.LogRecord) -> bool:
+def _reject(record: logging.LogRecord) -> bool:
     return False
 
 
 @contextmanager
-def _without_known_warnings() -> Iterator[None]:
+def _ignore_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
-        for category, message in _KNOWN_WARNINGS:
+        for category, message in _IGNORED_WARNINGS:
             warnings.filterwarnings("ignore", message, category)
         yield
 
@@ -68,22 +71,24 @@ def _without_known_warnings() -> Iterator[None]:
 def capture(
     module: torch.nn.Module, bound: inspect.BoundArguments, shapes: Shapes | None
 ) -> torch.export.ExportedProgram:
-    """What the module computes from such arguments, as a graph.
+    """Return the graph of the module for arguments like these.
 
     Raises:
         ModelError: torch.export cannot capture it, or it writes to buffers or by out=.
     """
     example = inspect.BoundArguments(bound.signature, OrderedDict(bound.arguments))
     if shapes is not None:
-        example.arguments.update(_pytree.tree_map(_of_two_rows, dict(bound.arguments), shapes))
+        example.arguments.update(
+            _pytree.tree_map(_repeat_single_rows, dict(bound.arguments), shapes)
+        )
     try:
-        with silenced():
+        with silence():
             program = torch.export.export(
                 module, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
             )
-            # The same operators, but nothing is written in place any more.
+            # This replaces operators that write in place.
             program = program.run_decompositions({})
-    except Exception as error:  # torch.export has no class of its own for what it cannot do
+    except Exception as error:  # torch.export has no error class of its own
         fixed = "Constraints violated" in str(error)
         raise ModelError(
             f"{type(module).__name__} cannot be captured: {reason(error)}; "
@@ -100,25 +105,25 @@ def _check_writes(module: torch.nn.Module, program: torch.export.ExportedProgram
             f"{type(module).__name__} changes its buffer {changed[0]!r} in eval mode, and an ONNX "
             "model has no state; change buffers only if self.training is set"
         )
-    # Of PyTorch's own operators run_decompositions has replaced those that write.
+    # run_decompositions has replaced PyTorch's own operators that write.
     parts = (
         part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)
     )
     for node in itertools.chain.from_iterable(part.graph.nodes for part in parts):
         if str(node.target).startswith("auto_functionalized"):
             raise ModelError(
-                f"{type(module).__name__} calls {node.args[0]}, which writes to a tensor that it "
-                "is given, and no ONNX operator does; use what the operator returns, without out="
+                f"{type(module).__name__} calls {node.args[0]}, which writes to an argument; "
+                "ONNX operators cannot: use the result of the operator, without out="
             )
 
 
-def by_argument(
+def shapes_by_argument(
     bound: inspect.BoundArguments, shapes: Shapes | Sequence[Any] | None
 ) -> Shapes | None:
-    """Free sizes by the names of the arguments; torch.export also takes them in their order.
+    """Return free sizes by the names of the arguments, from either form of torch.export.
 
     Raises:
-        ModelError: Not one for each argument.
+        ModelError: The arguments and the entries differ.
     """
     if shapes is None:
         return None
@@ -126,7 +131,7 @@ def by_argument(
     named = isinstance(shapes, Mapping)
     if set(shapes) != set(names) if named else len(shapes) != len(names):
         raise ModelError(
-            f"dynamic_shapes must say something, or None, of each of {', '.join(names)}; "
+            f"dynamic_shapes needs an entry, or None, for each of {', '.join(names)}; "
             f"got {', '.join(map(str, shapes)) if named else counted(len(shapes), 'item')}"
         )
     return dict(
@@ -135,7 +140,7 @@ def by_argument(
 
 
 def batch_shapes(bound: inspect.BoundArguments) -> Shapes | None:
-    """The first axis free in all tensors where it is as long as in the first tensor.
+    """Return shapes with a free first axis in tensors where it is as long as in the first one.
 
     None if no tensor has an axis.
     """
@@ -152,8 +157,8 @@ def batch_shapes(bound: inspect.BoundArguments) -> Shapes | None:
     return shapes
 
 
-def names_of_sizes(bound: inspect.BoundArguments, shapes: Shapes | None) -> list[dict[int, str]]:
-    """For each tensor among the arguments what its free axes are called."""
+def name_sizes(bound: inspect.BoundArguments, shapes: Shapes | None) -> list[dict[int, str]]:
+    """Return the names of the free axes of each tensor among the arguments."""
     names: list[dict[int, str]] = []
 
     def note(leaf: Any, free: Any) -> None:
@@ -168,7 +173,7 @@ def names_of_sizes(bound: inspect.BoundArguments, shapes: Shapes | None) -> list
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what was wrong in the first place."""
+    """Return the first line of the original error."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -179,8 +184,8 @@ def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
 
 
-def _of_two_rows(leaf: Any, free: Any) -> Any:
-    """A tensor of which no free axis has size 1, which torch.export would take for fixed."""
+def _repeat_single_rows(leaf: Any, free: Any) -> Any:
+    """Repeat a tensor along free axes of size 1, which torch.export would treat as fixed."""
     if isinstance(leaf, torch.Tensor) and isinstance(free, dict):
         for axis, size in free.items():
             if size is not None and leaf.shape[axis] == 1:

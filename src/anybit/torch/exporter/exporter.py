@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`export`: from a module to a file."""
+"""Export of a module to an ONNX file."""
 
 import inspect
 import os
@@ -33,21 +33,21 @@ from anybit.onnx.preparation import apply
 from anybit.torch.exporter.capture import (
     Shapes,
     batch_shapes,
-    by_argument,
     capture,
-    names_of_sizes,
+    name_sizes,
     reason,
-    silenced,
+    shapes_by_argument,
+    silence,
 )
 from anybit.torch.exporter.fold import fold_constants
-from anybit.torch.exporter.names import NameAfterModules, names_of_outputs
+from anybit.torch.exporter.names import NameAfterModules, name_outputs
 from anybit.torch.exporter.options import export_options
 from anybit.torch.exporter.refuse import RefuseUnknown, RefuseVersions
 from anybit.torch.exporter.report import Exported
-from anybit.torch.exporter.verify import number_calls, verified
-from anybit.torch.modes import evaluating, unwrapped
+from anybit.torch.exporter.verify import compare_with_module, number_calls
+from anybit.torch.modes import evaluating, unwrap
 
-# What PyTorch's own translations are written for; others are converted to and from.
+# The version of PyTorch's translations; models are converted to others.
 _OPSET = 18
 _LARGEST_OPSET = 25
 
@@ -67,60 +67,60 @@ def export(
 ) -> Exported:
     """Write a module as an ONNX file of quantizers and standard operators.
 
-    The module is captured in eval mode, and is afterwards in the mode that it was in. Quantizers
-    of weights stay before the layers, with the weights as initializers; what depends on
-    parameters and buffers only, scales above all, is computed now, by PyTorch, so that it has the
-    bits that the module has. Nodes and tensors are called after the parts of the module. The
-    file holds no source, no paths and no trace of how it was made.
+    The module is captured in eval mode; afterwards its mode is restored. Quantizers of weights stay
+    before the layers, with the weights as initializers. Other constants, such as scales, are
+    computed by PyTorch, so that they have the same bits as in the module. Nodes and tensors are
+    named after the parts of the module. The file has no source code, paths or metadata of its
+    creation.
 
     Args:
         module: The module. It is not changed.
         args: Arguments of forward: a tensor, or a tuple.
-        path: The file; tensors of more than 256 MiB in all go to `<name>.data` beside it. It
-            appears when it is complete. None writes none.
+        path: The file; tensors of more than 256 MiB in total are in `<name>.data` next to it. It
+            appears when it is complete. None: no file is written.
         kwargs: Keyword arguments of forward.
-        dynamic_batch: Whether the first axis is free in every tensor in which it is as long as
-            in the first tensor. It is called "batch".
-        dynamic_shapes: Other free sizes instead, by argument or in the order of the arguments, as
-            `torch.export.export` takes them.
-        input_names, output_names: Names in the model. By default inputs are called like the
-            arguments of forward. Outputs are called by their keys where forward gives a dict, and
+        dynamic_batch: Whether the first axis is free, with the name "batch", in tensors where it
+            has the same size as in the first tensor.
+        dynamic_shapes: Other free sizes instead, by argument or in the order of the arguments, in
+            the form of `torch.export.export`.
+        input_names, output_names: Names in the model. By default inputs have the names of the
+            arguments of forward. Outputs have the names of their keys if forward returns a dict,
             else "output", or "output_0", "output_1", ...
         opset: The version of the standard operators, 18 or more.
         verify: Whether to run the model with `anybit.load` on the arguments and to compare.
 
     Returns:
-        The model, and what is known about it. Where every sum is exact, as with power-of-two
-        scales and few bits, all tensors are equal, element for element. Elsewhere PyTorch and
-        ONNX Runtime add in different orders, and quantized tensors may differ by a step.
+        The model and a report. If all sums are exact, as with power-of-two scales and few bits, all
+        tensors are equal, element for element. Otherwise PyTorch and ONNX Runtime add in different
+        orders, and quantized tensors may differ by a step.
 
     Raises:
         ModelError: The module cannot be captured or translated, changes its own buffers, draws
-            random numbers, uses two versions of one operator, or holds what the operators refuse.
+            random numbers, uses two versions of one operator, or has invalid parameters.
         OSError: The file cannot be written.
         Exception: Whatever forward raises for these arguments.
     """
     if not _OPSET <= opset <= _LARGEST_OPSET:
         raise ModelError(f"opset must be in {_OPSET} .. {_LARGEST_OPSET}, got {opset}")
-    module = unwrapped(module)
+    module = unwrap(module)
     args = args if isinstance(args, tuple) else (args,)
     bound = inspect.signature(module.forward).bind(*args, **(kwargs or {}))
     with evaluating(module):
         outputs = module(*bound.args, **bound.kwargs)
-        shapes = by_argument(bound, dynamic_shapes)
+        shapes = shapes_by_argument(bound, dynamic_shapes)
         if shapes is None and dynamic_batch:
             shapes = batch_shapes(bound)
         program = capture(module, bound, shapes)
         fold_constants(program)
-        model = _translated(module, program, opset)
+        model = _translate(module, program, opset)
     number_calls(model)
     inputs = list(input_names or [str(value.name) for value in model.graph.inputs])
-    named_outputs = list(output_names or names_of_outputs(outputs, inputs))
+    named_outputs = list(output_names or name_outputs(outputs, inputs))
     _check_names(model, inputs, named_outputs)
-    sizes = names_of_sizes(bound, shapes)
+    sizes = name_sizes(bound, shapes)
     apply(model, model, *_passes(sizes, module.state_dict(), inputs, named_outputs))
-    findings = _checked(model, module)
-    difference = verified(model, program, bound, outputs) if verify else None
+    findings = _check(model, module)
+    difference = compare_with_module(model, program, bound, outputs) if verify else None
     if path is None:
         _detach(model)
         return Exported(None, model, findings, difference)
@@ -129,12 +129,12 @@ def export(
 
 
 @quiet()
-def _translated(
+def _translate(
     module: torch.nn.Module, program: torch.export.ExportedProgram, opset: int
 ) -> ir.Model:
-    """What PyTorch's exporter makes of the captured module."""
+    """Translate a captured module with PyTorch's exporter."""
     try:
-        with silenced():
+        with silence():
             translated = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -143,10 +143,9 @@ def _translated(
                 verbose=False,
                 **export_options(),
             )
-    except Exception as error:  # the exporter has several classes, and lets others pass
+    except Exception as error:  # the exporter has several classes, and does not wrap others
         raise ModelError(
-            f"{type(module).__name__} cannot be translated: {reason(error)}; "
-            "write it with other operations"
+            f"{type(module).__name__} cannot be translated: {reason(error)}; use other operations"
         ) from error
     model: ir.Model = translated.model
     if model.graph.opset_imports.get("", opset) != opset:
@@ -168,12 +167,12 @@ def _version() -> str:
 def _passes(
     sizes: list[dict[int, str]], stored: Iterable[str], inputs: list[str], outputs: list[str]
 ) -> list[InPlacePass]:
-    """From what PyTorch's exporter writes to the model that is wanted."""
+    """Return the passes from the output of PyTorch's exporter to the final model."""
     return [
         RefuseVersions(),
         SeparateNames(),
         NameSizes(sizes),
-        OutputFixPass(),  # an output of its own for each, be it an input or twice the same
+        OutputFixPass(),  # separate values for outputs that are inputs or the same value
         InlineFunctions(),
         Normalize(),
         DropZeros(),
@@ -189,28 +188,28 @@ def _passes(
 
 
 def _check_names(model: ir.Model, inputs: list[str], outputs: list[str]) -> None:
-    wanted, names = (len(model.graph.inputs), len(model.graph.outputs)), [*inputs, *outputs]
-    if (len(inputs), len(outputs)) != wanted:
+    counts, names = (len(model.graph.inputs), len(model.graph.outputs)), [*inputs, *outputs]
+    if (len(inputs), len(outputs)) != counts:
         raise ModelError(
-            f"the model has {wanted[0]} inputs and {wanted[1]} outputs, got the names {names}"
+            f"the model has {counts[0]} inputs and {counts[1]} outputs, got the names {names}"
         )
     if len(set(names)) != len(names):
         raise ModelError(f"names of inputs and outputs must differ, got {names}")
 
 
-def _checked(model: ir.Model, module: torch.nn.Module) -> tuple[Finding, ...]:
+def _check(model: ir.Model, module: torch.nn.Module) -> tuple[Finding, ...]:
     findings = check(model)
-    for each in findings:
-        if each.severity == "error":
+    for finding in findings:
+        if finding.severity == "error":
             raise ModelError(
-                f"{type(module).__name__}, node {each.node!r} ({each.operator}): {each.problem}; "
-                f"{each.remedy}"
+                f"{type(module).__name__}, node {finding.node!r} ({finding.operator}): "
+                f"{finding.problem}; {finding.remedy}"
             )
     return findings
 
 
 def _detach(model: ir.Model) -> None:
-    """Copy what still shares memory with the module, so that training goes on without it."""
+    """Copy initializers that share memory with the module, which may be trained further."""
     for value in model.graph.initializers.values():
         if value.const_value is not None:
             value.const_value = ir.tensor(value.const_value.numpy().copy(), name=value.name)

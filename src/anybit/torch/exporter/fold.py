@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute what is constant in a captured module, by the very kernels that the module uses.
+"""Constant folding in a captured module, by the kernels that the module uses.
 
-Another runtime's exp, pow or sum can differ in the last bit; scales must not.
+The exp, pow or sum of another runtime may differ in the last bit, which would change scales.
 """
 
 import operator
@@ -15,29 +15,31 @@ from anybit.onnx.graph.names import Names
 from anybit.ops import OPERATORS
 from anybit.torch.exporter.options import overload_of
 
-# Constants of more bytes are stored only if something as large was stored before.
-_ROOM = 2**26
+# Larger constants, in bytes, are stored only if they are not larger than their operands.
+_MAX_BYTES = 2**26
 
-_INPUTS = {overload_of(each): [declared.name for declared in each.inputs] for each in OPERATORS}
+_INPUTS = {
+    overload_of(operator): [declared.name for declared in operator.inputs] for operator in OPERATORS
+}
 
 
 def fold_constants(program: torch.export.ExportedProgram) -> None:
-    """Replace what depends on parameters and buffers only by its value, in place.
+    """Replace nodes that depend on parameters and buffers only by their values, in place.
 
-    A quantizer of a constant stays, and so does what is computed from its result, but for the
-    parameters of other quantizers: the scale of a scale is folded.
+    Quantizers of constants stay, and so do nodes that use their results, except parameters of other
+    quantizers: the scale of a scale is folded.
     """
     graph = program.graph
-    known = _known(graph, _stored(program))
-    quantized = _quantized(graph, known)
-    waiting = [node for node in graph.nodes if node not in known]
+    values = _constant_values(graph, _stored(program))
+    quantized = _quantized(graph, values)
+    waiting = [node for node in graph.nodes if node not in values]
     reached = set(waiting)
     folded: dict[torch.fx.Node, torch.fx.Node] = {}
     unique = _names(program)
     while waiting:
         node = waiting.pop()
         for value in list(node.all_input_nodes):
-            if value not in known or value.op == "placeholder":
+            if value not in values or value.op == "placeholder":
                 continue
             if value in quantized and not _is_parameter(node, value):
                 if value not in reached:
@@ -45,19 +47,19 @@ def fold_constants(program: torch.export.ExportedProgram) -> None:
                     waiting.append(value)
                 continue
             if value not in folded:
-                folded[value] = _store(program, unique("folded"), value, known[value])
+                folded[value] = _store(program, unique("folded"), value, values[value])
             node.replace_input_with(value, folded[value])
     graph.eliminate_dead_code()
     program.graph_module.recompile()
 
 
 def is_call(node: torch.fx.Node) -> bool:
-    """Whether the node calls one of our operators."""
+    """Return whether the node calls one of our operators."""
     return node.op == "call_function" and node.target in _INPUTS
 
 
 def _stored(program: torch.export.ExportedProgram) -> dict[str, Any]:
-    """Parameters, buffers and constants by the name of their node."""
+    """Return parameters, buffers and constants by the name of their node."""
     tensors = {**program.constants, **program.state_dict}
     return {
         spec.arg.name: tensors[spec.target]
@@ -66,21 +68,21 @@ def _stored(program: torch.export.ExportedProgram) -> dict[str, Any]:
     }
 
 
-def _known(graph: torch.fx.Graph, stored: dict[str, Any]) -> dict[torch.fx.Node, Any]:
-    """The values of all nodes that depend on stored tensors only."""
-    known: dict[torch.fx.Node, Any] = {}
+def _constant_values(graph: torch.fx.Graph, stored: dict[str, Any]) -> dict[torch.fx.Node, Any]:
+    """Return the values of all nodes that depend on stored tensors only."""
+    values: dict[torch.fx.Node, Any] = {}
     for node in graph.nodes:
         if node.op == "placeholder" and node.name in stored:
-            known[node] = stored[node.name]
-        elif _is_pure(node) and all(each in known for each in node.all_input_nodes):
-            value = _evaluated(node, known)
-            if _is_small(value, [known[each] for each in node.all_input_nodes]):
-                known[node] = value
-    return known
+            values[node] = stored[node.name]
+        elif _is_pure(node) and all(operand in values for operand in node.all_input_nodes):
+            value = _evaluate(node, values)
+            if _is_small(value, [values[operand] for operand in node.all_input_nodes]):
+                values[node] = value
+    return values
 
 
 def _is_pure(node: torch.fx.Node) -> bool:
-    """Whether the node computes one thing, and the same thing each time."""
+    """Return whether the node is a deterministic function without side effects."""
     if node.op != "call_function":
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -89,33 +91,34 @@ def _is_pure(node: torch.fx.Node) -> bool:
     return not (random or node.target._schema.is_mutable)
 
 
-def _evaluated(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+def _evaluate(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     with torch.no_grad():
         value = node.target(*args, **kwargs)
-    # Views of parameters, such as parts of one, still ask for a gradient, and constants must not.
+    # Views of parameters require a gradient, which constants must not.
     return _pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, value)
 
 
 def _is_small(value: Any, sources: list[Any]) -> bool:
     def nbytes(values: Any) -> int:
         leaves = _pytree.tree_leaves(values)
-        return sum(each.nbytes for each in leaves if isinstance(each, torch.Tensor))
+        return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
 
-    return nbytes(value) <= max(_ROOM, nbytes(sources))
+    return nbytes(value) <= max(_MAX_BYTES, nbytes(sources))
 
 
-def _quantized(graph: torch.fx.Graph, known: dict[torch.fx.Node, Any]) -> set[torch.fx.Node]:
-    """The known nodes that are quantizers, or are computed from what a quantizer gives."""
-    found: set[torch.fx.Node] = set()
+def _quantized(graph: torch.fx.Graph, values: dict[torch.fx.Node, Any]) -> set[torch.fx.Node]:
+    """Return the constant nodes that are quantizers or depend on one."""
+    quantized: set[torch.fx.Node] = set()
     for node in graph.nodes:
-        if node in known and (is_call(node) or any(e in found for e in node.all_input_nodes)):
-            found.add(node)
-    return found
+        depends = any(operand in quantized for operand in node.all_input_nodes)
+        if node in values and (is_call(node) or depends):
+            quantized.add(node)
+    return quantized
 
 
 def _is_parameter(node: torch.fx.Node, value: torch.fx.Node) -> bool:
-    """Whether one of our operators takes the value as a parameter, and not as x."""
+    """Return whether the node is one of our operators with the value as a parameter."""
     if not is_call(node):
         return False
     x = node.args[0] if node.args else node.kwargs[_INPUTS[node.target][0]]
@@ -123,9 +126,9 @@ def _is_parameter(node: torch.fx.Node, value: torch.fx.Node) -> bool:
 
 
 def _names(program: torch.export.ExportedProgram) -> Names:
-    """Names for new constants. Those of a module's own tensors would stand for other values.
+    """Return a generator of names for new constants, distinct from those of the module.
 
-    PyTorch's exporter calls the node of a constant `c_` and its name: that must be free, too.
+    PyTorch's exporter names the node of a constant `c_NAME`, which must be unused, too.
     """
     nodes = (node.name for node in program.graph.nodes)
     taken = [*program.constants, *program.state_dict, *nodes]
@@ -135,13 +138,13 @@ def _names(program: torch.export.ExportedProgram) -> Names:
 def _store(
     program: torch.export.ExportedProgram, name: str, node: torch.fx.Node, value: Any
 ) -> torch.fx.Node:
-    """A new constant of the program that stands for the node."""
+    """Add a constant to the program, and return the placeholder that replaces the node."""
     signature, graph = program.graph_signature, program.graph
     specs = signature.input_specs
     kinds = [spec.kind is graph_signature.InputKind.USER_INPUT for spec in specs]
     place = kinds.index(True) if True in kinds else len(kinds)
-    placeholders = [each for each in graph.nodes if each.op == "placeholder"]
-    after = placeholders[place] if place < len(placeholders) else _behind(placeholders, graph)
+    placeholders = [placeholder for placeholder in graph.nodes if placeholder.op == "placeholder"]
+    after = placeholders[place] if place < len(placeholders) else _after(placeholders, graph)
     with graph.inserting_before(after):
         stored = graph.placeholder(f"c_{name}")
     stored.meta["val"] = node.meta["val"]
@@ -152,5 +155,5 @@ def _store(
     return stored
 
 
-def _behind(placeholders: list[torch.fx.Node], graph: torch.fx.Graph) -> torch.fx.Node:
+def _after(placeholders: list[torch.fx.Node], graph: torch.fx.Graph) -> torch.fx.Node:
     return placeholders[-1].next if placeholders else next(iter(graph.nodes))

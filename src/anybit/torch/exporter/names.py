@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that say where in the module something is computed."""
+"""Names of nodes and tensors after the parts of the module."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -15,24 +15,24 @@ from anybit.onnx.operators.registry import operator_of
 
 
 class NameAfterModules(InPlacePass):
-    """Nodes, what they give, and constants are called after the parts of the module.
+    """Pass that names nodes, their outputs and constants after the parts of the module.
 
-    A node is called after the part that computes it and its operator, "conv1.Conv"; so is what it
-    gives. Constants of the state dict keep their names; others are called after the first parameter
-    that they are, "conv1.weight_quantizer.scale".
+    The name of a node and its output is that of the part and the operator: "conv1.Conv". Constants
+    of the state dict keep their names. Others are named after their first use as a parameter:
+    "conv1.weight_quantizer.scale".
     """
 
     def __init__(
         self, stored: Collection[str], inputs: Sequence[str], outputs: Sequence[str]
     ) -> None:
-        """`stored` are the names of the state dict; inputs and outputs get the names given."""
-        self._given = (*inputs, *outputs)
-        self._stored = set(stored) - set(self._given)
+        """Initialize from the names of the state dict, and the new names of inputs and outputs."""
+        self._interface = (*inputs, *outputs)
+        self._stored = set(stored) - set(self._interface)
 
     def call(self, model: ir.Model) -> PassResult:
         graph = model.graph
         kept = {value.name for value in graph.initializers.values() if value.name in self._stored}
-        unique = Names(kept | set(self._given) | {value.name for value in graph.inputs})
+        unique = Names(kept | set(self._interface) | {value.name for value in graph.inputs})
         renamed: dict[ir.Value, str] = {}
         opset = graph.opset_imports[""]
         for node in graph:
@@ -46,19 +46,19 @@ class NameAfterModules(InPlacePass):
                     continue
                 if value.name not in self._stored and value not in renamed:
                     renamed[value] = unique(_joined(_path(node), _role(node, index, opset)))
-        renamed |= zip((*graph.inputs, *graph.outputs), self._given, strict=True)
-        # In two steps: a new name may be an old one of another value.
+        renamed |= zip((*graph.inputs, *graph.outputs), self._interface, strict=True)
+        # Two steps, because a new name may be the old name of another value.
         for number, value in enumerate(renamed):
             value.name = f"renamed {number}"
-        for value, wish in renamed.items():
-            value.name = wish
+        for value, name in renamed.items():
+            value.name = name
         return PassResult(model, True)
 
 
-def names_of_outputs(outputs: Any, inputs: Collection[str]) -> list[str]:
-    """What the tensors that forward gives are called: by the keys of mappings, else by number.
+def name_outputs(outputs: Any, inputs: Collection[str]) -> list[str]:
+    """Return the names of the tensors that forward returns: keys of mappings, else numbers.
 
-    "output" for a tensor alone; "logits" for that key, "heads.logits" for one inside of another.
+    "output" for a single tensor; "logits" for that key, "heads.logits" for a nested one.
     """
     paths = [
         path
@@ -72,8 +72,8 @@ def names_of_outputs(outputs: Any, inputs: Collection[str]) -> list[str]:
 
 
 def _keys(path: Sequence[Any]) -> str:
-    """The keys that lead to a tensor, if one of them is a name."""
-    # Of the entries of a path mappings have `key`, objects `name`, and sequences `idx`.
+    """Return the keys of the path to a tensor, "" if none of them is a printable name."""
+    # Entries of a path have `key` for mappings, `name` for objects, and `idx` for sequences.
     keys = [
         next((getattr(entry, kind) for kind in ("key", "name", "idx") if hasattr(entry, kind)), "")
         for entry in path
@@ -84,7 +84,7 @@ def _keys(path: Sequence[Any]) -> str:
 
 
 def _path(node: ir.Node) -> str:
-    """The innermost part of the module that the node belongs to; "" for the module itself."""
+    """Return the innermost part of the module that has the node; "" for the module itself."""
     origin = node.meta.get("node")
     stack = origin.meta.get("nn_module_stack") if origin is not None else None
     paths = [path for path, _ in (stack or {}).values()]
@@ -93,7 +93,7 @@ def _path(node: ir.Node) -> str:
 
 
 def _role(node: ir.Node, index: int, opset: int) -> str:
-    """What the input of a node is called."""
+    """Return the name of an input of a node in its schema."""
     operator = operator_of(node)
     if operator is not None:
         return operator.inputs[index].name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How PyTorch's exporter writes the operators."""
+"""Translation of the operators by PyTorch's exporter."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +13,15 @@ from anybit.ops import OPERATORS, Attribute, Input, Operator, RoundingMode
 
 
 def export_options() -> dict[str, Any]:
-    """Keyword arguments for `torch.onnx.export(..., dynamo=True, **export_options())`.
+    """Return keyword arguments for `torch.onnx.export(..., dynamo=True, **export_options())`.
 
     Every call of an operator becomes one node in the operator's own domain, with all attributes
-    written out, and the model imports that domain with the operator's version. Parameters that
-    are integers become float32 (float64 for a float64 x), as QONNX's files have them; those of
-    which the type is fixed keep it. Nothing is registered anywhere.
+    written out, and the model imports that domain with the operator's version. Integer parameters
+    become float32 (float64 for a float64 x), as in QONNX's files, unless their type is fixed.
+    Nothing is registered globally.
 
-    `trunc` and `trunc_v1` are two versions of one ONNX operator, and a file can declare one of
-    them only: `anybit.load` refuses a file with both and names the node.
+    `trunc` and `trunc_v1` are two versions of one ONNX operator. A file can declare only one:
+    `anybit.load` rejects a file with both and names the node.
     """
     return {
         "custom_translation_table": {
@@ -31,37 +31,37 @@ def export_options() -> dict[str, Any]:
 
 
 def overload_of(operator: Operator) -> Any:
-    """The operator in `torch.ops.anybit`."""
+    """Return the operator in `torch.ops.anybit`."""
     return getattr(torch.ops.anybit, operator.name).default
 
 
 def _translation(operator: Operator) -> Callable[..., Any]:
     opset = onnxscript.values.Opset(operator.onnx_domain, operator.version)
-    # With its schema given, onnxscript does not look for one in onnx's registry.
+    # Without a schema, onnxscript would look for one in onnx's registry.
     node = onnxscript.values.Op(opset, operator.onnx_name, schema_of(operator))
     names = [declared.name for declared in operator.inputs]
 
     def translate(*inputs: Any, **keywords: Any) -> Any:
-        given = dict(zip(names, inputs, strict=False))
-        given |= {name: keywords.pop(name) for name in names if name in keywords}
-        x = given[names[0]]
+        by_name = dict(zip(names, inputs, strict=False))
+        by_name |= {name: keywords.pop(name) for name in names if name in keywords}
+        x = by_name[names[0]]
         values = [x]
         for declared in operator.inputs[1:]:
-            value = given.get(declared.name)
-            values.append(None if value is None else _as_written(value, declared, x))
+            value = by_name.get(declared.name)
+            values.append(None if value is None else _convert_parameter(value, declared, x))
         while values[-1] is None:
             values.pop()
         attributes = {
-            each.onnx_name: _stored(each, keywords.get(each.name, each.default))
-            for each in operator.attributes
+            attribute.onnx_name: _stored(attribute, keywords.get(attribute.name, attribute.default))
+            for attribute in operator.attributes
         }
         return node(*values, **attributes)
 
     return translate
 
 
-def _as_written(value: Any, declared: Input, x: Any) -> Any:
-    """A parameter in the type that files have."""
+def _convert_parameter(value: Any, declared: Input, x: Any) -> Any:
+    """Convert a parameter to its type in files."""
     if declared.domain.dtypes or not _is_integer(value.dtype):
         return value
     double = x.dtype == ir.DataType.DOUBLE and not declared.domain.integer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no file, or no runtime, can have."""
+"""Passes that reject models that no file or no runtime can have."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -15,7 +15,7 @@ _RANDOM = {
 
 
 class RefuseVersions(InPlacePass):
-    """ModelError for two versions of one operator: a file can declare one of them only."""
+    """Pass that rejects two versions of one operator: a file can declare only one."""
 
     def call(self, model: ir.Model) -> PassResult:
         used: dict[tuple[str, str], set[Operator]] = {}
@@ -23,10 +23,10 @@ class RefuseVersions(InPlacePass):
             used.setdefault((operator.onnx_domain, operator.onnx_name), set()).add(operator)
         for (domain, name), operators in used.items():
             if len(operators) > 1:
-                versions = sorted(operators, key=lambda each: each.version)
-                spelled = " and ".join(each.name for each in versions)
+                versions = sorted(operators, key=lambda operator: operator.version)
+                names = " and ".join(operator.name for operator in versions)
                 raise ModelError(
-                    f"the model uses {spelled}, which are versions of the ONNX operator {name}: a "
+                    f"the model uses {names}, which are versions of the ONNX operator {name}: a "
                     f"file can import one version of {domain!r} only; use {versions[-1].name} "
                     "throughout"
                 )
@@ -34,7 +34,7 @@ class RefuseVersions(InPlacePass):
 
 
 class RefuseUnknown(InPlacePass):
-    """ModelError for random numbers, and for operators that no runtime has."""
+    """Pass that rejects random numbers, and operators that no runtime has."""
 
     def call(self, model: ir.Model) -> PassResult:
         for node in model.graph.all_nodes():
@@ -46,7 +46,7 @@ class RefuseUnknown(InPlacePass):
             if node.domain != "" and not versions_of(node.domain, node.op_type):
                 raise ModelError(
                     f"the exporter wrote the operator {node.op_type} of {node.domain!r}, which no "
-                    "runtime has; replace what it stands for"
+                    "runtime has; replace the operation in forward"
                 )
         return PassResult(model, False)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of an export."""
+"""Report of an export."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +14,14 @@ from anybit.onnx.operators.registry import operators_in
 
 @dataclass(frozen=True)
 class Exported(Result):
-    """The result of `anybit.torch.export`.
+    """Result of `anybit.torch.export`.
 
     Attributes:
-        path: The file; None if none was asked for.
-        model: What is in it. Of a large file the weights stay on disk until they are used.
-        findings: What `anybit.check` says about it: warnings only, such as sums that float32
-            does not compute exactly.
-        difference: The comparison of the model, run by `anybit.load`, with the module: outputs,
-            and what each quantizer gives. None if it was not asked for.
+        path: The file; None if none was written.
+        model: The model. The weights of a large file stay on disk until they are used.
+        findings: The warnings of `anybit.check`, such as sums that are inexact in float32.
+        difference: The comparison of the model, run by `anybit.load`, with the module: outputs and
+            results of quantizers. None without verification.
     """
 
     path: Path | None
@@ -32,42 +31,44 @@ class Exported(Result):
 
     @property
     def equal(self) -> bool | None:
-        """Whether every compared tensor is equal, element for element. None if not compared."""
+        """True if all compared tensors are equal, element for element; None if not compared."""
         return None if self.difference is None else self.difference.equal
 
     @property
     def steps(self) -> float | None:
-        """The most quantization steps by which a quantized tensor differs; 0 if none does.
+        """The largest difference of a quantized tensor in quantization steps.
 
         None if nothing was compared.
         """
         if self.difference is None:
             return None
-        return max((each.steps or 0.0 for each in self.quantized), default=0.0)
+        return max((tensor.steps or 0.0 for tensor in self.quantized), default=0.0)
 
     @property
     def quantized(self) -> tuple[TensorDifference, ...]:
-        """Those of the compared tensors that a quantizer makes."""
-        found = () if self.difference is None else self.difference.tensors
-        return tuple(each for each in found if each.step_of == "itself")
+        """The compared tensors that are results of quantizers."""
+        tensors = () if self.difference is None else self.difference.tensors
+        return tuple(tensor for tensor in tensors if tensor.step_of == "itself")
 
     def __str__(self) -> str:
         where = "the model" if self.path is None else str(self.path)
         nodes, quantizers = self.model.graph.num_nodes(), len(operators_in(self.model))
         lines = [f"{where}: {nodes} nodes, {quantizers} of them quantizers"]
         if self.difference is not None:
-            lines.append(f"run: {_compared(self.difference)}")
-            lines += [f"  {_in_words(each)}" for each in self.difference.different]
-        lines += [f"{each.severity}: {each.node}: {each.problem}" for each in self.findings]
+            lines.append(f"run: {_summary(self.difference)}")
+            lines += [f"  {_describe(tensor)}" for tensor in self.difference.different]
+        lines += [
+            f"{finding.severity}: {finding.node}: {finding.problem}" for finding in self.findings
+        ]
         return "\n".join(lines)
 
 
-def _compared(difference: Difference) -> str:
+def _summary(difference: Difference) -> str:
     count = len(difference.tensors)
     tensors = f"{count} tensor{'s' * (count != 1)} compared with the module"
     return f"{tensors}, {'all' if difference.equal else count - len(difference.different)} equal"
 
 
-def _in_words(tensor: TensorDifference) -> str:
+def _describe(tensor: TensorDifference) -> str:
     by = f"{tensor.steps:.3g} steps" if tensor.steps is not None else f"{tensor.largest:.3g}"
     return f"{tensor.name}: {tensor.differing} of {tensor.elements} elements differ by up to {by}"

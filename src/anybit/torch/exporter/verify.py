@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exported model beside the module."""
+"""Comparison of an exported model with the module."""
 
 import inspect
 from collections.abc import Iterator
@@ -19,33 +19,33 @@ _CALL = "anybit.torch.call"
 
 
 def number_calls(model: ir.Model) -> None:
-    """Note in the nodes of our operators which call of the program they are.
+    """Store in the nodes of our operators the index of the call in the program.
 
-    The model is as it was translated; passes may take some of them out.
+    This is done after the translation, because passes may remove nodes.
     """
     for number, node in enumerate(_calls(model)):
         node.meta[_CALL] = number
 
 
-def verified(
+def compare_with_module(
     model: ir.Model,
     program: torch.export.ExportedProgram,
     bound: inspect.BoundArguments,
     outputs: Any,
 ) -> Difference:
-    """Run the model, and compare with what the module gave: outputs and results of quantizers.
+    """Run the model, and compare outputs and results of quantizers with those of the module.
 
     Raises:
         ModelError: The model cannot be run.
     """
-    given = _arrays(dict(bound.arguments))
-    feeds = {_name(value): x for value, x in zip(model.graph.inputs, given, strict=True)}
-    gave = _arrays(outputs)
-    wanted = {_name(value): y for value, y in zip(model.graph.outputs, gave, strict=True)}
-    seen = _recorded(program, bound)
+    inputs = _arrays(dict(bound.arguments))
+    feeds = {_name(value): x for value, x in zip(model.graph.inputs, inputs, strict=True)}
+    outputs = _arrays(outputs)
+    expected = {_name(value): y for value, y in zip(model.graph.outputs, outputs, strict=True)}
+    results = _record(program, bound)
     for node in _calls(model):
-        wanted.setdefault(_name(node.outputs[0]), seen[node.meta[_CALL]])
-    return diff(model, wanted, feeds)
+        expected.setdefault(_name(node.outputs[0]), results[node.meta[_CALL]])
+    return diff(model, expected, feeds)
 
 
 def _calls(model: ir.Model) -> Iterator[ir.Node]:
@@ -62,11 +62,11 @@ def _arrays(values: Any) -> list[np.ndarray[Any, Any]]:
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Runs a graph and keeps what our operators give, by the number of the call."""
+    """Interpreter of a graph that keeps the results of our operators by index of the call."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)
-        self.seen: dict[int, Any] = {}
+        self.results: dict[int, Any] = {}
         self._numbers = {
             node: number for number, node in enumerate(filter(is_call, module.graph.nodes))
         }
@@ -74,15 +74,13 @@ class _Recorder(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
         if n in self._numbers:
-            self.seen[self._numbers[n]] = _arrays(result)[0]
+            self.results[self._numbers[n]] = _arrays(result)[0]
         return result
 
 
-def _recorded(
-    program: torch.export.ExportedProgram, bound: inspect.BoundArguments
-) -> dict[int, Any]:
+def _record(program: torch.export.ExportedProgram, bound: inspect.BoundArguments) -> dict[int, Any]:
     recorder = _Recorder(program.module())
     leaves = _pytree.tree_leaves((bound.args, bound.kwargs))
     with torch.no_grad():
         recorder.run(*leaves, enable_io_processing=False)
-    return recorder.seen
+    return recorder.results

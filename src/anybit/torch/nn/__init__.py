@@ -15,10 +15,7 @@ torch.Size([2, 3])
 from typing import TYPE_CHECKING, Any
 
 from anybit.torch.nn._attention import QuantMultiheadAttention
-from anybit.torch.nn._describe import describe
-from anybit.torch.nn._embedding import QuantEmbedding
 from anybit.torch.nn._fold_batchnorm import fold_batchnorm
-from anybit.torch.nn._freezing import freeze_scales, unfreeze_scales
 from anybit.torch.nn._functions import (
     QuantAdd,
     QuantConcat,
@@ -30,13 +27,15 @@ from anybit.torch.nn._layers import (
     QuantConv1d,
     QuantConv2d,
     QuantConvTranspose2d,
+    QuantEmbedding,
     QuantizedLayer,
     QuantLinear,
 )
 from anybit.torch.nn._quantize_model import quantize_model
-from anybit.torch.nn._quantizer import Quantizer
-from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
+from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
 from anybit.torch.nn._recurrent import QuantGRU, QuantizedRecurrent, QuantLSTM, QuantRNN
+from anybit.torch.nn._report import describe
+from anybit.torch.nn._scales import freeze_scales, unfreeze_scales
 from anybit.torch.nn._trunc import Trunc
 from anybit.torch.nn._words import quantizer
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Calibration needs onnx, like `anybit.quantize`, which takes a second to import."""
+        """Import calibrate on first use, because it imports onnx, which takes a second."""
         if name != "calibrate":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from anybit.torch.nn._calibrate import calibrate

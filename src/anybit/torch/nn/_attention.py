@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention, of which every product has quantized factors."""
+"""Multi-head attention with quantized factors of all products."""
 
 import copy
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from anybit.torch.nn._functions import added, attended, factor
-from anybit.torch.nn._layers import QuantizedLayer, QuantLinear, fit, quantized
-from anybit.torch.nn._quantizer import Quantizer
-from anybit.torch.nn._stored_scales import FixedScale
+from anybit.torch.nn._functions import additive_mask, attention, copy_for_factor
+from anybit.torch.nn._layers import QuantizedLayer, QuantLinear, apply_quantizer, match_layer
+from anybit.torch.nn._quantizers import Quantizer
+from anybit.torch.nn._scales import FixedScale
 
 _FACTORS = ("query_quantizer", "key_quantizer", "value_quantizer", "probability_quantizer")
 
@@ -19,16 +19,15 @@ _FACTORS = ("query_quantizer", "key_quantizer", "value_quantizer", "probability_
 class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` with quantizers; see `QuantizedLayer`.
 
-    * `input_quantizer` for query, key and value as they are given, with one scale for all three.
+    * `input_quantizer` for the arguments query, key and value, with one scale for all three.
     * Copies of `weight_quantizer` for the weights of the projections, `in_proj_weight_quantizer` or
-      `q_proj_weight_quantizer` and so on. `out_proj` becomes a `QuantLinear`, with copies of
+      `q_proj_weight_quantizer` and so on. `out_proj` becomes a `QuantLinear` with copies of
       both, and has the `output_quantizer`.
     * Copies of `input_quantizer` for the factors of the products of attention: `query_quantizer`,
-      `key_quantizer`, `value_quantizer`, and `probability_quantizer`, of which integers are
-      unsigned.
+      `key_quantizer`, `value_quantizer`, and `probability_quantizer`, whose integers are unsigned.
 
-    Softmax, its scaling and all biases stay in float. Positions that are masked throughout give 0.
-    Attention with `add_bias_kv` or `add_zero_attn` cannot become one of these.
+    Softmax, its scaling and all biases stay in floating point. Rows that are masked throughout are
+    0. Attention with `add_bias_kv` or `add_zero_attn` is not supported.
     """
 
     quantizers = ("weight_quantizer", "input_quantizer", "output_quantizer")
@@ -36,18 +35,17 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
 
     @property
     def weight_quantizer(self) -> Quantizer | None:  # type: ignore[override]
-        """That of the first projection; the others have copies."""
-        found = [quantizer for _, _, quantizer in self.quantized_parameters()]
-        return found[0] if found else None
+        """The quantizer of the first projection; the others have copies."""
+        return next((quantizer for _, _, quantizer in self.quantized_parameters()), None)
 
     @property
     def output_quantizer(self) -> Quantizer | None:  # type: ignore[override]
-        """That of the last projection."""
-        found: Quantizer | None = getattr(self.out_proj, "output_quantizer", None)
-        return found
+        """The output quantizer of the last projection."""
+        quantizer: Quantizer | None = getattr(self.out_proj, "output_quantizer", None)
+        return quantizer
 
     @classmethod
-    def takes(cls, layer: Any) -> bool:
+    def supports(cls, layer: Any) -> bool:
         return layer.bias_k is None and not layer.add_zero_attn
 
     def attach(
@@ -61,14 +59,15 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
         weights = self._weights()
         self._attach_copies(weight_quantizer, weights.items())
         for name in ("input_quantizer", *_FACTORS):
-            each = factor(input_quantizer, name)
-            if each is not None:
-                fit(each, self, next(iter(weights.values())))
-            setattr(self, name, each)
-        given = (weight_quantizer, None, input_quantizer)
+            quantizer = copy_for_factor(input_quantizer, name)
+            if quantizer is not None:
+                match_layer(quantizer, self, next(iter(weights.values())))
+            setattr(self, name, quantizer)
         self.out_proj.__class__ = QuantLinear
-        self.out_proj.attach(*(copy.deepcopy(each) for each in given), output_quantizer)
-        self._finish()
+        self.out_proj.attach(
+            copy.deepcopy(weight_quantizer), None, copy.deepcopy(input_quantizer), output_quantizer
+        )
+        self._initialize_scales()
 
     @classmethod
     def check(
@@ -80,15 +79,15 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
         output_quantizer: Quantizer | None = None,
     ) -> None:
         if bias_quantizer is not None:
-            raise ValueError("the biases of attention stay in float: give no bias_quantizer")
-        if not cls.takes(layer):
+            raise ValueError("biases of attention stay in floating point: remove bias_quantizer")
+        if not cls.supports(layer):
             raise ValueError("attention with add_bias_kv or add_zero_attn cannot be quantized")
         super().check(layer, weight_quantizer, None, input_quantizer, output_quantizer)
         scale = None if input_quantizer is None else input_quantizer.scale
         if scale is not None and (scale.layout.per_channel or isinstance(scale, FixedScale)):
             raise ValueError(
-                "attention has an input_quantizer for factors of several products: use a scale "
-                "per tensor that is found for each, such as learned"
+                "the factors of attention have copies of the input_quantizer: use a scale per "
+                'tensor that is computed for each factor, such as "learned"'
             )
 
     def forward(
@@ -103,12 +102,12 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if is_causal and attn_mask is None:
-            raise RuntimeError("is_causal is a hint about attn_mask: give that, too")
+            raise RuntimeError("is_causal is a hint about attn_mask: pass attn_mask, too")
         batched = query.dim() == 3
         mask = _mask(attn_mask, key_padding_mask, query.dtype, self.num_heads)
-        q, k, v = self._projected(*self._rounded(query, key, value))
+        q, k, v = self._project(*self._quantize_inputs(query, key, value))
         dropout = (self.dropout, self.training)
-        heads, probabilities = attended(
+        heads, probabilities = attention(
             q, k, v, mask, self.head_dim**-0.5, self.probability_quantizer, dropout
         )
         output = self.out_proj(heads.transpose(1, 2).flatten(2))
@@ -122,58 +121,58 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
     def channels(self) -> tuple[int, int]:
         return self.embed_dim, self.embed_dim
 
-    def read(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """What the projections make of it; where key and value are wider, theirs."""
+    def compute_with(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the outputs of the projections whose inputs are as wide as x."""
         weights = [values[name] for name in self._weights()]
-        fitting = [weight for weight in weights if weight.shape[1] == x.shape[-1]]
-        return torch.cat([functional.linear(x, weight) for weight in fitting], dim=-1)
+        matching = [weight for weight in weights if weight.shape[1] == x.shape[-1]]
+        return torch.cat([functional.linear(x, weight) for weight in matching], dim=-1)
 
     def _weights(self) -> dict[str, torch.nn.Parameter]:
-        """The weights of the first projections by name: one for all three, or three."""
+        """Return the weights of the first projections by name: one for all three, or three."""
         named = dict(self.named_parameters(recurse=False))
         return {name: named[name] for name in named if name.endswith("proj_weight")}
 
-    def _rounded(self, *given: torch.Tensor) -> list[torch.Tensor]:
-        """Query, key and value, quantized once if they are one tensor, with the batch first."""
-        found: dict[int, torch.Tensor] = {}
-        for x in given:
-            if id(x) not in found:
-                rounded = quantized(self.input_quantizer, x)[0]
+    def _quantize_inputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        """Quantize query, key and value, once if they are one tensor, with the batch first."""
+        quantized: dict[int, torch.Tensor] = {}
+        for x in inputs:
+            if id(x) not in quantized:
+                y = apply_quantizer(self.input_quantizer, x)[0]
                 if x.dim() == 2:
-                    rounded = rounded[None]
+                    y = y[None]
                 elif not self.batch_first:
-                    rounded = rounded.transpose(0, 1)
-                found[id(x)] = rounded
-        return [found[id(x)] for x in given]
+                    y = y.transpose(0, 1)
+                quantized[id(x)] = y
+        return [quantized[id(x)] for x in inputs]
 
-    def _projected(self, *given: torch.Tensor) -> list[torch.Tensor]:
-        """Factors per head: (batch, head, position, channel)."""
+    def _project(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        """Return the quantized factors per head: (batch, head, position, channel)."""
         weights = [
-            quantized(getattr(self, f"{name}_quantizer"), weight)[0]
+            apply_quantizer(getattr(self, f"{name}_quantizer"), weight)[0]
             for name, weight in self._weights().items()
         ]
         if len(weights) == 1:
             weights = list(weights[0].chunk(3))
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        found = []
-        for x, weight, bias, name in zip(given, weights, biases, _FACTORS, strict=False):
+        factors = []
+        for x, weight, bias, name in zip(inputs, weights, biases, _FACTORS, strict=False):
             heads = functional.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1))
-            found.append(quantized(getattr(self, name), heads.transpose(1, 2))[0])
-        return found
+            factors.append(apply_quantizer(getattr(self, name), heads.transpose(1, 2))[0])
+        return factors
 
 
 def _mask(
-    attention: torch.Tensor | None,
+    attn_mask: torch.Tensor | None,
     padding: torch.Tensor | None,
     dtype: torch.dtype,
     heads: int,
 ) -> torch.Tensor | None:
-    """What is added to the scores, in a shape that broadcasts to them."""
-    found = None
-    if attention is not None:
-        found = added(attention, dtype)
-        found = found.unflatten(0, (-1, heads)) if found.dim() == 3 else found
+    """Return the sum of an attention mask and a padding mask, to be added to the scores."""
+    mask = None
+    if attn_mask is not None:
+        mask = additive_mask(attn_mask, dtype)
+        mask = mask.unflatten(0, (-1, heads)) if mask.dim() == 3 else mask
     if padding is not None:
-        padding = added(padding, dtype).reshape(-1, 1, 1, padding.shape[-1])
-        found = padding if found is None else found + padding
-    return found
+        padding = additive_mask(padding, dtype).reshape(-1, 1, 1, padding.shape[-1])
+        mask = padding if mask is None else mask + padding
+    return mask

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales from data, without training."""
+"""Calibration: scales from data, without training."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,45 +13,45 @@ from torch.utils import _pytree
 
 from anybit.errors import ModelError
 from anybit.quantization.statistics import Statistics
-from anybit.torch.modes import evaluating, unwrapped
-from anybit.torch.nn._choices import Reader, Trial, quantized_at, weight_scale
+from anybit.torch.modes import evaluating, unwrap
 from anybit.torch.nn._layers import QuantizedLayer
-from anybit.torch.nn._quantizer import Quantizer
-from anybit.torch.nn._samples import Samples
-from anybit.torch.nn._stored_scales import FixedScale, StoredScale
+from anybit.torch.nn._quantizers import Quantizer
+from anybit.torch.nn._scale_search import Consumer, ScaleSearch, quantize_with, weight_scale
+from anybit.torch.nn._scales import FixedScale, StoredScale
 
-# What all samples that are kept may take.
+# Memory of all samples, in bytes.
 _MEMORY = 2**28
+# The largest number of batches to keep. One in _PERIOD is held out to confirm a choice.
+_MAX_BATCHES, _PERIOD = 18, 3
 
 
 def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
-    """Set the scales of a model that has quantizers from data, as `anybit.quantize` does.
+    """Set the scales of a model with quantizers from data, as `anybit.quantize` does.
 
     The batches are run once, in eval mode and with all quantizers off. Learned and "ema" scales of
-    weights then become those with the least squared error, per channel; scales of activations
-    those with the least error of what the layers that read them give, with quantized weights, on
-    some of the data, if other data confirm it. Scales that are fixed, frozen, or computed in
-    each call, stay. Weights, statistics of batch normalization, the mode of each module,
-    gradients and the state of PyTorch's random numbers stay. Training may follow: scales go on
-    from there.
+    weights are set to the least squared error. Those of activations are set to the least error of
+    the outputs of the layers that use them, with quantized weights, if held-out samples confirm it.
+    Fixed, frozen and "absmax" scales do not change. Weights, statistics of batch normalization,
+    modes of modules, gradients and the state of PyTorch's random numbers do not change either.
+    Training may follow, and starts from these scales.
 
-    Unlike `anybit.quantize` it moves no ranges from activations to weights, changes no weight and
-    no bias, and has no verdict.
+    Unlike `anybit.quantize`, this does not move ranges from activations to weights, does not change
+    weights and biases, and does not report quality metrics.
 
     Args:
         model: A model from `quantize_model`, or with quantizers of its own. It is changed.
         batches: An iterable of batches, such as a data loader, or one tensor or mapping. A batch
-            is a tensor, or a tuple or list of which the first element is the input and others, such
-            as labels, are not read. An input is a tensor, a tuple of arguments, or a mapping of
-            keyword arguments, of which those are taken that forward has. They go to the device of
-            the model. At most 256 MiB of what the layers read are kept, or two rows for each.
+            is an input, or a tuple or list whose first element is the input; others, such as
+            labels, are ignored. An input is a tensor, a tuple of arguments, or a mapping of keyword
+            arguments; names that forward does not have are ignored. Inputs are moved to the device
+            of the model. At most 256 MiB of activations are kept, or two rows per quantizer.
 
     Returns:
         The model.
 
     Raises:
-        ModelError: There are no quantizers with scales to find, or no batches with rows; a tensor
-            that is to be quantized holds NaN or infinity. No scale is changed then.
+        ModelError: There are no quantizers with scales to set, or no batches with rows; a tensor
+            to quantize has NaN or infinity. No scale is changed then.
 
     >>> from anybit.torch.nn import quantize_model
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -60,142 +60,154 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
     >>> model.eval()(torch.rand(1, 8)).shape
     torch.Size([1, 2])
     """
-    whole = unwrapped(model)
-    found = {each: name for name, each in whole.named_modules() if isinstance(each, Quantizer)}
-    wanted = {each: name for each, name in found.items() if _is_wanted(each)}
-    if not wanted:
+    module = unwrap(model)
+    quantizers = {
+        part: name for name, part in module.named_modules() if isinstance(part, Quantizer)
+    }
+    targets = {
+        quantizer: name for quantizer, name in quantizers.items() if _has_free_scale(quantizer)
+    }
+    if not targets:
         raise ModelError(
-            "the model has no quantizers with scales to find: call quantize_model before, with "
+            "the model has no quantizers with scales to set: call quantize_model first, with "
             '"learned" or "ema" scales'
         )
-    for each, name in wanted.items():
-        if each.scale.state is None:
-            raise ModelError(f"{name!r} does not know how many channels there are: give channels=")
-    layers = [each for each in whole.modules() if isinstance(each, QuantizedLayer)]
-    with evaluating(whole), _same_random_numbers(whole):
-        scales = _of_parameters(layers, wanted)
-        inputs = {each: name for each, name in wanted.items() if each not in scales}
-        records = {each: _Record(each, name, len(inputs)) for each, name in inputs.items()}
-        _run(whole, found, records, batches)
-        readers = _readers(layers, scales)
-        for quantizer, record in records.items():
-            if record.statistics.count:
-                read = readers.get(quantizer, [(_same, _same)])
-                trial = Trial(quantizer, read, _channels(quantizer, layers))
-                scales[quantizer] = trial.chosen(record.statistics, *record.samples.divided())
+    for quantizer, name in targets.items():
+        if quantizer.scale.state is None:
+            raise ModelError(f"{name!r} has an unknown number of channels: pass channels=")
+    layers = [part for part in module.modules() if isinstance(part, QuantizedLayer)]
+    with evaluating(module), _restore_random_state(module):
+        scales = _parameter_scales(layers, targets)
+        inputs = {quantizer: name for quantizer, name in targets.items() if quantizer not in scales}
+        taps = {
+            quantizer: _ActivationTap(quantizer, name, _MEMORY // len(inputs))
+            for quantizer, name in inputs.items()
+        }
+        _run(module, quantizers, taps, batches)
+        consumers = _consumers(layers, scales)
+        for quantizer, tap in taps.items():
+            if tap.statistics.count:
+                outputs = consumers.get(quantizer, [(_identity, _identity)])
+                search = ScaleSearch(quantizer, outputs, _count_channels(quantizer, layers))
+                scales[quantizer] = search.select(tap.statistics, *tap.samples.split())
     for quantizer, scale in scales.items():
         quantizer.scale.set(scale)
     return model
 
 
-def _is_wanted(quantizer: Quantizer) -> bool:
+def _has_free_scale(quantizer: Quantizer) -> bool:
     scale = quantizer.scale
-    fixed = not isinstance(scale, StoredScale) or isinstance(scale, FixedScale)
-    return not (fixed or scale.frozen)
+    is_fixed = not isinstance(scale, StoredScale) or isinstance(scale, FixedScale)
+    return not (is_fixed or scale.frozen)
 
 
-class _Record:
-    """What one quantizer is given."""
+class _ActivationTap:
+    """Statistics and samples of the inputs of one quantizer."""
 
-    def __init__(self, quantizer: Quantizer, name: str, shares: int) -> None:
+    def __init__(self, quantizer: Quantizer, name: str, memory: int) -> None:
         layout = quantizer.scale.layout
         axis = 1 if layout.axis is None else layout.axis
         self.statistics = Statistics(name, axis if layout.per_channel else None)
-        self.samples = Samples(_MEMORY // shares)
+        self.samples = Samples(memory)
         self._batch_axis = layout.batch_axis
         self._channels = -axis if axis < 0 else 0
 
     def add(self, x: torch.Tensor) -> None:
-        # Numbers of float16 and bfloat16 are numbers of float32.
+        # float32 holds all values of float16 and bfloat16.
         self.statistics.add(x.detach().float().cpu().numpy())
         if x.numel():
             has_rows = self._batch_axis == 0 and x.ndim > max(self._channels, 1)
             self.samples.add(x.detach(), has_rows)
 
 
-def _of_parameters(
-    layers: Iterable[QuantizedLayer], wanted: Mapping[Quantizer, str]
+def _parameter_scales(
+    layers: Iterable[QuantizedLayer], targets: Mapping[Quantizer, str]
 ) -> dict[Quantizer, torch.Tensor]:
-    """The scales for weights and biases."""
-    found = {}
+    """Return the scales for weights and biases."""
+    scales = {}
     for layer in layers:
         for _, values, quantizer in layer.quantized_parameters():
-            if quantizer in wanted:
-                _check_finite(values, wanted[quantizer], "its layer's parameters")
+            if quantizer in targets:
+                _check_finite(values, targets[quantizer], "its layer's parameters")
                 scale = weight_scale(quantizer, values)
-                found[quantizer] = quantizer.scale.known() if scale is None else scale
-    return found
+                scales[quantizer] = quantizer.scale.stored() if scale is None else scale
+    return scales
 
 
-def _readers(
+def _consumers(
     layers: Iterable[QuantizedLayer], scales: Mapping[Quantizer, torch.Tensor]
-) -> dict[Quantizer, list[tuple[Reader, Reader]]]:
-    """By the quantizer of their inputs, layers in floats, and with the weights they will have."""
-    found: dict[Quantizer, list[tuple[Reader, Reader]]] = {}
+) -> dict[Quantizer, list[tuple[Consumer, Consumer]]]:
+    """Return, by input quantizer, layers with float weights and with quantized weights."""
+    consumers: dict[Quantizer, list[tuple[Consumer, Consumer]]] = {}
     for layer in layers:
         if layer.input_quantizer is None:
             continue
         floats = dict(layer.named_parameters(recurse=False))
-        rounded = dict(floats)
+        quantized = dict(floats)
         for name, values, quantizer in layer.quantized_parameters():
             if quantizer in scales:
-                rounded[name] = quantized_at(quantizer, scales[quantizer], values)
+                quantized[name] = quantize_with(quantizer, scales[quantizer], values)
             elif not name.startswith("bias"):
-                rounded[name] = quantizer(values)
-        pair = (partial(layer.read, values=floats), partial(layer.read, values=rounded))
-        found.setdefault(layer.input_quantizer, []).append(pair)
-    return found
+                quantized[name] = quantizer(values)
+        pair = (
+            partial(layer.compute_with, values=floats),
+            partial(layer.compute_with, values=quantized),
+        )
+        consumers.setdefault(layer.input_quantizer, []).append(pair)
+    return consumers
 
 
-def _channels(quantizer: Quantizer, layers: Iterable[QuantizedLayer]) -> int:
-    """How many channels its tensor has, of whose values some might be cut off; 1 if unknown."""
+def _count_channels(quantizer: Quantizer, layers: Iterable[QuantizedLayer]) -> int:
+    """Return the number of channels of the quantizer's tensor; 1 if unknown."""
     layout = quantizer.scale.layout
-    read = [each.channels()[0] for each in layers if each.input_quantizer is quantizer]
-    return layout.channels or 1 if layout.per_channel else max(read, default=1)
+    widths = [layer.channels()[0] for layer in layers if layer.input_quantizer is quantizer]
+    return layout.channels or 1 if layout.per_channel else max(widths, default=1)
 
 
-def _same(x: torch.Tensor) -> torch.Tensor:
+def _identity(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
 def _run(
     model: torch.nn.Module,
     quantizers: Mapping[Quantizer, str],
-    records: Mapping[Quantizer, _Record],
+    taps: Mapping[Quantizer, _ActivationTap],
     batches: Any,
 ) -> None:
-    """Run all batches, and record what quantizers are given while they do nothing."""
+    """Run all batches with the quantizers off, and add their inputs to the taps."""
     count = 0
 
-    def see(quantizer: Quantizer, x: torch.Tensor, scale: Any = None) -> torch.Tensor:
-        if quantizer in records:
+    def tap(quantizer: Quantizer, x: torch.Tensor, scale: Any = None) -> torch.Tensor:
+        if quantizer in taps:
             _check_finite(x, quantizers[quantizer], f"batch {count}")
-            records[quantizer].add(x)
+            taps[quantizer].add(x)
         return x
 
-    takes = inspect.signature(model.forward).parameters
-    one = isinstance(batches, torch.Tensor | Mapping)
-    with _replaced_calls(quantizers, see):
-        for batch in [batches] if one else batches:
-            positional, named = _arguments(batch, takes)
-            tensors = _on_device_of(model, (positional, named))
-            model(*tensors[0], **tensors[1])
+    parameters = inspect.signature(model.forward).parameters
+    is_single = isinstance(batches, torch.Tensor | Mapping)
+    with _replace_quantizers(quantizers, tap):
+        for batch in [batches] if is_single else batches:
+            positional, named = _to_device(model, _arguments(batch, parameters))
+            model(*positional, **named)
             count += 1
     if not count:
-        raise ModelError("there are no batches: give some data")
-    if records and not any(each.statistics.count for each in records.values()):
-        raise ModelError("the batches have no rows: give some data")
+        raise ModelError("there are no batches: pass some data")
+    if taps and not any(tap.statistics.count for tap in taps.values()):
+        raise ModelError("the batches have no rows: pass some data")
 
 
 @contextmanager
-def _replaced_calls(quantizers: Iterable[Quantizer], call: Any) -> Iterator[None]:
-    """Call that instead of the quantizers, without asking for scales."""
+def _replace_quantizers(quantizers: Iterable[Quantizer], function: Any) -> Iterator[None]:
+    """Call a function instead of the quantizers, and do not compute scales."""
     with ExitStack() as stack:
-        for each in quantizers:
-            for module, function in ((each, partial(call, each)), (each.scale, _one)):
+        for quantizer in quantizers:
+            for module, forward in (
+                (quantizer, partial(function, quantizer)),
+                (quantizer.scale, _one),
+            ):
                 stack.callback(delattr, module, "forward")
-                # The instance's, which calls prefer to that of its class.
-                module.__dict__["forward"] = function
+                # An attribute of the instance hides the method of its class.
+                module.__dict__["forward"] = forward
         yield
 
 
@@ -203,32 +215,35 @@ def _one(x: torch.Tensor) -> torch.Tensor:
     return x.new_ones(())
 
 
-def _arguments(batch: Any, takes: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments for forward that a batch stands for."""
+def _arguments(batch: Any, parameters: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments for forward in a batch."""
     if isinstance(batch, tuple | list):
         if not batch:
-            raise ModelError("a batch is an empty tuple or list: give inputs")
+            raise ModelError("a batch is an empty tuple or list: pass inputs")
         batch = batch[0]
     if isinstance(batch, Mapping):
-        anything = any(each.kind is each.VAR_KEYWORD for each in takes.values())
-        return (), {name: each for name, each in batch.items() if anything or name in takes}
+        takes_any = any(value.kind is value.VAR_KEYWORD for value in parameters.values())
+        return (), {name: value for name, value in batch.items() if takes_any or name in parameters}
     return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
 
 
-def _on_device_of(model: torch.nn.Module, arguments: Any) -> Any:
+def _to_device(model: torch.nn.Module, arguments: Any) -> Any:
+    """Move tensors and arrays to the device of the model."""
     tensors = [*model.parameters(), *model.buffers()]
 
-    def moved(leaf: Any) -> Any:
+    def move(leaf: Any) -> Any:
         leaf = torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
         return leaf.to(tensors[0].device) if isinstance(leaf, torch.Tensor) else leaf
 
-    return _pytree.tree_map(moved, arguments)
+    return _pytree.tree_map(move, arguments)
 
 
 @contextmanager
-def _same_random_numbers(model: torch.nn.Module) -> Iterator[None]:
-    """Data loaders that shuffle draw numbers, and modules may: they are drawn again later."""
-    devices = {each.device for each in model.parameters() if each.device.type == "cuda"}
+def _restore_random_state(model: torch.nn.Module) -> Iterator[None]:
+    """Restore the random state, from which data loaders and modules may draw."""
+    devices = {
+        parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"
+    }
     with torch.random.fork_rng(list(devices)):
         yield
 
@@ -236,6 +251,59 @@ def _same_random_numbers(model: torch.nn.Module) -> Iterator[None]:
 def _check_finite(x: torch.Tensor, name: str, where: str) -> None:
     if not bool(x.isfinite().all()):
         raise ModelError(
-            f"{name!r} is given NaN or infinity by {where}: leave those data out, or keep its "
-            'layer in float ("skip")'
+            f"{name!r} gets NaN or infinity from {where}: remove such data, or skip its layer "
+            '("skip" of quantize_model)'
         )
+
+
+class Samples:
+    """Samples of tensors, spread evenly over all additions, in bounded memory.
+
+    Rows of batches are kept, at least one per batch, and the two rows with the largest magnitudes.
+
+    Args:
+        memory: Bytes for all samples; more if two rows need more.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._count, self._stride = 0, 1
+        self._has_rows = False
+        self._kept: list[tuple[int, torch.Tensor]] = []
+        self._extremes: list[tuple[float, torch.Tensor]] = []
+
+    def add(self, x: torch.Tensor, has_rows: bool) -> None:
+        """Add samples of a tensor; rows are samples if `has_rows`, else all of it is one."""
+        self._has_rows = has_rows
+        if self._count % self._stride == 0:
+            step = max(1, -(-x.nbytes * _MAX_BATCHES // self._memory))
+            self._kept.append((self._count, (x[::step] if has_rows else x).clone()))
+        self._count += 1
+        while len(self._kept) > _MAX_BATCHES or (
+            len(self._kept) > 2 and self.nbytes > self._memory
+        ):
+            self._stride *= 2
+            self._kept = [pair for pair in self._kept if pair[0] % self._stride == 0]
+        rows = x.abs().flatten(1).amax(dim=1) if has_rows else x.abs().amax()[None]
+        largest = list(self._extremes)
+        for magnitude, row in zip(*rows.topk(min(2, len(rows))), strict=True):
+            largest.append((float(magnitude), x[row : row + 1] if has_rows else x))
+        largest.sort(key=lambda pair: -pair[0])
+        # A view would change with its tensor, and keep it in memory.
+        self._extremes = [(magnitude, row.clone()) for magnitude, row in largest[:2]]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the samples of batches."""
+        return sum(sample.nbytes for _, sample in self._kept)
+
+    def split(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return samples to select by, and held-out samples, disjoint if there are several."""
+        kept = [sample for _, sample in self._kept]
+        if len(kept) == 1 and self._has_rows:
+            parts = [kept[0][start::_PERIOD] for start in range(_PERIOD)]
+            kept = [part for part in parts if len(part)]
+        held_out = kept[1::_PERIOD] or kept
+        selection = [sample for index, sample in enumerate(kept) if index % _PERIOD != 1]
+        extremes = [row for _, row in self._extremes]
+        return [*selection, *extremes[:1]], [*held_out, *extremes[-1:]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalization as part of the layer before it."""
+"""Folding of batch normalization into the layer before it."""
 
 import copy
 import warnings
@@ -9,36 +9,36 @@ import torch
 from torch import nn
 
 from anybit.text import listed
-from anybit.torch.nn._calls import Calls, called, has_hooks
+from anybit.torch.nn._call_graph import CallGraph, call_graph, has_hooks
 from anybit.torch.nn._layers import QuantizedLayer
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
-# What folding may add to quantized weights, beside what quantization adds, as powers.
-_ADDED = 1e-2
+# The largest error power of folding, relative to that of the quantized weights.
+_MAX_ERROR = 1e-2
 
 
 def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = False) -> nn.Module:
-    """Put batch normalization into the convolution or linear layer whose outputs it alone reads.
+    """Fold batch normalization into the convolution or linear layer before it.
 
     The model then computes in both modes what it computed in eval mode, up to the rounding of
-    float32. Modules that are folded become `torch.nn.Identity`, so that names stay. It is best done
-    before `quantize_model`: training then sees the weights that will be. Behind it, scales per
-    channel follow the weights, and so do accumulator biases.
+    float32. Folded modules become `torch.nn.Identity`, so that names stay. Fold before
+    `quantize_model`, so that training sees the final weights. Afterwards, per-channel scales and
+    accumulator biases are adapted to the folded weights.
 
-    Which module reads what is found by tracing forward, and where that fails part by part, as of
-    `torch.nn.Sequential`. Normalization is left alone where something else reads the layer's
-    output too, or the layer is called twice, or there are no running statistics, and where forward
-    calls `torch.nn.functional.batch_norm` by itself; where that is so in training or in eval mode
-    only, too; and where layers have hooks. What is left is said, with the reasons. Behind a linear
-    layer, whose channels are on the last axis, the `Identity` refuses inputs of 3 dimensions, of
-    which the second one had been normalized.
+    The layer before is found by tracing forward with torch.fx in training and eval mode, or forward
+    of the children where that fails. A forward that asks `type(x)` must treat tensors like any
+    other type. Normalization stays where the layer's output has other users, the layer is called
+    twice, there are no running statistics, a layer has hooks, or forward calls
+    `torch.nn.functional.batch_norm`; a warning has the reasons. After a linear layer, whose
+    channels are on the last axis, the `Identity` rejects inputs of 3 dimensions, whose second axis
+    was normalized.
 
     Args:
-        model: Any model. A layer and the normalization behind it may be anywhere in it.
+        model: Any model.
         inplace: Whether the model itself is changed. Otherwise a copy is. Parameters are new
-            either way, and weights that were tied are so no longer.
+            either way, and tied weights are no longer tied.
         strict: Whether normalization that stays is an error. Otherwise it is a warning.
 
     Returns:
@@ -46,12 +46,11 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = Fa
 
     Raises:
         ValueError: Quantized weights that would be rounded to other values, such as those with one
-            scale for all channels, or with scales that are powers of two; a quantizer between the
-            layer and the normalization; and with `strict` what would be a warning. The model is
-            unchanged then.
+            scale per tensor or with powers of two as scales; a quantizer between the layer and the
+            normalization; with `strict` normalization that stays. The model is unchanged then.
 
     Warns:
-        UserWarning: Normalization that stays: names, and why.
+        UserWarning: Normalization that stays: names and reasons.
 
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
     >>> fold_batchnorm(model)[1]
@@ -60,16 +59,20 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = Fa
     if not inplace:
         model = copy.deepcopy(model)
     names = {module: name for name, module in model.named_modules()}
-    calls = called(model)
+    graph = call_graph(model)
     norms = [module for module in names if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    left = {norm: _obstacle(norm, calls, names) for norm in norms}
-    pairs = [(calls.before[norm], norm) for norm in norms if not left[norm]]
-    # All are checked before any is changed.
+    obstacles = {norm: _obstacle(norm, graph, names) for norm in norms}
+    pairs = [(graph.producers[norm], norm) for norm in norms if not obstacles[norm]]
+    # All pairs are checked before any module is changed.
     for layer, norm in pairs:
         if isinstance(layer, QuantizedLayer):
             _check(layer, norm, names[layer])
-    reasons = [f"{names[norm] or 'the model'} ({why})" for norm, why in left.items() if why]
-    if reasons := [*reasons, *_functional(calls)]:
+    reasons = [
+        f"{names[norm] or 'the model'} ({obstacle})"
+        for norm, obstacle in obstacles.items()
+        if obstacle
+    ]
+    if reasons := [*reasons, *_functional(graph)]:
         text = f"batch normalization stays in {listed(reasons)}"
         if strict:
             raise ValueError(text)
@@ -87,9 +90,9 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = Fa
 
 
 class FoldedRows(nn.Identity):
-    """Where normalization behind a linear layer was, which is right for rows of channels alone.
+    """Identity in place of folded normalization after a linear layer, for 2 dimensions only.
 
-    With three dimensions it normalized the second one, and the layer has its channels on the last.
+    With three dimensions, normalization is over the second axis, and the layer's channels are last.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -101,39 +104,39 @@ def _checked_rows(x: torch.Tensor) -> torch.Tensor:
     if x.ndim != 2:
         raise ValueError(
             f"batch normalization was folded into a linear layer for inputs of 2 dimensions, got "
-            f"{x.ndim}: it had normalized another axis; do not fold this model"
+            f"{x.ndim}: it would be over another axis; do not fold this model"
         )
     return x
 
 
-def _obstacle(norm: Any, calls: Calls, names: dict[nn.Module, str]) -> str:
-    """Why the normalization cannot be folded; "" if it can."""
+def _obstacle(norm: Any, graph: CallGraph, names: dict[nn.Module, str]) -> str:
+    """Return why the normalization cannot be folded; "" if it can."""
     if type(norm) not in _NORMS:
         return f"its type {type(norm).__name__} may compute something else"
     if norm.running_var is None:
         return "it has no running statistics"
-    layer = calls.before.get(norm)
+    layer = graph.producers.get(norm)
     if layer is None:
-        return calls.why.get(norm, "forward does not call it")
+        return graph.reasons.get(norm, "forward does not call it")
     kind, name = type(layer), names[layer]
     if not (kind in _LAYERS or (isinstance(layer, QuantizedLayer) and isinstance(layer, _LAYERS))):
-        return f"it reads what {name!r} gives, of type {kind.__name__}"
-    # Reparametrized weights are computed before each call, and are not parameters.
+        return f"its input is the output of {name!r}, of type {kind.__name__}"
+    # Reparametrized weights are not parameters: each call computes them.
     if "weight" not in layer._parameters:
         return f"the weight of layer {name!r} is computed in each call"
-    for each in (layer, norm):
-        if has_hooks(each):
-            return f"{names[each]!r} has hooks, which may read or change what folding changes"
+    for module in (layer, norm):
+        if has_hooks(module):
+            return f"{names[module]!r} has hooks, which may use what folding changes"
     if isinstance(layer, nn.Linear) and not isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm):
-        return f"layer {name!r} gives its channels on the last axis, not on the second"
+        return f"the channels of layer {name!r} are on the last axis, not on the second"
     if _outputs(layer) != norm.num_features:
-        return f"layer {name!r} gives {_outputs(layer)} channels, not {norm.num_features}"
+        return f"layer {name!r} has {_outputs(layer)} output channels, not {norm.num_features}"
     return ""
 
 
-def _functional(calls: Calls) -> list[str]:
-    why = "forward calls it as a function: use a module"
-    return [f"{name or 'the model'} ({why})" for name in dict.fromkeys(calls.functional)]
+def _functional(graph: CallGraph) -> list[str]:
+    reason = "forward calls it as a function: use a module"
+    return [f"{name or 'the model'} ({reason})" for name in dict.fromkeys(graph.functional)]
 
 
 def _outputs(layer: Any) -> int:
@@ -142,14 +145,14 @@ def _outputs(layer: Any) -> int:
 
 @torch.no_grad()
 def _fold(layer: Any, norm: Any) -> None:
-    """Give the layer the weight and the bias that do what the normalization did."""
+    """Replace weight and bias of the layer, so that they include the normalization."""
     weight, factor = layer.weight, _factor(norm)
     bias = torch.zeros_like(norm.running_mean) if layer.bias is None else layer.bias
-    added = 0 if norm.bias is None else norm.bias
-    bias = ((bias - norm.running_mean) * factor + added).to(weight.dtype)
-    trained = weight.requires_grad
-    layer.weight = nn.Parameter(_times(layer, weight, factor).to(weight.dtype), trained)
-    layer.bias = nn.Parameter(bias, trained)
+    shift = 0 if norm.bias is None else norm.bias
+    bias = ((bias - norm.running_mean) * factor + shift).to(weight.dtype)
+    requires_grad = weight.requires_grad
+    layer.weight = nn.Parameter(_times(layer, weight, factor).to(weight.dtype), requires_grad)
+    layer.bias = nn.Parameter(bias, requires_grad)
 
 
 def _factor(norm: Any) -> torch.Tensor:
@@ -158,33 +161,33 @@ def _factor(norm: Any) -> torch.Tensor:
 
 
 def _times(layer: Any, weight: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """The weight of a layer with each output channel multiplied."""
+    """Return the weight of a layer with its output channels multiplied by factors."""
     if not isinstance(layer, _TRANSPOSED):
         return weight * factor.reshape([-1] + [1] * (weight.ndim - 1))
     # Input channels of all groups lie on axis 0, output channels of one group on axis 1.
     grouped = weight.unflatten(0, (layer.groups, -1))
-    beside = factor.reshape([layer.groups, 1, -1] + [1] * (weight.ndim - 2))
-    return (grouped * beside).flatten(0, 1)
+    factors = factor.reshape([layer.groups, 1, -1] + [1] * (weight.ndim - 2))
+    return (grouped * factors).flatten(0, 1)
 
 
 @torch.no_grad()
 def _check(layer: QuantizedLayer, norm: nn.Module, name: str) -> None:
-    """ValueError if the function would change: tried on a copy."""
-    before = "call fold_batchnorm before quantize_model"
+    """Raise ValueError if folding, tried on a copy, would change quantized weights."""
+    remedy = "call fold_batchnorm before quantize_model"
     if layer.output_quantizer is not None:
         raise ValueError(
-            f"layer {name!r}: its output_quantizer lies before the batch normalization; {before}"
+            f"layer {name!r}: its output_quantizer is before the batch normalization; {remedy}"
         )
     if layer.weight_quantizer is None or layer.weight.is_meta:
         return
-    wanted = _times(layer, layer.weight_quantizer(layer.weight), _factor(norm))
-    tried = copy.deepcopy(layer)
-    _fold(tried, norm)
-    assert tried.weight_quantizer is not None
-    found = tried.weight_quantizer(tried.weight)
-    added, own = (found - wanted).square().sum(), (found - tried.weight).square().sum()
-    if added > _ADDED * own:
+    expected = _times(layer, layer.weight_quantizer(layer.weight), _factor(norm))
+    folded = copy.deepcopy(layer)
+    _fold(folded, norm)
+    assert folded.weight_quantizer is not None
+    quantized = folded.weight_quantizer(folded.weight)
+    error = (quantized - expected).square().sum()
+    if error > _MAX_ERROR * (quantized - folded.weight).square().sum():
         raise ValueError(
-            f"layer {name!r}: its weights would be rounded to other values; {before}, or use "
+            f"layer {name!r}: its weights would be rounded to other values; {remedy}, or use "
             "per-channel scales that are not powers of two"
         )

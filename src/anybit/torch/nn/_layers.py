@@ -8,27 +8,26 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from anybit.torch.nn._quantizer import Quantizer
-from anybit.torch.nn._replacement import replaced
-from anybit.torch.nn._scales import AccumulatorScale
+from anybit.torch.nn._quantizers import Quantizer
+from anybit.torch.nn._scales import AccumulatorScale, FixedScale, StoredScale
 
 QUANTIZERS = ("weight_quantizer", "bias_quantizer", "input_quantizer", "output_quantizer")
 
 
 class QuantizedLayer(torch.nn.Module):
-    """What the layers share. A subclass says how it computes and where its channels are.
+    """Base of the quantized layers. Subclasses have the computation and the channel axes.
 
     Keyword-only arguments besides those of the torch layer, each a `Quantizer` or None:
 
         weight_quantizer, bias_quantizer: Applied to the parameters in each forward pass. Learned
             weight and bias scales start from the parameters.
-        input_quantizer, output_quantizer: Applied to what enters and leaves.
+        input_quantizer, output_quantizer: Applied to inputs and outputs.
 
-    The parameters and their names are those of the torch layer: its state dicts load with
-    strict=False, after which scales that were missing are taken from the new parameters. Where a
-    parameter is replaced by another one, as torch's fusion of batch normalization does, the scales
-    of the weight change as its largest magnitudes do, and a bias starts anew. Training and eval
-    mode compute the same function.
+    The parameters and their names are those of the torch layer. Its state dicts load with
+    strict=False; missing scales are then initialized from the new parameters. Where a parameter is
+    replaced, as torch's fusion of batch normalization does, the scales of the weight change in
+    proportion to its largest magnitudes, and those of the bias are initialized again. Training and
+    eval mode compute the same function.
     """
 
     weight: torch.nn.Parameter
@@ -38,12 +37,12 @@ class QuantizedLayer(torch.nn.Module):
     input_quantizer: Quantizer | None
     output_quantizer: Quantizer | None
 
-    # The axes of the output channels in the weight and of the channels in inputs and outputs: from
-    # the end, for there may be no batch.
+    # The axes of the output channels in the weight, and of the channels in inputs and outputs. The
+    # latter count from the end, because inputs may have no batch axis.
     _weight_axis = 0
     _channel_axis = -3
     _loading = False
-    # Which of the quantizers the layer has.
+    # The quantizers that the layer supports.
     quantizers: tuple[str, ...] = QUANTIZERS
 
     def __init__(
@@ -65,7 +64,7 @@ class QuantizedLayer(torch.nn.Module):
         input_quantizer: Quantizer | None = None,
         output_quantizer: Quantizer | None = None,
     ) -> None:
-        """Set the quantizers, tell them their channels, and start them from the parameters."""
+        """Set the quantizers and their channel axes, and initialize them from the parameters."""
         self.check(self, weight_quantizer, bias_quantizer, input_quantizer, output_quantizer)
         self.weight_quantizer = weight_quantizer
         self.bias_quantizer = bias_quantizer
@@ -81,23 +80,23 @@ class QuantizedLayer(torch.nn.Module):
             (output_quantizer, channel, {channel: outputs}, 0),
         ):
             if quantizer is not None:
-                quantizer.settle(axis, sizes, batch_axis)
-                fit(quantizer, self, self.weight)
-        self._finish()
+                quantizer.bind_axes(axis, sizes, batch_axis)
+                match_layer(quantizer, self, self.weight)
+        self._initialize_scales()
 
     def _attach_copies(
         self, quantizer: Quantizer | None, weights: Iterable[tuple[str, torch.Tensor]]
     ) -> None:
-        """Give each of several weights a copy of a quantizer, which is called after it."""
+        """Add a copy of a quantizer for each weight, named after the weight."""
         for name, weight in weights:
-            each = copy.deepcopy(quantizer)
-            if each is not None:
-                each.settle(0, {axis: weight.shape[axis] for axis in range(-2, 2)}, None)
-                fit(each, self, weight)
-            setattr(self, f"{name}_quantizer", each)
+            copied = copy.deepcopy(quantizer)
+            if copied is not None:
+                copied.bind_axes(0, {axis: weight.shape[axis] for axis in range(-2, 2)}, None)
+                match_layer(copied, self, weight)
+            setattr(self, f"{name}_quantizer", copied)
 
-    def _finish(self) -> None:
-        """Start the scales from the parameters, now and whenever a state dict has none."""
+    def _initialize_scales(self) -> None:
+        """Initialize scales from parameters, now and after loading a state dict without them."""
         self._initialize()
         self.register_load_state_dict_post_hook(_initialize_missing)
 
@@ -110,13 +109,13 @@ class QuantizedLayer(torch.nn.Module):
         input_quantizer: Quantizer | None = None,
         output_quantizer: Quantizer | None = None,
     ) -> None:
-        """ValueError for quantizers that a layer cannot use together, be it still in float."""
-        given = (weight_quantizer, bias_quantizer, input_quantizer, output_quantizer)
-        for keyword, quantizer in zip(QUANTIZERS, given, strict=True):
+        """Raise ValueError for quantizers that a layer cannot use together."""
+        quantizers = (weight_quantizer, bias_quantizer, input_quantizer, output_quantizer)
+        for keyword, quantizer in zip(QUANTIZERS, quantizers, strict=True):
             _check_role(keyword, quantizer)
         if bias_quantizer is None or not isinstance(bias_quantizer.scale, AccumulatorScale):
             return
-        # Each output must be a sum of products of one scale.
+        # An output is a sum of products, which must all have the same scale.
         bias = 'a bias_quantizer with scale="accumulator"'
         if weight_quantizer is None or input_quantizer is None:
             raise ValueError(f"{bias} needs a weight_quantizer and an input_quantizer")
@@ -130,34 +129,34 @@ class QuantizedLayer(torch.nn.Module):
             )
 
     @classmethod
-    def takes(cls, layer: Any) -> bool:
-        """Whether a layer in float can become one of these."""
+    def supports(cls, layer: Any) -> bool:
+        """Return whether a torch layer can become one of this class."""
         return True
 
     def quantized_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter, Quantizer]]:
-        """The parameters that have a quantizer, with their names."""
+        """Yield name, parameter and quantizer of the quantized parameters."""
         for name, parameter in self.named_parameters(recurse=False):
             quantizer = getattr(self, f"{name}_quantizer", None)
             if quantizer is not None:
                 yield name, parameter, quantizer
 
-    def read(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """What the layer makes of what its input quantizer gives, with values for parameters."""
-        return self._computed(x, values["weight"], values.get("bias"))
+    def compute_with(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the layer's output for a quantized input and values for its parameters."""
+        return self._compute(x, values["weight"], values.get("bias"))
 
-    def _initialize(self, only_unknown: bool = False) -> None:
+    def _initialize(self, only_uninitialized: bool = False) -> None:
         for _, parameter, quantizer in self.quantized_parameters():
-            if not (only_unknown and getattr(quantizer.scale, "is_known", True)):
+            if not (only_uninitialized and getattr(quantizer.scale, "is_initialized", True)):
                 quantizer.initialize(parameter)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, torch.nn.Parameter) and not self._loading:
             old = self.__dict__.get("_parameters", {}).get(name)
-            replaced(self, name, old, value)
+            rescale_quantizers(self, name, old, value)
         super().__setattr__(name, value)
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        # assign=True replaces parameters. Their scales are loaded next, or taken from them.
+        # assign=True replaces parameters. Their scales are loaded or initialized afterwards.
         self._loading = True
         try:
             super()._load_from_state_dict(*arguments)
@@ -165,11 +164,11 @@ class QuantizedLayer(torch.nn.Module):
             del self._loading
 
     def forward(self, input: torch.Tensor, *sizes: Any, **named: Any) -> torch.Tensor:
-        x, input_scale = quantized(self.input_quantizer, input)
-        weight, weight_scale = quantized(self.weight_quantizer, self.weight)
+        x, input_scale = apply_quantizer(self.input_quantizer, input)
+        weight, weight_scale = apply_quantizer(self.weight_quantizer, self.weight)
         bias = self._quantized_bias(input_scale, weight_scale)
-        output = self._computed(x, weight, bias, *sizes, **named)
-        return quantized(self.output_quantizer, output)[0]
+        output = self._compute(x, weight, bias, *sizes, **named)
+        return apply_quantizer(self.output_quantizer, output)[0]
 
     def _quantized_bias(
         self, input_scale: torch.Tensor | None, weight_scale: torch.Tensor | None
@@ -183,28 +182,28 @@ class QuantizedLayer(torch.nn.Module):
         return self.bias_quantizer(self.bias, step)
 
     def channels(self) -> tuple[int, int]:
-        """The numbers of input and of output channels."""
+        """Return the numbers of input and of output channels."""
         return self.in_channels, self.out_channels
 
-    def _computed(
+    def _compute(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """The layer's function of an input, a weight and a bias."""
+        """Return the layer's function of an input, a weight and a bias."""
         return self._conv_forward(x, weight, bias)
 
 
-def quantized(
+def apply_quantizer(
     quantizer: Quantizer | None, x: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """x, quantized if there is a quantizer, and the scale."""
+    """Return x, quantized unless the quantizer is None, and the scale."""
     if quantizer is None:
         return x, None
     scale = quantizer.scale(x)
     return quantizer(x, scale), scale
 
 
-def fit(quantizer: torch.nn.Module, layer: torch.nn.Module, weight: torch.Tensor) -> None:
-    """Bring a quantizer to the device, the precision and the mode of its layer."""
+def match_layer(quantizer: torch.nn.Module, layer: torch.nn.Module, weight: torch.Tensor) -> None:
+    """Move a quantizer to the device, the precision and the mode of its layer."""
     wide = torch.float64 if weight.dtype == torch.float64 else None
     quantizer.to(weight.device, wide).train(layer.training)
 
@@ -213,7 +212,7 @@ def _check_role(keyword: str, quantizer: Any) -> None:
     if not (quantizer is None or isinstance(quantizer, Quantizer)):
         raise TypeError(
             f"{keyword} must be a quantizer of anybit.torch.nn or None, got {quantizer!r}; "
-            'anybit.torch.nn.quantizer("int4") makes one from words'
+            'anybit.torch.nn.quantizer("int4") creates one'
         )
     if keyword == "bias_quantizer" or quantizer is None:
         return
@@ -222,7 +221,7 @@ def _check_role(keyword: str, quantizer: Any) -> None:
 
 
 def _initialize_missing(layer: QuantizedLayer, _incompatible: Any) -> None:
-    layer._initialize(only_unknown=True)
+    layer._initialize(only_uninitialized=True)
 
 
 class QuantLinear(QuantizedLayer, torch.nn.Linear):
@@ -233,7 +232,7 @@ class QuantLinear(QuantizedLayer, torch.nn.Linear):
     def channels(self) -> tuple[int, int]:
         return self.in_features, self.out_features
 
-    def _computed(
+    def _compute(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         return functional.linear(x, weight, bias)
@@ -252,8 +251,8 @@ class QuantConv2d(QuantizedLayer, torch.nn.Conv2d):
 class QuantConvTranspose2d(QuantizedLayer, torch.nn.ConvTranspose2d):
     """`torch.nn.ConvTranspose2d` with quantizers; see `QuantizedLayer`.
 
-    Its weight has the output channels on axis 1, those of one group only: with groups > 1,
-    per-channel scales of the weight need axis=0 or axis=1 in words.
+    Axis 1 of its weight has the output channels of one group. With groups > 1, per-channel scales
+    of the weight need an explicit axis, 0 or 1.
     """
 
     _weight_axis = 1
@@ -279,7 +278,7 @@ class QuantConvTranspose2d(QuantizedLayer, torch.nn.ConvTranspose2d):
                 "(one scale for the same channel of all groups) or axis=0 (input channels)"
             )
 
-    def _computed(
+    def _compute(
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
@@ -292,3 +291,75 @@ class QuantConvTranspose2d(QuantizedLayer, torch.nn.ConvTranspose2d):
         return functional.conv_transpose2d(
             x, weight, bias, self.stride, self.padding, padding, self.groups, self.dilation
         )
+
+
+class QuantEmbedding(QuantizedLayer, torch.nn.Embedding):
+    """`torch.nn.Embedding` with quantizers for its weight and its output; see `QuantizedLayer`.
+
+    Per-channel scales are per column of the table. `max_norm`, which changes weights in a forward
+    pass, and sparse gradients are not supported.
+    """
+
+    _weight_axis = 1
+    _channel_axis = -1
+    quantizers = ("weight_quantizer", "output_quantizer")
+    bias = None
+
+    @classmethod
+    def supports(cls, layer: Any) -> bool:
+        return layer.max_norm is None and not layer.sparse
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        weight, _ = apply_quantizer(self.weight_quantizer, self.weight)
+        rows = functional.embedding(
+            input, weight, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
+        )
+        return apply_quantizer(self.output_quantizer, rows)[0]
+
+    def channels(self) -> tuple[int, int]:
+        return self.num_embeddings, self.embedding_dim
+
+
+_REMEDY = (
+    "call anybit.torch.fold_batchnorm before quantize_model, or copy the new values into the "
+    "existing parameter"
+)
+
+
+def rescale_quantizers(layer: torch.nn.Module, name: str, old: Any, new: Any) -> None:
+    """Adapt the scales of a layer to the replacement of a parameter.
+
+    Raises:
+        ValueError: A scale cannot be adapted: it is fixed, or is that of the layer's output.
+    """
+    # Shards and views have the same values in other forms.
+    if not (type(old) is type(new) is torch.nn.Parameter and old.shape == new.shape):
+        return
+    if old.is_meta or new.is_meta or torch.equal(old, values := new.detach().to(old)):
+        return
+    output = getattr(layer, "output_quantizer", None)
+    if output is not None and isinstance(output.scale, StoredScale) and output.scale.is_initialized:
+        raise ValueError(
+            f"{output.scale.owner} has a scale for outputs with the old {name}: {_REMEDY}"
+        )
+    quantizer = getattr(layer, f"{name}_quantizer", None)
+    if quantizer is None:
+        return
+    scale = quantizer.scale
+    if isinstance(scale, FixedScale):
+        raise ValueError(f"{scale.owner} has a fixed scale for the old {name}: {_REMEDY}")
+    if isinstance(scale, StoredScale) and scale.is_initialized:
+        if name.startswith("bias"):
+            quantizer.initialize(values)
+        else:
+            _rescale(quantizer, old.detach(), values)
+
+
+def _rescale(quantizer: Quantizer, old: torch.Tensor, new: torch.Tensor) -> None:
+    """Change scales in proportion to the largest magnitudes; initialize those of zeros."""
+    scale = quantizer.scale
+    dims = scale.layout.shared_axes(old)
+    old_max, new_max = (x.abs().amax(dim=dims) if dims else x.abs() for x in (old, new))
+    rescaled = scale.stored().detach() * (new_max / old_max)
+    quantizer.initialize(new)
+    scale.set(torch.where(old_max > 0, rescaled, scale.stored()))

@@ -8,18 +8,18 @@ import torch
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
-from anybit.torch.nn._layers import QuantizedLayer, fit, quantized
-from anybit.torch.nn._quantizer import Quantizer
+from anybit.torch.nn._layers import QuantizedLayer, apply_quantizer, match_layer
+from anybit.torch.nn._quantizers import Quantizer
 
 
 class QuantizedRecurrent(QuantizedLayer):
-    """What recurrent layers share; see `QuantizedLayer`.
+    """Base of the recurrent layers; see `QuantizedLayer`.
 
     Every weight, of each layer and direction, gets a copy of the weight quantizer, called
-    `weight_ih_l0_quantizer` and so on; with one scale per channel there is one for each row of
-    each gate. The input of the first layer and the output of the last one have quantizers. States
-    between steps, and between the layers of one module, stay in float, and so do biases: PyTorch
-    computes all steps in one call.
+    `weight_ih_l0_quantizer` and so on; per-channel scales are per row of each gate. The input of
+    the first layer and the output of the last one have quantizers. States between steps and between
+    the layers of one module stay in floating point, and so do biases, because PyTorch computes all
+    steps in one call.
     """
 
     _flat_weights: list[Any]
@@ -28,7 +28,7 @@ class QuantizedRecurrent(QuantizedLayer):
 
     @property
     def weight_quantizer(self) -> Quantizer | None:  # type: ignore[override]
-        """That of the first weight; the others have copies."""
+        """The quantizer of the first weight; the others have copies."""
         return getattr(self, "weight_ih_l0_quantizer", None)
 
     def attach(
@@ -43,16 +43,16 @@ class QuantizedRecurrent(QuantizedLayer):
         self.input_quantizer = input_quantizer
         self.output_quantizer = output_quantizer
         parameters = list(self.named_parameters(recurse=False))
-        weights = [each for each in parameters if each[0].startswith("weight")]
+        weights = [(name, weight) for name, weight in parameters if name.startswith("weight")]
         self._attach_copies(weight_quantizer, weights)
         batch_axis = 0 if self.batch_first else 1
         for quantizer, channels in zip(
             (input_quantizer, output_quantizer), self.channels(), strict=True
         ):
             if quantizer is not None:
-                quantizer.settle(-1, {-1: channels}, batch_axis)
-                fit(quantizer, self, self.weight_ih_l0)
-        self._finish()
+                quantizer.bind_axes(-1, {-1: channels}, batch_axis)
+                match_layer(quantizer, self, self.weight_ih_l0)
+        self._initialize_scales()
 
     @classmethod
     def check(
@@ -64,37 +64,39 @@ class QuantizedRecurrent(QuantizedLayer):
         **more: Quantizer | None,
     ) -> None:
         if bias_quantizer is not None:
-            raise ValueError("the biases of recurrent layers stay in float: give no bias_quantizer")
+            raise ValueError(
+                "biases of recurrent layers stay in floating point: remove bias_quantizer"
+            )
         super().check(layer, weight_quantizer, None, *others, **more)
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        x = _with_data(input, quantized(self.input_quantizer, _data(input))[0])
+        x = _with_data(input, apply_quantizer(self.input_quantizer, _data(input))[0])
         self._update_flat_weights()
-        # PyTorch computes with this list, which it makes of the parameters.
-        kept = self._flat_weights
+        # PyTorch computes with this list of the parameters.
+        weights = self._flat_weights
         self._flat_weights = [
-            quantized(getattr(self, f"{name}_quantizer", None), weight)[0]
-            for name, weight in zip(self._flat_weights_names, kept, strict=True)
+            apply_quantizer(getattr(self, f"{name}_quantizer", None), weight)[0]
+            for name, weight in zip(self._flat_weights_names, weights, strict=True)
         ]
         try:
             output, states = super(QuantizedLayer, self).forward(x, hx)
         finally:
-            self._flat_weights = kept
-        return _with_data(output, quantized(self.output_quantizer, _data(output))[0]), states
+            self._flat_weights = weights
+        return _with_data(output, apply_quantizer(self.output_quantizer, _data(output))[0]), states
 
     def channels(self) -> tuple[int, int]:
         states = self.proj_size or self.hidden_size
         return self.input_size, states * (1 + self.bidirectional)
 
-    def read(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The products of the input, step by step: sequences may be packed."""
+    def compute_with(self, x: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the products of the input and the first weights; x may be packed data."""
         names = ["weight_ih_l0"] + ["weight_ih_l0_reverse"] * self.bidirectional
         return torch.cat([functional.linear(x, values[name]) for name in names], dim=-1)
 
 
 def _data(x: Any) -> torch.Tensor:
-    found: torch.Tensor = x.data if isinstance(x, PackedSequence) else x
-    return found
+    data: torch.Tensor = x.data if isinstance(x, PackedSequence) else x
+    return data
 
 
 def _with_data(x: Any, data: torch.Tensor) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removing low bits."""
+"""Module for the removal of low bits."""
 
 import numbers
 
@@ -11,15 +11,15 @@ from anybit.torch.nn._scales import check_scale
 
 
 class Trunc(torch.nn.Module):
-    """Removes low bits of a quantized tensor; `anybit.torch.trunc`.
+    """Removal of low bits of a quantized tensor; `anybit.torch.trunc` as a module.
 
     Args:
         in_bits: The bits of the input's codes.
         out_bits: The bits of the result's codes.
         scale: The scale of the input, a number > 0 or a tensor of such numbers: a buffer.
             `forward(x, scale)` takes another one.
-        shift: How many low bits go: the result's scale is scale * 2^shift. None stands for
-            in_bits - out_bits.
+        shift: The number of low bits to remove: the result's scale is scale * 2^shift. None stands
+            for in_bits - out_bits.
         signed, narrow, rounding_mode: As in `trunc`.
 
     >>> Trunc(8, 4)(torch.tensor([7.0, -7.0, 100.0]))
@@ -46,7 +46,7 @@ class Trunc(torch.nn.Module):
         if not (shift is None or isinstance(shift, numbers.Integral)):
             raise ValueError(f"shift must be an integer or None, got {shift!r}")
         dtype = torch.get_default_dtype()
-        # The default device may be one without values.
+        # The default device may be "meta", which stores no values.
         if not (isinstance(scale, torch.Tensor) and scale.is_meta):
             check_scale(torch.as_tensor(scale, dtype=dtype, device="cpu"), scale)
         self.in_bits = in_bits

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers in words: `int4 per-channel narrow`."""
+"""Format specs of quantizers: `int4 per-channel narrow`."""
 
 from typing import Any
 
-from anybit.torch.nn._quantizer import Quantizer
-from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer
-from anybit.torch.nn._scales import AccumulatorScale, Scale
-from anybit.torch.nn._stored_scales import EmaScale, FixedScale, LearnedScale
+from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
+from anybit.torch.nn._scales import AccumulatorScale, EmaScale, FixedScale, LearnedScale, Scale
 from anybit.words.block_formats import BlockFormat
 from anybit.words.grammar import COMMON, PER_BLOCK, Integers, Kind, Signs, read
 
@@ -15,17 +13,17 @@ _WORDS = {**COMMON, **{name: {"scale": name} for name in _SCALES}}
 
 
 def quantizer(words: str) -> Quantizer:
-    """The quantizer that the words describe: its kind, and then what else is to be said, if any.
+    """Create a quantizer from a format spec: its kind, then options.
 
     Kinds: intN and uintN for N bits, ternary (int2 narrow: -1, 0 and 1), bipolar (-1 and 1), a
     format of `anybit.formats` (float8_e4m3fn, or fp8_e4m3 for short) and eXmY for X exponent and Y
     mantissa bits without reserved codes.
 
-    Words: per-tensor or per-channel; narrow; power-of-two; learned, absmax, absmean (bipolar),
-    ema, accumulator (bias) or scale=NUMBER. Without them: per-tensor learned.
+    Options: per-tensor or per-channel; narrow; power-of-two; learned, absmax, absmean (bipolar),
+    ema, accumulator (bias) or scale=NUMBER. Default: per-tensor learned.
 
     Raises:
-        ValueError: A word that is not known or does not fit the kind.
+        ValueError: An unknown word, or an option that does not apply to the kind.
 
     >>> quantizer("int4 per-channel narrow absmax")
     IntQuantizer(
@@ -43,7 +41,7 @@ def quantizer(words: str) -> Quantizer:
 def _of_kind(kind: Kind, options: dict[str, Any]) -> Quantizer:
     if isinstance(kind, BlockFormat) or options.get("granularity") == PER_BLOCK:
         raise ValueError(
-            'scales of blocks are not trained; say "per-channel", or give the float model to '
+            'block scales cannot be trained; use "per-channel", or give the float model to '
             "`anybit quantize`"
         )
     match kind:
@@ -56,21 +54,21 @@ def _of_kind(kind: Kind, options: dict[str, Any]) -> Quantizer:
 
 
 def words(quantizer: Quantizer) -> str:
-    """The quantizer in words. Zero-points and rounding modes are said too, if they are unusual.
+    """Return the format spec of a quantizer, with unusual zero-points and rounding modes.
 
     >>> words(quantizer("uint4 ema"))
     'uint4 ema'
     """
-    said = [_kind(quantizer)]
+    spec = [_kind(quantizer)]
     if isinstance(quantizer, IntQuantizer):
-        said += ["narrow"] * quantizer.narrow
-        said += [f"zeropt={quantizer.zeropt}"] * (quantizer.zeropt != 0)
+        spec += ["narrow"] * quantizer.narrow
+        spec += [f"zeropt={quantizer.zeropt}"] * (quantizer.zeropt != 0)
     scale = quantizer.scale
-    said += ["per-channel"] * scale.layout.per_channel
-    said += ["power-of-two"] * scale.power_of_two
+    spec += ["per-channel"] * scale.layout.per_channel
+    spec += ["power-of-two"] * scale.power_of_two
     mode = getattr(quantizer, "rounding_mode", "ROUND")
-    said += [mode.lower()] * (mode != "ROUND")
-    return " ".join([*said, _policy(scale)])
+    spec += [mode.lower()] * (mode != "ROUND")
+    return " ".join([*spec, _policy(scale)])
 
 
 def _kind(quantizer: Quantizer) -> str:
@@ -83,7 +81,7 @@ def _kind(quantizer: Quantizer) -> str:
 
 def _policy(scale: Scale) -> str:
     if isinstance(scale, FixedScale):
-        value = scale.known()
+        value = scale.stored()
         return "fixed" if value.ndim else f"scale={float(value):g}"
     names = {LearnedScale: "learned", EmaScale: "ema", AccumulatorScale: "accumulator"}
-    return names.get(type(scale), "absmean" if scale.reach.by_mean else "absmax")
+    return names.get(type(scale), "absmean" if scale.value_range.by_mean else "absmax")

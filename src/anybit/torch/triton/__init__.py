@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels for GPUs, derived from the references of the operators.
 
-The reference, or its derivatives, runs once on arrays that record what is done to them
-(`traced`, `namespace`). The expression that is left becomes the text of a Triton kernel (`source`),
-cut to the layout of the tensors (`tiles`, `plan`). So there is no third
-implementation of an operator, and a new operator has kernels at once.
+The reference, or its derivatives, runs once on arrays that record operations (`traced`,
+`namespace`). The recorded expression becomes the source of a Triton kernel (`source`), with tiles
+that fit the layout of the tensors (`tiles`, `plan`). Thus operators have no second GPU
+implementation, and a new operator has kernels at once.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from anybit.ops import Operator
+from anybit.ops.arrays import check_values
 from anybit.ops.gradient import carried_back
 from anybit.torch.checks import check, check_backward
-from anybit.torch.triton.checks import check_values_of
 from anybit.torch.triton.namespace import array_input
 from anybit.torch.triton.plan import Layout, Plan, Result, layouts_of
 from anybit.torch.triton.tiles import Sizes
@@ -25,13 +27,15 @@ from anybit.torch.triton.traced import Traced
 Forward = Callable[..., torch.Tensor]
 Backward = Callable[..., list[torch.Tensor]]
 
-# Plans that are kept; to work one out again takes milliseconds.
-_KEPT = 4096
+# The largest number of cached plans per operator; computing one takes milliseconds.
+_MAX_PLANS = 4096
+# The last checked version of each tensor.
+_CHECKED_VERSIONS: Any = WeakTensorKeyDictionary()
 
 
 @functools.cache
 def forward_kernel(operator: Operator) -> Forward:
-    """The operator on tensors of a GPU. It takes what the reference takes, without `out`."""
+    """Return the operator for tensors of a GPU, with the arguments of the reference."""
     plans: dict[Any, Plan] = {}
 
     def kernel(*inputs: Any, **attributes: Any) -> torch.Tensor:
@@ -39,7 +43,7 @@ def forward_kernel(operator: Operator) -> Forward:
         plan = plans.get(key)
         if plan is None:
             check(operator, inputs, attributes)
-            plan = _kept(plans, key, forward_plan(operator, inputs, attributes))
+            plan = _cached(plans, key, forward_plan(operator, inputs, attributes))
         check_values_of(operator, inputs)
         return plan.run(inputs)[0]
 
@@ -48,10 +52,10 @@ def forward_kernel(operator: Operator) -> Forward:
 
 @functools.cache
 def backward_kernel(operator: Operator) -> Backward:
-    """The gradients of the inputs named in `wanted`, in that order.
+    """Return the function that computes the gradients of the inputs named in `wanted`.
 
-    It takes the gradient of the result, then what the reference takes. Gradients of parameters are
-    sums over what each tile sums up: not in the order of `carried_back`, but the same every time.
+    Its arguments are the gradient of the result, then those of the reference. Gradients of
+    parameters are sums over tiles: not in the order of `carried_back`, but deterministic.
     """
     plans: dict[Any, Plan] = {}
 
@@ -63,7 +67,7 @@ def backward_kernel(operator: Operator) -> Backward:
         if plan is None:
             check_backward(operator, gradient, inputs, wanted, attributes)
             new = backward_plan(operator, gradient, inputs, wanted, attributes)
-            plan = _kept(plans, key, new)
+            plan = _cached(plans, key, new)
         check_values_of(operator, inputs)
         return plan.run((*inputs, gradient))
 
@@ -71,7 +75,7 @@ def backward_kernel(operator: Operator) -> Backward:
 
 
 def forward_plan(operator: Operator, inputs: Sequence[Any], attributes: dict[str, Any]) -> Plan:
-    """The kernel for such inputs; they have been checked."""
+    """Return the forward kernel for checked inputs of these layouts."""
     layouts = layouts_of(inputs)
     traced = [_recorded(layout, place, place == 0) for place, layout in enumerate(layouts)]
     value = operator.reference(*traced, **attributes)
@@ -89,7 +93,7 @@ def backward_plan(
     wanted: Sequence[str],
     attributes: dict[str, Any],
 ) -> Plan:
-    """The kernel for such inputs; they have been checked."""
+    """Return the backward kernel for checked inputs of these layouts."""
     layouts = layouts_of((*inputs, gradient))
     varying = (0, len(inputs))
     *traced, upstream = (
@@ -97,7 +101,7 @@ def backward_plan(
     )
     names = [declared.name for declared in operator.inputs[: len(inputs)]]
     shapes = operator.broadcast_shapes(traced, attributes)
-    found = carried_back(
+    gradients = carried_back(
         upstream,
         dict(zip(names, traced, strict=True)),
         operator.partials(*traced, **attributes),
@@ -105,15 +109,15 @@ def backward_plan(
         shapes,
     )
     results = [
-        _result(found[name], f"{name}_gradient", shapes[name], like_x=name == names[0])
+        _result(gradients[name], f"{name}_gradient", shapes[name], like_x=name == names[0])
         for name in wanted
     ]
     views = [*(shapes.get(name) for name in names), tuple(gradient.shape)]
     return Plan(f"{operator.name}_backward", [*names, "gradient"], layouts, results, views)
 
 
-def _kept(plans: dict[Any, Plan], key: Any, plan: Plan) -> Plan:
-    if len(plans) >= _KEPT:
+def _cached(plans: dict[Any, Plan], key: Any, plan: Plan) -> Plan:
+    if len(plans) >= _MAX_PLANS:
         plans.clear()
     plans[key] = plan
     return plan
@@ -126,9 +130,9 @@ def _recorded(layout: Layout | None, place: int, varies: bool) -> Traced | None:
 
 
 def _result(value: Traced, name: str, shape: Sizes, like_x: bool) -> Result:
-    """The result that has this value. Kernels cast where they store, and sum in their own way.
+    """Return a result without the last casts, sums and reshapes, which kernels do themselves.
 
-    `shape` is the one in which it broadcasts to x.
+    `shape` is the shape in which the value broadcasts to x.
     """
     dtype, delivered = getattr(torch, value.dtype), value.shape
     inner = value
@@ -139,6 +143,28 @@ def _result(value: Traced, name: str, shape: Sizes, like_x: bool) -> Result:
     else:
         if value.operation == "cast":
             value = value.operands[0]
-        if delivered != shape:  # the last reshape, which `Plan` does
+        if delivered != shape:  # `Plan` does the last reshape
             value = value.operands[0]
     return Result(name, value, dtype, shape, like_x, delivered)
+
+
+def check_values_of(operator: Operator, inputs: Sequence[torch.Tensor | None]) -> None:
+    """Raise ValueError for values outside of an input's domain, such as fractional bit-widths.
+
+    Reading values waits for the GPU. It is done once per tensor, and again after a change of the
+    tensor. It is not done while a CUDA graph is captured, where waiting is not allowed, and not for
+    integers and limits of one element, which were numbers and have been checked.
+    """
+    for declared, value in zip(operator.inputs[1:], inputs[1:], strict=False):
+        domain = declared.domain
+        if value is None or not value.is_floating_point():
+            continue
+        if not domain.integer and (domain.minimum == -math.inf or not value.ndim):
+            continue
+        if value.is_cuda and torch.cuda.is_current_stream_capturing():
+            continue
+        version = None if value.is_inference() else value._version
+        if version is None or _CHECKED_VERSIONS.get(value) != version:
+            check_values(value, domain, declared.name)
+            if version is not None:
+                _CHECKED_VERSIONS[value] = version

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The array-API namespace of `Traced`: the functions that the references use.
+"""Array-API namespace of `Traced`: the functions that the references use.
 
-Its names are the array API's. `array_input` makes the arrays that all others come from. The last
-four are what `anybit.ops` asks a library for before it
-takes a portable formula: exact powers, exponents and roundings, here from the bits of the numbers.
-They avoid `floor`, `ceil` and the mathematical library, which flush subnormal numbers in Triton.
+Names are those of the array API. `array_input` creates the inputs of an expression. The last four
+replace portable formulas of `anybit.ops`: exact powers, exponents and roundings, computed from the
+bits of the numbers. They avoid `floor`, `ceil` and the mathematical library, which flush subnormal
+numbers in Triton.
 """
 
 import builtins
@@ -27,7 +27,7 @@ _KINDS = {
 
 
 class _Layout(NamedTuple):
-    """How a float is represented."""
+    """Binary representation of a float."""
 
     bits: str
     mantissa: int
@@ -42,7 +42,7 @@ _LAYOUTS = {"float32": _Layout("bits32", 23, 127), "float64": _Layout("bits64", 
 
 
 def array_input(place: int, dtype: str, shape: Shape, *, varies: builtins.bool) -> Traced:
-    """The argument of the kernel in that place."""
+    """Return the kernel argument with that index."""
     return Traced("input", (), dtype, shape, literal=place, varies=varies)
 
 
@@ -96,7 +96,7 @@ def floor(x: Traced) -> Traced:
 
 
 def maximum(x: Traced, other: Any) -> Traced:
-    """For integers, of which none is NaN."""
+    """Return the maximum of integers; NaN is not handled."""
     other = x.beside(other)
     if x.range[0] >= other.range[1]:
         return x
@@ -105,7 +105,7 @@ def maximum(x: Traced, other: Any) -> Traced:
 
 
 def minimum(x: Traced, other: Any) -> Traced:
-    """For integers, of which none is NaN."""
+    """Return the minimum of integers; NaN is not handled."""
     other = x.beside(other)
     if x.range[1] <= other.range[0]:
         return x
@@ -114,7 +114,7 @@ def minimum(x: Traced, other: Any) -> Traced:
 
 
 def clip(x: Traced, lowest: float, highest: float) -> Traced:
-    """NaN stays NaN."""
+    """Clip x; NaN stays NaN."""
     if x.dtype not in _LAYOUTS:
         return minimum(maximum(x, int(lowest)), int(highest))
     x = where(x < lowest, full_like(x, lowest), x)
@@ -137,25 +137,25 @@ def reshape(x: Traced, shape: tuple[int, ...]) -> Traced:
 
 
 def sum(x: Traced, *, axis: tuple[int, ...]) -> Traced:
-    """The sum over these axes, which no operation but `reshape` and `astype` may follow."""
+    """Return the sum over axes, which only `reshape` and `astype` may follow."""
     kept = tuple(size for place, size in enumerate(x.shape) if place not in axis)
     return expression("sum", x, shape=kept, literal=axis)
 
 
 def power_of_two(exponent: Traced, dtype: str) -> Traced:
-    """2^exponent: inf above the range of the dtype, subnormal and then 0 below it."""
+    """Return 2^exponent: inf above the range of the dtype, subnormal and then 0 below it."""
     layout = _LAYOUTS[dtype]
     below = -(layout.bias + layout.mantissa)
     counts = clip(exponent, below, layout.bias + 1).astype(layout.bits)
     normal = (counts << layout.mantissa) + (layout.bias << layout.mantissa)
-    # One place too far and back, so that the exponent below the last subnormal gives 0.
+    # One place too far and back, so that the exponent below the last subnormal results in 0.
     places = minimum(counts - below, layout.mantissa + 1)
     subnormal = bitwise_left_shift(constant(1, layout.bits), places) >> 1
     return _float(where(counts > -layout.bias, normal, subnormal), dtype)
 
 
 def floor_log2(y: Traced) -> Traced:
-    """The exponent E with 2^E <= |y| < 2^(E+1); very low for 0, anything for NaN and inf."""
+    """Return E with 2^E <= |y| < 2^(E+1); very low for 0, undefined for NaN and inf."""
     layout = _LAYOUTS[y.dtype]
     magnitude = abs(y)
     subnormal = magnitude < 2.0 ** (1 - layout.bias)
@@ -169,7 +169,7 @@ def floor_log2(y: Traced) -> Traced:
 
 
 def times_power_of_two(y: Traced, exponent: Traced) -> Traced:
-    """y * 2^exponent in two factors, each of which is a normal number."""
+    """Return y * 2^exponent, by two factors that are normal numbers."""
     layout = _LAYOUTS[y.dtype]
     counts = clip(exponent, 2 * (1 - layout.bias), 2 * layout.bias).astype(layout.bits)
     half = counts >> 1
@@ -180,10 +180,10 @@ def times_power_of_two(y: Traced, exponent: Traced) -> Traced:
 
 
 def round_to_integer(y: Traced, mode: str) -> Traced:
-    """y rounded to integers. The magnitude is rounded, then takes the sign of y back."""
+    """Round y to integers. The magnitude is rounded, then gets the sign of y."""
     layout = _LAYOUTS[y.dtype]
     magnitude = abs(y)
-    # Above that all numbers are integers; below, the sum rounds to one, ties to even.
+    # All larger numbers are integers; sums with smaller ones round to integers, ties to even.
     large = 2.0**layout.mantissa
     nearest = where(magnitude < large, (magnitude + large) - large, magnitude)
     one, none = full_like(y, 1), full_like(y, 0)
@@ -196,21 +196,21 @@ def round_to_integer(y: Traced, mode: str) -> Traced:
 
     match RoundingMode.parse(mode):
         case RoundingMode.ROUND:
-            found = nearest
+            rounded = nearest
         case RoundingMode.DOWN:
-            found = down()
+            rounded = down()
         case RoundingMode.UP:
-            found = up()
+            rounded = up()
         case RoundingMode.FLOOR | RoundingMode.CEIL as directed:
             signed = _with_sign(nearest, y)
             if directed is RoundingMode.FLOOR:
                 return signed - where(signed > y, one, none)
-            found = abs(signed + where(signed < y, one, none))
+            rounded = abs(signed + where(signed < y, one, none))
         case RoundingMode.HALF_UP:
-            found = down() + where(magnitude - down() >= 0.5, one, none)
+            rounded = down() + where(magnitude - down() >= 0.5, one, none)
         case RoundingMode.HALF_DOWN:
-            found = down() + where(magnitude - down() > 0.5, one, none)
-    return _with_sign(found, y)
+            rounded = down() + where(magnitude - down() > 0.5, one, none)
+    return _with_sign(rounded, y)
 
 
 def _bits(y: Traced) -> Traced:
@@ -222,7 +222,7 @@ def _float(bits: Traced, dtype: str) -> Traced:
 
 
 def _with_sign(number: Traced, y: Traced) -> Traced:
-    """The number with the sign of y, which it has already unless it is 0 or a magnitude."""
+    """Return a number >= 0, or of the sign of y already, with the sign of y."""
     sign = _bits(y) & _LAYOUTS[y.dtype].sign
     return _float(_bits(number) | sign, y.dtype)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From expressions to a launch: what is worked out once per combination of layouts."""
+"""Plans of kernel launches, one per combination of tensor layouts."""
 
 import contextlib
 import math
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from anybit.torch.triton.compiled import compiled
-from anybit.torch.triton.source import Output, Pointer, Shape, kernel
-from anybit.torch.triton.sums import Sums
+from anybit.torch.triton.source import Output, Pointer, Shape, compile_kernel, kernel_source
 from anybit.torch.triton.tiles import (
+    Axes,
     Sizes,
+    Tiles,
     broadcast_strides,
     contiguous_strides,
     merged,
@@ -23,12 +23,12 @@ from anybit.torch.triton.tiles import (
 )
 from anybit.torch.triton.traced import Traced
 
-# What Triton asks of pointers, in bytes.
+# Alignment of pointers that Triton specializes kernels for, in bytes.
 _ALIGNMENT = 16
 
 
 class Layout(NamedTuple):
-    """What of a tensor decides on a kernel."""
+    """Properties of a tensor that a kernel depends on."""
 
     dtype: torch.dtype
     shape: Sizes
@@ -42,11 +42,11 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """One tensor that a kernel gives.
+    """One output tensor of a kernel.
 
-    It lies in memory as x does, or is contiguous. One of another shape than x is summed over the
-    axes along which it is repeated, in the dtype of its value. It is delivered in `delivered`, if
-    that is given, instead of the shape in which it broadcasts to x.
+    It has the memory format of x, or is contiguous. If its shape differs from that of x, it is
+    summed over the axes along which it is repeated, in the dtype of its value. `delivered` is the
+    final shape if it is not the one in which the result broadcasts to x.
     """
 
     name: str
@@ -57,16 +57,49 @@ class Result:
     delivered: Sizes | None = None
 
 
-class Plan:
-    """A kernel for tensors of certain layouts, and how to start it.
+class ParameterSums:
+    """Sums over the elements for which a parameter was repeated: its gradient.
 
-    The layouts are those of x, the parameters (None where one is not given) and, where a gradient
-    is carried back, that gradient. `views` are the shapes in which they broadcast to x, by default
+    A tile sums along m and n where the parameter is repeated; PyTorch sums the rest. The order
+    depends on shapes only, so that results are deterministic.
+
+    `strides` are those of the gradient along the merged axes, 0 where the parameter is repeated.
+    """
+
+    def __init__(self, axes: Axes, tiles: Tiles, strides: Sizes, shape: Sizes) -> None:
+        rows = axes.sizes[-2] if strides[-2] else tiles.blocks_m
+        columns = axes.sizes[-1] if strides[-1] else tiles.blocks_n
+        self.partial_shape = (*axes.leads, rows, columns)
+        self._repeated = tuple(axis for axis, step in enumerate(strides) if not step)
+        self._kept = tuple(
+            size if step else 1 for size, step in zip(axes.sizes, strides, strict=True)
+        )
+        # Axes of one element may have any stride.
+        steps = zip(self._kept, strides, contiguous_strides(self._kept), strict=True)
+        self._in_order = all(size == 1 or step == expected for size, step, expected in steps)
+        self._strides = strides
+        self._shape = shape
+
+    def finish(self, partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the gradient from the sums of the tiles."""
+        total = partial.sum(self._repeated, keepdim=True) if self._repeated else partial
+        if self._in_order:
+            return total.reshape(self._shape).to(dtype)
+        gradient = torch.empty(self._shape, dtype=dtype, device=partial.device)
+        gradient.as_strided(self._kept, self._strides).copy_(total)
+        return gradient
+
+
+class Plan:
+    """A kernel for tensors of certain layouts, and its launch.
+
+    The layouts are those of x, the parameters (None for one left out) and, in a backward kernel,
+    the gradient of the result. `views` are the shapes in which they broadcast to x, by default
     their own.
 
     Attributes:
-        text: The kernel.
-        tiles: How the elements are cut.
+        text: The source of the kernel.
+        tiles: The tiles.
     """
 
     def __init__(
@@ -84,9 +117,9 @@ class Plan:
         self._empty = 0 in x.shape
         self._kernel: Any = None
         if not self._empty:
-            self._work_out(x.shape, names, layouts, views or [None] * len(layouts))
+            self._prepare(x.shape, names, layouts, views or [None] * len(layouts))
 
-    def _work_out(
+    def _prepare(
         self,
         shape: Sizes,
         names: Sequence[str],
@@ -99,13 +132,13 @@ class Plan:
             for place, layout in enumerate(layouts)
             if layout is not None
         }
-        gives = [
+        results = [
             like_x
             if result.like_x
             else broadcast_strides(result.shape, contiguous_strides(result.shape), shape)
             for result in self._results
         ]
-        axes = merged(shape, [like_x, *inputs.values(), *gives])
+        axes = merged(shape, [like_x, *inputs.values(), *results])
         self.tiles = tiles(axes)
         steps = iter(axes.strides[1:])
         moving = {place: next(steps) for place in inputs}
@@ -118,22 +151,24 @@ class Plan:
             for result in self._results
         ]
         self._sums = [
-            Sums(axes, self.tiles, output.pointer.strides, result.shape) if output.summed else None
+            ParameterSums(axes, self.tiles, output.pointer.strides, result.shape)
+            if output.summed
+            else None
             for output, result in zip(outputs, self._results, strict=True)
         ]
         form = Shape(len(axes.leads), axes.sizes[-2] > 1, self.tiles.uneven)
-        self.text = kernel(self.name, form, pointers, outputs)
+        self.text = kernel_source(self.name, form, pointers, outputs)
         self.numbers = [*axes.sizes[:-3:-1], self.tiles.blocks_n, self.tiles.blocks_m, *axes.leads]
-        for each in (*pointers, *outputs):
-            if each is not None:
-                self.numbers += each.numbers
+        for pointer in (*pointers, *outputs):
+            if pointer is not None:
+                self.numbers += pointer.numbers
         self.numbers += [self.tiles.tile_m, self.tiles.tile_n]
         self._grid = (self.tiles.blocks_n * self.tiles.blocks_m * math.prod(axes.leads), 1, 1)
 
     def run(self, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """The results for tensors of these layouts."""
-        given = [each for each in tensors if each is not None]
-        x = given[0]
+        """Return the results for tensors of these layouts."""
+        inputs = [tensor for tensor in tensors if tensor is not None]
+        x = inputs[0]
         if self._empty:
             return [
                 _delivered(x.new_zeros(result.shape, dtype=result.dtype), result)
@@ -141,15 +176,15 @@ class Plan:
             ]
         buffers = self._buffers(x)
         start = _interpret if interpreted() else _start
-        start(self, given, buffers)
+        start(self, inputs, buffers)
         return [
-            _delivered(buffer if sums is None else sums.finished(buffer, result.dtype), result)
+            _delivered(buffer if sums is None else sums.finish(buffer, result.dtype), result)
             for buffer, result, sums in zip(buffers, self._results, self._sums, strict=True)
         ]
 
     @property
     def buffer_dtypes(self) -> list[torch.dtype]:
-        """The dtypes of what the kernel writes; sums have that of their elements."""
+        """The dtypes of the kernel's outputs; sums have that of their elements."""
         return [
             result.dtype if sums is None else getattr(torch, result.value.dtype)
             for result, sums in zip(self._results, self._sums, strict=True)
@@ -169,18 +204,18 @@ class Plan:
     def launch(self, tensors: Sequence[torch.Tensor]) -> None:
         """Start the kernel on inputs and results.
 
-        Triton looks at all arguments to find what it has compiled for such ones, which takes longer
-        than the start. Here that is always the same where pointers are aligned.
+        Triton inspects all arguments to find the compiled kernel, which takes longer than the
+        launch. With aligned pointers it is always the same one.
         """
-        aligned = not any(each.data_ptr() % _ALIGNMENT for each in tensors)
+        aligned = not any(tensor.data_ptr() % _ALIGNMENT for tensor in tensors)
         if aligned and self._kernel is not None:
             self._kernel[self._grid](*tensors, *self.numbers)
             return
-        kernel = compiled(self.name, self.text, interpreted())[self._grid](
+        kernel = compile_kernel(self.name, self.text, interpreted())[self._grid](
             *tensors,
             *self.numbers,
             num_warps=self.tiles.warps,
-            # No a * b + c in one rounding.
+            # Fused multiply-add would skip a rounding.
             enable_fp_fusion=False,
         )
         if aligned:
@@ -189,15 +224,12 @@ class Plan:
 
 def layouts_of(tensors: Iterable[torch.Tensor | None]) -> tuple[Layout | None, ...]:
     return tuple(
-        [
-            None if each is None else Layout(each.dtype, each.shape, each.stride(), each.device)
-            for each in tensors
-        ]
+        [None if x is None else Layout(x.dtype, x.shape, x.stride(), x.device) for x in tensors]
     )
 
 
 def interpreted() -> bool:
-    """Whether kernels run on the CPU, under Triton's interpreter."""
+    """Return whether kernels run on the CPU, in Triton's interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
@@ -217,8 +249,8 @@ def _start(plan: Plan, inputs: Sequence[torch.Tensor], buffers: Sequence[torch.T
 
 
 def _interpret(plan: Plan, inputs: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> None:
-    """The interpreter truncates bfloat16, and loses its subnormal numbers: it gets float32."""
-    wide = [_widened(each) for each in (*inputs, *buffers)]
+    """Launch with float32 for bfloat16, which the interpreter truncates and flushes."""
+    wide = [_widened(tensor) for tensor in (*inputs, *buffers)]
     with np.errstate(all="ignore"):
         plan.launch(wide)
     for buffer, computed in zip(buffers, wide[len(inputs) :], strict=True):
@@ -227,7 +259,7 @@ def _interpret(plan: Plan, inputs: Sequence[torch.Tensor], buffers: Sequence[tor
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of bfloat16 as float32, with the same strides, even where elements overlap."""
+    """Return a bfloat16 tensor as float32 with the same strides, even if elements overlap."""
     if tensor.dtype != torch.bfloat16:
         return tensor
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -236,18 +268,18 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _like(layout: Layout | None) -> Sizes:
-    """The strides that `torch.empty_like` gives."""
+    """Return the strides of `torch.empty_like`."""
     assert layout is not None
     meta = torch.empty_strided(layout.shape, layout.strides, device="meta")
     return tuple(torch.empty_like(meta).stride())
 
 
 def _viewed(layout: Layout, view: Sizes | None, shape: Sizes) -> Sizes:
-    """The strides of an input along the axes of x, in the shape in which it broadcasts to x."""
-    seen = torch.empty_strided(layout.shape, layout.strides, device="meta")
+    """Return the strides of an input, in the shape that broadcasts to x, along the axes of x."""
+    meta = torch.empty_strided(layout.shape, layout.strides, device="meta")
     if view is not None:
-        seen = seen.view(view)
-    return broadcast_strides(tuple(seen.shape), tuple(seen.stride()), shape)
+        meta = meta.view(view)
+    return broadcast_strides(tuple(meta.shape), tuple(meta.stride()), shape)
 
 
 def _delivered(tensor: torch.Tensor, result: Result) -> torch.Tensor:

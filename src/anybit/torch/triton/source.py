@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a kernel that computes expressions, one statement per operation.
+"""Source of Triton kernels that compute expressions, one statement per operation.
 
-A tile has up to two axes, n (the fastest) and m. Further axes, the leads, are one index each per
-tile. An operand names the axes along which it moves; what it does not move along is loaded once.
-The text is made of what is written here, of names of our parameters and of numbers.
+A tile has up to two axes, n (the fastest) and m. Further axes, the leads, have one index per tile.
+A pointer has the axes along which an array varies; along the others an element is loaded once.
+
+The source consists of text in this file, of names of our parameters and of numbers.
 """
 
+import functools
+import linecache
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
 
 from anybit.ops.expression import operands_first
 from anybit.torch.triton.traced import LIMIT, Traced
@@ -41,7 +46,7 @@ _DIVISIONS = {"float32": "divide({0}, {1})", "float64": "{0} / {1}"}
 class Pointer:
     """An array in memory: its name and its strides along the leads, m and n.
 
-    A stride of 0 is none: along such an axis the array is repeated.
+    Along axes of stride 0 the array is repeated.
     """
 
     name: str
@@ -57,7 +62,7 @@ class Pointer:
 
     @property
     def axes(self) -> list[str]:
-        """The names of the axes along which it moves."""
+        """The names of the axes with a stride."""
         names = [*map(str, range(len(self.strides) - 2)), "m", "n"]
         return [name for name, stride in zip(names, self.strides, strict=True) if stride]
 
@@ -74,10 +79,10 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Output:
-    """What is stored where.
+    """Value to store, and the array to store it in.
 
-    An output that is `summed` gives one number per tile, or per row or column of it where its
-    pointer moves along m or n. These numbers lie behind one another.
+    An output that is `summed` has one number per tile, or per row or column of a tile if its
+    pointer has a stride along m or n. These numbers are contiguous.
     """
 
     pointer: Pointer
@@ -95,19 +100,21 @@ class Output:
 
 @dataclass(frozen=True)
 class Shape:
-    """What of the shape is written into the kernel: tiles of one axis or two, and uneven ends."""
+    """Properties of the shape in the source: leads, one or two tile axes, uneven ends."""
 
     leads: int
     two_axes: bool
     uneven: bool
 
 
-def kernel(name: str, shape: Shape, inputs: Iterable[Pointer | None], outputs: list[Output]) -> str:
-    """The text of the kernel. Its parameters are pointers, sizes and strides, in this order:
+def kernel_source(
+    name: str, shape: Shape, inputs: Iterable[Pointer | None], outputs: list[Output]
+) -> str:
+    """Return the source of a kernel.
 
-    all inputs that are not None, all outputs; size_n, size_m, blocks_n, blocks_m, the sizes of
-    leads; the strides of each pointer; and the tile's sizes, TILE_M and TILE_N. It calls `add`, and
-    `divide` for float32 numbers.
+    Its parameters are pointers, sizes and strides, in this order: inputs that are not None,
+    outputs; size_n, size_m, blocks_n, blocks_m, the sizes of leads; the strides of each pointer;
+    the tile sizes TILE_M and TILE_N. It calls `add`, and `divide` for float32.
     """
     return _Writer(name, shape, list(inputs), outputs).text()
 
@@ -122,7 +129,7 @@ class _Writer:
         self._outputs = outputs
         self._lines: list[str] = []
         self._written: dict[Traced, str] = {}
-        self._alike: dict[str, str] = {}
+        self._names: dict[str, str] = {}
 
     def text(self) -> str:
         inputs = [pointer for pointer in self._inputs if pointer is not None]
@@ -135,35 +142,35 @@ class _Writer:
         for output in self._outputs:
             parameters += output.parameters
         parameters += ["TILE_M: tl.constexpr", "TILE_N: tl.constexpr"]
-        self._place()
-        for each in self._outputs:
-            self._store(each)
+        self._write_offsets()
+        for output in self._outputs:
+            self._store(output)
         lines = "".join(f"    {line}\n" for line in self._lines)
         return f"def {self._name}({', '.join(parameters)}):\n{lines}"
 
-    def _place(self) -> None:
-        """Where the tile begins, and the offsets in it."""
-        say = self._lines.append
+    def _write_offsets(self) -> None:
+        """Write the statements for the offsets of the tile's elements."""
+        write = self._lines.append
         # Arrays may have more elements than 32 bits count.
-        say("rest = tl.program_id(0).to(tl.int64)")
+        write("rest = tl.program_id(0).to(tl.int64)")
         if not self._shape.two_axes and not self._shape.leads:
-            say("block_n = rest")
+            write("block_n = rest")
         else:
-            say("block_n = rest % blocks_n")
-            say("rest = rest // blocks_n")
-            say("block_m = rest % blocks_m")
-            say("rest = rest // blocks_m")
+            write("block_n = rest % blocks_n")
+            write("rest = rest // blocks_n")
+            write("block_m = rest % blocks_m")
+            write("rest = rest // blocks_m")
         for lead in reversed(range(self._shape.leads)):
-            say(f"lead_{lead} = rest % size_{lead}")
-            say(f"rest = rest // size_{lead}")
-        say("n = block_n * TILE_N + tl.arange(0, TILE_N)")
-        say("in_n = n < size_n")
+            write(f"lead_{lead} = rest % size_{lead}")
+            write(f"rest = rest // size_{lead}")
+        write("n = block_n * TILE_N + tl.arange(0, TILE_N)")
+        write("in_n = n < size_n")
         if self._shape.two_axes:
-            say("m = block_m * TILE_M + tl.arange(0, TILE_M)")
-            say("in_m = m < size_m")
+            write("m = block_m * TILE_M + tl.arange(0, TILE_M)")
+            write("in_m = m < size_m")
 
     def _at(self, pointer: Pointer) -> str:
-        """The addresses of an array's elements that belong to the tile."""
+        """Return the addresses of an array's elements in the tile."""
         places = {"m": "m[:, None]", "n": "n[None, :]"} if self._shape.two_axes else {"n": "n"}
         terms = [
             f"{places.get(axis, f'lead_{axis}')} * {stride}"
@@ -172,7 +179,7 @@ class _Writer:
         return " + ".join([pointer.name, *terms])
 
     def _mask(self, along_m: bool, along_n: bool, *, flat: bool = False) -> str:
-        """What keeps the tile within the array, as an argument."""
+        """Return the argument that masks elements outside of the array; "" if there are none."""
         if not self._shape.uneven:
             return ""
         flat = flat or not self._shape.two_axes
@@ -195,14 +202,16 @@ class _Writer:
 
     def _store_sum(self, pointer: Pointer, value: str) -> None:
         two = self._shape.two_axes
-        value = self._say(f"tl.broadcast_to({value}, {'[TILE_M, TILE_N]' if two else '[TILE_N]'})")
+        value = self._assign(
+            f"tl.broadcast_to({value}, {'[TILE_M, TILE_N]' if two else '[TILE_N]'})"
+        )
         if self._shape.uneven:
             inside = "in_m[:, None] & in_n[None, :]" if two else "in_n"
-            value = self._say(f"tl.where({inside}, {value}, 0.0)")
+            value = self._assign(f"tl.where({inside}, {value}, 0.0)")
         if not pointer.along_n:
-            value = self._say(f"tl.reduce({value}, {int(two)}, add)")
+            value = self._assign(f"tl.reduce({value}, {int(two)}, add)")
         if two and not pointer.along_m:
-            value = self._say(f"tl.reduce({value}, 0, add)")
+            value = self._assign(f"tl.reduce({value}, 0, add)")
         whole = two and pointer.along_m and pointer.along_n
         rows = "size_m" if pointer.along_m else "blocks_m"
         columns = "size_n" if pointer.along_n else "blocks_n"
@@ -220,43 +229,86 @@ class _Writer:
         self._lines.append(f"tl.store({at}, {value}{mask})")
 
     def name_of(self, value: Traced) -> str:
-        for each in operands_first(value, self._written):
-            self._written[each] = self._value(each)
+        for node in operands_first(value, self._written):
+            self._written[node] = self._value(node)
         return self._written[value]
 
-    def _value(self, each: Traced) -> str:
-        if each.operation == "input":
-            return self._say(self._load(each.literal))
-        if each.operation == "constant":
-            return self._constant(each, each.machine_type)
-        operands = [self._operand(operand, each) for operand in each.operands]
-        if each.operation == "reshape":
+    def _value(self, node: Traced) -> str:
+        if node.operation == "input":
+            return self._assign(self._load(node.literal))
+        if node.operation == "constant":
+            return self._constant(node, node.machine_type)
+        operands = [self._operand(operand, node) for operand in node.operands]
+        if node.operation == "reshape":
             return operands[0]
-        if each.operation == "div":
-            return self._say(_DIVISIONS[each.dtype].format(*operands))
-        statement = _STATEMENTS[each.operation]
-        return self._say(statement.format(*operands, type=each.machine_type))
+        if node.operation == "div":
+            return self._assign(_DIVISIONS[node.dtype].format(*operands))
+        statement = _STATEMENTS[node.operation]
+        return self._assign(statement.format(*operands, type=node.machine_type))
 
     def _operand(self, operand: Traced, user: Traced) -> str:
-        """The operand's name; a count that meets one that varies is limited to 32 bits."""
+        """Return the operand's name; int64 operands of a varying user are clipped to 32 bits."""
         name = self._written[operand]
         if operand.dtype != "int64" or operand.varies or not user.varies:
             return name
         if operand.operation == "constant":
             return self._constant(operand, "int32")
         if not operand.small:
-            name = self._say(f"tl.minimum(tl.maximum({name}, {-LIMIT}), {LIMIT})")
-        return self._say(f"{name}.to(tl.int32)")
+            name = self._assign(f"tl.minimum(tl.maximum({name}, {-LIMIT}), {LIMIT})")
+        return self._assign(f"{name}.to(tl.int32)")
 
-    def _constant(self, each: Traced, machine_type: str) -> str:
-        number = repr(each.literal)
+    def _constant(self, node: Traced, machine_type: str) -> str:
+        number = repr(node.literal)
         if machine_type.startswith("float") and number.strip("-") in ("inf", "nan"):
             number = f'float("{number}")'
-        return self._say(f"tl.full((), {number}, tl.{machine_type})")
+        return self._assign(f"tl.full((), {number}, tl.{machine_type})")
 
-    def _say(self, statement: str) -> str:
-        """The name of what a statement gives. Equal statements are written once."""
-        if statement not in self._alike:
-            name = self._alike[statement] = f"v{len(self._alike)}"
+    def _assign(self, statement: str) -> str:
+        """Return the name of a statement's value. Equal statements are written once."""
+        if statement not in self._names:
+            name = self._names[statement] = f"v{len(self._names)}"
             self._lines.append(f"{name} = {statement}")
-        return self._alike[statement]
+        return self._names[statement]
+
+
+_ADD = """\
+def add(first, second):
+    return first + second
+"""
+_DIVIDE = """\
+def divide(first, second):
+    return tl.div_rn(first, second)
+"""
+
+
+@functools.cache
+def compile_kernel(name: str, text: str, interpret: bool) -> Any:
+    """Return the kernel of a source text; Triton caches its output on disk by a hash of it.
+
+    `interpret`, which Triton reads from the environment, says that the kernel is for the CPU.
+
+    Raises:
+        ImportError: Triton is missing.
+    """
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError as error:
+        raise ImportError(
+            'kernels for GPUs need Triton; install it with pip install "anybit[triton]"'
+        ) from error
+    names = {
+        "tl": tl,
+        "add": triton.jit(_function("add", _ADD, {"tl": tl})),
+        "divide": triton.jit(_function("divide", _DIVIDE, {"tl": tl})),
+    }
+    return triton.jit(_function(name, text, names))
+
+
+def _function(name: str, text: str, names: dict[str, Any]) -> Any:
+    """Define a function. Triton reads its text from `linecache`, as tracebacks do."""
+    file = f"<anybit {name} {sha256(text.encode()).hexdigest()[:16]}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    namespace = {"__name__": __name__, **names}
+    exec(compile(text, file, "exec"), namespace)
+    return namespace[name]

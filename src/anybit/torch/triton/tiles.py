@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How arrays that broadcast to one shape are cut into tiles.
+"""Tiles of arrays that broadcast to one shape.
 
-Axes that lie behind one another in every array are merged: a tensor with one scale is a row, one
-with a scale per channel is rows. The fastest axis of the result is n, the next m, the rest leads.
+Axes that are contiguous to one another in every array are merged: a tensor with one scale becomes a
+row, one with a scale per channel becomes rows. The fastest axis of the result is n, the next m, the
+others are leads.
 """
 
 import math
@@ -12,14 +13,14 @@ from typing import TypeAlias
 
 Sizes: TypeAlias = tuple[int, ...]
 
-# Sixteen elements per thread: four transfers of 16 bytes of float32 are under way at once, and what
-# depends on parameters only is computed once for all of them.
+# Sixteen elements per thread: four transfers of 16 bytes of float32 are in flight at once, and
+# expressions of parameters are computed once for all of them.
 _TILE = 2048
 _PER_WARP = 512
-# Where parameters move along n alone, tiles are as narrow as is read at full speed, so that threads
-# use again for the next row what they have computed for a column.
+# Where parameters vary along n alone, tiles are as narrow as full memory speed allows, so that
+# threads reuse the expressions of a column for the next row.
 _NARROW = 128
-# How many threads may find nothing to do before smaller tiles are better.
+# The largest ratio of threads to elements; above it smaller tiles are better.
 _WASTE = 1.125
 
 
@@ -51,18 +52,18 @@ class Tiles:
 
 
 def merged(shape: Sizes, strides: Sequence[Sizes]) -> Axes:
-    """The axes in the order of the strides of the first array, as few as possible.
+    """Merge axes, in the order of the strides of the first array, as far as possible.
 
-    `strides` gives for each array its strides along the axes of `shape`, 0 where it is repeated.
+    `strides` has the strides of each array along the axes of `shape`, 0 where it is repeated.
     """
     order = sorted(range(len(shape)), key=lambda axis: -strides[0][axis])
     axes: list[tuple[int, list[int]]] = []
     for axis in order:
-        size, steps = shape[axis], [each[axis] for each in strides]
+        size, steps = shape[axis], [array[axis] for array in strides]
         if size == 1:
             continue
         if axes and all(
-            before == step * size for before, step in zip(axes[-1][1], steps, strict=True)
+            outer == step * size for outer, step in zip(axes[-1][1], steps, strict=True)
         ):
             axes[-1] = (axes[-1][0] * size, steps)
         else:
@@ -74,9 +75,9 @@ def merged(shape: Sizes, strides: Sequence[Sizes]) -> Axes:
 
 
 def tiles(axes: Axes) -> Tiles:
-    """Tiles that fit the last two axes with little waste."""
+    """Return tiles that fit the last two axes with little waste."""
     size_m, size_n = axes.sizes[-2:]
-    by_column = size_m > 1 and any(each[-1] and not each[-2] for each in axes.strides)
+    by_column = size_m > 1 and any(array[-1] and not array[-2] for array in axes.strides)
     tile_n = _power_within(size_n, _NARROW if by_column else _TILE)
     tile_m = min(_TILE // tile_n, _power_above(size_m))
     blocks_m, blocks_n = -(-size_m // tile_m), -(-size_n // tile_n)
@@ -84,9 +85,9 @@ def tiles(axes: Axes) -> Tiles:
     return Tiles(tile_m, tile_n, blocks_m, blocks_n, uneven)
 
 
-def broadcast_strides(shape: Sizes, strides: Sizes, wanted: Sizes) -> Sizes:
-    """The strides of an array along the axes of `wanted`, to which its shape broadcasts."""
-    aligned = [0] * (len(wanted) - len(shape))
+def broadcast_strides(shape: Sizes, strides: Sizes, target: Sizes) -> Sizes:
+    """Return the strides of an array along the axes of the shape to which it broadcasts."""
+    aligned = [0] * (len(target) - len(shape))
     return (
         *aligned,
         *(0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)),
@@ -102,7 +103,7 @@ def _power_above(size: int) -> int:
 
 
 def _power_within(size: int, limit: int) -> int:
-    """The largest power of two up to the limit whose multiples cover the size with little waste."""
+    """Return the largest power of two up to the limit that divides the size with little waste."""
     power = min(_power_above(size), limit)
     while power > 16 and -(-size // power) * power > _WASTE * size:
         power //= 2

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that record what is done to them, so that a reference becomes the text of a kernel.
+"""Arrays that record operations, so that the source of a kernel is derived from a reference.
 
-The references are array-API code. Run on `Traced` arrays, they leave behind the expression of
-their result: the kernel is derived and not written again.
+The references are array-API code. On `Traced` arrays they return the expression of their result.
 
-A value varies if it depends on an array that is as large as the result; the others are columns,
-which a kernel computes once per tile or per row. The references count in int64. Where a count
-varies, 32 bits are enough: exponents are small, and a column that meets one is limited to +-2^24,
-beyond which every exponent means the same. That holds as long as one such column at most goes into
-a sum, which is checked here: every count knows the range that it lies in.
+A value varies if it depends on an array as large as the result. Other values are columns, which a
+kernel computes once per tile or per row. The references compute exponents in int64. For varying
+ones 32 bits are enough: they are small, and a column that is combined with one is clipped to
++-2^24, beyond which all exponents have the same effect. This needs at most one such column per sum,
+which is checked by the range of each integer.
 """
 
 import math
@@ -24,16 +23,16 @@ LIMIT = 2**24
 
 
 class Traced(Recording):
-    """An array that a kernel will know.
+    """An array in a kernel.
 
     Attributes:
         dtype: The name of a dtype; `bits32` and `bits64` are those of a float's representation.
         shape: The sizes.
-        operation: What gives it: `input`, `constant` or a key of the tables of `_source`.
-        operands: What the operation is applied to.
-        literal: The number of a constant, the place of an input.
+        operation: `input`, `constant` or a key of the tables in `source`.
+        operands: The operands of the operation.
+        literal: The number of a constant, the index of an input, or the axes of a sum.
         varies: Whether it depends on an array of the result's size.
-        range: For counts, the lowest and the highest that is possible.
+        range: The lowest and the highest possible value of an integer.
     """
 
     device = "cuda"
@@ -63,18 +62,18 @@ class Traced(Recording):
 
     @property
     def small(self) -> bool:
-        """Whether it certainly lies within +-2^24."""
+        """True if the range is within +-2^24."""
         return self.range[0] >= -LIMIT and self.range[1] <= LIMIT
 
     @property
     def machine_type(self) -> str:
-        """The type that the kernel holds it in."""
+        """The type of the value in the kernel."""
         if self.dtype == "int64" and self.varies:
             return "int32"
         return {"bits32": "int32", "bits64": "int64", "bool": "int1"}.get(self.dtype, self.dtype)
 
     def __bool__(self) -> bool:
-        raise TypeError("the value is not known before the kernel runs")
+        raise TypeError("the value does not exist before the kernel runs")
 
     def beside(self, value: Any) -> "Traced":
         return value if isinstance(value, Traced) else constant(value, self.dtype)
@@ -121,7 +120,7 @@ class Traced(Recording):
 
 
 def constant(value: Any, dtype: str) -> Traced:
-    """A number. It stands beside arrays, which have the shape."""
+    """Return a number as a scalar, which broadcasts to arrays."""
     if dtype == "bool":
         number: Any = bool(value)
     else:
@@ -139,7 +138,7 @@ def expression(
     literal: Any = None,
     range: Range = ANYWHERE,
 ) -> Traced:
-    """What an operation gives for these operands; elementwise, unless a shape is named."""
+    """Return the result of an operation, which is elementwise unless a shape is passed."""
     return Traced(
         operation,
         operands,
@@ -152,7 +151,7 @@ def expression(
 
 
 def broadcast(*operands: Traced) -> Shape:
-    """The shape that the operands have together."""
+    """Return the shape to which the operands broadcast."""
     rank = max(operand.ndim for operand in operands)
     aligned = [(1,) * (rank - operand.ndim) + operand.shape for operand in operands]
     return tuple(
@@ -165,9 +164,9 @@ def _sum(operation: str, first: Traced, other: Any) -> Traced:
     if first.dtype != "int64":
         return expression(operation, first, second)
     low, high = second.range if operation == "add" else (-second.range[1], -second.range[0])
-    found = expression(
+    result = expression(
         operation, first, second, range=(first.range[0] + low, first.range[1] + high)
     )
-    if found.varies and not (first.small or second.small):
-        raise NotImplementedError("two counts without limits are added to one another")
-    return found
+    if result.varies and not (first.small or second.small):
+        raise NotImplementedError("a sum of two unbounded integers")
+    return result
