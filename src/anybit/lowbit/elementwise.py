@@ -6,7 +6,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of, is_identity
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
 from anybit.onnx.operators.multi_threshold import channel_axis_of, is_multi_threshold
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -52,8 +52,7 @@ def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
     if node.op_type == "BatchNormalization":
         inner = all(value is not None and is_constant(value) for value in node.inputs[1:])
         return {1} if inner and not attribute_of(node, "training_mode", 0) else None
-    effect = effect_of(node, opset)
-    if effect in (Effect.ELEMENTWISE, Effect.RECTIFY) or is_identity(node, opset):
+    if has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER, opset) or is_identity(node, opset):
         return _of_broadcast(node, rank)
     return None
 

@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.curves import Curve, curve_of
 from anybit.onnx.graph.cut import cut
+from anybit.onnx.graph.op_traits import Monotonicity, monotonicity_of
 from anybit.onnx.operators.multi_threshold import is_multi_threshold, is_rising
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.preparation import runnable
@@ -191,33 +191,33 @@ class Mean:
 
 def is_monotone(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
     """Whether the nodes are a chain of functions that rise or fall in x everywhere."""
-    return all(curve is not Curve.BENDS for curve in _curves(nodes, x))
+    return all(curve is not Monotonicity.NONE for curve in _curves(nodes, x))
 
 
 def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
     """Whether the nodes are a chain of functions none of which falls anywhere."""
-    return all(curve is Curve.RISES for curve in _curves(nodes, x))
+    return all(curve is Monotonicity.INCREASING for curve in _curves(nodes, x))
 
 
-def _curves(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Curve]:
+def _curves(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Monotonicity]:
     """How each node of a chain goes with what it reads."""
     for node in nodes:
         varying = [value for value in node.inputs if value is not None and not is_constant(value)]
-        yield _curve(node, x) if varying == [x] else Curve.BENDS
+        yield _curve(node, x) if varying == [x] else Monotonicity.NONE
         x = node.outputs[0]
 
 
-def _curve(node: ir.Node, x: ir.Value) -> Curve:
+def _curve(node: ir.Node, x: ir.Value) -> Monotonicity:
     if is_quantize(node) or is_dequantize(node):
-        return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+        return Monotonicity.INCREASING if _has_positive_scales(node) else Monotonicity.MONOTONE
     if not node.domain:
-        return curve_of(node, x)
+        return monotonicity_of(node, x)
     if is_multi_threshold(node):
-        return Curve.RISES if is_rising(node) else Curve.FALLS
+        return Monotonicity.INCREASING if is_rising(node) else Monotonicity.DECREASING
     operator = operator_of(node)
     if operator is None or operator.grid is None or node.inputs[0] is not x:
-        return Curve.BENDS
-    return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+        return Monotonicity.NONE
+    return Monotonicity.INCREASING if _has_positive_scales(node) else Monotonicity.MONOTONE
 
 
 def _has_positive_scales(node: ir.Node) -> bool:

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.lowbit import program as p
-from anybit.lowbit.moving import CONCATENATION, GATHERING, POOLING, RESHAPING, TRANSPOSITION
 from anybit.lowbit.parts import Coded, Codes, CodesRoot, Expression, Pending, PortRoot
 from anybit.lowbit.places import Place, place_of
 from anybit.lowbit.planning import Planner, reshape_fields
@@ -19,6 +18,7 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.windows import pooling_window
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.op_traits import OpTrait, operators_with
 
 _MOST_PARTS = 32
 
@@ -213,10 +213,11 @@ def _gathered(graph: Graph, node: ir.Node, x: ir.Value) -> Expression | None:
     return found
 
 
+_INDEXED = ("Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
 _RULES: dict[str, Callable[[Graph, ir.Node, ir.Value], Expression | None]] = {
-    **dict.fromkeys(RESHAPING, _reshaped),
-    **dict.fromkeys(GATHERING, _gathered),
-    **dict.fromkeys(POOLING, _pooled),
-    CONCATENATION: _concatenated,
-    TRANSPOSITION: _transposed,
+    **dict.fromkeys(operators_with(OpTrait.RESHAPE), _reshaped),
+    **dict.fromkeys(_INDEXED, _gathered),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), _pooled),
+    "Concat": _concatenated,
+    "Transpose": _transposed,
 }

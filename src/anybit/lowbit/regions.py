@@ -34,11 +34,11 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.values import Values
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.reductions import reduced_axes
 
 T = TypeVar("T")
 
-_MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
 _MOST_PAIRS = 2**16
 # Longer chains of elementwise nodes are cut: a float value lies between.
 _LONGEST = 128
@@ -134,7 +134,7 @@ class Walk:
             raise Uncovered(self._memory.refused[node])
         if node in self._products:
             return self._product(node)
-        if node.domain == "" and node.op_type in _MEANS:
+        if has_trait(node, OpTrait.SUM):
             return self._mean(node)
         expression = self._elementwise(node)
         if expression is None:

@@ -12,6 +12,7 @@ from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.cut import cut
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.runtime import FAILURES, evaluate
@@ -32,10 +33,7 @@ def numbers_moved(
         value is not None and value is not x and not is_constant(value) for value in node.inputs
     ):
         raise Uncovered(f"{node.op_type} reads sizes that are not constant")
-    if (
-        node.op_type in ("Resize", "Upsample")
-        and attribute_of(node, "mode", "nearest") != "nearest"
-    ):
+    if has_trait(node, OpTrait.RESIZE) and attribute_of(node, "mode", "nearest") != "nearest":
         raise Uncovered(f"{node.op_type} computes new elements")
     count = math.prod(sizes)
     if count > _MOST_ELEMENTS:

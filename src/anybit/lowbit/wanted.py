@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from anybit.lowbit.groups import Groups
-from anybit.lowbit.moving import is_move
 from anybit.lowbit.parts import Codes
 from anybit.lowbit.program import MOST_LEVELS
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
 
 def wanted_codes(model: ir.Model, analysis: Analysis) -> dict[ir.Value, Codes]:
@@ -29,7 +29,7 @@ def wanted_codes(model: ir.Model, analysis: Analysis) -> dict[ir.Value, Codes]:
             own[value] = codes
     groups: Groups[ir.Value] = Groups()
     for node in model.graph:
-        if is_move(node):
+        if has_trait(node, OpTrait.KEEPS_CODES):
             values = [v for v in (*node.inputs, *node.outputs) if v is not None and v in own]
             for value in values[1:]:
                 if own[value].scale == own[values[0]].scale:
@@ -111,7 +111,7 @@ def _padded(model: ir.Model) -> Iterator[ir.Value]:
             continue
         if node.op_type == "Pad":
             yield x
-        elif node.op_type in ("Conv", "AveragePool"):
+        elif has_trait(node, OpTrait.MAY_PAD):
             automatic = attribute_of(node, "auto_pad", "NOTSET").startswith("SAME")
             if automatic or any(attribute_of(node, "pads", ())):
                 yield x

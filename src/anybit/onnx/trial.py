@@ -16,6 +16,7 @@ from anybit.errors import ModelError
 from anybit.onnx.fencing import Fencing, explained
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_quantize, scaling_of
 from anybit.onnx.runtime import make_session, plain_session, run_session
@@ -28,8 +29,6 @@ _SMALL = 2**18
 # The runtime's own time grows faster than this.
 _MOST_NODES = 5000
 _ENDLESS = {"Loop", "Scan"}
-# The sizes of their results may be numbers in the file.
-_GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsample"}
 
 # A share of the largest result: sums in another order stay below, a quantization step above.
 _SAME = 1e-5
@@ -188,7 +187,8 @@ def _is_harmless(model: ir.Model) -> bool:
     for node in nodes:
         if node.domain or node.op_type in _ENDLESS:
             return False
-        if node.op_type in _GROWING and any(_elements(each) is None for each in node.outputs):
+        is_growing = has_trait(node, OpTrait.COMPUTED_SIZE)
+        if is_growing and any(_elements(value) is None for value in node.outputs):
             return False
         if any((_elements(each) or 0) > _MOST_ELEMENTS for each in node.outputs):
             return False

@@ -21,8 +21,8 @@ from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import given
 from anybit.onnx.graph.constants import Array, array_of
-from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.names import described, label_of
+from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
 from anybit.onnx.quantizers.grids import Match, match
 from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
@@ -30,7 +30,6 @@ from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Grid
 from anybit.reporting.measuring import Gauge
 
-_RECURRENT = ("GRU", "LSTM", "RNN")
 _MOST_MOVES = 16
 
 
@@ -115,7 +114,7 @@ def quantized_layers(model: ir.Model) -> list[QuantizedLayer]:
     }
     nodes = list(model.graph.all_nodes())
     for node in nodes:
-        if node.domain == "" and node.op_type in _RECURRENT:
+        if has_trait(node, OpTrait.RECURRENT):
             found[node] = _recurrent(node, traces)
     ordered = [found[node] for node in nodes if node in found]
     joined = connected(nodes, [_with_bits(each) for each in ordered])
@@ -179,7 +178,7 @@ def _size(value: ir.Value | None) -> int:
 
 def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> tuple[Factor, ...]:
     bias, layout = bias_input_of(node), None if product is None else product.layout
-    multiplied = (0, 1) if node.op_type not in _RECURRENT else (0, 1, 2)
+    multiplied = (0, 1, 2) if has_trait(node, OpTrait.RECURRENT) else (0, 1)
     found = []
     for index in multiplied:
         factor = None if index == bias else _factor(given(node, index), traces)
@@ -212,7 +211,7 @@ def _factor(
         if found is not None:
             known = found.x is not None and found.grid is not None
             return (found, read, between) if known else None
-        if effect_of(node) is not Effect.MOVE:
+        if not has_trait(node, OpTrait.DATA_MOVEMENT):
             return None
         value, between = given(node, 0), (*between, node)
     return None

@@ -13,7 +13,7 @@ from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.rules.products import product
 from anybit.onnx.analysis.rules.table import rule_of
 from anybit.onnx.analysis.view import View, is_float
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, traits_of
 from anybit.onnx.graph.walk import nodes_in
 
 _INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
@@ -60,11 +60,11 @@ def analyze(model: ir.Model, inputs: Mapping[str, Carrier] | None = None) -> Ana
 
 
 def _follow(node: ir.Node, view: View, products: list[ProductAnalysis]) -> Sequence[Carrier | None]:
-    effect = effect_of(node, view.opset)
+    traits = traits_of(node, view.opset)
     rule = rule_of(node)
-    if not node.outputs or (node.op_type == "Dropout" and effect is not Effect.MOVE):
+    if not node.outputs or (node.op_type == "Dropout" and not traits):
         return []
-    if effect is Effect.MULTIPLY:
+    if OpTrait.MATMUL in traits:
         analysis, found = product(node, view)
         products.append(analysis)
         return [found]

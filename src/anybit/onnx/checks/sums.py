@@ -17,12 +17,12 @@ from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.rules.pools import averaged
 from anybit.onnx.analysis.view import View
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import nodes_in
 from anybit.ops.grids import Grid, IntegerGrid
 
 # What gives back values that it takes, or 0.
-_ON_GRID = (Effect.MOVE, Effect.SELECT, Effect.RECTIFY)
+_ON_GRID = OpTrait.DATA_MOVEMENT | OpTrait.SELECTION | OpTrait.RECTIFIER
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Sum:
 def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, Sum]]:
     """The sums of products of quantized tensors that float32 may round, node by node."""
     nodes, opset = nodes_in(subject.model.graph), subject.model.graph.opset_imports.get("", 1)
-    if all(effect_of(node, opset) is not Effect.MULTIPLY for node in nodes):
+    if all(not has_trait(node, OpTrait.MATMUL, opset) for node in nodes):
         return
     grids = _grids(subject)
     for product in analyze(subject.model).products:
@@ -56,7 +56,7 @@ def means_in(subject: Subject) -> Iterator[tuple[ir.Node, int]]:
     """The means of quantized values, and of how many values they are."""
     grids, view = _grids(subject), View(subject.model)
     for node in nodes_in(subject.model.graph):
-        if effect_of(node) is Effect.AVERAGE and node.inputs and node.inputs[0] in grids:
+        if has_trait(node, OpTrait.MEAN) and node.inputs and node.inputs[0] in grids:
             try:
                 count = averaged(node, view)
             except ModelError:  # told by the checker
@@ -76,7 +76,7 @@ def _grids(subject: Subject) -> dict[ir.Value, Grid]:
         grid = None
         if node in quantizers:
             grid = quantizers[node].grid
-        elif effect_of(node, opset) in _ON_GRID and node.inputs and node.inputs[0] is not None:
+        elif has_trait(node, _ON_GRID, opset) and node.inputs and node.inputs[0] is not None:
             grid = found.get(node.inputs[0])
         if grid is not None and grid.scale.size:
             found[node.outputs[0]] = grid

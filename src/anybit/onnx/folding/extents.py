@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.operators.registry import operator_of
 
 Shape: TypeAlias = tuple[int, ...]
@@ -117,11 +117,6 @@ _BOUNDS: dict[str, Callable[[Extents], Extent | None]] = {
     "Shape": lambda inputs: Extent(_MOST_AXES),
     "Size": lambda inputs: Extent(1, ()),
 }
-# Those of the table that give at most as many elements as they take.
-_NOT_LARGER = {
-    *("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
-    *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"),
-}
 _ITEMSIZES = {
     dtype.value: -(-dtype.bitwidth // 8)
     for dtype in ir.DataType
@@ -179,7 +174,7 @@ def result_shape(
 def _bound(node: ir.Node) -> Callable[[Extents], Extent | None] | None:
     if node.domain != "":
         return None
-    if node.op_type in _NOT_LARGER:
+    if has_trait(node, OpTrait.NOT_LARGER):
         return _largest
     if node.op_type not in _BOUNDS and _is_elementwise(node):
         return _broadcast
@@ -187,4 +182,4 @@ def _bound(node: ir.Node) -> Callable[[Extents], Extent | None] | None:
 
 
 def _is_elementwise(node: ir.Node) -> bool:
-    return effect_of(node) in (Effect.ELEMENTWISE, Effect.RECTIFY)
+    return has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import nodes_in
 
 # A shape has few sizes; vectors of shapes, a few more.
@@ -55,7 +55,9 @@ def _length(node: ir.Node, inputs: Sequence[float | None]) -> float | None:
             return None if None in inputs else sum(each or 0 for each in inputs)
         case "Gather":
             return None if None in inputs[:2] or len(inputs) < 2 else inputs[1]
-    if effect_of(node) not in (Effect.MOVE, Effect.ELEMENTWISE) or not inputs or inputs[0] is None:
+    if not inputs or inputs[0] is None:
+        return None
+    if not has_trait(node, OpTrait.DATA_MOVEMENT | OpTrait.ELEMENTWISE):
         return None
     return max(each or 0 for each in inputs)
 

@@ -7,16 +7,9 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, operators_with
 from anybit.onnx.graph.reductions import reduced_axes
 
-_FIRST = """
-    AveragePool BatchNormalization GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization
-    InstanceNormalization LRN LpPool MaxPool Conv ConvTranspose DepthToSpace SpaceToDepth
-"""
-_REDUCTIONS = """
-    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
-    ReduceSum ReduceSumSquare
-"""
 # Softmax flattened what lies behind its axis before.
 _SOFTMAX_OPSET = 13
 
@@ -32,7 +25,7 @@ def mixes_rows(node: ir.Node, size: ir.SymbolicDim, opset: int) -> bool:
     """
     if node.domain != "":
         return False
-    if node.op_type in ("MatMul", "Gemm"):
+    if has_trait(node, OpTrait.DENSE):
         return _sums_over(node, size)
     at, rank = _place(node.inputs[0] if node.inputs else None, size)
     rule = _RULES.get(node.op_type)
@@ -95,11 +88,11 @@ def _recurrent(node: ir.Node, at: int, rank: int, opset: int) -> bool:
 
 
 _RULES: dict[str, Callable[[ir.Node, int, int, int], bool]] = {
-    **dict.fromkeys(_FIRST.split(), _not_first),
-    **dict.fromkeys(_REDUCTIONS.split(), _reduced),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(operators_with(OpTrait.BATCHED), _not_first),
+    **dict.fromkeys(operators_with(OpTrait.REDUCES_AXES), _reduced),
+    **dict.fromkeys(operators_with(OpTrait.SOFTMAX), _softmax),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _from),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(operators_with(OpTrait.RECURRENT), _recurrent),
     **dict.fromkeys(("Concat", "ArgMax", "ArgMin", "Gather"), _along(0)),
     **dict.fromkeys(("LpNormalization", "TopK"), _along(-1)),
     "CumSum": _scanned,

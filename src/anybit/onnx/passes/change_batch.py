@@ -14,6 +14,7 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, constant, is_constant
 from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import Names, described, names_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.rows import mixes_rows
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.passes.fold_constants import FoldConstants
@@ -215,7 +216,7 @@ def _targets(model: ir.Model) -> dict[str | None, Array]:
 
 def _free_states(node: ir.Node, batch: ir.SymbolicDim) -> None:
     """Leave out states of a recurrent layer that are stored for that many rows, if they are 0."""
-    if node.domain != "" or node.op_type not in ("LSTM", "GRU", "RNN"):
+    if not has_trait(node, OpTrait.RECURRENT):
         return
     x = node.inputs[0]
     if x is None or x.shape is None or batch not in list(x.shape):

@@ -4,11 +4,8 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.facts import is_identity
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
 from anybit.onnx.graph.reductions import reduced_axes
-
-# Those that give a single element as it is.
-_REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 
 class DropIdentities(InPlacePass):
@@ -35,7 +32,7 @@ def _is_identity(node: ir.Node, opset: int) -> bool:
 
 def _reduces_nothing(node: ir.Node) -> bool:
     """Return whether noop_with_empty_axes makes a reduction the identity."""
-    return not node.domain and node.op_type in _REDUCTIONS and reduced_axes(node, 1) == ()
+    return has_trait(node, OpTrait.KEEPS_SINGLE_ELEMENT) and reduced_axes(node, 1) == ()
 
 
 def _dropped(node: ir.Node) -> bool:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of, zero_inputs_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, zero_inputs_of
 
 
 class DropZeros(InPlacePass):
@@ -42,8 +42,7 @@ def _is_computed_zero(value: ir.Value | None) -> bool:
 
 
 def _makes_zeros_of_zeros(node: ir.Node) -> bool:
-    moves = effect_of(node) is Effect.MOVE or node.op_type in ("Cast", "CastLike")
-    return not node.domain and moves and bool(node.inputs)
+    return has_trait(node, OpTrait.DATA_MOVEMENT | OpTrait.CAST) and bool(node.inputs)
 
 
 def _is_zero(node: ir.Node) -> bool:

@@ -5,6 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.passes._reorder import changed, drop_unread, in_shape, is_known, take_names
 
 
@@ -24,7 +25,7 @@ class ExtractConvBias(InPlacePass):
 
 
 def _has_bias(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type not in ("Conv", "ConvTranspose"):
+    if not has_trait(node, OpTrait.CONVOLUTION):
         return False
     return len(node.inputs) > 2 and is_known(node.inputs[2]) and _rank(node) is not None
 

@@ -6,7 +6,6 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.layout import (
     Order,
     composed,
@@ -17,6 +16,7 @@ from anybit.onnx.graph.layout import (
     swap_names,
     transpose_behind,
 )
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes._reorder import (
     change_input,
@@ -59,7 +59,7 @@ def is_elementwise(node: ir.Node) -> bool:
         return operator.broadcasts
     if node.domain != "" or node.op_type == "CastLike":  # its second input gives a type only
         return False
-    return effect_of(node) in (Effect.ELEMENTWISE, Effect.RECTIFY) or node.op_type == "Identity"
+    return has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER) or node.op_type == "Identity"
 
 
 def _joined(node: ir.Node) -> bool:

@@ -6,8 +6,8 @@ import re
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.names import EXPORTED_NAME_KEY, Names
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import nodes_in
 
 # As PyTorch and Keras name the weights of a module; exporters make up other names.
@@ -39,7 +39,7 @@ class NameLayers(InPlacePass):
 
 def _module_of(node: ir.Node) -> str | None:
     """Return the name of the module whose weight the node multiplies; None if there is none."""
-    if effect_of(node) is not Effect.MULTIPLY:
+    if not has_trait(node, OpTrait.MATMUL):
         return None
     for value in node.inputs[1::-1]:
         source = _constant_behind(value)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, neutral_operand_of, operators_with
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.native_types import NativeType
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -110,20 +110,11 @@ def neighbours_of(node: ir.Node) -> frozenset[Neighbour]:
 
 # Nodes that compute stay where they are in all versions; these may do nothing. What is not in the
 # table of operators counts as if it were not there.
-_STAYING = {Effect.SELECT, Effect.AVERAGE, Effect.MULTIPLY}
+_STAYING = OpTrait.SELECTION | OpTrait.MEAN | OpTrait.MATMUL
 _COMPUTING = {
-    "Einsum",
-    "GRU",
-    "LSTM",
-    "LayerNormalization",
-    "LogSoftmax",
-    "RNN",
-    "Resize",
-    "Softmax",
+    *operators_with(OpTrait.RECURRENT),
+    *("Einsum", "LayerNormalization", "LogSoftmax", "Resize", "Softmax"),
 }
-_MAY_DO_NOTHING = {"And", "Cast", "CastLike", "Clip", "Or", "Where"}
-# The number that makes an elementwise operator hand on its other input.
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
 # Who stands behind so many nodes that may do nothing gets all fences: looking on would take long.
 _FARTHEST = 1000
 
@@ -198,17 +189,17 @@ def branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
 
 
 def _stays(node: ir.Node) -> bool:
-    effect = effect_of(node)
+    neutral = neutral_operand_of(node)
     if not node.domain and (node.op_type in _COMPUTING or node.op_type == "Concat"):
         return node.op_type in _COMPUTING or len(node.inputs) > 1
-    if effect is not Effect.ELEMENTWISE:
-        return effect in _STAYING
-    if node.op_type in _NEUTRAL:
-        constants = [each for each in node.inputs if each is not None and is_constant(each)]
-        return not any(_is_all(each, _NEUTRAL[node.op_type]) for each in constants)
+    if not has_trait(node, OpTrait.ELEMENTWISE):
+        return has_trait(node, _STAYING)
+    if neutral is not None:
+        constants = [value for value in node.inputs if value is not None and is_constant(value)]
+        return not any(_is_all(value, neutral) for value in constants)
     if node.op_type in ("Max", "Min"):
         return len(node.inputs) > 1
-    return node.op_type not in _MAY_DO_NOTHING
+    return not has_trait(node, OpTrait.MAY_BE_IDENTITY)
 
 
 def _is_all(value: ir.Value, number: int) -> bool:

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, operators_with
 from anybit.onnx.qdq.fusions import (
     Fence,
     fence_for,
@@ -66,11 +67,11 @@ class Rewrite:
 
 # Rewritten with a QuantizeLinear behind them: QLinearConv, QLinearAdd, ... round their own way.
 # Weights and biases of Conv, ConvTranspose and Gemm that are floats are quantized for that.
-_CONVOLUTIONS = {"Conv", "ConvTranspose"}
+_CONVOLUTIONS = operators_with(OpTrait.CONVOLUTION)
 _UNARY = {"AveragePool", "GlobalAveragePool", "LeakyRelu", "Resize", "Sigmoid", "Softmax"}
 _OF_SEVERAL = {"Add", "Concat", "Mul", "Where"}
 # Rewritten without one, too: MatMulIntegerToFloat, QGemm, MatMulNBits.
-_PRODUCTS = {"Gemm", "MatMul"}
+_PRODUCTS = operators_with(OpTrait.DENSE)
 # Quantizers are moved across some of these, and dropped around others.
 _MOVING = """
     ArgMax DepthToSpace Expand Flatten Gather GatherElements MaxPool ReduceMax ReduceMin Reshape

@@ -16,8 +16,8 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.facts import bias_input_of
 from anybit.onnx.graph.names import described
+from anybit.onnx.graph.op_traits import bias_input_of
 from anybit.onnx.operators.registry import keywords_of, operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.pairs import grid_of_codes, trace_of

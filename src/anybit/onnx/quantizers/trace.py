@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_quantize
 
 # What these do to codes they do to values, because larger codes stand for larger values.
-_TRANSPARENT = (Effect.MOVE, Effect.SELECT)
+_TRANSPARENT = OpTrait.DATA_MOVEMENT | OpTrait.SELECTION
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,7 +85,7 @@ def _step_before(value: ir.Value) -> tuple[ir.Node, ir.Value] | None:
         raise Inexpressible("its codes come from elsewhere than a QuantizeLinear")
     if node.op_type == "Clip":
         clip_bounds(node)
-    elif effect_of(node) not in _TRANSPARENT or any(each.uses() for each in node.outputs[1:]):
+    elif not has_trait(node, _TRANSPARENT) or any(each.uses() for each in node.outputs[1:]):
         raise Inexpressible(f"{node.op_type} lies between it and the QuantizeLinear")
     before = node.inputs[0]
     if before is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the table of standard operators says of each, tried on ONNX's own evaluator."""
+"""The traits of standard operators, compared with ONNX's reference evaluator."""
 
 from typing import Any
 
@@ -11,9 +11,16 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from anybit.onnx.analysis.rules.functions import FUNCTIONS
-from anybit.onnx.graph import facts
-from anybit.onnx.graph.curves import Curve, curve_of
-from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of, is_identity
+from anybit.onnx.graph.op_traits import (
+    Monotonicity,
+    OpTrait,
+    bias_input_of,
+    is_identity,
+    monotonicity_of,
+    neutral_operand_of,
+    operators_with,
+    traits_of,
+)
 from anybit.onnx.graph.reductions import reduced_axes
 
 OPSET = 18
@@ -77,39 +84,46 @@ def case(kind: str, x: np.ndarray) -> tuple[onnx.NodeProto, list[np.ndarray]]:
     return made(kind, 1 + len(more), **attributes), [x, *more]
 
 
-def of(effect: Effect) -> list[str]:
-    return sorted(name for name, each in facts._EFFECTS.items() if each is effect)
+def named(traits: OpTrait) -> list[str]:
+    return sorted(operators_with(traits))
 
 
-CURVES: list[tuple[str, int, list[float], dict[str, Any], Curve]] = [
-    *((kind, 0, [], {}, Curve.RISES) for kind in ("Ceil", "Floor", "Relu", "Round", "Sign")),
-    *((kind, 0, [0.7], {}, Curve.RISES) for kind in ("Add", "Max", "Min", "Mul", "Div", "Sub")),
-    *((kind, 0, [-0.7], {}, Curve.FALLS) for kind in ("Mul", "Div")),
-    ("Clip", 0, [-2, 3], {}, Curve.RISES),
-    ("Cast", 0, [], {"to": 10}, Curve.RISES),
-    ("Cast", 0, [], {"to": 9}, Curve.BENDS),
-    ("Neg", 0, [], {}, Curve.FALLS),
-    ("Sub", 1, [0.7], {}, Curve.FALLS),
-    ("Div", 1, [0.7], {}, Curve.BENDS),
-    ("Abs", 0, [], {}, Curve.BENDS),
-    ("LeakyRelu", 0, [], {"alpha": 0.1}, Curve.RISES),
-    ("LeakyRelu", 0, [], {"alpha": -0.1}, Curve.BENDS),
-    ("HardSigmoid", 0, [], {"alpha": 0.1}, Curve.RISES),
-    ("HardSigmoid", 0, [], {"alpha": -0.1}, Curve.FALLS),
+UNARY = ("Ceil", "Floor", "Identity", "Relu", "Round", "Sign")
+BINARY = ("Add", "Max", "Min", "Mul", "Div", "Sub")
+DIRECTIONS: list[tuple[str, int, list[float], dict[str, Any], Monotonicity]] = [
+    *((kind, 0, [], {}, Monotonicity.INCREASING) for kind in UNARY),
+    *((kind, 0, [0.7], {}, Monotonicity.INCREASING) for kind in BINARY),
+    *((kind, 0, [-0.7], {}, Monotonicity.DECREASING) for kind in ("Mul", "Div")),
+    ("Clip", 0, [-2, 3], {}, Monotonicity.INCREASING),
+    ("Cast", 0, [], {"to": 10}, Monotonicity.INCREASING),
+    ("Cast", 0, [], {"to": 9}, Monotonicity.NONE),
+    ("Neg", 0, [], {}, Monotonicity.DECREASING),
+    ("Sub", 1, [0.7], {}, Monotonicity.DECREASING),
+    ("Div", 1, [0.7], {}, Monotonicity.NONE),
+    ("Abs", 0, [], {}, Monotonicity.NONE),
+    ("LeakyRelu", 0, [], {"alpha": 0.1}, Monotonicity.INCREASING),
+    ("LeakyRelu", 0, [], {"alpha": -0.1}, Monotonicity.NONE),
+    ("HardSigmoid", 0, [], {"alpha": 0.1}, Monotonicity.INCREASING),
+    ("HardSigmoid", 0, [], {"alpha": -0.1}, Monotonicity.DECREASING),
 ]
 
 
-@pytest.mark.parametrize(("kind", "at", "constants", "attributes", "curve"), CURVES)
-def test_curves(
-    kind: str, at: int, constants: list[float], attributes: dict[str, Any], curve: Curve
+def direction(differences: np.ndarray) -> Monotonicity:
+    if np.all(differences >= 0):
+        return Monotonicity.INCREASING
+    return Monotonicity.DECREASING if np.all(differences <= 0) else Monotonicity.NONE
+
+
+@pytest.mark.parametrize(("kind", "at", "constants", "attributes", "expected"), DIRECTIONS)
+def test_monotonicity_matches_reference_evaluator(
+    kind: str, at: int, constants: list[float], attributes: dict[str, Any], expected: Monotonicity
 ) -> None:
     x = np.linspace(-6, 6, 97, dtype=np.float32)
     arrays = [np.asarray(each, np.float32) for each in constants]
     arrays.insert(at, x)
     proto = made(kind, len(arrays), **attributes)
     y = np.diff(result(proto, *arrays).astype(np.float64))
-    found = Curve.RISES if np.all(y >= 0) else Curve.FALLS if np.all(y <= 0) else Curve.BENDS
-    assert found is curve
+    assert expected is direction(y)
     node = parsed(proto)
     for value, array in zip(node.inputs, arrays, strict=True):
         if array is not x:
@@ -117,66 +131,65 @@ def test_curves(
             value.const_value = ir.tensor(array)
             ir.Graph([], [], nodes=[], initializers=[value])
     assert node.inputs[at] is not None
-    assert curve_of(node, node.inputs[at]) is curve
+    assert monotonicity_of(node, node.inputs[at]) is expected
 
 
-def test_curves_per_channel() -> None:
-    """Factors of both signs: each channel goes one way."""
+def test_monotonicity_of_factors_of_both_signs_is_per_channel() -> None:
     node = parsed(made("Mul", 2))
     factors = node.inputs[1]
     assert factors is not None
     factors.const_value = ir.tensor(np.float32([1, -1]))
     ir.Graph([], [], nodes=[], initializers=[factors])
-    assert curve_of(node, node.inputs[0]) is Curve.EITHER
+    assert monotonicity_of(node, node.inputs[0]) is Monotonicity.MONOTONE
 
 
-def test_what_the_analysis_bounds_is_elementwise() -> None:
-    assert FUNCTIONS.keys() <= set(of(Effect.ELEMENTWISE))
+def test_functions_of_the_analysis_are_elementwise() -> None:
+    assert FUNCTIONS.keys() <= operators_with(OpTrait.ELEMENTWISE)
 
 
 def parsed(node: onnx.NodeProto) -> ir.Node:
     return ir.from_proto(node)
 
 
-@pytest.mark.parametrize("kind", of(Effect.MOVE))
-def test_moves(kind: str) -> None:
+@pytest.mark.parametrize("kind", named(OpTrait.DATA_MOVEMENT))
+def test_data_movement_commutes_with_functions(kind: str) -> None:
     node, (x, *rest) = case(kind, X)
     table = np.random.default_rng(1).standard_normal(16, dtype=np.float32)
     after = table[result(node, x, *rest).astype(int) + 5]
     np.testing.assert_array_equal(result(node, table[x.astype(int) + 5], *rest), after)
-    assert effect_of(parsed(node), OPSET) is Effect.MOVE
+    assert OpTrait.DATA_MOVEMENT in traits_of(parsed(node), OPSET)
 
 
-@pytest.mark.parametrize("kind", of(Effect.SELECT))
-def test_selects(kind: str) -> None:
+@pytest.mark.parametrize("kind", named(OpTrait.SELECTION))
+def test_selection_commutes_with_increasing_functions(kind: str) -> None:
     node, (x,) = case(kind, X)
     np.testing.assert_array_equal(result(node, np.exp2(x)), np.exp2(result(node, x)))
     assert set(result(node, x).ravel()) < set(x.ravel())
 
 
-@pytest.mark.parametrize("kind", of(Effect.RECTIFY))
-def test_rectifies(kind: str) -> None:
+@pytest.mark.parametrize("kind", named(OpTrait.RECTIFIER))
+def test_rectifier_returns_x_or_zero(kind: str) -> None:
     node, (x,) = case(kind, X)
     y = result(node, x)
     assert np.all((y == x) | (y == 0))
 
 
-@pytest.mark.parametrize("kind", of(Effect.ELEMENTWISE))
-def test_elementwise(kind: str) -> None:
+@pytest.mark.parametrize("kind", named(OpTrait.ELEMENTWISE))
+def test_elementwise_operators_commute_with_reversal(kind: str) -> None:
     node, arrays = case(kind, np.abs(X) + 1)
     turned = result(node, *(each[..., ::-1].copy() for each in arrays))
     np.testing.assert_array_equal(turned, result(node, *arrays)[..., ::-1])
 
 
-@pytest.mark.parametrize("kind", of(Effect.AVERAGE))
-def test_averages(kind: str) -> None:
+@pytest.mark.parametrize("kind", named(OpTrait.MEAN))
+def test_mean_operators_average(kind: str) -> None:
     node, (x,) = case(kind, X)
     y = result(node, x)
     assert np.all(y == (X.mean() if y.size == 1 else X.mean((2, 3), keepdims=True)))
 
 
-@pytest.mark.parametrize("kind", of(Effect.REDUCE))
-def test_reduces(kind: str) -> None:
+@pytest.mark.parametrize("kind", named(OpTrait.REDUCTION))
+def test_reduction_returns_one_element(kind: str) -> None:
     node, (x,) = case(kind, X)
     assert result(node, x).size == 1
 
@@ -184,9 +197,8 @@ def test_reduces(kind: str) -> None:
 SHAPES = {"Conv": (3, 4, 1, 1), "ConvTranspose": (4, 3, 1, 1), "Gemm": (4, 3), "MatMul": (4, 3)}
 
 
-@pytest.mark.parametrize("kind", of(Effect.MULTIPLY))
-def test_products(kind: str) -> None:
-    """A bias is added to the channels of the result, whatever the weight."""
+@pytest.mark.parametrize("kind", named(OpTrait.MATMUL))
+def test_bias_input_adds_to_channels(kind: str) -> None:
     shape = SHAPES[kind]
     x = X if len(shape) == 4 else X.reshape(4, 4)
     bias = np.array([0, 1, 0], np.float32)
@@ -199,18 +211,56 @@ def test_products(kind: str) -> None:
     np.testing.assert_array_equal(added, np.broadcast_to(channels, added.shape))
 
 
-def test_what_is_not_certain_is_not_said() -> None:
-    assert effect_of(parsed(made("Dropout", 1))) is None
-    assert effect_of(parsed(made("Dropout", 1)), 6) is None
-    assert effect_of(parsed(made("Dropout", 3)), OPSET) is None
-    assert effect_of(parsed(made("Relu", 1, domain="mine"))) is None
+def test_traits_of_unproven_nodes_are_empty() -> None:
+    assert traits_of(parsed(made("Dropout", 1))) == OpTrait.NONE
+    assert traits_of(parsed(made("Dropout", 1)), 6) == OpTrait.NONE
+    assert traits_of(parsed(made("Dropout", 3)), OPSET) == OpTrait.NONE
+    assert traits_of(parsed(made("Relu", 1, domain="mine"))) == OpTrait.NONE
     assert bias_input_of(parsed(made("Conv", 2, domain="mine"))) is None
     assert bias_input_of(parsed(made("Relu", 1))) is None
 
 
-def test_identities() -> None:
-    found = [kind for kind in facts._EFFECTS if is_identity(parsed(made(kind, 1)), OPSET)]
-    assert sorted(found) == ["Dropout", "Identity"]
+def test_is_identity_accepts_identity_and_dropout() -> None:
+    operators = named(~OpTrait.NONE)
+    identities = [kind for kind in operators if is_identity(parsed(made(kind, 1)), OPSET)]
+    assert identities == ["Dropout", "Identity"]
+
+
+@pytest.mark.parametrize("kind", named(OpTrait.RESHAPE))
+def test_reshape_keeps_order(kind: str) -> None:
+    node, (x, *rest) = case(kind, X)
+    np.testing.assert_array_equal(result(node, x, *rest).ravel(), x.ravel())
+
+
+@pytest.mark.parametrize("kind", named(OpTrait.STEP))
+def test_step_returns_whole_numbers(kind: str) -> None:
+    node, (x, *rest) = case(kind, X)
+    y = result(node, x, *(np.ones_like(operand) for operand in rest))
+    np.testing.assert_array_equal(y, np.round(y))
+
+
+@pytest.mark.parametrize("kind", named(OpTrait.NON_NEGATIVE))
+def test_non_negative_operators(kind: str) -> None:
+    assert np.all(result(made(kind, 1), X) >= 0)
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "Pow"])
+def test_neutral_operand_returns_other_input(kind: str) -> None:
+    node = made(kind, 2)
+    neutral = neutral_operand_of(parsed(node))
+    np.testing.assert_array_equal(result(node, X, np.float32(neutral)), X)
+
+
+@pytest.mark.parametrize("kind", named(OpTrait.KEEPS_SINGLE_ELEMENT))
+def test_reductions_keep_single_elements(kind: str) -> None:
+    x = X[:1, :1, :1, :1]
+    np.testing.assert_array_equal(result(made(kind, 1), x), x)
+
+
+@pytest.mark.parametrize("kind", named(OpTrait.NOT_LARGER))
+def test_not_larger_operators_shrink_or_keep_size(kind: str) -> None:
+    node, (x, *rest) = case(kind, X)
+    assert result(node, x, *rest).size <= x.size
 
 
 @pytest.mark.parametrize(
