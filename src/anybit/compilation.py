@@ -22,8 +22,8 @@ from anybit.lowbit.timing import timed
 from anybit.made_up_inputs import with_sizes
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
-from anybit.onnx.analysis.carriers import Carrier
-from anybit.onnx.analysis.ranges import Ranges, carriers_of
+from anybit.onnx.analysis.abstract_values import AbstractValue
+from anybit.onnx.analysis.ranges import Ranges, input_values
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import read_copy
@@ -205,9 +205,9 @@ def exposed(source: Source) -> ir.Model:
     return runnable(found.model, source)
 
 
-def _known(model: ir.Model, ranges: Ranges | None) -> dict[str, Carrier]:
+def _known(model: ir.Model, ranges: Ranges | None) -> dict[str, AbstractValue]:
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-    return carriers_of(ranges, inputs)
+    return input_values(ranges, inputs)
 
 
 def _guarantee(name: str) -> Guarantee:

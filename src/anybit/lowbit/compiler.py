@@ -24,8 +24,8 @@ from anybit.lowbit.regions import Walk
 from anybit.lowbit.sharing import merged
 from anybit.lowbit.shuffles import gather_shuffled
 from anybit.lowbit.wanted import wanted_codes
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
-from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described, label_of
 from anybit.onnx.graph.walk import values_in
@@ -50,13 +50,13 @@ class Plan:
     model: ir.Model
     regions: tuple[Region, ...]
     layers: tuple[CompiledLayer, ...]
-    weights: Mapping[str, Carrier]
+    weights: Mapping[str, AbstractValue]
 
 
 def plan(
     model: ir.Model,
     guarantee: Guarantee,
-    ranges: Mapping[str, Carrier] | None = None,
+    ranges: Mapping[str, AbstractValue] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Plan:
     """The regions of a normalized model whose scales are folded and whose weights are not.
@@ -79,7 +79,7 @@ def plan(
     regions = [replace(each, codes=each.codes - copies) for each in regions_of(planned)]
     placed = [each for number, region in enumerate(regions) for each in _placed(region, number)]
     layers = _without_floats(model, regions, _once(placed))
-    weights = {str(value.name): each for value, each in analysis.carriers.items() if is_coded(each)}
+    weights = {str(value.name): each for value, each in analysis.values.items() if is_coded(each)}
     in_order = _in_order(model, [*layers, *walk.layers(), *inside])
     return Plan(model, tuple(regions), in_order, weights)
 
@@ -177,7 +177,7 @@ def _named_again(found: Analysis, outside: Container[ir.Value], model: ir.Model)
     nodes = {value.name: node for node in model.graph for value in node.outputs}
     carriers = {
         values[value.name]: carrier
-        for value, carrier in found.carriers.items()
+        for value, carrier in found.values.items()
         if value in outside and value.name in values
     }
     products = [

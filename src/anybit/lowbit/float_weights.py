@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 
@@ -20,7 +20,7 @@ _BYTES = range(-128, 128)
 _OPSET = 7
 
 
-def store_codes(model: ir.Model, known: Mapping[str, Carrier]) -> None:
+def store_codes(model: ir.Model, known: Mapping[str, AbstractValue]) -> None:
     """Store float32 weights as int8 codes where these give the same values, in place.
 
     The codes are the known ones, by the names of the weights. `prepare` folds the nodes again, and
@@ -34,7 +34,7 @@ def store_codes(model: ir.Model, known: Mapping[str, Carrier]) -> None:
             _replace(weight, node, found, editor)
 
 
-def is_coded(carrier: Carrier) -> bool:
+def is_coded(carrier: AbstractValue) -> bool:
     """Return whether these are the codes of a constant, each within int8 and with no zero-point."""
     integers, codes = carrier.integers, carrier.codes
     if integers is None or codes is None or not integers.size or np.any(codes.zeropt):
@@ -42,7 +42,7 @@ def is_coded(carrier: Carrier) -> bool:
     return int(integers.min()) in _BYTES and int(integers.max()) in _BYTES
 
 
-def _gives(found: Carrier, array: Array) -> bool:
+def _gives(found: AbstractValue, array: Array) -> bool:
     """Return whether codes give the values of a float32 array, but for the sign of zeros."""
     if found.integers is None or found.grid is None or found.integers.shape != array.shape:
         return False
@@ -62,7 +62,7 @@ def _weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
             yield weight, node
 
 
-def _replace(weight: ir.Value, node: ir.Node, found: Carrier, editor: Editor) -> None:
+def _replace(weight: ir.Value, node: ir.Node, found: AbstractValue, editor: Editor) -> None:
     codes = found.codes
     assert codes is not None, "asked before"
     assert found.integers is not None, "asked before"

@@ -70,7 +70,7 @@ class Walk:
         self._progress = progress
         self._opset = model.graph.opset_imports.get("", 1)
         self._products = {product.node: product for product in analysis.products}
-        self._carriers = analysis.carriers
+        self._carriers = analysis.values
         self._layers = layers
 
     def run(self) -> list[Planned]:

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from anybit.lowbit.groups import Groups
 from anybit.lowbit.parts import Codes
 from anybit.lowbit.program import MOST_LEVELS
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -23,7 +23,7 @@ from anybit.onnx.graph.op_traits import OpTrait, has_trait
 def wanted_codes(model: ir.Model, analysis: Analysis) -> dict[ir.Value, Codes]:
     """The codes of each value that can be a tensor of codes."""
     own = {}
-    for value, carrier in analysis.carriers.items():
+    for value, carrier in analysis.values.items():
         codes = None if is_constant(value) else _codes(carrier)
         if codes is not None:
             own[value] = codes
@@ -49,7 +49,7 @@ def wanted_codes(model: ir.Model, analysis: Analysis) -> dict[ir.Value, Codes]:
 
 def why_none(value: ir.Value, analysis: Analysis) -> str:
     """Why a value is not a tensor of codes."""
-    carrier = analysis.carriers.get(value)
+    carrier = analysis.values.get(value)
     codes = None if carrier is None else carrier.codes
     what = f"its input {value.name!r}"
     if codes is None:
@@ -64,7 +64,7 @@ def why_none(value: ir.Value, analysis: Analysis) -> str:
     return f"{what} has codes of more than 8 bits: quantize it to fewer"
 
 
-def _codes(carrier: Carrier) -> Codes | None:
+def _codes(carrier: AbstractValue) -> Codes | None:
     """The codes less the zero-point; None if they are not integers of one scale, or too many."""
     codes = carrier.codes
     if codes is None or not codes.integral:

@@ -81,7 +81,7 @@ def test_channels_of_many_nodes() -> None:
     found = analyze(ready)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(found.carriers) > count
+    assert len(found.values) > count
     assert peak < 2**29
 
 
@@ -109,7 +109,7 @@ def test_joined_channels() -> None:
     scale = np.float32([0.5, 1, 2, 4]).reshape(4, 1, 1)
     proto = model(nodes, {"s": scale, "zero": 0, "four": 4}, inputs={"x": SHAPE})
     found = analyze(prepared(proto))
-    assert max(each.lowest.size for each in found.carriers.values()) <= 2**14
+    assert max(each.lowest.size for each in found.values.values()) <= 2**14
 
 
 UNFIT = {
@@ -210,6 +210,6 @@ def test_a_constant_that_goes_a_long_way(kind: str) -> None:
     found = analyze(ready)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    known = [each.integers is not None for each in found.carriers.values()]
+    known = [each.integers is not None for each in found.values.values()]
     assert 60 < sum(known) < 200
     assert peak < 200 * codes.size

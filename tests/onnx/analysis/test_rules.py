@@ -11,15 +11,15 @@ from carrier_cases import CASES, CHANNELS, SHAPE, Case, built
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.rules.table import RULES
 
 
-def result(each: Case, proto: onnx.ModelProto, seed: int = 0) -> Carrier | None:
+def result(each: Case, proto: onnx.ModelProto, seed: int = 0) -> AbstractValue | None:
     x = np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32) * 4
     x.flat[:4] = [100, -100, 0, -0.0]
     analysis = followed(proto, {"x": x})
-    named = {str(value.name): carrier for value, carrier in analysis.carriers.items()}
+    named = {str(value.name): abstract for value, abstract in analysis.values.items()}
     return named.get("y")
 
 

@@ -10,9 +10,9 @@ from networks import inputs, networks
 from random_graphs import RandomGraph, graphs
 from small_models import model, node
 
-from anybit.onnx.analysis.carriers import Codes, of_codes
+from anybit.onnx.analysis.abstract_values import CodeRanges, of_codes
 
-STEPS = Codes(
+STEPS = CodeRanges(
     np.float32(1 / 16).reshape(()),
     np.zeros((), np.float32),
     np.asarray(-128, np.int64),

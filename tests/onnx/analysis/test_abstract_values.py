@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What carriers say: codes per channel, units, and the codes of constants."""
+"""What abstracts say: codes per channel, units, and the codes of constants."""
 
 from fractions import Fraction
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from small_models import model, node
 
 import anybit
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_codes, of_interval
 from anybit.onnx.analysis.analysis import analyze
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
 from anybit.onnx.analysis.constants import recovered
 from anybit.onnx.analysis.integers import divisor_of, few
 from anybit.onnx.analysis.unions import union
@@ -20,9 +20,9 @@ from anybit.onnx.analysis.units import exponent_of, exponents_of
 from anybit.ops.grids import IntegerGrid
 
 
-def carriers(nodes: list, constants: dict, **options: object) -> dict[str, Carrier]:
+def abstracts(nodes: list, constants: dict, **options: object) -> dict[str, AbstractValue]:
     found = analyze(prepared(model(nodes, constants, **options)))
-    return {str(value.name): each for value, each in found.carriers.items()}
+    return {str(value.name): each for value, each in found.values.items()}
 
 
 def test_units() -> None:
@@ -36,7 +36,7 @@ def test_units() -> None:
 def test_codes_per_channel() -> None:
     lowest, highest = np.int64([0, -2]), np.int64([3, 2])
     scale = np.float32([0.5, 2])
-    codes = Codes(scale, np.zeros((), np.float32), lowest, highest)
+    codes = CodeRanges(scale, np.zeros((), np.float32), lowest, highest)
     found = of_codes(codes, -3)
     assert found.codes.of_channel(0) == range(4)
     assert found.codes.of_channel(1) == range(-2, 3)
@@ -58,7 +58,7 @@ def test_signs_and_what_becomes_of_them() -> None:
             node("MatMul", "q wq", domain=""),
         ]
         weight = np.random.default_rng(0).standard_normal((size, 3)).astype(np.float32)
-        found = carriers(nodes, {"one": 1, "w": weight}, inputs={"x": [1, size]})
+        found = abstracts(nodes, {"one": 1, "w": weight}, inputs={"x": [1, size]})
         assert found["q"].codes.hull == range(-1, 2, 2)
         assert found["y"].codes.of_channel(2) == range(-size, size + 1, 2)
 
@@ -67,7 +67,7 @@ def test_minifloats_are_sparse_integers() -> None:
     form = anybit.formats.float4_e2m1fn
     names = "exponent mantissa bias largest"
     constants = {"scale": 0.5} | dict(zip(names.split(), form, strict=True))
-    found = carriers([node("FloatQuant", f"x scale {names}")], constants)["y"]
+    found = abstracts([node("FloatQuant", f"x scale {names}")], constants)["y"]
     assert found.codes.members == {0, 1, 2, 3, 4, 6, 8, 12, -1, -2, -3, -4, -6, -8, -12}
     assert found.codes.scale == 0.25
     assert found.codes.bits == 4
@@ -77,10 +77,10 @@ def test_nan_where_there_may_be_one() -> None:
     """0 / 0 in a quantizer, or overflow before it; a sign is none."""
     scales = np.float32([0.5, 0, 0.5, 0.5])
     nodes = [node("Quant", "x scale zero four", "q", name="q"), node("BipolarQuant", "q one")]
-    found = carriers(nodes, {"scale": scales, "zero": 0, "four": 4, "one": 1})
+    found = abstracts(nodes, {"scale": scales, "zero": 0, "four": 4, "one": 1})
     assert found["q"].nan
     assert not found["y"].nan
-    usual = carriers(nodes, {"scale": 0.5, "zero": 0, "four": 4, "one": 1})
+    usual = abstracts(nodes, {"scale": 0.5, "zero": 0, "four": 4, "one": 1})
     assert not usual["q"].nan
 
 
@@ -92,7 +92,7 @@ def test_constants_have_integers() -> None:
     ]
     weight = np.float32([[0.5, -0.5, 0, 1], [2, 0, 2, -4]])
     constants = {"w": weight, "scale": np.float32([[0.5], [2]]), "zero": 0, "three": 3}
-    found = carriers(nodes, constants)
+    found = abstracts(nodes, constants)
     assert found["q"].integers.tolist() == [[1, -1, 0, 2], [1, 0, 1, -2]]
     assert found["t"].integers.tolist() == [[1, 1], [-1, 0], [0, 1], [2, -2]]
     assert (found["q"].axis, found["t"].axis) == (-2, -1)
@@ -127,7 +127,7 @@ def test_unions() -> None:
     half = np.asarray(0.5, np.float32)
     none = np.zeros((), np.float32)
     low, high = np.asarray(-2, np.int64), np.asarray(2, np.int64)
-    first = of_codes(Codes(half, none, low, high, 2))
+    first = of_codes(CodeRanges(half, none, low, high, 2))
     zero = of_interval(0, 0, exponent=0)
     one_more = of_interval(0.5, 0.5, exponent=-1)
     assert union([first, zero]).codes.hull == range(-2, 3, 2)
