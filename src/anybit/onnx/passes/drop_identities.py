@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take out nodes that hand on their input."""
+"""Removal of nodes that return their input."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -9,10 +9,10 @@ from anybit.onnx.graph.reductions import reduced_axes
 
 
 class DropIdentities(InPlacePass):
-    """No Identity any more, no Dropout that is not in training, and no reduction over no axes.
+    """Removal of Identity, Dropout in inference, and reductions over no axes.
 
-    Graph inputs and outputs keep their names, so that a node between an input, or a constant, and
-    an output stays.
+    Graph inputs and outputs keep their names, so a node between an input or a constant and an
+    output stays.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -27,7 +27,7 @@ def _is_identity(node: ir.Node, opset: int) -> bool:
     if not is_identity(node, opset) and not _reduces_nothing(node):
         return False
     mask = node.outputs[1:]
-    return not any(each.uses() or each.is_graph_output() for each in mask)
+    return not any(output.uses() or output.is_graph_output() for output in mask)
 
 
 def _reduces_nothing(node: ir.Node) -> bool:
@@ -37,8 +37,8 @@ def _reduces_nothing(node: ir.Node) -> bool:
 
 def _dropped(node: ir.Node) -> bool:
     x, y, graph = node.inputs[0], node.outputs[0], node.graph
-    assert x is not None, "asked before"
-    assert graph is not None, "it was found in one"
+    assert x is not None, "checked before"
+    assert graph is not None, "the node is in a graph"
     if y.is_graph_output():
         producer = x.producer()
         if producer is None or producer.graph is not graph or x.is_graph_output():

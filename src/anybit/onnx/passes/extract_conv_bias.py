@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bias of a convolution becomes an Add."""
+"""Extraction of a convolution's bias to an Add."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -10,10 +10,10 @@ from anybit.onnx.passes._reorder import changed, drop_unread, in_shape, is_known
 
 
 class ExtractConvBias(InPlacePass):
-    """Conv and ConvTranspose without bias, and Add behind them, where the bias is constant.
+    """Extraction of the constant bias of Conv and ConvTranspose to an Add.
 
-    A quantized bias keeps its quantizer, which has parameters per channel then where it had one
-    per element. ONNX Runtime adds a bias last, too: every result keeps its bits.
+    A quantized bias keeps its quantizer; parameters per element become parameters per channel. ONNX
+    Runtime adds a bias last, too, so results are equal bit for bit.
     """
 
     def call(self, model: ir.Model) -> PassResult:
