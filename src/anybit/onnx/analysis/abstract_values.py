@@ -101,14 +101,14 @@ class AbstractValue:
     """The possible values of a tensor of floats or integers.
 
     Attributes:
-        lowest, highest: float64, 0-d or one per channel: bounds of all values except NaN. axis: The
-        axis of the channels, counted from the end; None where all arrays are 0-d. exponent: All
-        finite values are multiples of 2 to this power; None if unknown. nan: Whether a value may be
-        NaN. Infinite values are within `lowest` and `highest`. codes: The integer codes of the
-        values, if they have any. integers: The codes of a constant, an integer array of the
-        tensor's shape. sources: The quantized tensors or sums of products that determine each
-        element, together with
-            its channel, by their elements at the same position. Empty for these tensors
+        lowest, highest: float64, 0-d or one per channel: bounds of all values except NaN.
+        axis: The axis of the channels, counted from the end; None if all arrays are 0-d.
+        exponent: All finite values are multiples of 2 to this power; None if unknown.
+        nan: Whether a value may be NaN. Infinite values are within `lowest` and `highest`.
+        codes: The integer codes of the values, if they have any.
+        integers: The codes of a constant, an integer array of the tensor's shape.
+        sources: The quantized tensors or sums of products that determine each element, together
+            with its channel, by their elements at the same position. Empty for these tensors
             themselves if they have codes, and if unknown. A sum without sources is its own source.
     """
 

@@ -56,7 +56,7 @@ class Layout:
 
         Raises:
             Mismatch: The weight has another rank or no elements, or its sizes do not fit the
-            groups.
+                groups.
         """
         if not weight.size:
             raise Mismatch("the weight has no elements")

@@ -76,9 +76,9 @@ def image(
 
     Args:
         points: The arguments. If these are not all values, the function is monotone between them.
-        function: From float32 to float32 of the same shape, or with more channels. scales:
-        Candidate scales and zero-points of the results, 0-d or per channel. They are tried if
-            all results are known; powers of two are tried last.
+        function: From float32 to float32 of the same shape, or with more channels.
+        scales: Candidate scales and zero-points of the results, 0-d or per channel. They are tried
+            if all results are known; powers of two are tried last.
         nan: Whether NaN may occur; it is propagated.
         margin: Relative and absolute tolerance for other implementations; with one there are no
             codes.

@@ -50,13 +50,12 @@ class Sum:
 
     Attributes:
         unit: Per output channel: products and bias are multiples of 2 to this power; None if they
-        are
-            not multiples of any.
-        longest: Per channel: the largest sum of magnitudes, in these units if there are any. reach:
-        Per channel: the same as values, including the bias. off: A scale that is not a power of
-        two, if any. bias: An element of the bias that is not a multiple of the unit of the products
-        and makes the
-            sum too long, if any.
+            are not multiples of any.
+        longest: Per channel: the largest sum of magnitudes, in these units if there are any.
+        reach: Per channel: the same as values, including the bias.
+        off: A scale that is not a power of two, if any.
+        bias: An element of the bias that is not a multiple of the unit of the products and makes
+            the sum too long, if any.
         terms: Per channel: the maximal number of nonzero products.
     """
 
@@ -78,12 +77,12 @@ class ProductAnalysis:
         x, weight, bias: Their abstract values; None if unknown or absent.
         codes: Weight code - zero-point, int32 in the weight's own shape; None if the weight is
             not constant, or not on a grid.
-        scale: The scale of the weight, float32: 0-d, or one per output channel. accumulator: None
-        if x or the weight has no codes, or x has several scales in one sum. error: Per output
-        channel: a bound on the error of any float32 evaluation of the sum with its
-            bias, relative to the exact sum of the values and to the float32 product of accumulator
-            and scale, plus bias, if that scale is a normal number. Infinite if the sum may be; None
-            if x or the weight is unknown.
+        scale: The scale of the weight, float32: 0-d, or one per output channel.
+        accumulator: None if x or the weight has no codes, or x has several scales in one sum.
+        error: Per output channel: a bound on the error of any float32 evaluation of the sum with
+            its bias, relative to the exact sum of the values and to the float32 product of
+            accumulator and scale, plus bias, if that scale is a normal number. Infinite if the sum
+            may be; None if x or the weight is unknown.
         exact: Whether every float32 evaluation, in any order, is exact.
         reason: The reason why it is not exact; "" if it is.
         macs: Multiplications per inference; None if sizes are unknown.

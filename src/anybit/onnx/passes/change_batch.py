@@ -286,6 +286,6 @@ def _check_follows(value: ir.Value, batch: ir.SymbolicDim, expected: int | str) 
     if _rows(value) != batch:
         shape = "unknown" if value.shape is None else str(value.shape)
         raise ModelError(
-            f"with batch {expected} output {value.name!r} has shape {shape}, which does not "
+            f"with batch {expected} output {value.name!r} has the shape {shape}, which does not "
             "follow the batch as far as shape inference shows; export the model with that batch"
         )

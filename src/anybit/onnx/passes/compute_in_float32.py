@@ -25,9 +25,9 @@ class ComputeInFloat32(InPlacePass):
     become its largest number, because infinity minus infinity is NaN.
 
     Args:
-        type: float16 or float64. kept: Nodes of the main graph that keep the type, with all their
-        inputs. Their outputs are cast
-            for other readers.
+        type: float16 or float64.
+        kept: Nodes of the main graph that keep the type, with all their inputs. Their outputs are
+            cast for other readers.
     """
 
     def __init__(self, type: ir.DataType, kept: Collection[ir.Node] = ()) -> None:

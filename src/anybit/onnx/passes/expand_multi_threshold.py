@@ -60,7 +60,7 @@ class _Search:
         table = np.full((channels, self._stride), np.nan, np.float32)
         table[:, :steps] = staircase.thresholds
         self._table = table
-        self._shape = (channels, *[1] * staircase.behind) if channels > 1 else ()
+        self._shape = (channels, *[1] * staircase.trailing_axes) if channels > 1 else ()
 
     def write(self) -> None:
         x, like = self._node.inputs[0], self._node.outputs[0]

@@ -43,9 +43,8 @@ class FromQdq(InPlacePass):
 
     Raises:
         ModelError: A node is inconsistent (an axis that x does not have, scales and zero-points
-        that do
-            not match), a tensor cannot be read, or a QLinear operator would change its values and
-            that is not allowed.
+            that do not match), a tensor cannot be read, or a QLinear operator would change its
+            values and that is not allowed.
     """
 
     def __init__(self, *, allow_approximate: bool = False) -> None:
