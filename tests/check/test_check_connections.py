@@ -30,9 +30,9 @@ def conditional(then: str, other: str) -> onnx.NodeProto:
     [
         (model([node("Relu", "x", domain="")], inputs=TWO), "unread-input", "'z'"),
         (model([node("Relu", "x", domain=""), node("Neg", "z", "dead", domain="")], inputs=TWO),
-         "unread-input", "'z' is read by no node that an output needs"),
+         "unread-input", "'z' is not used by any output"),
         (model([node("Relu", "x", domain=""), node("Neg", "one", "c", domain="")], ONE,
-               outputs=["y", "c"]), "constant-output", "'c' depends on no input"),
+               outputs=["y", "c"]), "constant-output", "'c' does not depend on any input"),
         (model([node("Relu", "x", domain=""), node("Shape", "x", "s", domain="")],
                outputs=["y"]), None, ""),
         (model([conditional("x", "z")], {"yes": np.array(True)}, inputs=TWO), None, ""),
