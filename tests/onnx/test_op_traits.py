@@ -65,13 +65,13 @@ def result(node: onnx.NodeProto, *arrays: np.ndarray) -> np.ndarray:
         graph, opset_imports=[helper.make_opsetid("", LATER.get(node.op_type, OPSET))]
     )
     with np.errstate(all="ignore"):
-        found = ReferenceEvaluator(model).run(None, dict(zip(node.input, arrays, strict=True)))
-    return np.asarray(found[0])
+        actual = ReferenceEvaluator(model).run(None, dict(zip(node.input, arrays, strict=True)))
+    return np.asarray(actual[0])
 
 
 def case(kind: str, x: np.ndarray) -> tuple[onnx.NodeProto, list[np.ndarray]]:
     """A node of the operator, and what it takes besides x."""
-    more = [np.array(each) for each in INTS.get(kind, [])]
+    more = [np.array(constant) for constant in INTS.get(kind, [])]
     if kind in LOGICAL:
         x = x > 0
     if kind in TWO.split():
@@ -119,7 +119,7 @@ def test_monotonicity_matches_reference_evaluator(
     kind: str, at: int, constants: list[float], attributes: dict[str, Any], expected: Monotonicity
 ) -> None:
     x = np.linspace(-6, 6, 97, dtype=np.float32)
-    arrays = [np.asarray(each, np.float32) for each in constants]
+    arrays = [np.asarray(constant, np.float32) for constant in constants]
     arrays.insert(at, x)
     proto = made(kind, len(arrays), **attributes)
     y = np.diff(result(proto, *arrays).astype(np.float64))
@@ -177,7 +177,7 @@ def test_rectifier_returns_x_or_zero(kind: str) -> None:
 @pytest.mark.parametrize("kind", named(OpTrait.ELEMENTWISE))
 def test_elementwise_operators_commute_with_reversal(kind: str) -> None:
     node, arrays = case(kind, np.abs(X) + 1)
-    turned = result(node, *(each[..., ::-1].copy() for each in arrays))
+    turned = result(node, *(array[..., ::-1].copy() for array in arrays))
     np.testing.assert_array_equal(turned, result(node, *arrays)[..., ::-1])
 
 
@@ -264,7 +264,7 @@ def test_not_larger_operators_shrink_or_keep_size(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "given", "axes"),
+    ("attributes", "arguments", "axes"),
     [
         ({}, None, (0, 1, 2)),
         ({"axes": [-1, 1]}, None, (1, 2)),
@@ -278,11 +278,15 @@ def test_not_larger_operators_shrink_or_keep_size(kind: str) -> None:
         ({}, ..., None),
     ],
 )
-def test_reduced_axes(attributes: dict[str, Any], given: Any, axes: tuple[int, ...] | None) -> None:
-    node = parsed(made("ReduceMean", 1 + (given is not None), **attributes))
-    if given not in (None, ...):
+def test_reduced_axes(
+    attributes: dict[str, Any], arguments: Any, axes: tuple[int, ...] | None
+) -> None:
+    node = parsed(made("ReduceMean", 1 + (arguments is not None), **attributes))
+    if arguments not in (None, ...):
         value = node.inputs[1]
         assert value is not None
-        value.const_value = ir.tensor(np.asarray(given, np.float32 if 0.5 in given else np.int64))
+        value.const_value = ir.tensor(
+            np.asarray(arguments, np.float32 if 0.5 in arguments else np.int64)
+        )
         ir.Graph([], [], nodes=[], initializers=[value])
     assert reduced_axes(node, 3) == axes

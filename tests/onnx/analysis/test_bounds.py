@@ -73,8 +73,8 @@ def test_codes_of_very_many_steps_are_not_cut_off(scale: float, highest: int) ->
     assert x.grid is not None
     nodes = [standard("Relu", "x", "r"), standard("ThresholdedRelu", "x", "t", alpha=scale * 9)]
     proto = model(nodes, {}, inputs={"x": [1, 4]}, outputs=["r", "t"])
-    found = followed(proto, {"x": x.grid.decode(codes)}, {"x": x})
-    assert all(each.codes is not None for each in found.values.values())
+    actual = followed(proto, {"x": x.grid.decode(codes)}, {"x": x})
+    assert all(value.codes is not None for value in actual.values.values())
 
 
 def steps(scale: float, highest: int) -> AbstractValue | None:
@@ -111,5 +111,5 @@ def test_what_float32_cannot_hold_is_not_bounded(kind: str, huge: str, sign: int
     """A run gives infinities, which no bounds and no claim of exactness may leave out."""
     made, constants = OVERFLOWING[kind]
     x = np.full((1, 4, 4, 4), sign * HUGE[huge].highest, np.float32)
-    found = followed(model([made], constants, inputs={"x": x.shape}), {"x": x}, {"x": HUGE[huge]})
-    assert not any(product.exact for product in found.products)
+    actual = followed(model([made], constants, inputs={"x": x.shape}), {"x": x}, {"x": HUGE[huge]})
+    assert not any(product.exact for product in actual.products)

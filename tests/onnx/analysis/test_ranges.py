@@ -23,17 +23,19 @@ from anybit.onnx.analysis.ranges import input_values, named, value_of
     ],
 )
 def test_types(text: str, codes: range, scale: float, ends: tuple[float, float]) -> None:
-    found = value_of(text)
-    assert found.codes.hull == found.codes.allowed == codes
-    assert found.codes.scale == scale
-    assert (float(found.lowest), float(found.highest)) == tuple(map(float, ends))
+    actual = value_of(text)
+    assert actual.codes.hull == actual.codes.allowed == codes
+    assert actual.codes.scale == scale
+    assert (float(actual.lowest), float(actual.highest)) == tuple(map(float, ends))
 
 
-@pytest.mark.parametrize("given", ["-1,1", " -1 , 1.0", "-1e0,+1", (-1, 1), (-1.0, np.float32(1))])
-def test_numbers(given: object) -> None:
-    found = value_of(given)
-    assert found.codes is None
-    assert (float(found.lowest), float(found.highest)) == (-1, 1)
+@pytest.mark.parametrize(
+    "arguments", ["-1,1", " -1 , 1.0", "-1e0,+1", (-1, 1), (-1.0, np.float32(1))]
+)
+def test_numbers(arguments: object) -> None:
+    actual = value_of(arguments)
+    assert actual.codes is None
+    assert (float(actual.lowest), float(actual.highest)) == (-1, 1)
 
 
 @pytest.mark.parametrize(

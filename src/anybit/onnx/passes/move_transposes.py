@@ -56,9 +56,8 @@ def is_elementwise(node: ir.Node) -> bool:
     operator = operator_of(node)
     if operator is not None:
         return operator.broadcasts
-    if (
-        node.domain != "" or node.op_type == "CastLike"
-    ):  # its second input is only used for its type
+    # The second input of CastLike is only used for its type.
+    if node.domain != "" or node.op_type == "CastLike":
         return False
     return has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER) or node.op_type == "Identity"
 
