@@ -21,8 +21,8 @@ import onnx_ir as ir
 
 import anybit
 from anybit.formats import FloatFormat
-from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
+from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
 from anybit.onnx.operators.integer_network import DOMAIN, NAME
 from anybit.onnx.operators.known import RUNTIME_DOMAINS
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
@@ -182,8 +182,8 @@ def standard() -> dict[str, object]:
             f"{DOMAIN}::{NAME}",
             *(f"{CHANNELS_LAST}::{name}" for name in sorted(CHANNELS_LAST_OPERATORS)),
         ],
-        "moves": [each.op_type for each in nodes if effect_of(each) is Effect.MOVE],
-        "selects": [each.op_type for each in nodes if effect_of(each) is Effect.SELECT],
+        "moves": [each.op_type for each in nodes if has_trait(each, OpTrait.DATA_MOVEMENT)],
+        "selects": [each.op_type for each in nodes if has_trait(each, OpTrait.SELECTION)],
         "biased": [each.op_type for each in nodes if bias_input_of(each) is not None],
         "rangeKey": RANGE_KEY,
         "codingKey": CODING_KEY,

@@ -106,10 +106,10 @@ REMARKS = {
 
 @pytest.mark.parametrize(("proto", "code", "words"), FAULTS.values(), ids=FAULTS.keys())
 def test_errors(proto: onnx.ModelProto, code: str, words: str) -> None:
-    found = check(proto)
-    assert code in {each.code for each in found if each.severity == "error"}, found
-    assert any(words in each.problem for each in found if each.code == code), found
-    assert all(each.remedy and each.problem for each in found)
+    findings = check(proto)
+    assert code in {finding.code for finding in findings if finding.severity == "error"}, findings
+    assert any(words in finding.problem for finding in findings if finding.code == code), findings
+    assert all(finding.remedy and finding.problem for finding in findings)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_wide_codes_are_those_of_a_constant(largest: float, remarked: bool) -> N
 
 @pytest.mark.parametrize(("proto", "code", "words"), REMARKS.values(), ids=REMARKS.keys())
 def test_warnings(proto: onnx.ModelProto, code: str, words: str) -> None:
-    found = check(proto)
-    assert code in codes(found), found
-    assert {each.severity for each in found} == {"warning"}, found
-    assert any(words in each.problem for each in found if each.code == code), found
+    findings = check(proto)
+    assert code in codes(findings), findings
+    assert {finding.severity for finding in findings} == {"warning"}, findings
+    assert any(words in finding.problem for finding in findings if finding.code == code), findings
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,10 @@ def test_all_faults_at_once() -> None:
         "two": 2,
         "nan": np.nan,
     }
-    found = check(model(nodes, constants, opsets={DOMAIN: 2}))
-    assert [(each.node, each.code) for each in found if each.severity == "error"] == [
+    findings = check(model(nodes, constants, opsets={DOMAIN: 2}))
+    assert [
+        (finding.node, finding.code) for finding in findings if finding.severity == "error"
+    ] == [
         ("first", "bad-attribute"),
         ("first", "bad-attribute"),
         ("second", "bad-inputs"),
@@ -170,11 +172,13 @@ def test_all_faults_at_once() -> None:
         ("first", "scale-not-positive"),
         ("first", "not-in-domain"),
         ("fourth", "not-finite"),
-    ], found
+    ], findings
 
 
 def test_operators_are_told_as_the_file_spells_them() -> None:
-    (finding,) = [each for each in check(quantized_input(scale=0)) if each.severity == "error"]
+    (finding,) = [
+        finding for finding in check(quantized_input(scale=0)) if finding.severity == "error"
+    ]
     assert (finding.node, finding.operator) == ("the_Quant", "Quant")
 
 
@@ -183,13 +187,15 @@ def test_constants_of_small_graphs_are_seen() -> None:
         node("Sub", "one one", "scale", domain=""),
         node("IntQuant", "x scale zero four"),
     ]
-    found = check(model(nodes, {"one": 1, "zero": 0, "four": 4}))
-    assert "scale-not-positive" in codes(found)
+    findings = check(model(nodes, {"one": 1, "zero": 0, "four": 4}))
+    assert "scale-not-positive" in codes(findings)
 
 
 def test_what_is_refused_is_named_once() -> None:
     """Also where the file spells the operator in an old way."""
-    (found,) = (
-        each for each in check(quantized_input(rounding_mode="NEAREST")) if each.severity == "error"
+    (findings,) = (
+        finding
+        for finding in check(quantized_input(rounding_mode="NEAREST"))
+        if finding.severity == "error"
     )
-    assert found.problem.startswith("rounding_mode must be one of ROUND, ")
+    assert findings.problem.startswith("rounding_mode must be one of ROUND, ")

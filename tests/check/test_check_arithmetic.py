@@ -94,5 +94,5 @@ def invalid() -> dict[str, onnx.ModelProto]:
 @pytest.mark.parametrize("name", invalid())
 def test_invalid_nodes_are_not_counted(name: str) -> None:
     """Nothing is caught around the analysis: whatever it does not expect would end the test."""
-    found = check(invalid()[name])
-    assert "unusable" not in codes(found)
+    findings = check(invalid()[name])
+    assert "unusable" not in codes(findings)

@@ -30,9 +30,9 @@ def conditional(then: str, other: str) -> onnx.NodeProto:
     [
         (model([node("Relu", "x", domain="")], inputs=TWO), "unread-input", "'z'"),
         (model([node("Relu", "x", domain=""), node("Neg", "z", "dead", domain="")], inputs=TWO),
-         "unread-input", "'z' is read by no node that an output needs"),
+         "unread-input", "'z' is not used by any output"),
         (model([node("Relu", "x", domain=""), node("Neg", "one", "c", domain="")], ONE,
-               outputs=["y", "c"]), "constant-output", "'c' depends on no input"),
+               outputs=["y", "c"]), "constant-output", "'c' does not depend on any input"),
         (model([node("Relu", "x", domain=""), node("Shape", "x", "s", domain="")],
                outputs=["y"]), None, ""),
         (model([conditional("x", "z")], {"yes": np.array(True)}, inputs=TWO), None, ""),
@@ -42,10 +42,12 @@ def conditional(then: str, other: str) -> onnx.NodeProto:
     ],
 )  # fmt: skip
 def test_connections(proto: onnx.ModelProto, code: str | None, words: str) -> None:
-    found = [each for each in check(proto) if each.code in ("unread-input", "constant-output")]
-    assert bool(found) == (code is not None), found
+    findings = [
+        finding for finding in check(proto) if finding.code in ("unread-input", "constant-output")
+    ]
+    assert bool(findings) == (code is not None), findings
     if code:
-        assert any(each.code == code and words in each.problem for each in found)
+        assert any(finding.code == code and words in finding.problem for finding in findings)
 
 
 def test_a_fixed_shape_is_the_same_for_every_input() -> None:
@@ -55,7 +57,7 @@ def test_a_fixed_shape_is_the_same_for_every_input() -> None:
         node("Relu", "x", domain=""),
     ]
     proto = model(nodes, outputs=["y", "c"])
-    assert [each.code for each in check(proto)] == ["constant-output"]
+    assert [finding.code for finding in check(proto)] == ["constant-output"]
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     assert check(proto) == ()
 
@@ -67,11 +69,11 @@ def test_findings_of_one_kind_are_one() -> None:
         for index in range(3)
     ]  # fmt: skip
     constants = {"s0": 0, "s1": -1, "s2": -2.5, "zero": 0, "four": 4}
-    found = check(model(nodes, constants, outputs=["x3"]), "finn")
-    kinds = [(each.code, each.problem.partition(" (also")[0]) for each in found]
+    findings = check(model(nodes, constants, outputs=["x3"]), "finn")
+    kinds = [(finding.code, finding.problem.partition(" (also")[0]) for finding in findings]
     assert len(set(kinds)) == len(kinds)
-    by_code = {each.code: each for each in found if "mirrors" not in each.problem}
-    mirrored = next(each for each in found if "mirrors" in each.problem)
+    by_code = {finding.code: finding for finding in findings if "mirrors" not in finding.problem}
+    mirrored = next(finding for finding in findings if "mirrors" in finding.problem)
     assert (
         mirrored.problem
         == "scale must be > 0, got -1, which mirrors the codes (also in 1 more node)"
@@ -95,10 +97,10 @@ def float_product(max_val: float, exponent: int, mantissa: int, bias: int) -> on
 
 @pytest.mark.parametrize("form", [(448, 4, 3, 7), (57344, 5, 2, 15)])
 def test_sums_of_float8_are_not_counted_in_bits(form: tuple[float, int, int, int]) -> None:
-    found = [each for each in check(float_product(*form)) if each.node == "sum"]
-    assert [each.code for each in found] == ["float-sums"]
-    assert "exact in float32" in found[0].problem
-    assert "bits" not in found[0].remedy.replace("every bit", "")
+    findings = [finding for finding in check(float_product(*form)) if finding.node == "sum"]
+    assert [finding.code for finding in findings] == ["float-sums"]
+    assert "exact in float32" in findings[0].problem
+    assert "bits" not in findings[0].remedy.replace("every bit", "")
 
 
 def test_sums_of_float4_that_float32_holds() -> None:

@@ -30,7 +30,10 @@ def added(proto: onnx.ModelProto, target: str) -> list[Finding]:
     """The findings about operators that a target adds, without those of a missing shape."""
     before = check(proto)
     return [
-        each for each in check(proto, target) if each not in before if each.code == CODES[target]
+        finding
+        for finding in check(proto, target)
+        if finding not in before
+        if finding.code == CODES[target]
     ]
 
 
@@ -85,8 +88,8 @@ def test_findings_of_different_foreign_operators_stay_apart() -> None:
         node(kind, names[index], names[index + 1], domain=ORT, name=f"n{index}")
         for index, kind in enumerate(kinds)
     ]
-    found = added(model(nodes, opsets={ORT: 1}), "standard")
-    assert [each.nodes for each in found] == [("n0", "n4"), ("n1",), ("n2",), ("n3",)]
+    findings = added(model(nodes, opsets={ORT: 1}), "standard")
+    assert [finding.nodes for finding in findings] == [("n0", "n4"), ("n1",), ("n2",), ("n3",)]
 
 
 @pytest.mark.parametrize("domain", ["qonnx.custom_op.general", "finn.custom_op.fpgadataflow"])
@@ -106,7 +109,7 @@ def test_own_and_standard_operators_are_not_foreign(target: str) -> None:
     own = quantized_input()
     assert own.graph.node[0].domain == DOMAIN
     assert not added(own, target)
-    assert not any(each.code == "foreign-operator" for each in check(labels, target))
+    assert not any(finding.code == "foreign-operator" for finding in check(labels, target))
 
 
 INTEGERS = [
@@ -129,17 +132,17 @@ INTEGERS = [
 def test_finn_and_hls4ml_have_no_integer_operators(
     target: str, domain: str, kind: str, inputs: str
 ) -> None:
-    found = added(foreign(kind, domain=domain, inputs=inputs), target)
-    assert {each.operator for each in found} == {kind}
-    (finding,) = (each for each in found if kind in each.problem)
+    findings = added(foreign(kind, domain=domain, inputs=inputs), target)
+    assert {finding.operator for finding in findings} == {kind}
+    (finding,) = (finding for finding in findings if kind in finding.problem)
     assert "anybit" in finding.remedy
 
 
 @pytest.mark.parametrize("target", ["finn", "hls4ml"])
 def test_pairs_are_reported_with_convert_as_the_remedy(target: str) -> None:
-    found = added(pair(), target)
-    assert [each.operator for each in found] == ["QuantizeLinear", "DequantizeLinear"]
-    assert {each.remedy for each in found} == {"run anybit convert --to qonnx"}
+    findings = added(pair(), target)
+    assert [finding.operator for finding in findings] == ["QuantizeLinear", "DequantizeLinear"]
+    assert {finding.remedy for finding in findings} == {"run anybit convert --to qonnx"}
 
 
 @pytest.mark.parametrize("target", ["standard", "qdq"])
@@ -155,7 +158,7 @@ def test_remedies_name_the_form_and_what_it_takes() -> None:
     proto.graph.node[0].output[0] = proto.graph.node[1].input[0] = "t"
     proto.graph.node[1].name = "rounded"
     for target, form in (("standard", "standard"), ("qdq", "qdq"), ("finn", "qonnx")):
-        assert [(each.node, each.remedy) for each in added(proto, target)] == [
+        assert [(finding.node, finding.remedy) for finding in added(proto, target)] == [
             ("product", f"run anybit convert --to {form}"),
             ("rounded", f"run anybit convert --to {form} --allow-approximate"),
         ]

@@ -91,10 +91,10 @@ def test_unknown_targets() -> None:
 @needs_models
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
 def test_real_models_have_no_errors(path: Path) -> None:
-    found = check(path)
-    assert {each.severity for each in found} == {"warning"}, found
+    findings = check(path)
+    assert {finding.severity for finding in findings} == {"warning"}, findings
     for target in ("onnxruntime", "standard", "finn"):
-        errors = [each for each in check(path, target) if each.severity == "error"]
+        errors = [finding for finding in check(path, target) if finding.severity == "error"]
         assert errors == [], target
 
 

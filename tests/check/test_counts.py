@@ -50,19 +50,19 @@ ACTIONS: dict[str, Callable[[Any], object]] = {
     ],
 )
 def test_check_tells_what_the_rest_refuses(proto: onnx.ModelProto, problem: str) -> None:
-    assert told(proto) == [problem]
+    assert reported_problems(proto) == [problem]
     for action in ACTIONS.values():
         with pytest.raises(ModelError, match=problem):
             action(proto)
 
 
-def told(proto: onnx.ModelProto) -> list[str]:
-    return [each.problem for each in anybit.check(proto) if each.code == "bad-inputs"]
+def reported_problems(proto: onnx.ModelProto) -> list[str]:
+    return [finding.problem for finding in anybit.check(proto) if finding.code == "bad-inputs"]
 
 
 def test_contributed_operators_may_change_with_the_runtime() -> None:
     proto = small("y = com.microsoft.Gelu(x, x)")
-    assert told(proto) == ["must have 1 input, got 2"]
+    assert reported_problems(proto) == ["must have 1 input, got 2"]
     assert len(anybit.clean(proto).model.graph) == 1
     with pytest.raises(ModelError, match="the model cannot be loaded"):
         anybit.load(proto)
@@ -70,7 +70,7 @@ def test_contributed_operators_may_change_with_the_runtime() -> None:
 
 def test_what_is_left_out_is_not_counted() -> None:
     proto = small("y = Clip(x, , high, )", "<float high = {1}>")
-    assert told(proto) == []
+    assert reported_problems(proto) == []
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -83,7 +83,7 @@ def test_a_model_without_an_opset_is_taken_for_a_new_one() -> None:
     """As ONNX Runtime takes it."""
     proto = small("y = Clip(x, low, high)", "<float low = {0}, float high = {1}>")
     del proto.opset_import[0]
-    assert told(proto) == []
+    assert reported_problems(proto) == []
     assert anybit.load(proto).run([-3.0, 3.0])["y"].tolist() == [0, 1]
     proto.graph.node[0].input.extend(["x", "x"])
     with pytest.raises(ModelError, match="must have 1 to 3 inputs, got 5"):

@@ -216,7 +216,7 @@ def test_verified_is_the_file_that_was_written(shell: Shell, monkeypatch) -> Non
     # Beside the range the file gives what it gives: the nearest codes.
     code, out, _ = shell(*arguments, "rows.npy")
     assert code == 1
-    assert re.search(r"But input 'x' holds 0\.\d+, which is not in the range that was given", out)
+    assert re.search(r"But input 'x' holds 0\.\d+, outside its range", out)
 
     def damaged(self, path):
         other = Path("other.onnx")

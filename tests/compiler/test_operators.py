@@ -4,21 +4,12 @@
 import subprocess
 import sys
 
-import onnx_ir as ir
-import pytest
-
-from anybit.compiler.operators import is_data_movement
 from anybit.compiler.partition import data_movement
+from anybit.onnx.graph.op_traits import OpTrait, operators_with
 
 
-@pytest.mark.parametrize("operator", ["Reshape", "Gather", "MaxPool", "Concat", "Transpose", "Add"])
-def test_data_movement_operators_have_rules(operator: str) -> None:
-    assert is_data_movement(ir.Node("", operator, [])) == (operator in data_movement._RULES)
-    assert not is_data_movement(ir.Node("others", operator, []))
-
-
-def test_data_movement_rules_are_for_its_operators() -> None:
-    assert all(is_data_movement(ir.Node("", operator, [])) for operator in data_movement._RULES)
+def test_data_movement_rules_cover_the_operators_that_keep_codes() -> None:
+    assert data_movement._RULES.keys() == operators_with(OpTrait.KEEPS_CODES)
 
 
 def test_quantize_does_not_import_partition() -> None:

@@ -179,7 +179,7 @@ def test_data() -> None:
     within = anybit.analyze(clipping(), input_ranges="int4", data=x).layers[0]
     assert within.guarantee == "exact"
     for given, wrong in (("uint4", "-3"), ("int4*2", "1"), ("-3,5", "7")):
-        with pytest.raises(ModelError, match=f"'x' holds {wrong}, which is not in the range"):
+        with pytest.raises(ModelError, match=f"'x' holds {wrong}, outside its range"):
             anybit.analyze(clipping(), input_ranges=given, data=x)
     with pytest.raises(ModelError, match="must have shape"):
         anybit.analyze(clipping(), data=np.zeros((2, 4)))

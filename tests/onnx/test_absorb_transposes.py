@@ -20,7 +20,7 @@ def flattened(
     flatten: str = "Reshape",
     scale: Any = 0.5,
     step: float = 0.25,
-    between: tuple[str, ...] = ("Relu", "IntQuant"),
+    inner: tuple[str, ...] = ("Relu", "IntQuant"),
 ) -> onnx.ModelProto:
     """Images with channels last, transposed, flattened, quantized and multiplied."""
     size = int(np.prod(SHAPE[1:]))
@@ -37,14 +37,14 @@ def flattened(
     target = "t target" if flatten == "Reshape" else "t"
     nodes.append(node(flatten, target, "v0", domain="", name="flatten"))
     inputs = {"IntQuant": "step zero eight", "Relu": "", "Mul": "row"}
-    for at, kind in enumerate(between):
+    for at, kind in enumerate(inner):
         domain = {} if kind == "IntQuant" else {"domain": ""}
         others = f"v{at} {inputs[kind]}"
         nodes.append(node(kind, others, f"v{at + 1}", name=f"{kind}{at}", **domain))
     nodes.append(node("IntQuant", "w scale zero eight", "wq", name="wq"))
-    last = f"v{len(between)}"
+    last = f"v{len(inner)}"
     nodes.append(node("MatMul", f"{last} wq", domain="", name="product"))
-    used = {name for each in nodes for name in each.input}
+    used = {name for item in nodes for name in item.input}
     constants = {name: array for name, array in constants.items() if name in used}
     return model(nodes, constants, inputs={"x": SHAPE})
 
@@ -59,7 +59,7 @@ PER_COLUMN = np.float32([[0.5, 0.25, 1, 0.125]])
         flattened((0, 2, 3, 1)),
         flattened((0, 3, 2, 1)),
         flattened(flatten="Flatten"),
-        flattened(between=("IntQuant",)),
+        flattened(inner=("IntQuant",)),
         flattened(scale=PER_COLUMN),
         flattened(scale=PER_COLUMN[0]),
     ],
@@ -74,16 +74,16 @@ def test_weights_take_the_order(proto: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     "proto",
     [
-        flattened(between=()),  # x is any float: another order is another sum
+        flattened(inner=()),  # x is any float: another order is another sum
         flattened(step=0.3),
         flattened(scale=0.3),
-        flattened(between=("Mul", "IntQuant")),  # one factor for each element
+        flattened(inner=("Mul", "IntQuant")),  # one factor for each element
         flattened((1, 0, 2, 3)),
     ],
 )
 def test_other_transposes_stay(proto: onnx.ModelProto) -> None:
     changed = after(proto, AbsorbTransposes())
-    assert kinds(changed) == [each.op_type for each in proto.graph.node]
+    assert kinds(changed) == [item.op_type for item in proto.graph.node]
     assert_bits(proto, changed, 8 * random(*SHAPE, seed=2))
 
 

@@ -33,10 +33,10 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tensors(folder: Path, what: str) -> list[np.ndarray]:
+def tensors(folder: Path, case: str) -> list[np.ndarray]:
     """input_0.pb, input_1.pb, ... of a folder as arrays."""
     data = folder / "test_data_set_0"
-    paths = [data / f"{what}_{place}.pb" for place in range(len(list(data.glob(f"{what}_*.pb"))))]
+    paths = [data / f"{case}_{place}.pb" for place in range(len(list(data.glob(f"{case}_*.pb"))))]
     return [
         np.array(numpy_helper.to_array(TensorProto.FromString(path.read_bytes()))) for path in paths
     ]
@@ -95,9 +95,9 @@ def test_all_in_onnxruntime(tmp_path: Path) -> None:
 def test_onnx_finds_them(some: Path) -> None:
     from onnx.backend.test.loader import load_model_tests
 
-    found = load_model_tests(str(some.parent), some.name)
-    assert {case.name for case in found} == {entry["folder"] for entry in index(some)}
-    assert all((case.rtol, case.atol) == (0, 0) for case in found)
+    actual = load_model_tests(str(some.parent), some.name)
+    assert {case.name for case in actual} == {entry["folder"] for entry in index(some)}
+    assert all((case.rtol, case.atol) == (0, 0) for case in actual)
 
 
 def test_index_tells_which_is_which(some: Path) -> None:
@@ -106,12 +106,12 @@ def test_index_tells_which_is_which(some: Path) -> None:
         proto = onnx.load(some / entry["folder"] / "model.onnx")
         (node,) = proto.graph.node
         assert entry["node"] == f"{node.domain}.{node.op_type}"
-        assert {each.domain: each.version for each in proto.opset_import}[node.domain] == entry[
+        assert {opset.domain: opset.version for opset in proto.opset_import}[node.domain] == entry[
             "version"
         ]
-        assert entry["inputs"] == [each.name for each in proto.graph.input]
-        assert entry["initializers"] == [each.name for each in proto.graph.initializer]
-        assert entry["attributes"].keys() == {each.name for each in node.attribute}
+        assert entry["inputs"] == [value.name for value in proto.graph.input]
+        assert entry["initializers"] == [tensor.name for tensor in proto.graph.initializer]
+        assert entry["attributes"].keys() == {attribute.name for attribute in node.attribute}
 
 
 def test_selection_has_every_operator_and_type(some: Path) -> None:
@@ -132,10 +132,10 @@ def test_inputs_and_constants(some: Path) -> None:
 
 def test_numbers_have_the_type_of_the_computation() -> None:
     value, declared = 0.1, backend_tests.ort_backend.BY_NAME["int_quant"].inputs[1]
-    for dtype, wanted in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
+    for dtype, expected in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
         x = np.zeros(2, dtype)
-        assert backend_tests._parameter(value, declared, x).dtype == wanted
-        assert backend_tests._parameter(8, declared, x).dtype == wanted
+        assert backend_tests._parameter(value, declared, x).dtype == expected
+        assert backend_tests._parameter(8, declared, x).dtype == expected
         assert backend_tests._parameter(np.int8(8), declared, x).dtype == "int8"
     x = np.zeros(2, np.float32)
     assert backend_tests._parameter(2**24 + 1, declared, x) == 2**24 + 1

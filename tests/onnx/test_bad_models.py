@@ -145,11 +145,11 @@ def test_external_data(tmp_path: Path, entries: dict[str, str], message: str) ->
 
 
 def test_external_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = load(quantized_weight()[0]).run(np.ones((1, 4)))["y"]
+    expected = load(quantized_weight()[0]).run(np.ones((1, 4)))["y"]
     path = external(tmp_path, location="inside.data")
-    np.testing.assert_array_equal(load(path).run(np.ones((1, 4)))["y"], wanted)
+    np.testing.assert_array_equal(load(path).run(np.ones((1, 4)))["y"], expected)
     monkeypatch.chdir(tmp_path)  # a path without a folder
-    np.testing.assert_array_equal(load("bad.onnx").run(np.ones((1, 4)))["y"], wanted)
+    np.testing.assert_array_equal(load("bad.onnx").run(np.ones((1, 4)))["y"], expected)
     with pytest.raises(ModelError, match="load the model by its path"):
         load(path.read_bytes())
 

@@ -43,6 +43,6 @@ def test_what_is_not_known_stays() -> None:
     assert kinds(after(training, BatchNormToAffine())) == ["BatchNormalization"]
     computed = normalization((2, 5, 9))
     del computed.graph.initializer[0]
-    given = onnx.helper.make_tensor_value_info("s", onnx.TensorProto.FLOAT, [5])
-    computed.graph.input.append(given)
+    arguments = onnx.helper.make_tensor_value_info("s", onnx.TensorProto.FLOAT, [5])
+    computed.graph.input.append(arguments)
     assert kinds(after(computed, BatchNormToAffine())) == ["BatchNormalization"]

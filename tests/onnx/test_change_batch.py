@@ -39,16 +39,16 @@ def reshaped(target: Any, shape: list[int | str], **options: Any) -> onnx.ModelP
 def test_free_batches(proto: onnx.ModelProto, after: str) -> None:
     freed = clean(proto, batch="dynamic")
     assert shapes(freed)[1] == after
-    wanted = load(proto)
+    expected = load(proto)
     x = np.arange(-10, 62, dtype=np.float32).reshape(-1, 2, 3)
-    assert_array_bits(load(ir.to_proto(freed)).run(x)["y"], wanted.run(x)["y"])
+    assert_array_bits(load(ir.to_proto(freed)).run(x)["y"], expected.run(x)["y"])
     fixed = clean(proto, batch=3)
     assert shapes(fixed)[1] == after.replace("batch", "3")
     assert shapes(clean(ir.to_proto(freed), batch=3)) == shapes(fixed)
     again = clean(
         ir.to_proto(fixed), batch=int(proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value)
     )
-    assert load(ir.to_proto(again)).run(x)["y"].tobytes() == wanted.run(x)["y"].tobytes()
+    assert load(ir.to_proto(again)).run(x)["y"].tobytes() == expected.run(x)["y"].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_free_batch_that_becomes_fixed_computes_what_it_did() -> None:
 
 def one(kind: str, shape: list[int], inputs: str = "x", **options: Any) -> onnx.ModelProto:
     constants = {"axes": np.array([0]), "none": np.zeros(0, np.int64), "w": np.ones((4, 2))}
-    constants = {name: each for name, each in constants.items() if name in inputs.split()}
-    constants = {name: each.astype(np.float32) if name == "w" else each
-                 for name, each in constants.items()}  # fmt: skip
+    constants = {name: item for name, item in constants.items() if name in inputs.split()}
+    constants = {name: item.astype(np.float32) if name == "w" else item
+                 for name, item in constants.items()}  # fmt: skip
     nodes = [
         node(kind, inputs, "a", domain="", name="mixes", **options),
         node("Add", "x a", domain="", name="add"),

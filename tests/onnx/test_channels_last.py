@@ -51,7 +51,7 @@ def network(rank: int = 4, *, residual: bool = False) -> onnx.ModelProto:
         "b2": np.rint(random(4, *[1] * spatial, seed=4)),
         "w3": np.rint(random(4 * 3**spatial, 5, seed=5) * 4),
     }
-    used = {name for each in nodes for name in each.input}
+    used = {name for item in nodes for name in item.input}
     constants = {name: array for name, array in constants.items() if name in used}
     return model(nodes, constants, inputs={"x": [1, 3, *[6] * spatial]}, opsets=IMPORTS)
 
@@ -70,10 +70,10 @@ def test_networks_with_channels_last(proto: onnx.ModelProto) -> None:
     names = kinds(changed)
     assert names.count("Transpose") == 1
     assert names.index("Transpose") == names.index("Flatten") - 1
-    assert [each.domain for each in changed.graph if each.op_type in ("Conv", "MaxPool")] == [
+    assert [item.domain for item in changed.graph if item.op_type in ("Conv", "MaxPool")] == [
         LAST, LAST, LAST
     ]  # fmt: skip
-    x = random(*[each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim])
+    x = random(*[dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim])
     assert tuple(changed.graph.inputs[0].shape) == last(x).shape
     assert_bits(proto, changed, x, last(x))
 
@@ -88,7 +88,7 @@ def test_paddings_are_written_out(mode: str, size: int, options: dict[str, Any])
     weight = random(6, 3 // options.get("group", 1), 3, 2)
     proto = model(nodes, {"w": weight}, inputs={"x": [2, 3, size, size]})
     changed = after(proto, ChannelsLast(), MoveTransposes())
-    (conv,) = (each for each in changed.graph if each.op_type == "Conv")
+    (conv,) = (item for item in changed.graph if item.op_type == "Conv")
     assert set(conv.attributes) == {"kernel_shape", "strides", "dilations", "pads", "group"}
     x = random(2, 3, size, size, seed=1)
     assert_bits(proto, changed, x, last(x))
@@ -101,25 +101,25 @@ def test_what_has_no_counterpart_stays() -> None:
     proto = model([node("MaxPool", "x", "y i", domain="", **pool)], inputs={"x": [1, 3, 6, 6]},
                   outputs=["y"])  # fmt: skip
     changed = after(proto, ChannelsLast())
-    assert [each.domain for each in changed.graph] == [""]
+    assert [item.domain for item in changed.graph] == [""]
 
 
 def test_a_file_with_channels_last_is_understood_everywhere(tmp_path: Path) -> None:
     proto = network()
     path = tmp_path / "last.onnx"
     onnx.save(ir.to_proto(clean(proto, target="hls4ml")), path)
-    assert [each.op_type for each in onnx.load(path).graph.node if each.domain == LAST]
+    assert [item.op_type for item in onnx.load(path).graph.node if item.domain == LAST]
     x = random(1, 3, 6, 6)
-    (wanted,) = load(proto).run(x).values()
-    assert_array_bits(load(path).run(last(x))["y"], wanted)
-    assert not [each for each in check(path) if each.severity == "error"]
+    (expected,) = load(proto).run(x).values()
+    assert_array_bits(load(path).run(last(x))["y"], expected)
+    assert not [finding for finding in check(path) if finding.severity == "error"]
     cleaned = clean(path)
-    assert {each.domain for each in cleaned.graph} <= {"", "qonnx.custom_op.general"}
+    assert {item.domain for item in cleaned.graph} <= {"", "qonnx.custom_op.general"}
     assert kinds(cleaned).count("Transpose") <= 3
-    assert_array_bits(load(ir.to_proto(cleaned)).run(last(x))["y"], wanted)
+    assert_array_bits(load(ir.to_proto(cleaned)).run(last(x))["y"], expected)
     assert anybit.diff(path, path, last(x)).equal
     converted = anybit.convert(path, to="qdq").model
-    assert_array_bits(load(ir.to_proto(converted)).run(last(x))["y"], wanted)
+    assert_array_bits(load(ir.to_proto(converted)).run(last(x))["y"], expected)
 
 
 @pytest.mark.filterwarnings("ignore")  # of QONNX, about opsets
@@ -134,17 +134,17 @@ def test_qonnx_computes_the_same(residual: bool, monkeypatch: pytest.MonkeyPatch
 
     proto = ir.to_proto(clean(network(residual=residual), target="finn"))
     x = random(1, 3, 6, 6)
-    (wanted,) = load(proto).run(x).values()
+    (expected,) = load(proto).run(x).values()
     ours = ir.to_proto(clean(proto, target="hls4ml"))
-    for each in ours.graph.node:  # the only name that QONNX 1.0.0 knows
-        each.op_type = each.op_type.replace("IntQuant", "Quant")
+    for item in ours.graph.node:  # the only name that QONNX 1.0.0 knows
+        item.op_type = item.op_type.replace("IntQuant", "Quant")
     got = execution.execute_onnx(ModelWrapper(ours), {"x": last(x)})
-    assert_array_bits(got["y"], wanted)
+    assert_array_bits(got["y"], expected)
     peer = ModelWrapper(proto).transform(InferShapes())
     peer = peer.transform(ConvertToChannelsLastAndClean(make_input_channels_last=True))
-    assert_array_bits(load(peer.model).run(last(x))["y"], wanted)
-    count = sum(each.op_type == "Transpose" for each in peer.graph.node)
-    assert sum(each.op_type == "Transpose" for each in ours.graph.node) <= count + 1
+    assert_array_bits(load(peer.model).run(last(x))["y"], expected)
+    count = sum(item.op_type == "Transpose" for item in peer.graph.node)
+    assert sum(item.op_type == "Transpose" for item in ours.graph.node) <= count + 1
 
 
 def test_an_unknown_rank_is_an_error() -> None:

@@ -29,11 +29,11 @@ def data(cleaned: ir.Model) -> bytes:
 
 def assert_same(proto: onnx.ModelProto, cleaned: ir.Model, x: np.ndarray = X) -> None:
     """Equal bits before and after, and equal bytes when it is cleaned again."""
-    wanted, got = load(proto).run(x), load(ir.to_proto(cleaned)).run(x)
-    assert wanted.keys() == got.keys()
-    for name in wanted:
-        assert wanted[name].dtype == got[name].dtype
-        assert wanted[name].tobytes() == got[name].tobytes()
+    expected, got = load(proto).run(x), load(ir.to_proto(cleaned)).run(x)
+    assert expected.keys() == got.keys()
+    for name in expected:
+        assert expected[name].dtype == got[name].dtype
+        assert expected[name].tobytes() == got[name].tobytes()
     assert data(clean(ir.to_proto(cleaned))) == data(cleaned)
 
 
@@ -90,7 +90,7 @@ def test_node_names() -> None:
         node("Neg", "c", domain="", name="n"),
     ]
     cleaned = clean(model(nodes))
-    assert [each.name for each in cleaned.graph] == ["n", "Neg", "n_0", "n_1"]
+    assert [item.name for item in cleaned.graph] == ["n", "Neg", "n_0", "n_1"]
     assert data(clean(ir.to_proto(cleaned))) == data(cleaned)
 
 
@@ -169,7 +169,7 @@ def test_real_models(path: Path, tmp_path: Path) -> None:
     """Bit for bit, for the recorded inputs, at three batch sizes; twice is once."""
     with np.load(path.with_suffix(".npz")) as arrays:
         x = np.concatenate([arrays["x"]] * 6)[:6]
-    (wanted,) = load(path).run(x).values()
+    (expected,) = load(path).run(x).values()
     for options in (
         {},
         {"keep_quantizers": True},
@@ -184,7 +184,7 @@ def test_real_models(path: Path, tmp_path: Path) -> None:
         assert first.read_bytes() == second.read_bytes()
         network = load(first)
         (output,) = network.run(x).values()
-        assert_array_bits(output, wanted)
+        assert_array_bits(output, expected)
         if options == {"batch": "dynamic"}:
             assert not isinstance(network.inputs[0].shape[0], int)
             rows = [next(iter(network.run(x[at : at + 1]).values())) for at in range(3)]

@@ -32,12 +32,12 @@ def cleaned(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
 
 
 def assert_same(proto: onnx.ModelProto, other: onnx.ModelProto, x: np.ndarray) -> None:
-    (expected,), (got,) = (load(each).run(x).values() for each in (proto, other))
+    (expected,), (got,) = (load(item).run(x).values() for item in (proto, other))
     assert_array_bits(got, expected)
 
 
 def codes(proto: onnx.ModelProto, severity: str = "error") -> set[str]:
-    return {each.code for each in check(proto, "hls4ml") if each.severity == severity}
+    return {finding.code for finding in check(proto, "hls4ml") if finding.severity == severity}
 
 
 def product(x: str = "x", y: str = "y", name: str = "product") -> onnx.ModelProto:
@@ -85,8 +85,8 @@ def test_nodes_get_names_of_their_own(name: str) -> None:
     assert "name" in codes(proto)
     written, _ = cleaned(proto)
     assert codes(written) == set()
-    names = [each.name for each in written.graph.node]
-    names += [each.name for each in (*written.graph.initializer, *written.graph.input)]
+    names = [item.name for item in written.graph.node]
+    names += [tensor.name for tensor in (*written.graph.initializer, *written.graph.input)]
     assert len(names) == len(set(names))
 
 
@@ -94,7 +94,7 @@ def test_constants_have_one_reader() -> None:
     proto = product()
     assert "fork" in codes(proto)
     written, _ = cleaned(proto)
-    read = [name for each in written.graph.node for name in each.input]
+    read = [name for item in written.graph.node for name in item.input]
     assert len(read) == len(set(read))
     assert_same(proto, written, random(1, 4))
 
@@ -135,9 +135,9 @@ def test_constants_added_to_convolutions_become_their_bias(bias: str, shape: lis
     assert kinds(changed)[-1] == "Conv"
     assert_same(proto, ir.to_proto(changed), random(1, 2, 5, 5))
     written, _ = cleaned(proto)
-    assert "Add" not in [each.op_type for each in written.graph.node]
+    assert "Add" not in [item.op_type for item in written.graph.node]
     assert codes(written) == set()
-    (conv,) = (each for each in written.graph.node if each.op_type == "Conv")
+    (conv,) = (item for item in written.graph.node if item.op_type == "Conv")
     assert len(conv.input) == 3
 
 
@@ -145,8 +145,8 @@ def test_constants_added_to_convolutions_become_their_bias(bias: str, shape: lis
 def test_check_reports_constants_added_to_convolutions_with_channels_last(shape: list[int]) -> None:
     written, _ = cleaned(convolution("b", [3, 1, 1]))
     graph = written.graph
-    (conv,) = (each for each in graph.node if each.op_type == "Conv")
-    (reader,) = (each for each in graph.node if conv.output[0] in each.input)
+    (conv,) = (item for item in graph.node if item.op_type == "Conv")
+    (reader,) = (item for item in graph.node if conv.output[0] in item.input)
     add = onnx.helper.make_node("Add", [conv.output[0], "more"], ["sum"], "sum")
     reader.input[0] = "sum"
     graph.node.insert(list(graph.node).index(reader), add)
@@ -176,7 +176,7 @@ def test_operands_lose_axes_in_front() -> None:
     }
     proto = model(nodes, constants, inputs={"x": [1, 2, 4]})
     changed = after(proto, TrimConstants())
-    shapes = {name: list(each.shape) for name, each in changed.graph.initializers.items()}
+    shapes = {name: list(item.shape) for name, item in changed.graph.initializers.items()}
     assert shapes == {"factor": [4], "s": [1], "zero": [], "six": []}
     assert_same(proto, ir.to_proto(changed), random(1, 2, 4))
 
@@ -212,15 +212,15 @@ def test_scales_that_are_powers_of_two_become_one(
     x = np.float32([[2.3, -1.2, 0], [-0.1, 3, -9], [1.5, -0.2, 4]])
     proto = constant_quantizer(scale, bits, x)
     changed = after(proto, OneScale())
-    constants = {name: each.const_value.numpy() for name, each in changed.graph.initializers.items()
-                 if each.const_value is not None}  # fmt: skip
+    constants = {name: item.const_value.numpy() for name, item in changed.graph.initializers.items()
+                 if item.const_value is not None}  # fmt: skip
     if one_scale is None:
         assert (constants["s"].tobytes(), constants["bits"]) == (scale.tobytes(), bits)
         return
     assert (constants["s"], constants["bits"]) == (one_scale, new_bits)
     assert_same(proto, ir.to_proto(changed), random(1, 3))
-    quantizers = [model_of_weight(each) for each in (proto, ir.to_proto(changed))]
-    (expected,), (got,) = (load(each).run({}).values() for each in quantizers)
+    quantizers = [model_of_weight(item) for item in (proto, ir.to_proto(changed))]
+    (expected,), (got,) = (load(quantizer).run({}).values() for quantizer in quantizers)
     assert_array_bits(got, expected)
 
 
@@ -234,7 +234,7 @@ def model_of_weight(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "attributes", "wanted"),
+    ("kind", "shape", "attributes", "expected"),
     [
         ("GlobalAveragePool", [1, 3, 4, 8], {}, "Conv"),
         ("GlobalAveragePool", [1, 3, 8], {}, "Conv"),
@@ -250,7 +250,7 @@ def model_of_weight(proto: onnx.ModelProto) -> onnx.ModelProto:
     ],
 )  # fmt: skip
 def test_means_of_powers_of_two_become_convolutions(
-    kind: str, shape: list[object], attributes: dict[str, object], wanted: str
+    kind: str, shape: list[object], attributes: dict[str, object], expected: str
 ) -> None:
     nodes = [
         node("IntQuant", "x quarter zero six", "q", name="act"),
@@ -258,7 +258,7 @@ def test_means_of_powers_of_two_become_convolutions(
     ]
     proto = model(nodes, QUARTER, inputs={"x": shape})
     changed = after(proto, MeanToConv())
-    assert kinds(changed)[-1] == wanted
+    assert kinds(changed)[-1] == expected
     x = 8 * random(*(2 if size == "n" else size for size in shape))
     assert_same(proto, ir.to_proto(changed), x)
 
@@ -301,7 +301,7 @@ def test_check_reports_what_hls4ml_refuses(
         "sizes": np.float32([1, 1, 2, 2]),
         "pads": np.int64([0, 0, 1, 1, 0, 0, 1, 1]),
     }
-    read = {name for each in nodes for name in each.input}
+    read = {name for item in nodes for name in item.input}
     kept = {name: value for name, value in constants.items() if name in read}
     written, _ = cleaned(model(nodes, kept, inputs={"x": shape}))
     assert code in codes(written)

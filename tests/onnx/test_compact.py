@@ -58,7 +58,7 @@ def test_compact_files_compile_like_their_qonnx_form(
 ) -> None:
     quantized = anybit.quantize(float_model, DATA, weights=weights, effort="fast")
     quantized.save(tmp_path / "q.onnx")
-    mine, its = (anybit.compile(each).report for each in (tmp_path / "q.onnx", quantized))
+    mine, its = (anybit.compile(path).report for path in (tmp_path / "q.onnx", quantized))
     assert mine.coverage == its.coverage == "2 of 2 layers, 100 % of MACs"
     assert mine.guarantees == its.guarantees
     assert [layer.weight_bits for layer in mine.layers] == [

@@ -46,17 +46,17 @@ def branches() -> onnx.ModelProto:
     """A constant and a value from outside, inside of If; the input is an output, too."""
     names = ("then", "else")
     graphs = {}
-    for each, factor in zip(names, (1, 2), strict=True):
+    for item, factor in zip(names, (1, 2), strict=True):
         nodes = [
-            node("MatMul", "x w", f"p_{each}", domain="", name=f"product_{each}"),
-            node("Mul", f"p_{each} f_{each}", f"y_{each}", domain="", name=f"scaled_{each}"),
+            node("MatMul", "x w", f"p_{item}", domain="", name=f"product_{item}"),
+            node("Mul", f"p_{item} f_{item}", f"y_{item}", domain="", name=f"scaled_{item}"),
         ]
-        graphs[f"{each}_branch"] = helper.make_graph(
+        graphs[f"{item}_branch"] = helper.make_graph(
             nodes,
-            each,
+            item,
             [],
-            [helper.make_tensor_value_info(f"y_{each}", TensorProto.FLOAT16, None)],
-            [numpy_helper.from_array(np.array(factor, np.float16), f"f_{each}")],
+            [helper.make_tensor_value_info(f"y_{item}", TensorProto.FLOAT16, None)],
+            [numpy_helper.from_array(np.array(factor, np.float16), f"f_{item}")],
         )
     nodes = [
         node("ReduceMax", "x", "m", domain="", name="largest", keepdims=0),
@@ -70,16 +70,16 @@ def branches() -> onnx.ModelProto:
 @pytest.mark.parametrize("network", [product, branches])
 def test_values_are_nearly_the_same(network) -> None:
     proto = network()
-    found = read(proto)
-    wanted = anybit.load(proto).run(ROWS)
-    assert ComputeInFloat32(ir.DataType.FLOAT16)(found).modified
-    given = anybit.load(found).run(ROWS)
-    assert list(given) == list(wanted)
-    for name, array in wanted.items():
-        assert given[name].dtype == np.float16
-        np.testing.assert_allclose(given[name], array, rtol=2e-3, atol=2e-3)
-    casts = [each for each in found.graph if each.op_type == "Cast"]
-    assert len([each for each in casts if each.outputs[0].dtype == ir.DataType.FLOAT16]) == 1
+    actual = read(proto)
+    expected = anybit.load(proto).run(ROWS)
+    assert ComputeInFloat32(ir.DataType.FLOAT16)(actual).modified
+    arguments = anybit.load(actual).run(ROWS)
+    assert list(arguments) == list(expected)
+    for name, array in expected.items():
+        assert arguments[name].dtype == np.float16
+        np.testing.assert_allclose(arguments[name], array, rtol=2e-3, atol=2e-3)
+    casts = [item for item in actual.graph if item.op_type == "Cast"]
+    assert len([cast for cast in casts if cast.outputs[0].dtype == ir.DataType.FLOAT16]) == 1
 
 
 def test_numbers_beyond_float32_become_its_largest() -> None:
@@ -89,23 +89,23 @@ def test_numbers_beyond_float32_become_its_largest() -> None:
     )
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.elem_type = TensorProto.DOUBLE
-    found = read(proto)
-    assert ComputeInFloat32(ir.DataType.DOUBLE)(found).modified
+    actual = read(proto)
+    assert ComputeInFloat32(ir.DataType.DOUBLE)(actual).modified
     largest = np.finfo(np.float32).max
-    w, b = (found.graph.initializers[name].const_value.numpy() for name in "wb")
+    w, b = (actual.graph.initializers[name].const_value.numpy() for name in "wb")
     np.testing.assert_array_equal(w, np.float32([[largest], [-np.inf]]), strict=True)
     np.testing.assert_array_equal(b, np.float32([0]), strict=True)
 
 
 def test_constants_that_are_results_keep_their_name_and_type() -> None:
     nodes = [node("MatMul", "x w", domain="")]
-    found = read(typed(model(nodes, {"w": W}, inputs={"x": ["n", 4]}, outputs=["y", "w"])))
-    ComputeInFloat32(ir.DataType.FLOAT16)(found)
-    np.testing.assert_array_equal(anybit.load(found).run(ROWS)["w"], W, strict=True)
+    actual = read(typed(model(nodes, {"w": W}, inputs={"x": ["n", 4]}, outputs=["y", "w"])))
+    ComputeInFloat32(ir.DataType.FLOAT16)(actual)
+    np.testing.assert_array_equal(anybit.load(actual).run(ROWS)["w"], W, strict=True)
 
 
 def test_floats_stay_as_they_are() -> None:
     proto = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ["n", 4]})
-    found = read(proto)
-    assert not ComputeInFloat32(ir.DataType.FLOAT16)(found).modified
-    assert ir.to_proto(found) == ir.to_proto(read(proto))
+    actual = read(proto)
+    assert not ComputeInFloat32(ir.DataType.FLOAT16)(actual).modified
+    assert ir.to_proto(actual) == ir.to_proto(read(proto))

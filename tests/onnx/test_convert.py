@@ -53,13 +53,15 @@ def test_the_source_stays_as_it_is(source: str, form: Form, tmp_path: Path) -> N
     before = proto.SerializeToString()
     path = tmp_path / "model.onnx"
     path.write_bytes(before)
-    given = {"path": path, "bytes": before, "proto": proto, "model": ir.from_proto(proto)}[source]
-    converted = anybit.convert(given, to=form)
+    arguments = {"path": path, "bytes": before, "proto": proto, "model": ir.from_proto(proto)}[
+        source
+    ]
+    converted = anybit.convert(arguments, to=form)
     assert converted.form is form
     assert path.read_bytes() == before
     assert proto.SerializeToString() == before
-    if isinstance(given, ir.Model):
-        assert ir.to_proto(given) == ir.to_proto(ir.from_proto(proto))
+    if isinstance(arguments, ir.Model):
+        assert ir.to_proto(arguments) == ir.to_proto(ir.from_proto(proto))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -172,7 +174,7 @@ def test_headers_rise_as_far_as_needed(
     proto: onnx.ModelProto, form: str, opset: int, ir_version: int
 ) -> None:
     converted = ir.to_proto(anybit.convert(proto, to=form).model)
-    versions = {each.domain: each.version for each in converted.opset_import}
+    versions = {opset.domain: opset.version for opset in converted.opset_import}
     assert (versions[""], converted.ir_version) == (opset, ir_version)
 
 

@@ -14,8 +14,8 @@ from anybit.errors import ModelError
 
 
 def opset(proto: onnx.ModelProto) -> int:
-    (found,) = [each.version for each in proto.opset_import if each.domain == ""]
-    return found
+    (actual,) = [item.version for item in proto.opset_import if item.domain == ""]
+    return actual
 
 
 def old(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
@@ -43,7 +43,7 @@ def test_folded_weights_need_no_opset(form: Form) -> None:
 def test_native_types_of_the_first_opset(style: Form) -> None:
     proto = converted(old(quantized_input(bitwidth=8), 9), style)
     assert opset(proto) == 10
-    assert [each.op_type for each in proto.graph.node] == ["QuantizeLinear", "DequantizeLinear"]
+    assert [item.op_type for item in proto.graph.node] == ["QuantizeLinear", "DequantizeLinear"]
 
 
 @pytest.mark.parametrize("style", NATIVE)
@@ -71,18 +71,18 @@ def two_versions() -> onnx.ModelProto:
 @pytest.mark.parametrize("form", FORMS)
 def test_two_versions_of_an_operator(form: Form) -> None:
     x = np.linspace(-70, 70, 4, dtype=np.float32)[np.newaxis]
-    wanted = anybit.load(two_versions()).run(x)["y"]
+    expected = anybit.load(two_versions()).run(x)["y"]
     for version in (11, 13):
         proto = converted(old(two_versions(), version), form)
-        np.testing.assert_array_equal(anybit.load(proto).run(x)["y"], wanted)
+        np.testing.assert_array_equal(anybit.load(proto).run(x)["y"], expected)
 
 
 def test_portable_models_import_what_is_left_of_two_versions() -> None:
     portable = anybit.convert(two_versions(), to=Form.PORTABLE)
     assert portable.model.graph.opset_imports == {"": 15, DOMAIN: 2}
     reasons = {step.node: step.reason for step in portable.steps}
-    why = "others of its name have another number of inputs"
-    assert reasons == {"one": why, "two": "", "three": ""}
+    reason = "others of its name have another number of inputs"
+    assert reasons == {"one": reason, "two": "", "three": ""}
 
 
 def test_portable_models_have_the_ir_version_of_types_that_are_inferred() -> None:
@@ -109,9 +109,9 @@ def test_an_operator_that_the_converter_would_change_is_refused() -> None:
             anybit.convert(refused, to="standard")
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     for kept in (hardmax(11, axis=2), hardmax(11, axis=-1), hardmax(13)):
-        wanted = anybit.load(kept).run(x)["y"]
+        expected = anybit.load(kept).run(x)["y"]
         standard = converted(kept, Form.STANDARD)
-        np.testing.assert_array_equal(anybit.load(standard).run(x)["y"], wanted)
+        np.testing.assert_array_equal(anybit.load(standard).run(x)["y"], expected)
     assert opset(converted(hardmax(11), Form.QONNX)) == 11
 
 

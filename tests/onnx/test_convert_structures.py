@@ -80,7 +80,7 @@ def functions() -> onnx.ModelProto:
         node("MatMul", "a_q w_q", "result", domain=""),
     ]
     opsets = {"": 13, DOMAIN: 1}
-    imports = [helper.make_opsetid(*each) for each in opsets.items()]
+    imports = [helper.make_opsetid(*opset) for opset in opsets.items()]
     calls = [
         node("Block", "x w1", "h", domain="local", name="1"),
         node("Block", "h w2", domain="local", name="2"),
@@ -145,18 +145,18 @@ def test_numbers(make: Callable[[], onnx.ModelProto], form: Form) -> None:
 @pytest.mark.parametrize("make", MODELS)
 def test_no_quantizer_is_left(make: Callable[[], onnx.ModelProto], form: Form) -> None:
     model_ = convert(make(), to=form).model
-    domains = {each.domain for each in model_.graph.all_nodes()}
+    domains = {item.domain for item in model_.graph.all_nodes()}
     assert domains <= {"", "com.microsoft"}
     assert not model_.functions
     assert set(model_.graph.opset_imports) == domains | {""}
 
 
 def test_every_quantizer_inside_is_reported() -> None:
-    wanted = {
+    expected = {
         branches: {"then_node", "else_node"},
         loop: {"state_node", "weight_node"},
         foreign: {"before", "after", "the_Gelu"},
     }
-    for make, names in wanted.items():
+    for make, names in expected.items():
         assert {step.node for step in convert(make(), to="qdq").steps} == names
     assert len(convert(functions(), to="qdq").steps) == 4

@@ -37,7 +37,7 @@ def dequantizer(
     """src -> DynamicDequantize -> y. `computed` parameters, and src without `codes`, are inputs."""
     inputs = [] if codes is not None else [("src", np.dtype(dtype), shape)]
     inputs += [(name, parameters[name].dtype, parameters[name].shape) for name in computed]
-    stored = {name: each for name, each in parameters.items() if name not in computed}
+    stored = {name: item for name, item in parameters.items() if name not in computed}
     stored |= {} if codes is None else {"src": codes}
     names = ["src", *parameters]
     node = helper.make_node("DynamicDequantize", names, ["y"], "dd", domain="anybit", **attributes)
@@ -52,7 +52,7 @@ def dequantizer(
         [numpy_helper.from_array(array, name) for name, array in stored.items()],
     )
     imports = {"": 13, "anybit": 1}
-    opsets = [helper.make_opsetid(*each) for each in imports.items()]
+    opsets = [helper.make_opsetid(*opset) for opset in imports.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
@@ -76,8 +76,8 @@ def run(model: ir.Model, feeds: dict[str, np.ndarray]) -> np.ndarray:
     content = ir.to_proto(model).SerializeToString()
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(content, providers=providers)
-    names = {each.name for each in session.get_inputs()}
-    return session.run(None, {name: each for name, each in feeds.items() if name in names})[0]
+    names = {get_input.name for get_input in session.get_inputs()}
+    return session.run(None, {name: item for name, item in feeds.items() if name in names})[0]
 
 
 def same(actual: np.ndarray, expected: np.ndarray) -> None:
@@ -134,8 +134,8 @@ def test_standard_operators_are_exact(call: str, form: str, computed: Any) -> No
     assert not {node.domain for node in nodes_in(converted.model.graph)} - {""}
     assert "DequantizeLinear" not in kinds(converted.model)
     same(run(converted.model, feeds), expected)
-    given = {name: feeds[name] for name in ("src", *computed)}
-    same(anybit.load(proto).run(given)["y"], expected)
+    arguments = {name: feeds[name] for name in ("src", *computed)}
+    same(anybit.load(proto).run(arguments)["y"], expected)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,10 @@ def test_other_zero_points_become_standard_operators(
     assert re.search(reason, step.reason)
     feeds = {"src": EVERY[dtype], **parameters}
     same(run(converted.model, feeds), anybit.dynamic_dequantize(*feeds.values()))
-    found = [each.code for each in set(anybit.check(proto, "qdq")) - set(anybit.check(proto))]
-    assert found == ["not-expressible"]
+    actual = [
+        finding.code for finding in set(anybit.check(proto, "qdq")) - set(anybit.check(proto))
+    ]
+    assert actual == ["not-expressible"]
 
 
 @pytest.mark.parametrize(("attributes", "opset"), [({}, 10), ({"qtype": "per_channel"}, 13)])
@@ -236,7 +238,7 @@ def test_codes_of_other_types_are_refused(dtype: Any) -> None:
     with pytest.raises(ModelError, match=f"src must be int8 or uint8, got.*{np.dtype(dtype)}"):
         anybit.convert(proto, to="qdq")
     findings = anybit.check(dequantizer({"scales": F32([0.3])}, dtype, shape=[3, 4]))
-    assert any("src must be int8 or uint8" in each.problem for each in findings)
+    assert any("src must be int8 or uint8" in finding.problem for finding in findings)
 
 
 def test_the_pair_gives_its_values_in_every_form() -> None:
@@ -270,10 +272,10 @@ def test_it_is_no_quantizer() -> None:
     quantize, dequantize = model.graph
     assert quantizer_of(quantize, Traces()) is not None
     assert quantizer_of(dequantize, Traces()) is None
-    found = own_node(dequantize)
-    assert found is not None
-    assert found.operator.is_dequantizer
-    assert [each.name for each in anybit.ops.OPERATORS if each.is_dequantizer] == [
+    actual = own_node(dequantize)
+    assert actual is not None
+    assert actual.operator.is_dequantizer
+    assert [operator.name for operator in anybit.ops.OPERATORS if operator.is_dequantizer] == [
         "dynamic_dequantize"
     ]
 
@@ -288,13 +290,13 @@ def test_no_float_takes_its_place() -> None:
 
 def test_info_shows_the_codes_that_it_reads() -> None:
     zps = np.uint8([128])
-    (found,) = anybit.info(dequantizer({"scales": SCALES[:1], "zps": zps}, np.uint8)).quantizers
-    assert (found.operator, found.role, found.bits, found.type) == (
+    (actual,) = anybit.info(dequantizer({"scales": SCALES[:1], "zps": zps}, np.uint8)).quantizers
+    assert (actual.operator, actual.role, actual.bits, actual.type) == (
         *("DynamicDequantize", "input", "8"),
         "",
     )
-    assert found.zero_point is not None
-    assert found.zero_point.largest == 128
+    assert actual.zero_point is not None
+    assert actual.zero_point.largest == 128
     proto = dequantizer({"scales": SCALES}, codes=EVERY[np.int8], qtype="per_channel")
     summary = anybit.info(proto)
     assert summary.weights == {"src": "int8[64, 4]"}
@@ -305,12 +307,12 @@ def test_info_shows_the_codes_that_it_reads() -> None:
 @pytest.mark.parametrize("target", ["finn", "hls4ml"])
 def test_hardware_compilers_have_no_dequantizer(target: str) -> None:
     findings = anybit.check(dequantizer({"scales": SCALES[:1]}, shape=[1, 4]), target)
-    assert any("has no DynamicDequantize" in each.problem for each in findings)
+    assert any("has no DynamicDequantize" in finding.problem for finding in findings)
 
 
 def test_checks_of_its_parameters() -> None:
     def codes(**parameters: Any) -> list[str]:
-        return [each.code for each in anybit.check(dequantizer(parameters))]
+        return [finding.code for finding in anybit.check(dequantizer(parameters))]
 
     assert codes(scales=F32([0.3])) == []
     assert codes(scales=F32([INF])) == ["not-finite"]
@@ -327,8 +329,8 @@ def test_a_step_of_its_values_is_its_scale() -> None:
     codes = EVERY[np.int8]
     ours = dequantizer({"scales": SCALES}, qtype="per_channel")
     other = dequantizer({"scales": SCALES * F32([1, 1, 1.5, 1])}, qtype="per_channel")
-    found = anybit.diff(ours, other, inputs={"src": codes})
-    assert not found.equal
+    actual = anybit.diff(ours, other, inputs={"src": codes})
+    assert not actual.equal
     assert kinds(anybit.convert(ours, to="qdq").model) == ["DequantizeLinear"]
     assert anybit.diff(ours, anybit.convert(ours, to="qdq").model, inputs={"src": codes}).equal
 

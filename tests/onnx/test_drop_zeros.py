@@ -51,18 +51,18 @@ BIASES: dict[str, tuple[list[onnx.NodeProto], bool]] = {
 }
 
 
-@pytest.mark.parametrize("what", BIASES)
-def test_bias_of_a_convolution(what: str) -> None:
-    nodes, dropped = BIASES[what]
+@pytest.mark.parametrize("case", BIASES)
+def test_bias_of_a_convolution(case: str) -> None:
+    nodes, dropped = BIASES[case]
     nodes = [*nodes, standard("Conv", "x w b", "y")]
-    used = {name for each in nodes for name in each.input}
+    used = {name for item in nodes for name in item.input}
     constants = {name: array for name, array in CONSTANTS.items() if name in used}
     proto = model(nodes, constants, inputs={"x": [1, 3, 5, 5]}, opsets={"": 18})
     result = read(proto).clone()
     assert DropZeros()(result).modified == dropped
     assert len(result.graph[-1].inputs) == 3 - dropped
-    wanted, got = load(proto).run(X)["y"], load(result).run(X)["y"]
-    assert wanted.tobytes() == got.tobytes()
+    expected, got = load(proto).run(X)["y"], load(result).run(X)["y"]
+    assert expected.tobytes() == got.tobytes()
     assert not DropZeros()(result).modified
 
 

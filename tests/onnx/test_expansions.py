@@ -28,7 +28,7 @@ def chain(kind: str, parameters: list[tuple[Any, ...]], **options: Any) -> onnx.
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the nodes that are traced."""
+    """Return the list that collects names of traced nodes."""
     names = []
     original = calls._expansion
 
@@ -51,16 +51,16 @@ def lowered(proto: onnx.ModelProto) -> ir.Model:
     made = typed(proto)
     Lower()(made)
     x = np.float32(np.random.default_rng(0).normal(0, 3, (2, 4)))
-    wanted = anybit.load(proto).run(x)["y"]
-    np.testing.assert_array_equal(anybit.load(ir.to_proto(made)).run(x)["y"], wanted)
+    expected = anybit.load(proto).run(x)["y"]
+    np.testing.assert_array_equal(anybit.load(ir.to_proto(made)).run(x)["y"], expected)
     return made
 
 
 def test_scales_may_differ(traced: list[str]) -> None:
     made = lowered(chain("IntQuant", [(0.5, 0, 8), (0.25, 0, 8), (0.125, 0, 8), (0.5, 0, 8)]))
     assert traced == ["n0"]
-    divided = [each for each in made.graph if each.op_type == "Div"]
-    scales = [float(each.inputs[1].const_value.numpy()) for each in divided]
+    divided = [item for item in made.graph if item.op_type == "Div"]
+    scales = [float(item.inputs[1].const_value.numpy()) for item in divided]
     assert scales == [0.5, 0.25, 0.125, 0.5]
 
 
@@ -100,12 +100,14 @@ def test_large_parameters_are_not_kept(traced: list[str]) -> None:
     scale = np.full((2, 4), 0.5, np.float32)
     expansions = calls.Expansions()
     made = typed(chain("IntQuant", [(scale, 0, 8), (scale, 0, 8)]))
-    operator = next(each for each in anybit.ops.OPERATORS if each.onnx_name == "IntQuant")
+    operator = next(
+        operator for operator in anybit.ops.OPERATORS if operator.onnx_name == "IntQuant"
+    )
     first, second, _ = made.graph
     assert expansions.of(first, operator) is expansions.of(second, operator)
     big = np.full((1, 500), 0.5, np.float32)
-    for each in (first, second):
-        each.inputs[1].const_value = ir.tensor(big)
+    for element in (first, second):
+        element.inputs[1].const_value = ir.tensor(big)
     traced.clear()
     with pytest.raises(anybit.errors.ModelError, match="does not broadcast"):
         expansions.of(first, operator)

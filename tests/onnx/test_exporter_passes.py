@@ -22,7 +22,7 @@ def test_results_called_like_what_is_given() -> None:
     graph = ir.Graph([x], second.outputs, nodes=[first, second], initializers=[stored], name="g")
     result = ir.Model(graph, ir_version=8)
     assert SeparateNames()(result).modified
-    assert [each.outputs[0].name for each in graph] == ["val_0_1", "x_1"]
+    assert [item.outputs[0].name for item in graph] == ["val_0_1", "x_1"]
     assert (x.name, stored.name) == ("x", "val_0")
     assert not SeparateNames()(result).modified
 

@@ -43,11 +43,11 @@ def fenced(proto: onnx.ModelProto, form: str = "qdq", *, before: bool) -> ir.Mod
     model = convert(proto, to=form, runtime="any").model
     pairs = [node for node in model.graph.all_nodes() if is_dequantize(node)]
     passes = [FencePairs(pairs)] + [FencePairs(pairs, before=True)] * before
-    assert all(each(model).modified for each in passes[:1])
-    for each in passes[1:]:
-        each(model)
+    assert all(step(model).modified for step in passes[:1])
+    for step in passes[1:]:
+        step(model)
     text = ir.to_proto(model).SerializeToString()
-    assert not any(each(model).modified for each in passes)
+    assert not any(step(model).modified for step in passes)
     assert ir.to_proto(model).SerializeToString() == text
     return model
 
@@ -133,5 +133,5 @@ def test_inside_branches() -> None:
     x = np.float32(np.random.default_rng(0).normal(0, 9, (5, 4)))
     for c in (True, False):
         feeds = {"c": np.array(c), "x": x}
-        wanted = anybit.load(proto).run(feeds)["y"]
-        np.testing.assert_array_equal(anybit.load(made).run(feeds)["y"], wanted)
+        expected = anybit.load(proto).run(feeds)["y"]
+        np.testing.assert_array_equal(anybit.load(made).run(feeds)["y"], expected)

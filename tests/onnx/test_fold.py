@@ -24,7 +24,7 @@ from anybit.onnx.passes import FoldConstants, Normalize
 
 
 def constants(result: ir.Model) -> dict[str, np.ndarray]:
-    return {name: each.const_value.numpy() for name, each in result.graph.initializers.items()}
+    return {name: item.const_value.numpy() for name, item in result.graph.initializers.items()}
 
 
 @pytest.mark.parametrize("rounding_mode", ["ROUND", "floor", "HALF_DOWN"])
@@ -32,9 +32,9 @@ def test_quantized_weight(rounding_mode: str) -> None:
     proto, weight = quantized_weight(rounding_mode=rounding_mode)
     result = prepare(proto)
     assert kinds(result) == ["MatMul"]
-    wanted = anybit.int_quant(weight, 0.25, 0, 3, rounding_mode=rounding_mode)
+    expected = anybit.int_quant(weight, 0.25, 0, 3, rounding_mode=rounding_mode)
     assert list(constants(result)) == ["quantized"]
-    assert constants(result)["quantized"].tobytes() == wanted.tobytes()
+    assert constants(result)["quantized"].tobytes() == expected.tobytes()
 
 
 def test_activations_stay() -> None:
@@ -68,7 +68,7 @@ def test_scale_and_bits_from_small_graphs() -> None:
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((3, 4), dtype=np.float32)
     log_scale = rng.standard_normal(3, dtype=np.float32)
-    given = {
+    arguments = {
         "w": weight,
         "log_scale": log_scale,
         "two": 2,
@@ -77,18 +77,18 @@ def test_scale_and_bits_from_small_graphs() -> None:
         "eight": 8,
         "axes": np.array([1]),
     }
-    proto = model(nodes, given, outputs=["y", "scale", "bits"])
+    proto = model(nodes, arguments, outputs=["y", "scale", "bits"])
     proto.graph.output[2].type.tensor_type.elem_type = onnx.TensorProto.INT64
     result = prepare(proto)
     assert kinds(result) == ["MatMul"]
-    standard = model(nodes[:7], given, inputs={}, outputs=["scale", "bits"])
+    standard = model(nodes[:7], arguments, inputs={}, outputs=["scale", "bits"])
     standard.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
     session = onnxruntime.InferenceSession(standard.SerializeToString(), exact_session_options())
     scale, bits = session.run(None, {})
-    found = constants(result)
-    assert found["scale"].tobytes() == scale.tobytes()
-    assert found["bits"] == bits == 4
-    assert found["t"].tobytes() == anybit.int_quant(weight, scale, 0, 4).T.tobytes()
+    actual = constants(result)
+    assert actual["scale"].tobytes() == scale.tobytes()
+    assert actual["bits"] == bits == 4
+    assert actual["t"].tobytes() == anybit.int_quant(weight, scale, 0, 4).T.tobytes()
 
 
 def test_chains_of_quantizers_and_drops() -> None:
@@ -108,10 +108,10 @@ def test_optional_inputs_and_attributes_reach_the_operator() -> None:
         node("MatMul", "x q", domain=""),
     ]
     weight = np.linspace(-500, 500, 8, dtype=np.float32).reshape(4, 2)
-    given = {"w": weight, "one": 1, "four": 4, "three": 3, "seven": 7, "largest": 448}
-    found = constants(prepare(model(nodes, given)))
-    wanted = anybit.float_quant(weight, 1, 4, 3, 7, 448, rounding_mode="CEIL")
-    assert found["q"].tobytes() == wanted.tobytes()
+    arguments = {"w": weight, "one": 1, "four": 4, "three": 3, "seven": 7, "largest": 448}
+    actual = constants(prepare(model(nodes, arguments)))
+    expected = anybit.float_quant(weight, 1, 4, 3, 7, 448, rounding_mode="CEIL")
+    assert actual["q"].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_the_source_is_not_changed() -> None:
 
 def test_a_constant_output_stays_an_output() -> None:
     nodes = [node("Quant", "w scale zeropt bits")]
-    given = {"w": [1.3], "scale": 1, "zeropt": 0, "bits": 4}
-    result = prepare(model(nodes, given, inputs={}))
+    arguments = {"w": [1.3], "scale": 1, "zeropt": 0, "bits": 4}
+    result = prepare(model(nodes, arguments, inputs={}))
     assert [value.name for value in result.graph.outputs] == ["y"]
     assert constants(result)["y"] == [1]
 
@@ -158,11 +158,17 @@ def test_declared_shapes_are_constants() -> None:
         node("Concat", "g minus_one", "c", domain="", axis=0),
         node("Reshape", "q c", domain=""),
     ]
-    given = {"scale": 1, "zeropt": 0, "bits": 4, "zero": np.array([0]), "minus_one": np.array([-1])}
-    result = prepare(model(nodes, given, inputs={"x": [2, 3, 4]}))
+    arguments = {
+        "scale": 1,
+        "zeropt": 0,
+        "bits": 4,
+        "zero": np.array([0]),
+        "minus_one": np.array([-1]),
+    }
+    result = prepare(model(nodes, arguments, inputs={"x": [2, 3, 4]}))
     assert kinds(result) == ["Mul", "IntQuant", "Reshape"]
     np.testing.assert_array_equal(constants(result)["c"], [2, -1])
-    assert "Shape" in kinds(prepare(model(nodes, given, inputs={"x": ["n", 3, 4]})))
+    assert "Shape" in kinds(prepare(model(nodes, arguments, inputs={"x": ["n", 3, 4]})))
 
 
 def huge(name: str, **constants_: Any) -> onnx.ModelProto:
@@ -194,12 +200,12 @@ def test_doubling_ends() -> None:
     """Every pair of Concats doubles the constants: forty of them would fill any memory."""
     nodes, last = [], "a b"
     for index in range(40):
-        for each in "pq":
-            nodes.append(node("Concat", last, f"{each}{index}", domain="", axis=0))
+        for item in "pq":
+            nodes.append(node("Concat", last, f"{item}{index}", domain="", axis=0))
         last = f"p{index} q{index}"
     nodes.append(node("Concat", last, domain="", axis=0))
     result = prepare(model(nodes, {"a": [1], "b": [2]}, inputs={}))
-    assert sum(each.size for each in constants(result).values()) < 2**25
+    assert sum(constant.size for constant in constants(result).values()) < 2**25
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32, np.int8])
@@ -213,7 +219,7 @@ def test_the_budget_counts_bytes_in_all_passes_together(kind: type) -> None:
     ]
     proto = model(nodes, {"v0": np.ones(1, kind), "scale": 1, "zeropt": 0, "bits": 8})
     converted = anybit.convert(proto, to="qdq", runtime="any").model
-    assert 2**20 < sum(each.nbytes for each in constants(converted).values()) <= 2**26
+    assert 2**20 < sum(constant.nbytes for constant in constants(converted).values()) <= 2**26
 
 
 def test_lists_of_constants_count_as_many_elements() -> None:
@@ -221,7 +227,7 @@ def test_lists_of_constants_count_as_many_elements() -> None:
     nodes += [node("Concat", f"v{i} v{i}", f"v{i + 1}", domain="", axis=0) for i in range(9)]
     result = prepare(model(nodes, outputs=["v9"]))
     assert "Concat" in kinds(result)
-    assert sum(each.nbytes for each in constants(result).values()) <= 2**26
+    assert sum(constant.nbytes for constant in constants(result).values()) <= 2**26
 
 
 @pytest.mark.parametrize(
@@ -239,7 +245,7 @@ def test_lists_of_constants_count_as_many_elements() -> None:
 def test_what_is_invalid_has_no_extent(kind: str, arrays: list[list[int]]) -> None:
     inputs = [ir.Value(name=f"v{at}") for at in range(len(arrays))]
     invalid = ir.Node("", kind, inputs)
-    assert result_extent(invalid, [extent_of(np.array(each)) for each in arrays]) is None
+    assert result_extent(invalid, [extent_of(np.array(item)) for item in arrays]) is None
 
 
 def test_operators_can_stay() -> None:
@@ -248,8 +254,8 @@ def test_operators_can_stay() -> None:
         node("Quant", "w scale zeropt bits", "q"),
         node("MatMul", "x q", domain=""),
     ]
-    given = {"w": np.eye(4, dtype=np.float32), "half": 0.5, "zeropt": 0, "bits": 4}
-    result = read(model(nodes, given))
+    arguments = {"w": np.eye(4, dtype=np.float32), "half": 0.5, "zeropt": 0, "bits": 4}
+    result = read(model(nodes, arguments))
     Normalize()(result)
     FoldConstants(operators=False)(result)
     assert kinds(result) == ["IntQuant", "MatMul"]
@@ -259,9 +265,9 @@ def test_operators_can_stay() -> None:
 def test_large_tensors_travel_beside_the_message() -> None:
     weight = np.arange(4 * 65536, dtype=np.float32).reshape(4, -1)
     result = prepare(model([node("MatMul", "x w", domain="")], {"w": weight}))
-    data, beside = serialize(result)
+    data, external = serialize(result)
     assert len(data) < 1000
-    assert beside["w"].tobytes() == weight.tobytes()
+    assert external["w"].tobytes() == weight.tobytes()
     assert constants(result)["w"].shape == weight.shape  # the model still has it
 
 
@@ -270,8 +276,8 @@ def test_external_data_stay_on_disk(tmp_path: Any) -> None:
     onnx.save(
         proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0
     )
-    _, beside = serialize(prepare(tmp_path / "m.onnx"))
-    memory = beside["w"]
+    _, external = serialize(prepare(tmp_path / "m.onnx"))
+    memory = external["w"]
     while isinstance(memory, np.ndarray):
         memory = memory.base
     assert memory is not None, "a copy"
@@ -285,8 +291,8 @@ def test_subgraphs_are_folded() -> None:
         [helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None)],
     )
     branch = helper.make_node("If", ["yes"], ["y"], then_branch=inner, else_branch=inner)
-    given = {"w": [0.3], "scale": 1, "zeropt": 0, "bits": 4}
-    proto = model([branch], given, inputs={"x": [1]})
+    arguments = {"w": [0.3], "scale": 1, "zeropt": 0, "bits": 4}
+    proto = model([branch], arguments, inputs={"x": [1]})
     proto.graph.input.append(helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, []))
     assert kinds(prepare(proto)) == ["If", "Add", "Add"]
 
@@ -295,9 +301,9 @@ def test_subgraphs_are_folded() -> None:
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
 def test_real_weights(path: Any) -> None:
     result = prepare(path)
-    for each in result.graph:
-        if each.domain == DOMAIN:
-            assert not each.inputs[0].is_initializer(), f"{each.name} quantizes a constant still"
+    for item in result.graph:
+        if item.domain == DOMAIN:
+            assert not item.inputs[0].is_initializer(), f"{item.name} quantizes a constant still"
 
 
 def doubled(count: int) -> onnx.ModelProto:

@@ -14,7 +14,7 @@ from anybit.onnx.conversion import convert
 @on_every_case
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
-    found = []
+    actual = []
     for model in batches(kind, questions(operator, every), together(form, kind)):
         converted = convert(model.proto, to=form)
         assert converted.exact
@@ -23,5 +23,5 @@ def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
         for level in LEVELS:
             for library, outputs in answers(form, file, level, model.feeds):
                 lines = differences(outputs, model, undefined)
-                found += [f"{level} {library}: {line}" for line in lines]
-    assert not found, "\n".join(found[:20])
+                actual += [f"{level} {library}: {line}" for line in lines]
+    assert not actual, "\n".join(actual[:20])

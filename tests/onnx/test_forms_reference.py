@@ -63,15 +63,18 @@ def evaluated(form: Form, model: Merged, converted: Conversion) -> dict[str, np.
     )
 
 
-def answerable(form: Form, kind: Kind, asked: Sequence[Question]) -> Iterator[Merged]:
+def answerable(form: Form, kind: Kind, requested: Sequence[Question]) -> Iterator[Merged]:
     """Models of many cases each, but portable ones of cases with the same attributes.
 
     The branches of functions compare names of rounding modes, which it cannot: let there be none.
     """
     alike = (
-        [list(group) for _, group in itertools.groupby(asked, key=lambda each: likeness(each[1]))]
+        [
+            list(group)
+            for _, group in itertools.groupby(requested, key=lambda item: likeness(item[1]))
+        ]
         if form is Form.PORTABLE
-        else [asked]
+        else [requested]
     )
     for group in alike:
         yield from batches(kind, group, together(form, kind), opset=OPSET)
@@ -80,15 +83,15 @@ def answerable(form: Form, kind: Kind, asked: Sequence[Question]) -> Iterator[Me
 @on_every_case
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
-    found = []
+    actual = []
     for model in answerable(form, kind, questions(operator, every)):
         converted = convert(model.proto, to=form)
         left_out = model.undefined(converted)
         for output, (name, case) in model.asked.items():
             if name == "int_quant":
                 left_out[output] |= beyond_int32(case, model.action(converted, output))
-        found += differences(evaluated(form, model, converted), model, left_out)
-    assert not found, "\n".join(found[:20])
+        actual += differences(evaluated(form, model, converted), model, left_out)
+    assert not actual, "\n".join(actual[:20])
 
 
 @pytest.mark.parametrize("dtype_width", [2, 4, 8, 16])

@@ -26,7 +26,7 @@ def product(inputs: str = "x w c", **options: Any) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("proto", "wanted"),
+    ("proto", "expected"),
     [
         (product(), ["MatMul", "Add"]),
         (product("x w"), ["MatMul"]),
@@ -39,10 +39,10 @@ def product(inputs: str = "x w c", **options: Any) -> onnx.ModelProto:
         (product(beta=0.0), ["Gemm"]),
     ],
 )
-def test_results_keep_their_bits(proto: onnx.ModelProto, wanted: list[str]) -> None:
+def test_results_keep_their_bits(proto: onnx.ModelProto, expected: list[str]) -> None:
     changed = after(proto, GemmToMatMul())
-    assert kinds(changed) == wanted
-    shape = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim]
+    assert kinds(changed) == expected
+    shape = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
     assert_bits(proto, changed, random(*shape, seed=3))
 
 
@@ -59,7 +59,7 @@ def test_a_quantized_weight_is_transposed_with_its_quantizer() -> None:
     assert set(constants) == {"w", "s", "z", "b"}
     assert list(constants["w"].shape) == [4, 3]
     assert list(constants["s"].shape) == [1, 3]
-    assert [each.name for each in changed.graph] == ["q", "g"]
+    assert [item.name for item in changed.graph] == ["q", "g"]
     assert_bits(proto, changed, random(2, 4, seed=3))
 
 

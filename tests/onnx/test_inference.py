@@ -19,7 +19,7 @@ def inferred(proto: onnx.ModelProto, *, propagate: bool = True) -> ir.Model:
 
 def described(made: ir.Model) -> dict[str, str]:
     nodes = made.graph.all_nodes()
-    return {value.name: f"{value.type} {value.shape}" for each in nodes for value in each.outputs}
+    return {value.name: f"{value.type} {value.shape}" for item in nodes for value in item.outputs}
 
 
 def test_branches_and_loops() -> None:
@@ -37,11 +37,11 @@ def test_branches_and_loops() -> None:
         )
     )
     choice, loop = made.graph
-    found = [
+    actual = [
         [f"{value.dtype.name} {list(value.shape)}" for node in graph for value in node.outputs]
         for graph in (choice.attributes[name].value for name in ("then_branch", "else_branch"))
     ]
-    assert found == [["FLOAT [3, 2]", "FLOAT [3, 2]"], ["FLOAT16 [2, 3]", "FLOAT [2, 3]"]]
+    assert actual == [["FLOAT [3, 2]", "FLOAT [3, 2]"], ["FLOAT16 [2, 3]", "FLOAT [2, 3]"]]
     body = loop.attributes["body"].value
     assert body.inputs[2].dtype == ir.DataType.FLOAT
     assert body[1].outputs[0].dtype == ir.DataType.FLOAT

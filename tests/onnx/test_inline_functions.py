@@ -49,7 +49,7 @@ def functions(model: int, function: int, ours: str = "") -> onnx.ModelProto:
     return parser.parse_model(MODEL.format(model=model, function=function, ours=ours))
 
 
-def wanted() -> np.ndarray:
+def expected_output() -> np.ndarray:
     a = anybit.int_quant(X, 0.5, 0, 3)
     b = anybit.int_quant(a, 0.5, 0, 5)
     assert a.sum() > 0
@@ -67,9 +67,9 @@ def test_attributes_names_and_branches() -> None:
     assert {"a", "b", "y"} <= set(names)
     plain = ir.to_proto(model)
     onnx.checker.check_model(plain)
-    found = ReferenceEvaluator(plain, new_ops=reference_ops()).run(None, {"x": X})[0]
-    np.testing.assert_array_equal(found, wanted())
-    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], wanted())
+    actual = ReferenceEvaluator(plain, new_ops=reference_ops()).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(actual, expected_output())
+    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], expected_output())
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_attributes_names_and_branches() -> None:
 )
 def test_versions_that_differ(model: int, function: int) -> None:
     proto = functions(model, function, ', "qonnx.custom_op.general": 1')
-    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], wanted())
+    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], expected_output())
     for form in ("qonnx", "standard"):
         converted = anybit.convert(proto, to=form).model
         assert converted.graph.opset_imports[""] >= max(model, function)
-        np.testing.assert_array_equal(anybit.load(converted).run(X)["y"], wanted())
-    assert all(each.severity != "error" for each in anybit.check(proto))
+        np.testing.assert_array_equal(anybit.load(converted).run(X)["y"], expected_output())
+    assert all(finding.severity != "error" for finding in anybit.check(proto))
 
 
 def test_a_version_that_means_something_else_is_not_inlined() -> None:

@@ -91,7 +91,7 @@ def weight(path: Path, layer: int) -> np.ndarray:
 
 def factor(model: ir.Model, layer: int) -> ir.Value:
     """What the product of a layer multiplies with."""
-    product = next(each for each in model.graph if each.name == f"matmul{layer}")
+    product = next(item for item in model.graph if item.name == f"matmul{layer}")
     value = product.inputs[1]
     assert value is not None
     return value
@@ -117,11 +117,11 @@ def check(converted: ir.Model, source: Path, form: str) -> None:
     """One layer: the codes, the weights as they were, or the quantized values."""
     layer = LAYERS // 2
     value, original = factor(converted, layer), weight(source, layer)
-    wanted = anybit.int_quant(original, scales(), 0, BITS)
+    expected = anybit.int_quant(original, scales(), 0, BITS)
     producer = value.producer()
     if form == "standard":
         assert value.const_value is not None
-        np.testing.assert_array_equal(value.const_value.numpy(), wanted)
+        np.testing.assert_array_equal(value.const_value.numpy(), expected)
         return
     assert producer is not None
     if producer.op_type == "Min":  # a fence
@@ -137,7 +137,7 @@ def check(converted: ir.Model, source: Path, form: str) -> None:
     else:
         assert producer.op_type == "DequantizeLinear"
         assert stored.const_value.dtype == ir.DataType.INT4
-        np.testing.assert_array_equal(stored.const_value.numpy() * scales(), wanted)
+        np.testing.assert_array_equal(stored.const_value.numpy() * scales(), expected)
 
 
 def test_a_converted_model_runs(large: Path, tmp_path: Path) -> None:

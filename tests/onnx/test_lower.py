@@ -47,10 +47,10 @@ def test_tensors_keep_their_names_and_nodes_get_names_of_their_own() -> None:
         node("Identity", "q/Div_2", "y", domain="", name="q/Round"),
     ]
     made = lowered(model(nodes, constants))
-    names = [each.name for each in made.graph]
+    names = [item.name for item in made.graph]
     assert len(set(names)) == len(names)
     assert made.graph.outputs[0].name == "y"
-    produced = [value.name for each in made.graph for value in each.outputs]
+    produced = [value.name for item in made.graph for value in item.outputs]
     assert {"q", "q/Div_2", "y"} <= set(produced)
     assert len(set(produced)) == len(produced)
 
@@ -129,20 +129,20 @@ def functions(attributes: list[dict[str, Any]]) -> tuple[ir.Model, dict[str, str
     constants = {"s": 0.5, "z": 0, "b": 4}
     places = ["x", *(f"t{index}" for index in range(len(attributes) - 1)), "y"]
     nodes = [
-        node("Quant", f"{before} s z b", after, name=after, **each)
-        for before, after, each in zip(places, places[1:], attributes, strict=False)
+        node("Quant", f"{before} s z b", after, name=after, **item)
+        for before, after, item in zip(places, places[1:], attributes, strict=False)
     ]
     made = ir.from_proto(model(nodes, constants))
     Normalize()(made)
-    for each in made.graph:
-        each.outputs[0].dtype = ir.DataType.FLOAT
+    for item in made.graph:
+        item.outputs[0].dtype = ir.DataType.FLOAT
     return made, AddFunctions()(made).left
 
 
 def test_one_set_of_attributes_needs_no_branch() -> None:
     made, left = functions([{}, {}])
     (function,) = made.functions.values()
-    assert "If" not in [each.op_type for each in function]
+    assert "If" not in [inner.op_type for inner in function]
     assert opset_for_functions(made) == 15
     assert not left
 
@@ -150,7 +150,7 @@ def test_one_set_of_attributes_needs_no_branch() -> None:
 def test_one_branch_per_further_set_of_attributes() -> None:
     made, _ = functions([{}, {"signed": 0}, {"rounding_mode": "CEIL"}, {}])
     (function,) = made.functions.values()
-    everything = [each.op_type for each in ir.traversal.RecursiveGraphIterator(function.graph)]
+    everything = [item.op_type for item in ir.traversal.RecursiveGraphIterator(function.graph)]
     assert everything.count("If") == 2
     assert opset_for_functions(made) == 19  # the modes are compared as strings
 
@@ -159,7 +159,7 @@ def test_large_constants_of_functions_stand_outside_of_branches() -> None:
     """ONNX Runtime 1.24 to 1.26 fail otherwise."""
     made, _ = functions([{}, {"signed": 0}])
     (function,) = made.functions.values()
-    for each in function:
-        for attribute in each.attributes.values():
+    for item in function:
+        for attribute in item.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
                 assert "Constant" not in [inner.op_type for inner in attribute.as_graph()]

@@ -33,7 +33,7 @@ def mean(axes: list[int] | None, rank: int = 4, opset: int = 18, **options: Any)
 
 
 @pytest.mark.parametrize(
-    ("proto", "wanted"),
+    ("proto", "expected"),
     [
         (mean([2, 3]), ["GlobalAveragePool"]),
         (mean([-1, -2]), ["GlobalAveragePool"]),
@@ -49,11 +49,11 @@ def mean(axes: list[int] | None, rank: int = 4, opset: int = 18, **options: Any)
         (mean([], noop_with_empty_axes=1), ["ReduceMean"]),
     ],
 )
-def test_means_of_images(proto: onnx.ModelProto, wanted: list[str]) -> None:
+def test_means_of_images(proto: onnx.ModelProto, expected: list[str]) -> None:
     changed = after(proto, MeanToPool())
-    assert kinds(changed) == ["IntQuant", *wanted]
+    assert kinds(changed) == ["IntQuant", *expected]
     assert changed.graph[1].name == "mean"
-    shape = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim]
+    shape = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
     assert_bits(proto, changed, 8 * random(*shape))
 
 
@@ -69,8 +69,8 @@ def test_axes_that_are_computed_stay() -> None:
 @pytest.mark.parametrize(("sizes", "codes"), [((4, 8), set()), ((5, 7), {"layout"})])
 def test_hls4ml_computes_means_of_powers_of_two(sizes: tuple[int, int], codes: set[str]) -> None:
     proto = mean([2, 3])
-    assert "layer" in {each.code for each in check(proto, "hls4ml")}
+    assert "layer" in {finding.code for finding in check(proto, "hls4ml")}
     for axis, size in zip((2, 3), sizes, strict=True):
         proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = size
     findings = check(clean(proto, target="hls4ml"), "hls4ml")
-    assert {each.code for each in findings if each.severity == "error"} == codes
+    assert {finding.code for finding in findings if finding.severity == "error"} == codes

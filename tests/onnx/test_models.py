@@ -52,7 +52,7 @@ def test_default_options_compute_the_graph_as_it_is_written() -> None:
     """Batch normalization that is merged into the weights before it gives other floats."""
     path, x, _ = shared("kwsmlp_w3a3")
     graph = ir.load(path).graph
-    normalization = next(each for each in graph if each.op_type == "BatchNormalization")
+    normalization = next(item for item in graph if item.op_type == "BatchNormalization")
     product, after = (
         tensor_of(path, value.name, [1, 256], x)
         for value in (normalization.inputs[0], normalization.outputs[0])
@@ -72,10 +72,10 @@ def tensor_of(path: Path, name: str, shape: list[int], x: np.ndarray) -> np.ndar
 
 def test_quantized_weight_and_input() -> None:
     proto, weight = quantized_weight()
-    wanted = X @ anybit.int_quant(weight, 0.25, 0, 3)
-    np.testing.assert_array_equal(load(proto).run(X)["y"], wanted)
-    wanted = anybit.int_quant(X, 0.5, 0, 4)
-    np.testing.assert_array_equal(load(quantized_input()).run(X)["y"], wanted)
+    expected = X @ anybit.int_quant(weight, 0.25, 0, 3)
+    np.testing.assert_array_equal(load(proto).run(X)["y"], expected)
+    expected = anybit.int_quant(X, 0.5, 0, 4)
+    np.testing.assert_array_equal(load(quantized_input()).run(X)["y"], expected)
 
 
 @pytest.mark.parametrize("kind", ["path", "text", "bytes", "proto", "model"])
@@ -126,7 +126,7 @@ def test_rows_run_slice_by_slice() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         X.astype(np.float64),
         X.astype(np.float16).astype(np.float64),
@@ -136,9 +136,9 @@ def test_rows_run_slice_by_slice() -> None:
         np.asfortranarray(X),
     ],
 )
-def test_forms_of_an_input(given: Any) -> None:
-    wanted = anybit.int_quant(np.asarray(given, np.float32), 0.5, 0, 4)
-    np.testing.assert_array_equal(load(quantized_input()).run(given)["y"], wanted)
+def test_forms_of_an_input(arguments: Any) -> None:
+    expected = anybit.int_quant(np.asarray(arguments, np.float32), 0.5, 0, 4)
+    np.testing.assert_array_equal(load(quantized_input()).run(arguments)["y"], expected)
 
 
 def test_integers_are_converted_where_that_is_exact() -> None:
@@ -150,7 +150,7 @@ def test_integers_are_converted_where_that_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (np.ones((1, 5), np.float32), r"'x' must have shape \[1, 4\].*got \[1, 5\]"),
         (np.ones(4, np.float32), r"'x' must have shape \[1, 4\].*got \[4\]"),
@@ -164,9 +164,9 @@ def test_integers_are_converted_where_that_is_exact() -> None:
         ({}, "missing: x"),
     ],
 )
-def test_wrong_inputs(given: Any, message: str) -> None:
+def test_wrong_inputs(arguments: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        load(quantized_input()).run(given)
+        load(quantized_input()).run(arguments)
 
 
 def test_wrong_numbers_of_rows() -> None:
@@ -216,8 +216,8 @@ def test_low_precision_weights() -> None:
         "w", onnx.TensorProto.BFLOAT16, weight.shape, weight.tobytes(), raw=True
     )
     proto.graph.initializer.append(tensor)
-    wanted = X @ anybit.int_quant(weight, 1, 0, 4).astype(np.float32)
-    np.testing.assert_allclose(load(proto).run(X)["y"], wanted)
+    expected = X @ anybit.int_quant(weight, 1, 0, 4).astype(np.float32)
+    np.testing.assert_allclose(load(proto).run(X)["y"], expected)
 
 
 @pytest.mark.slow
@@ -243,11 +243,11 @@ def test_more_than_2_gib_of_weights(tmp_path: Path) -> None:
             tensor.external_data.add(key=key, value=str(value))
     onnx.save(proto, tmp_path / "model.onnx")
     result = load(tmp_path / "model.onnx").run(np.array([0]))["y"]
-    wanted = np.float32(0)
+    expected = np.float32(0)
     for index in range(1, tables):
-        wanted += array(index + 0.3)
+        expected += array(index + 0.3)
     assert result.shape == (1, columns)
-    assert result[0, 0] == pytest.approx(wanted)
+    assert result[0, 0] == pytest.approx(expected)
     assert not result[0, 1:].any()
 
 

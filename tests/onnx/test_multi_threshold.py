@@ -138,8 +138,8 @@ def test_multi_threshold_takes_thresholds_that_nodes_make_of_constants(
             constants["stored"] = thresholds
             first = node(made_by, "stored", "t", domain="")
     proto = model([first, node("MultiThreshold", "x t")], constants, inputs={"x": [1, 4, 3, 4]})
-    found = capture(runner, ir.from_proto(proto), {"x": x}, "model")["y"]
-    np.testing.assert_array_equal(found, counted(x, thresholds, 1, 1, 0))
+    actual = capture(runner, ir.from_proto(proto), {"x": x}, "model")["y"]
+    np.testing.assert_array_equal(actual, counted(x, thresholds, 1, 1, 0))
     assert not check(proto)
 
 
@@ -210,18 +210,18 @@ def test_convert_multi_threshold_exactly(form: str) -> None:
     assert converted.exact
     assert not converted.remarks
     assert ("MultiThreshold" in kinds(converted.model)) == kept
-    assert [each.action for each in converted.steps] == ["standard operators"] * (0 if kept else 3)
+    assert [step.action for step in converted.steps] == ["standard operators"] * (0 if kept else 3)
     result = anybit.load(converted.model).run({"x": x})["y"]
     np.testing.assert_array_equal(result, reference(proto, x))
     if not kept:
-        assert {each.domain for each in converted.model.graph} == {""}
+        assert {item.domain for item in converted.model.graph} == {""}
 
 
 @pytest.mark.parametrize("domain", [DOMAIN, "finn.custom_op.general"])
 def test_compile_runs_networks_of_multi_threshold_on_integers(domain: str) -> None:
     proto, x = network(domain=domain), images()
     compiled = anybit.compile(proto)
-    assert [str(each.guarantee) for each in compiled.report.layers] == ["exact"] * 3
+    assert [str(layer.guarantee) for layer in compiled.report.layers] == ["exact"] * 3
     assert kinds(compiled.model) == ["IntegerNetwork"]
     expected = reference(network(), x)
     np.testing.assert_array_equal(compiled.run({"x": x})["y"], expected)
@@ -278,7 +278,7 @@ def test_bad_multi_threshold_is_refused(case: str) -> None:
         anybit.load(proto)
     with pytest.raises(ModelError):
         convert(proto, to="standard")
-    assert any(each.code == "bad-thresholds" for each in check(proto)), check(proto)
+    assert any(finding.code == "bad-thresholds" for finding in check(proto)), check(proto)
 
 
 def test_other_operators_of_qonnx_are_refused_by_name() -> None:
@@ -290,8 +290,8 @@ def test_other_operators_of_qonnx_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("target", ["standard", "qdq", "onnxruntime"])
 def test_check_multi_threshold_for_targets(target: str) -> None:
-    found = [each.code for each in check(network(opset=13), target)]
-    assert found == (["operator"] if target == "onnxruntime" else [])
+    actual = [finding.code for finding in check(network(opset=13), target)]
+    assert actual == (["operator"] if target == "onnxruntime" else [])
 
 
 def test_quantize_refuses_models_of_multi_threshold() -> None:

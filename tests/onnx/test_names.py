@@ -16,7 +16,7 @@ def test_a_wish_is_kept_or_numbered() -> None:
 
 
 def test_numbers_are_not_counted_again() -> None:
-    """As many equal wishes as there may be nodes take time in proportion."""
+    """Take linear time for as many equal names as there may be nodes."""
     looked = []
 
     class Taken(set):  # type: ignore[type-arg]

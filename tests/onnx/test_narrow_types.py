@@ -59,7 +59,7 @@ def test_model_takes_ordinary_numbers_that_fit(name: str, dtype: type) -> None:
         ("FLOAT8E5M2FNUZ", np.float32([0, np.inf, 0])),
         ("FLOAT8E4M3FNUZ", np.complex64([0, 1, 0])),
     ],
-    ids=lambda each: each if isinstance(each, str) else str(each.dtype),
+    ids=lambda item: item if isinstance(item, str) else str(item.dtype),
 )
 def test_values_out_of_range_are_errors(name: str, values: np.ndarray[Any, Any]) -> None:
     dtype = np.dtype(DTYPES[name][0])
@@ -115,9 +115,9 @@ def test_compiled_model_takes_and_gives_the_types(name: str) -> None:
     ):
         expected = anybit.load(proto).run(x)["y"]
         compiled = anybit.compile(proto)
-        found = compiled.run(x)["y"]
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))
+        actual = compiled.run(x)["y"]
+        assert actual.dtype == expected.dtype
+        np.testing.assert_array_equal(actual.astype(np.float32), expected.astype(np.float32))
 
 
 @needs_int4

@@ -32,15 +32,15 @@ def normalized(proto: onnx.ModelProto) -> ir.Model:
 
 
 def attributes(result: ir.Model) -> dict[str, Any]:
-    return {name: each.value for name, each in result.graph[0].attributes.items()}
+    return {name: item.value for name, item in result.graph[0].attributes.items()}
 
 
 @pytest.mark.parametrize("domain", [*LEGACY, DOMAIN])
-@pytest.mark.parametrize(("name", "meant"), [("Quant", "IntQuant"), ("IntQuant", "IntQuant")])
-def test_names_and_domains(domain: str, name: str, meant: str) -> None:
+@pytest.mark.parametrize(("name", "intended"), [("Quant", "IntQuant"), ("IntQuant", "IntQuant")])
+def test_names_and_domains(domain: str, name: str, intended: str) -> None:
     nodes = [node(name, "x scale zeropt bits", domain=domain)]
     result = normalized(model(nodes, CONSTANTS, opsets={domain: 1}))
-    assert (result.graph[0].domain, result.graph[0].op_type) == (DOMAIN, meant)
+    assert (result.graph[0].domain, result.graph[0].op_type) == (DOMAIN, intended)
     assert result.graph.opset_imports == {"": 13, DOMAIN: 1}
 
 
@@ -57,16 +57,19 @@ def test_default_attributes() -> None:
     assert attributes(result) == {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 
 
-@pytest.mark.parametrize(("given", "meant"), [("floor", "FLOOR"), ("half_even", "ROUND")])
-def test_rounding_mode(given: str, meant: str) -> None:
-    assert attributes(normalized(quantized_input(rounding_mode=given)))["rounding_mode"] == meant
+@pytest.mark.parametrize(("arguments", "intended"), [("floor", "FLOOR"), ("half_even", "ROUND")])
+def test_rounding_mode(arguments: str, intended: str) -> None:
+    assert (
+        attributes(normalized(quantized_input(rounding_mode=arguments)))["rounding_mode"]
+        == intended
+    )
 
 
 def test_alias_of_an_attribute() -> None:
     nodes = [node("FloatQuant", "x scale bits bits bits scale", has_inf=1)]
-    found = attributes(normalized(model(nodes, CONSTANTS)))
-    assert found["has_infinity"] == 1
-    assert "has_inf" not in found
+    actual = attributes(normalized(model(nodes, CONSTANTS)))
+    assert actual["has_infinity"] == 1
+    assert "has_inf" not in actual
 
 
 @pytest.mark.parametrize("declared", [{DOMAIN: 1}, {"onnx.brevitas": 1}])
@@ -121,8 +124,8 @@ def test_wrong_attributes(wrong: dict[str, Any], message: str) -> None:
 def test_initializers_leave_the_inputs() -> None:
     proto = quantized_input()
     proto.graph.input.extend(
-        helper.make_tensor_value_info(each.name, each.data_type, each.dims)
-        for each in proto.graph.initializer
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in proto.graph.initializer
     )
     assert [value.name for value in normalized(proto).graph.inputs] == ["x"]
 
@@ -153,8 +156,8 @@ def test_nodes_in_subgraphs_and_functions() -> None:
     result = read(proto)
     Normalize()(result)
     bodies = [*result.graph.all_nodes(), *result.functions["mine", "F", ""]]
-    ours = [each for each in bodies if each.op_type not in ("If",)]
-    assert {(each.domain, each.op_type) for each in ours} == {(DOMAIN, "IntQuant")}
+    ours = [body for body in bodies if body.op_type not in ("If",)]
+    assert {(our.domain, our.op_type) for our in ours} == {(DOMAIN, "IntQuant")}
     assert result.functions["mine", "F", ""].opset_imports == {"": 13, DOMAIN: 1}
 
 
@@ -195,17 +198,19 @@ def dynamic_quantize(dst: str, declared: int | None) -> onnx.ModelProto:
     return made
 
 
-@pytest.mark.parametrize(("dst", "meant"), [("s8", ir.DataType.INT8), ("u8", ir.DataType.UINT8)])
+@pytest.mark.parametrize(("dst", "intended"), [("s8", ir.DataType.INT8), ("u8", ir.DataType.UINT8)])
 @pytest.mark.parametrize("declared", [True, False])
-def test_result_type_follows_the_attribute(dst: str, meant: ir.DataType, declared: bool) -> None:
-    given = ir.serde.deserialize_model(dynamic_quantize(dst, meant.value if declared else None))
-    assert Normalize()(given).model.graph.outputs[0].dtype == meant
+def test_result_type_follows_the_attribute(dst: str, intended: ir.DataType, declared: bool) -> None:
+    arguments = ir.serde.deserialize_model(
+        dynamic_quantize(dst, intended.value if declared else None)
+    )
+    assert Normalize()(arguments).model.graph.outputs[0].dtype == intended
 
 
 def test_contradicting_result_type() -> None:
-    given = ir.serde.deserialize_model(dynamic_quantize("s8", onnx.TensorProto.UINT8))
+    arguments = ir.serde.deserialize_model(dynamic_quantize("s8", onnx.TensorProto.UINT8))
     with pytest.raises(ModelError, match=r"'q' \(DynamicQuantize\).*INT8.*UINT8"):
-        Normalize()(given)
+        Normalize()(arguments)
 
 
 @pytest.mark.parametrize("shape", [None, [], [2, 3], ["rows", 3]])

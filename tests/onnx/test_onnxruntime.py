@@ -52,7 +52,7 @@ def example(operator: Operator) -> dict[str, np.ndarray]:
 def example_node(operator: Operator, **attributes: Any) -> onnx.NodeProto:
     """The operator with attributes spelled as they are."""
     made = node(operator, ["x", *example(operator)], ["y"])
-    made.attribute.extend(helper.make_attribute(*each) for each in attributes.items())
+    made.attribute.extend(helper.make_attribute(*attribute) for attribute in attributes.items())
     return made
 
 
@@ -61,7 +61,7 @@ def load_example(operator: Operator, made: onnx.NodeProto) -> onnxruntime.Infere
     return session(model([made], inputs, outputs, example(operator)))
 
 
-each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
+each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda item: item.name)
 
 
 @each_operator
@@ -173,11 +173,11 @@ def test_unnamed_unknown_sizes_stay_apart() -> None:
 
 
 def test_the_type_of_the_result_follows_from_an_attribute() -> None:
-    for dst, wanted in (("s8", np.int8), ("u8", np.uint8)):
+    for dst, expected in (("s8", np.int8), ("u8", np.uint8)):
         made = helper.make_node("DynamicQuantize", ["x", "s"], ["q"], domain="anybit", dst=dst)
         identity = helper.make_node("Identity", ["q"], ["y"])
         file = model([made, identity], {"x": (F32, ["n"])}, {"y": (None, None)}, {"s": F32([1])})
-        assert session(file).run(None, {"x": F32([300])})[0].dtype == wanted
+        assert session(file).run(None, {"x": F32([300])})[0].dtype == expected
         contradiction = model([made], {"x": (F32, ["n"])}, {"q": (np.int32, None)}, {"s": F32([1])})
         with pytest.raises(Exception, match="int32"):
             session(contradiction)
@@ -213,9 +213,9 @@ def test_subnormals_survive_a_runtime_that_flushes_them() -> None:
     file = model([int_quant("x", "y")], {"x": (F32, None)}, {"y": (F32, None)}, constants)
     # Before: the first session of a process sets the mode of its thread for good, and NumPy's own
     # conversions and comparisons then take 1e-42 for 0.
-    wanted = anybit.int_quant(tiny, F32(1e-42), 0, 4)
+    expected = anybit.int_quant(tiny, F32(1e-42), 0, 4)
     (y,) = session(file, entries={"session.set_denormal_as_zero": "1"}).run(None, {"x": tiny})
-    assert y.tobytes() == wanted.tobytes()
+    assert y.tobytes() == expected.tobytes()
     assert y.view(np.uint32)[0] > 0
 
 
@@ -237,11 +237,11 @@ def test_memory_of_long_models_is_not_planned(monkeypatch: pytest.MonkeyPatch) -
     planned = anybit.onnxruntime.session(proto)
     monkeypatch.setattr(runtime, "_MOST_NODES_TO_PLAN", 1)
     plain = anybit.onnxruntime.session(proto)
-    reused = [each.get_session_options().enable_mem_reuse for each in (planned, plain)]
+    reused = [item.get_session_options().enable_mem_reuse for item in (planned, plain)]
     assert reused == [True, False]
-    wanted = X + anybit.int_quant(X, 0.5, 0, 4)
-    for each in (planned, plain):
-        np.testing.assert_array_equal(each.run(None, {"x": X})[0], wanted)
+    expected = X + anybit.int_quant(X, 0.5, 0, 4)
+    for item in (planned, plain):
+        np.testing.assert_array_equal(item.run(None, {"x": X})[0], expected)
 
 
 def test_nodes_in_subgraphs_read_constants_outside() -> None:
@@ -250,8 +250,8 @@ def test_nodes_in_subgraphs_read_constants_outside() -> None:
         "else_branch": helper.make_node("Neg", ["x"], ["else_y"]),
     }
     branches = {
-        name: helper.make_graph([each], name, [], [onnx.ValueInfoProto(name=each.output[0])])
-        for name, each in inner.items()
+        name: helper.make_graph([item], name, [], [onnx.ValueInfoProto(name=item.output[0])])
+        for name, item in inner.items()
     }
     choice = helper.make_node("If", ["c"], ["y"], **branches)
     inputs = {"x": (F32, ["n", 3, 4]), "c": (np.bool_, [])}
@@ -287,8 +287,8 @@ def test_a_session_from_every_kind_of_source(tmp_path: Path) -> None:
     proto = onnx.load_model_from_string(file)
     options = onnxruntime.SessionOptions()
     for source in (path, str(path), file, proto, onnx_ir.from_proto(proto)):
-        for given in (None, options):
-            loaded = anybit.onnxruntime.session(source, session_options=given)
+        for arguments in (None, options):
+            loaded = anybit.onnxruntime.session(source, session_options=arguments)
             np.testing.assert_array_equal(loaded.run(None, {"x": X})[0], Y)
 
 
@@ -306,7 +306,7 @@ def test_options_serve_several_models() -> None:
 
 def test_sessions_compute_the_graph_as_it_is_written() -> None:
     """-(-0.0 + 0) is -0.0, but not after the runtime has dropped the addition."""
-    nodes = [helper.make_node(*each) for each in (("Neg", ["x"], ["a"]), ("Neg", ["b"], ["y"]))]
+    nodes = [helper.make_node(*item) for item in (("Neg", ["x"], ["a"]), ("Neg", ["b"], ["y"]))]
     nodes.insert(1, helper.make_node("Add", ["a", "zero"], ["b"]))
     file = model(nodes, {"x": (F32, [1])}, {"y": (F32, None)}, {"zero": np.array(0, F32)})
     (y,) = anybit.onnxruntime.session(file).run(None, {"x": F32([0])})

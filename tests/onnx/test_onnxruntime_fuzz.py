@@ -16,8 +16,10 @@ def names_of(operator: Operator) -> tuple[str, ...]:
     return (operator.onnx_name, *operator.onnx_aliases)
 
 
-NAMES = sorted({name for each in OPERATORS for name in names_of(each)})
-SPELLINGS = sorted({each.onnx_name for operator in OPERATORS for each in operator.attributes})
+NAMES = sorted({name for operator in OPERATORS for name in names_of(operator)})
+SPELLINGS = sorted(
+    {attribute.onnx_name for operator in OPERATORS for attribute in operator.attributes}
+)
 NUMERIC = ("f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")
 DTYPES = [np.dtype(name) for name in ("f4", "f4", "f4", *NUMERIC, "c8", "O")]
 SHAPES = [
@@ -66,10 +68,12 @@ def random_dims(random: np.random.Generator, shape: tuple[int, ...]) -> list[Any
 def hostile(random: np.random.Generator) -> tuple[bytes, dict[str, np.ndarray]]:
     """A model of one node, mostly close to a right one, and what to feed it."""
     name = str(random.choice(NAMES))
-    wanted = [
-        len(each.inputs) for each in OPERATORS if name in (each.onnx_name, *each.onnx_aliases)
+    expected = [
+        len(operator.inputs)
+        for operator in OPERATORS
+        if name in (operator.onnx_name, *operator.onnx_aliases)
     ]
-    count = int(random.integers(9)) if random.random() < 0.1 else int(random.choice(wanted))
+    count = int(random.integers(9)) if random.random() < 0.1 else int(random.choice(expected))
     strange = random.random() < 0.4
     inputs, constants, feeds, names = {}, {}, {}, []
     for place in range(count):
@@ -85,13 +89,13 @@ def hostile(random: np.random.Generator) -> tuple[bytes, dict[str, np.ndarray]]:
             inputs[f"v{place}"] = (array.dtype, random_dims(random, array.shape))
             feeds[f"v{place}"] = array
     spellings = random.choice(SPELLINGS, random.integers(4), replace=False)
-    attributes = {str(each): VALUES[random.integers(len(VALUES))] for each in spellings}
+    attributes = {str(spelling): VALUES[random.integers(len(VALUES))] for spelling in spellings}
     attributes = {key: value for key, value in attributes.items() if value != []}
-    domain = next(each.onnx_domain for each in OPERATORS if name in names_of(each))
+    domain = next(operator.onnx_domain for operator in OPERATORS if name in names_of(operator))
     if random.random() < 0.05:
         domain = str(random.choice(DOMAINS))
     node = helper.make_node(name, names, ["y"], "node", domain=domain)
-    node.attribute.extend(helper.make_attribute(*each) for each in attributes.items())
+    node.attribute.extend(helper.make_attribute(*attribute) for attribute in attributes.items())
     after = helper.make_node("Identity", ["y"], ["z"])
     outputs: dict[str, Any] = {"z": (None, None)}
     if random.random() < 0.1:

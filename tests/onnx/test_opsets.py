@@ -78,7 +78,7 @@ def test_other_opsets_stay(opset: int) -> None:
         (helper.make_node("Relu", ["x"], ["c"]), 25),
         (helper.make_node("Celu", ["x"], ["c"], domain="other"), 25),
     ],
-    ids=lambda each: getattr(each, "op_type", each),
+    ids=lambda item: getattr(item, "op_type", item),
 )
 def test_the_opset_is_the_oldest_in_which_the_operators_are_the_same(
     node: onnx.NodeProto, lowest: int
@@ -137,9 +137,9 @@ def test_the_table_names_all_operators_that_changed() -> None:
 def test_pairs_and_casts_changed_by_types_of_6_bits_only(name: str) -> None:
     new, old = (onnx.defs.get_schema(name, opset) for opset in (28, 25))
     assert new.doc == old.doc
-    assert [each.name for each in new.inputs] == [each.name for each in old.inputs]
-    assert {key: each.default_value for key, each in new.attributes.items()} == {
-        key: each.default_value for key, each in old.attributes.items()
+    assert [value.name for value in new.inputs] == [value.name for value in old.inputs]
+    assert {key: item.default_value for key, item in new.attributes.items()} == {
+        key: item.default_value for key, item in old.attributes.items()
     }
     added = {"tensor(float6e2m3)", "tensor(float6e3m2)"}
     for one, other in zip(new.type_constraints, old.type_constraints, strict=True):

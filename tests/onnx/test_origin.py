@@ -55,7 +55,7 @@ def quantized(tmp_path: Path) -> Path:
 
 
 def test_quantized_files_record_their_float_model_by_a_relative_path(quantized: Path) -> None:
-    entries = {each.key: each.value for each in onnx.load(quantized).metadata_props}
+    entries = {entry.key: entry.value for entry in onnx.load(quantized).metadata_props}
     assert entries[PATH_KEY] == "../floats/m.onnx"
     assert len(entries[HASH_KEY]) == 64
     path, missing = find_origin(read(quantized))
@@ -102,8 +102,8 @@ def test_a_float_model_that_changed_or_is_gone_is_not_found(quantized: Path) -> 
 def test_recorded_paths_are_not_trusted(path: str) -> None:
     model = ir.from_proto(float_model())
     model.metadata_props.update({PATH_KEY: path, HASH_KEY: "0" * 64})
-    found, missing = find_origin(model)
-    assert found is None
+    actual, missing = find_origin(model)
+    assert actual is None
     assert missing
 
 
@@ -137,7 +137,7 @@ def test_remove_quantizers_leaves_the_float_network(quantized: Path, form: str) 
     assert not has_quantizers(model)
     x = DATA[:5]
     weights = [value.const_value for value in model.graph.initializers.values()]
-    w, v = (each.numpy() for each in weights if each is not None and each.size > 1)
+    w, v = (weight.numpy() for weight in weights if weight is not None and weight.size > 1)
     expected = np.maximum(x @ w, 0) @ v
     np.testing.assert_allclose(anybit.load(model).run(x)["y"], expected, rtol=1e-5, atol=1e-5)
 

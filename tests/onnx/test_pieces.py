@@ -36,21 +36,21 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def weights(count: int) -> onnx.ModelProto:
     """Quantized weights, each with a scale that is computed, and transposed behind it."""
-    nodes, given = [], {"half": 0.5, "zeropt": 0, "bits": 4}
+    nodes, arguments = [], {"half": 0.5, "zeropt": 0, "bits": 4}
     for at in range(count):
-        given[f"w{at}"] = np.full((4, 4), at + 0.3, np.float32)
+        arguments[f"w{at}"] = np.full((4, 4), at + 0.3, np.float32)
         nodes += [
             node("Mul", "half half", f"s{at}", domain="", name=f"m{at}"),
             node("Quant", f"w{at} s{at} zeropt bits", f"q{at}", name=f"q{at}"),
             node("Transpose", f"q{at}", f"t{at}", domain="", name=f"t{at}"),
             node("MatMul", f"x{at} t{at}", f"x{at + 1}", domain="", name=f"p{at}"),
         ]
-    return model(nodes, given, inputs={"x0": [1, 4]}, outputs=[f"x{count}"])
+    return model(nodes, arguments, inputs={"x0": [1, 4]}, outputs=[f"x{count}"])
 
 
 def test_pieces_not_nodes_make_sessions(sessions: list[int]) -> None:
     result = prepare(weights(20))
-    assert [each.op_type for each in result.graph] == ["MatMul"] * 20
+    assert [item.op_type for item in result.graph] == ["MatMul"] * 20
     assert sessions == [20, 20]
 
 
@@ -66,7 +66,7 @@ def test_a_piece_that_fails_is_evaluated_node_by_node(sessions: list[int]) -> No
       v = Add(d, c)
     }}""")
     result = prepare(proto)
-    assert [each.op_type for each in result.graph] == ["Reshape", "Add", "Add", "Add"]
+    assert [item.op_type for item in result.graph] == ["Reshape", "Add", "Add", "Add"]
     assert sessions == [3, 1, 1, 1]
 
 
@@ -105,12 +105,12 @@ def test_branches_share_large_constants() -> None:
     cleaned = ir.to_proto(anybit.clean(proto).model)
     assert cleaned.ByteSize() < proto.ByteSize() + 200
     x = np.ones((1, 20), np.float32)
-    wanted = x @ -anybit.int_quant(weight, 0.5, 0, 4)
+    expected = x @ -anybit.int_quant(weight, 0.5, 0, 4)
     for source in (proto, cleaned):
         loaded = anybit.load(source)
         for c, sign in ((True, 1), (False, -1)):
             result = loaded.run({"x": x, "c": np.array(c)})["y"]
-            np.testing.assert_array_equal(result, sign * wanted)
+            np.testing.assert_array_equal(result, sign * expected)
 
 
 def test_a_loop_is_never_run() -> None:
@@ -124,7 +124,7 @@ def test_a_loop_is_never_run() -> None:
       y = Mul(x, l)
     }}""")
     for prepared in (prepare(proto), anybit.clean(proto).model):
-        assert [each.op_type for each in prepared.graph] == ["Loop", "Mul"]
+        assert [item.op_type for item in prepared.graph] == ["Loop", "Mul"]
 
 
 def test_a_piece_as_a_model() -> None:
@@ -165,7 +165,7 @@ def test_nodes_of_one_name_are_told_apart() -> None:
     x = np.array([0.3, 1.4], np.float32)
     np.testing.assert_array_equal(anybit.load(proto).run(x)["y"], [0.5, 1.5])
     converted = anybit.convert(proto, to="standard").model
-    names = [each.name for each in converted.graph]
+    names = [item.name for item in converted.graph]
     assert len(set(names)) == len(names)
     np.testing.assert_array_equal(anybit.load(converted).run(x)["y"], [0.5, 1.5])
-    assert [each.name for each in prepare(proto).graph] == ["n", "n_2", "n_1"]
+    assert [item.name for item in prepare(proto).graph] == ["n", "n_2", "n_1"]

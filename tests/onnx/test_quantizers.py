@@ -21,10 +21,10 @@ from anybit.ops.grids import Coding, FloatGrid, IntegerGrid
 
 
 def prepared(proto: onnx.ModelProto) -> ir.Model:
-    found = read(proto)
-    Normalize()(found)
-    FoldConstants(operators=False)(found)
-    return found
+    actual = read(proto)
+    Normalize()(actual)
+    FoldConstants(operators=False)(actual)
+    return actual
 
 
 def quantizers(proto: onnx.ModelProto) -> list[Quantizer]:
@@ -54,34 +54,34 @@ def pair(dtype: Any = np.int8, zero: int = 0, *, clip: tuple[int, int] | None = 
     ids=["int8", "uint8", "zero-point", "clip", "int4"],
 )
 def test_a_pair_is_one_quantizer(proto: onnx.ModelProto, codes: range, coding: Coding) -> None:
-    (found,) = quantizers(proto)
-    assert (found.kind, found.role, found.node.name) == ("QDQ", "input", "dequantize")
-    assert found.quantize is not None
-    assert found.quantize.name == "quantize"
-    assert isinstance(found.grid, IntegerGrid)
-    assert (found.grid.codes, found.grid.coding) == (codes, coding)
-    assert found.grid.scale.tolist() == 0.5
-    assert found.known
+    (actual,) = quantizers(proto)
+    assert (actual.kind, actual.role, actual.node.name) == ("QDQ", "input", "dequantize")
+    assert actual.quantize is not None
+    assert actual.quantize.name == "quantize"
+    assert isinstance(actual.grid, IntegerGrid)
+    assert (actual.grid.codes, actual.grid.coding) == (codes, coding)
+    assert actual.grid.scale.tolist() == 0.5
+    assert actual.known
 
 
 def test_a_pair_of_floats() -> None:
-    (found,) = quantizers(pair(ml_dtypes.float8_e4m3fn))
-    assert isinstance(found.grid, FloatGrid)
-    assert (str(found.grid.format), found.grid.bits) == ("float8_e4m3fn", 8)
+    (actual,) = quantizers(pair(ml_dtypes.float8_e4m3fn))
+    assert isinstance(actual.grid, FloatGrid)
+    assert (str(actual.grid.format), actual.grid.bits) == ("float8_e4m3fn", 8)
 
 
 def test_a_node_of_ours_is_a_quantizer() -> None:
     proto = model([node("Quant", "x s z b", name="q")], {"s": 0.5, "z": 1, "b": 3})
-    (found,) = quantizers(proto)
-    assert isinstance(found, OwnQuantizer)
-    assert (found.kind, found.role, found.spelled) == ("IntQuant", "input", "IntQuant")
-    assert found.attributes == {"signed": True, "narrow": False, "rounding_mode": "ROUND"}
-    assert isinstance(found.grid, IntegerGrid)
-    assert found.grid.codes == range(-4, 4)
-    width = found.parameter(Role.BITWIDTH)
+    (actual,) = quantizers(proto)
+    assert isinstance(actual, OwnQuantizer)
+    assert (actual.kind, actual.role, actual.spelled) == ("IntQuant", "input", "IntQuant")
+    assert actual.attributes == {"signed": True, "narrow": False, "rounding_mode": "ROUND"}
+    assert isinstance(actual.grid, IntegerGrid)
+    assert actual.grid.codes == range(-4, 4)
+    width = actual.parameter(Role.BITWIDTH)
     assert width is not None
     assert width.tolist() == 3
-    assert found.parameter(Role.LIMIT) is None
+    assert actual.parameter(Role.LIMIT) is None
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_stored_codes_of_fewer_values_than_their_type(
     ]
     weight = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
     proto = model(nodes, {"w": weight, **constants})
-    (found,) = quantizers(ir.to_proto(anybit.convert(proto, to="qdq").model))
-    assert (found.kind, found.constant, found.role) == ("QDQ", True, "weight")
-    assert isinstance(found.grid, IntegerGrid)
-    assert found.grid.codes == codes
+    (actual,) = quantizers(ir.to_proto(anybit.convert(proto, to="qdq").model))
+    assert (actual.kind, actual.constant, actual.role) == ("QDQ", True, "weight")
+    assert isinstance(actual.grid, IntegerGrid)
+    assert actual.grid.codes == codes
 
 
 def test_roles_follow_from_readers() -> None:
@@ -118,7 +118,7 @@ def test_roles_follow_from_readers() -> None:
         ],
         {"w": weight, "c": np.ones(4, np.int32), "s": array(0.5), "z": 0, "b": 4},
     )
-    assert {each.node.name: each.role for each in quantizers(proto)} == {
+    assert {quantizer.node.name: quantizer.role for quantizer in quantizers(proto)} == {
         name: name for name in ("weight", "bias", "input", "activation")
     }
 
@@ -128,7 +128,7 @@ def test_codes_that_each_reader_dequantizes_are_one_quantizer() -> None:
     proto.graph.node.append(node("DequantizeLinear", "q s z", "v", name="again", domain=""))
     proto.graph.node.append(node("Add", "y v", "sum", domain=""))
     proto.graph.output[0].name = "sum"
-    assert [each.node.name for each in quantizers(proto)] == ["dequantize"]
+    assert [quantizer.node.name for quantizer in quantizers(proto)] == ["dequantize"]
 
 
 def test_codes_that_something_else_reads() -> None:
@@ -136,22 +136,22 @@ def test_codes_that_something_else_reads() -> None:
     del proto.graph.node[1]
     proto.graph.output[0].name = "q"
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
-    (found,) = quantizers(proto)
-    assert (found.kind, found.node.name) == ("QuantizeLinear", "quantize")
+    (actual,) = quantizers(proto)
+    assert (actual.kind, actual.node.name) == ("QuantizeLinear", "quantize")
 
 
 def test_parameters_of_a_run() -> None:
     proto = model(
         [node("Quant", "x s z b", name="q")], {"z": 0, "b": 3}, inputs={"x": [2], "s": []}
     )
-    (found,) = quantizers(proto)
-    assert (found.computed, found.grid) == (("scale",), None)
-    assert found.spacing((2,), made=True) is None
+    (actual,) = quantizers(proto)
+    assert (actual.computed, actual.grid) == (("scale",), None)
+    assert actual.spacing((2,), made=True) is None
     arrays = {"s": array(-0.25), "z": array(0), "b": array(3)}
-    given = quantizer_of(found.node, Traces(), arrays)
-    assert given is not None
-    assert given.known
-    spacing = given.spacing((2,), made=True)
+    arguments = quantizer_of(actual.node, Traces(), arrays)
+    assert arguments is not None
+    assert arguments.known
+    spacing = arguments.spacing((2,), made=True)
     assert spacing is not None
     assert spacing.positions(array([1, -0.5])).tolist() == [4, -2]
 
@@ -159,26 +159,26 @@ def test_parameters_of_a_run() -> None:
 def test_the_spacing_before_and_behind_a_trunc() -> None:
     constants = {"s": 0.5, "z": 0, "i": 8, "o": 2, "b": 4}
     proto = model([node("Trunc", "x s z i o b")], constants, opsets={DOMAIN: 2})
-    (found,) = quantizers(proto)
+    (actual,) = quantizers(proto)
     steps = []
     for made in (False, True):
-        spacing = found.spacing((1, 4), made=made)
+        spacing = actual.spacing((1, 4), made=made)
         assert spacing is not None
         steps.append(float(spacing.scale))
     assert steps == [0.5, 2]
 
 
 def test_a_parameter_that_the_operator_refuses_has_no_grid() -> None:
-    (found,) = quantizers(model([node("Quant", "x s z b")], {"s": 1, "z": 0, "b": 2.5}))
-    assert found.grid is None
+    (actual,) = quantizers(model([node("Quant", "x s z b")], {"s": 1, "z": 0, "b": 2.5}))
+    assert actual.grid is None
     with pytest.raises(ModelError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
-        found.checked_grid()
+        actual.checked_grid()
 
 
 def test_blocks_and_computed_scales_have_no_grid() -> None:
     proto = pair()
     proto.graph.node[1].attribute.append(onnx.helper.make_attribute("block_size", 2))
-    assert [each.grid for each in quantizers(proto)] == [None]
+    assert [quantizer.grid for quantizer in quantizers(proto)] == [None]
     proto.graph.node[1].attribute.append(onnx.helper.make_attribute("axis", "last"))
     with pytest.raises(ModelError, match="axis must be an integer"):
         quantizers(proto)

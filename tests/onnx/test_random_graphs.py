@@ -67,7 +67,7 @@ def deviation_other_kernels(graph: RandomGraph, form: Form, converted: Conversio
     From opset 19 on it has another one for AveragePool. It packs constant weights, which those are
     that have no native type, and not those that are computed in the session, as in the original.
     """
-    before, after = (each.opset_imports[""] for each in (read(graph.proto), converted.model.graph))
+    before, after = (node.opset_imports[""] for node in (read(graph.proto), converted.model.graph))
     averages = any(node.op_type == "AveragePool" for node in converted.model.graph)
     crossed = averages and before < _OPSET_OF_OTHER_AVERAGES <= after
     packed = form in NATIVE and any(step.action == "constant" for step in converted.steps)
@@ -86,11 +86,11 @@ def check_forms(graph: RandomGraph, forms: Sequence[Form] = FORMS) -> None:
             continue
         file = checked(form, converted).SerializeToString()
         weights_are_nodes = form in (*NATIVE, Form.QONNX)
-        wanted = computed_in_session(graph) if weights_are_nodes else folded(graph)
+        expected = computed_in_session(graph) if weights_are_nodes else folded(graph)
         for level in levels:
             for library, session in sessions(form, file, level):
                 np.testing.assert_array_equal(
-                    outputs(session, graph), wanted, f"{form}, {level} {library}"
+                    outputs(session, graph), expected, f"{form}, {level} {library}"
                 )
 
 
@@ -116,11 +116,11 @@ def test_what_optimizers_join_with_quantizers(graph: RandomGraph) -> None:
 def values_of(model: ir.Model) -> dict[str, tuple[Any, ...]]:
     """Which values each quantizer can give, by the name of its output."""
     FoldConstants(operators=False)(model)
-    ours = (each for each in quantizers_in(model) if each.operator is not None)
+    ours = (quantizer for quantizer in quantizers_in(model) if quantizer.operator is not None)
     return {
-        str(each.node.outputs[0].name): _values(each, each.grid)
-        for each in ours
-        if each.grid is not None
+        str(our.node.outputs[0].name): _values(our, our.grid)
+        for our in ours
+        if our.grid is not None
     }
 
 
@@ -134,9 +134,9 @@ def _values(quantizer: Quantizer, grid: Grid) -> tuple[Any, ...]:
     return scale, _spread(grid.zeropt, grid.scale), grid.codes, coding
 
 
-def _spread(array: np.ndarray, beside: np.ndarray) -> tuple[Any, ...]:
+def _spread(array: np.ndarray, external: np.ndarray) -> tuple[Any, ...]:
     """The parameter in one shape: leading ones say nothing, a single number is one."""
-    full = np.broadcast_to(array, np.broadcast_shapes(array.shape, beside.shape))
+    full = np.broadcast_to(array, np.broadcast_shapes(array.shape, external.shape))
     shape = full.shape[next((i for i, size in enumerate(full.shape) if size != 1), full.ndim) :]
     return shape, tuple(np.ravel(full).tolist())
 

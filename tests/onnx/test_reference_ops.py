@@ -111,10 +111,10 @@ def test_omitted_inputs() -> None:
 
 
 def test_type_of_the_result() -> None:
-    for dst, wanted in (("s8", np.int8), ("u8", np.uint8)):
+    for dst, expected in (("s8", np.int8), ("u8", np.uint8)):
         nodes = [node("DynamicQuantize", "x scale", domain="anybit", dst=dst)]
         proto = model(nodes, {"scale": np.float32([0.5])}, opsets={"anybit": 1})
-        assert run(proto).dtype == wanted
+        assert run(proto).dtype == expected
 
 
 def test_copying_function_of_an_exporter_is_not_used() -> None:
@@ -206,16 +206,16 @@ print(evaluator.run(None, feeds)[0].tolist())
 def test_models_as_they_are(name: str) -> None:
     """Legacy domains and names. What other operators compute is their own business."""
     proto = onnx.load(MODELS / f"{name}.onnx")
-    ours = [each for each in proto.graph.node if versions_of(each.domain, each.op_type)]
+    ours = [item for item in proto.graph.node if versions_of(item.domain, item.op_type)]
     proto.opset_import.append(onnx.helper.make_opsetid(ours[0].domain, 1))
     with np.load(MODELS / f"{name}.npz") as arrays:
         feeds = {proto.graph.input[0].name: arrays["x"][:1]}
     evaluator = ReferenceEvaluator(proto, new_ops=reference_ops())
     results = evaluator.run(None, feeds, intermediate=True)
-    for each in ours:
-        (operator,) = versions_of(each.domain, each.op_type)
-        keywords = {item.name: onnx.helper.get_attribute_value(item) for item in each.attribute}
+    for our in ours:
+        (operator,) = versions_of(our.domain, our.op_type)
+        keywords = {item.name: onnx.helper.get_attribute_value(item) for item in our.attribute}
         if "rounding_mode" in keywords:
             keywords["rounding_mode"] = keywords["rounding_mode"].decode()
-        wanted = operator.function(*(results[value] for value in each.input), **keywords)
-        assert results[each.output[0]].tobytes() == wanted.tobytes(), each.name
+        expected = operator.function(*(results[value] for value in our.input), **keywords)
+        assert results[our.output[0]].tobytes() == expected.tobytes(), our.name

@@ -55,8 +55,8 @@ def test_checker_refuses_unknown_attributes() -> None:
 
 
 def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
-    known = (*graph.input, *graph.value_info, *graph.output)
-    return {value.name: value.type.tensor_type for value in known}
+    known_values = (*graph.input, *graph.value_info, *graph.output)
+    return {value.name: value.type.tensor_type for value in known_values}
 
 
 ZOO = sorted(MODELS.glob("*.onnx")) or [MODELS / "none.onnx"]
@@ -76,11 +76,11 @@ def test_every_tensor_of_the_models_is_typed(path: Any, data_prop: bool, dynamic
     result = onnx.shape_inference.infer_shapes(
         proto, check_type=True, strict_mode=True, data_prop=data_prop
     )
-    found = types_of(result.graph)
-    for each in result.graph.node:
-        assert all(found[name].elem_type for name in each.output), each.name
-        if each.domain and each.input[0] in found:
-            assert found[each.output[0]] == found[each.input[0]], each.name
+    actual = types_of(result.graph)
+    for node in result.graph.node:
+        assert all(actual[name].elem_type for name in node.output), node.name
+        if node.domain and node.input[0] in actual:
+            assert actual[node.output[0]] == actual[node.input[0]], node.name
 
 
 @needs_models
@@ -88,12 +88,12 @@ def test_every_tensor_of_the_models_is_typed(path: Any, data_prop: bool, dynamic
 def test_shape_inference_of_onnx_ir(path: Any) -> None:
     result = read(path)
     Normalize()(result)
-    for each in result.graph:
-        for value in each.outputs:
+    for node in result.graph:
+        for value in node.outputs:
             if not value.is_graph_output():
                 value.type = value.shape = None
     ShapeInferencePass(check_type=True, strict_mode=True)(result)
-    assert all(value.dtype is not None for each in result.graph for value in each.outputs)
+    assert all(value.dtype is not None for node in result.graph for value in node.outputs)
 
 
 # Registering

@@ -23,13 +23,13 @@ def test_results_are_arrays_of_their_own(dtype: Any, shape: tuple[int, ...]) -> 
     graph = helper.make_graph(nodes, "same", [x], [y, z])
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = make_session(ir.from_proto(proto))
-    given = np.ones(shape, dtype)
-    found = run_session(session, {"x": given, "other": given}, ["y"])
-    assert list(found) == ["y"]
-    assert found["y"].dtype == given.dtype
-    array = found["y"]
+    arguments = np.ones(shape, dtype)
+    actual = run_session(session, {"x": arguments, "other": arguments}, ["y"])
+    assert list(actual) == ["y"]
+    assert actual["y"].dtype == arguments.dtype
+    array = actual["y"]
     while isinstance(array.base, np.ndarray):
         array = array.base
     assert array.flags.owndata or isinstance(array.base, bytes)
-    np.testing.assert_array_equal(found["y"], given)
-    assert run_session(session, {"x": given}, []) == {}
+    np.testing.assert_array_equal(actual["y"], arguments)
+    assert run_session(session, {"x": arguments}, []) == {}

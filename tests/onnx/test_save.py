@@ -36,7 +36,7 @@ def in_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_file(tmp_path: Path) -> None:
     save(model(), tmp_path / "m.onnx")
-    assert [each.name for each in tmp_path.iterdir()] == ["m.onnx"]
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
 
 
@@ -51,14 +51,14 @@ def test_pipes_are_written_to(tmp_path: Path) -> None:
         message = reader.read()
     np.testing.assert_array_equal(anybit.load(message).run(X)["y"], expected)
     assert pipe.is_fifo()
-    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 @pytest.mark.usefixtures("in_two_files")
 def test_large_models_have_their_tensors_beside_them(tmp_path: Path) -> None:
     expected = anybit.load(model()).run(X)["y"]
     save(model(), tmp_path / "m.onnx")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
     np.testing.assert_array_equal(anybit.load(tmp_path / "m.onnx").run(X)["y"], expected)
 
 
@@ -98,7 +98,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ModelError, match=r"m\.onnx cannot be written: division by zero"):
         save(model(), path)
     assert path.read_bytes() == b"before"
-    assert [each.name for each in tmp_path.iterdir()] == ["m.onnx"]
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
@@ -126,14 +126,14 @@ def test_results_are_saved_and_are_sources(tmp_path: Path) -> None:
     cleaned = anybit.clean(small_models.quantized_input())
     before = ir.to_proto(cleaned.model).SerializeToString()
     converted = anybit.convert(cleaned, to="qdq")
-    wanted = anybit.load(small_models.quantized_input()).run(X)["y"]
+    expected = anybit.load(small_models.quantized_input()).run(X)["y"]
     for result in (cleaned, converted, anybit.clean(converted)):
         result.save(path)
         for source in (result, path):
-            np.testing.assert_array_equal(anybit.load(source).run(X)["y"], wanted)
+            np.testing.assert_array_equal(anybit.load(source).run(X)["y"], expected)
             assert anybit.diff(source, small_models.quantized_input(), X)["y"].differing == 0
             assert anybit.info(source).nodes == result.model.graph.num_nodes()
-            assert not any(each.severity == "error" for each in anybit.check(source))
+            assert not any(finding.severity == "error" for finding in anybit.check(source))
     assert ir.to_proto(cleaned.model).SerializeToString() == before
 
 

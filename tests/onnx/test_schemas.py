@@ -20,7 +20,7 @@ NAMES = [
     for operator in OPERATORS.values()
     for name in (operator.onnx_name, *operator.onnx_aliases)
 ]
-every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda each: each.name)
+every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda item: item.name)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def one_node(
     imports = {"": 17, operator.onnx_domain: operator.version}
     return helper.make_model(
         graph,
-        opset_imports=[helper.make_opsetid(*each) for each in imports.items()],
+        opset_imports=[helper.make_opsetid(*opset) for opset in imports.items()],
         ir_version=8,
     )
 
@@ -75,12 +75,12 @@ def inferred(proto: onnx.ModelProto, **options: Any) -> onnx.TypeProto.Tensor:
     return result.graph.output[0].type.tensor_type
 
 
-def dims(found: onnx.TypeProto.Tensor) -> list[int | str] | None:
-    if not found.HasField("shape"):
+def dims(actual: onnx.TypeProto.Tensor) -> list[int | str] | None:
+    if not actual.HasField("shape"):
         return None
     return [
         dim.dim_param or (dim.dim_value if dim.HasField("dim_value") else "")
-        for dim in found.shape.dim
+        for dim in actual.shape.dim
     ]
 
 
@@ -89,58 +89,62 @@ def dims(found: onnx.TypeProto.Tensor) -> list[int | str] | None:
 
 @pytest.mark.parametrize(("operator", "name"), NAMES)
 def test_declaration(operator: Operator, name: str) -> None:
-    found = schema(operator, name)
-    assert found.since_version == operator.version
-    assert (found.min_input, found.max_input) == (operator.required_inputs, len(operator.inputs))
-    assert [each.name for each in found.inputs] == [each.name for each in operator.inputs]
+    actual = schema(operator, name)
+    assert actual.since_version == operator.version
+    assert (actual.min_input, actual.max_input) == (operator.required_inputs, len(operator.inputs))
+    assert [value.name for value in actual.inputs] == [value.name for value in operator.inputs]
     defaults = {
-        key: helper.get_attribute_value(each.default_value)
-        for key, each in found.attributes.items()
+        key: helper.get_attribute_value(item.default_value)
+        for key, item in actual.attributes.items()
     }
     assert defaults == {
-        each.onnx_name: each.default.encode() if isinstance(each.default, str) else each.default
-        for each in operator.attributes
+        attribute.onnx_name: attribute.default.encode()
+        if isinstance(attribute.default, str)
+        else attribute.default
+        for attribute in operator.attributes
     }
-    assert not any(each.required for each in found.attributes.values())
-    assert len({each.type_str for each in found.inputs}) == len(found.inputs)
+    assert not any(attribute.required for attribute in actual.attributes.values())
+    assert len({value.type_str for value in actual.inputs}) == len(actual.inputs)
 
 
 @pytest.mark.parametrize(("operator", "name"), NAMES)
 def test_documentation(operator: Operator, name: str) -> None:
-    found = schema(operator, name)
+    actual = schema(operator, name)
     summary = (operator.function.__doc__ or "").partition("\n")[0]
-    assert summary in found.doc
-    assert operator.onnx_name in found.doc
-    assert "Args:" not in found.doc
-    assert ">>>" not in found.doc
-    assert f"Legacy name of {operator.onnx_name}" in found.doc or name == operator.onnx_name
-    for each in (*found.inputs, *found.outputs, *found.attributes.values()):
-        assert each.description
+    assert summary in actual.doc
+    assert operator.onnx_name in actual.doc
+    assert "Args:" not in actual.doc
+    assert ">>>" not in actual.doc
+    assert f"Legacy name of {operator.onnx_name}" in actual.doc or name == operator.onnx_name
+    for value in (*actual.inputs, *actual.outputs, *actual.attributes.values()):
+        assert value.description
 
 
 def test_types() -> None:
-    found = {each.name: each.types for each in schema(OPERATORS["int_quant"], "IntQuant").inputs}
-    assert found["x"] == {f"tensor({kind})" for kind in ("float", "double", "float16", "bfloat16")}
-    assert {"tensor(int64)", "tensor(float)", "tensor(uint8)"} < found["zeropt"]
-    found = {
-        each.name: each.types
-        for each in schema(OPERATORS["dynamic_quantize"], "DynamicQuantize").inputs
+    actual = {
+        value.name: value.types for value in schema(OPERATORS["int_quant"], "IntQuant").inputs
     }
-    assert found["scales"] == {"tensor(float)"}
-    assert found["zps"] == {"tensor(int8)", "tensor(uint8)", "tensor(int32)"}
+    assert actual["x"] == {f"tensor({kind})" for kind in ("float", "double", "float16", "bfloat16")}
+    assert {"tensor(int64)", "tensor(float)", "tensor(uint8)"} < actual["zeropt"]
+    actual = {
+        value.name: value.types
+        for value in schema(OPERATORS["dynamic_quantize"], "DynamicQuantize").inputs
+    }
+    assert actual["scales"] == {"tensor(float)"}
+    assert actual["zps"] == {"tensor(int8)", "tensor(uint8)", "tensor(int32)"}
 
 
 @every_operator
 @pytest.mark.parametrize("imported", [1, 2, 3])
 def test_each_imported_version_has_its_schema(operator: Operator, imported: int) -> None:
     versions = versions_of(operator.onnx_domain, operator.onnx_name)
-    meant = max(each.version for each in versions if each.version <= imported)
-    assert schema(operator, operator.onnx_name, imported).since_version == meant
+    intended = max(version.version for version in versions if version.version <= imported)
+    assert schema(operator, operator.onnx_name, imported).since_version == intended
 
 
 def test_canonical_domains_only() -> None:
     """One name in two domains would break `import onnx.reference`."""
-    domains = {each.domain for each in onnx.defs.get_all_schemas_with_history()}
+    domains = {item.domain for item in onnx.defs.get_all_schemas_with_history()}
     assert {operator.onnx_domain for operator in OPERATORS.values()} < domains
     assert not domains & CANONICAL_DOMAINS.keys()
 
@@ -154,12 +158,12 @@ def test_canonical_domains_only() -> None:
 )
 def test_result_has_the_shape_of_x(operator: Operator, shape: Any) -> None:
     """Unknown sizes stay unknown, and so does an unknown rank."""
-    found = inferred(one_node(operator, shape))
+    actual = inferred(one_node(operator, shape))
     # onnx gives sizes without a name one of its own.
-    assert dims(found) == (shape and ["unk__0" if size is None else size for size in shape])
+    assert dims(actual) == (shape and ["unk__0" if size is None else size for size in shape])
     result_dtype = operator.result_dtype
     dtype = "float32" if result_dtype is None else result_dtype(operator.complete({}))
-    assert found.elem_type == helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    assert actual.elem_type == helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 @pytest.mark.parametrize("element", [1, 10, 11, 16], ids=helper.tensor_dtype_to_string)
@@ -169,11 +173,11 @@ def test_result_has_the_type_of_x(element: int) -> None:
             assert inferred(one_node(operator, element=element)).elem_type == element
 
 
-@pytest.mark.parametrize(("dst", "wanted"), [("s8", TensorProto.INT8), ("u8", TensorProto.UINT8)])
+@pytest.mark.parametrize(("dst", "expected"), [("s8", TensorProto.INT8), ("u8", TensorProto.UINT8)])
 @pytest.mark.parametrize("shape", [["rows", 3], None], ids=str)
-def test_result_has_the_type_of_an_attribute(dst: str, wanted: int, shape: Any) -> None:
-    found = inferred(one_node(OPERATORS["dynamic_quantize"], shape, dst=dst))
-    assert (found.elem_type, dims(found)) == (wanted, shape)
+def test_result_has_the_type_of_an_attribute(dst: str, expected: int, shape: Any) -> None:
+    actual = inferred(one_node(OPERATORS["dynamic_quantize"], shape, dst=dst))
+    assert (actual.elem_type, dims(actual)) == (expected, shape)
 
 
 def test_chain_is_typed_to_its_end() -> None:
@@ -212,8 +216,8 @@ def test_missing_inputs_and_types(operator: Operator) -> None:
         inferred(proto, check_type=False, strict_mode=False)
     proto = one_node(operator)
     proto.graph.input[0].type.Clear()
-    found = inferred(proto, check_type=False, strict_mode=False)
-    assert dims(found) is None
+    actual = inferred(proto, check_type=False, strict_mode=False)
+    assert dims(actual) is None
     proto = one_node(operator)
     proto.graph.input[0].type.CopyFrom(
         helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [3]))
@@ -239,7 +243,7 @@ def test_attribute_of_a_function() -> None:
     assert inferred(proto).elem_type == TensorProto.UINT8
 
 
-@pytest.mark.parametrize("operator", versions_of(DOMAIN, "Trunc"), ids=lambda each: each.name)
+@pytest.mark.parametrize("operator", versions_of(DOMAIN, "Trunc"), ids=lambda item: item.name)
 def test_checker_knows_both_versions(operator: Operator) -> None:
     proto = one_node(operator)
     proto.graph.output[0].CopyFrom(tensor("y", ["rows", 4]))

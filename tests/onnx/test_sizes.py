@@ -122,7 +122,7 @@ INVALID = {
     "nothing to join": standard("Concat", "", "y", axis=0),
     "cast to a word": standard("Cast", "s", "y", to="int64"),
 }
-FOUND |= {what: ([standard("Shape", "x", "s"), bad], None) for what, bad in INVALID.items()}
+FOUND |= {case: ([standard("Shape", "x", "s"), bad], None) for case, bad in INVALID.items()}
 CONSTANTS = {
     "before": integers(-4),
     "none": integers(),
@@ -136,20 +136,20 @@ CONSTANTS = {
 }
 
 
-@pytest.mark.parametrize("what", FOUND)
-def test_what_is_known(what: str) -> None:
-    nodes, expected = FOUND[what]
+@pytest.mark.parametrize("case", FOUND)
+def test_what_is_known(case: str) -> None:
+    nodes, expected = FOUND[case]
     constants = {
-        name: CONSTANTS[name] for each in nodes for name in each.input if name in CONSTANTS
+        name: CONSTANTS[name] for item in nodes for name in item.input if name in CONSTANTS
     }
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
     sizes = Sizes(sizes_of)
-    results = [sizes.follow(each) for each in graph]
-    found = sizes.of(graph.outputs[0])
-    assert (found if found is None else found.tolist()) == expected
-    known = isinstance(expected, int) or (expected is not None and None not in expected)
-    assert (results[-1] is not None) == known
-    if known:
+    results = [sizes.follow(item) for item in graph]
+    actual = sizes.of(graph.outputs[0])
+    assert (actual if actual is None else actual.tolist()) == expected
+    known_values = isinstance(expected, int) or (expected is not None and None not in expected)
+    assert (results[-1] is not None) == known_values
+    if known_values:
         assert results[-1].dtype == np.int64
 
 
@@ -168,7 +168,7 @@ def test_what_is_int32_stays_int32() -> None:
     }
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
     sizes = Sizes(sizes_of)
-    _, _, sliced, added, beyond = [sizes.follow(each) for each in graph]
+    _, _, sliced, added, beyond = [sizes.follow(item) for item in graph]
     assert sliced is not None
     assert added is not None
     assert beyond is None
@@ -186,7 +186,7 @@ def test_names_of_free_sizes_stay_until_something_is_computed_from_them() -> Non
     constants = {"one": np.array([1], np.int32)}
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5]}, opsets={"": 18})).graph
     sizes = Sizes(lambda value: None if value.shape is None else shapes.sizes_of(value.shape))
-    assert [sizes.follow(each) for each in graph] == [None] * 4
+    assert [sizes.follow(item) for item in graph] == [None] * 4
     assert sizes.of(graph.outputs[0]).tolist() == ["batch", 5, None, 6]
 
 
@@ -202,8 +202,8 @@ def test_whole_numbers_beyond_int64_are_not_known() -> None:
     nodes += [standard("Mul", f"v{index} v{index}", f"v{index + 1}") for index in range(60)]
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
     sizes = Sizes(sizes_of)
-    for each in graph:
-        sizes.follow(each)
+    for item in graph:
+        sizes.follow(item)
     assert sizes.of(graph.outputs[0]).tolist() == [None]
 
 
@@ -212,7 +212,7 @@ def test_long_arrays_are_not_sizes() -> None:
     nodes += [standard("Concat", f"v{i} v{i}", f"v{i + 1}", axis=0) for i in range(60)]
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
     sizes = Sizes(sizes_of)
-    assert all(sizes.follow(each) is None for each in graph)
+    assert all(sizes.follow(item) is None for item in graph)
     assert sizes.of(graph.outputs[0]) is None
 
 

@@ -47,14 +47,14 @@ def reference(proto: onnx.ModelProto) -> np.ndarray:
 @pytest.mark.parametrize("declared", CASES)
 def test_results_are_those_of_the_evaluator(declared: str, attributes: str) -> None:
     proto = stale(declared, attributes=attributes)
-    wanted = reference(proto)
-    assert wanted[0, 0] == 5
-    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], wanted)
+    expected = reference(proto)
+    assert expected[0, 0] == 5
+    np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], expected)
     cleaned = ir.to_proto(anybit.clean(proto).model)
-    np.testing.assert_array_equal(reference(cleaned), wanted)
+    np.testing.assert_array_equal(reference(cleaned), expected)
     for form in ("qonnx", "standard", "portable", "qdq"):
         converted = anybit.convert(proto, to=form).model
-        np.testing.assert_array_equal(anybit.load(converted).run(X)["y"], wanted)
+        np.testing.assert_array_equal(anybit.load(converted).run(X)["y"], expected)
 
 
 @pytest.mark.parametrize("declared", CASES)
@@ -66,7 +66,7 @@ def test_what_is_written_is_what_follows(declared: str) -> None:
 
 
 def codes(proto: onnx.ModelProto) -> list[tuple[str, str]]:
-    return [(each.code, each.severity) for each in anybit.check(proto)]
+    return [(finding.code, finding.severity) for finding in anybit.check(proto)]
 
 
 def test_check_reports_contradictions() -> None:
@@ -74,10 +74,10 @@ def test_check_reports_contradictions() -> None:
     assert ("stale-shape", "error") in codes(stale(", float[n, 4] a"))
     assert ("stale-shape", "error") in codes(stale(", float[n, 3, 1] a"))
     assert ("stale-shape", "warning") in codes(stale("", "float[1, 3]"))
-    found = [each for each in anybit.check(stale(CASES[2])) if each.code == "stale-shape"]
-    assert len(found) == 1
-    assert "'a' is declared with the shape [1, 3]" in found[0].problem
-    assert "[n, 3]" in found[0].problem
+    actual = [finding for finding in anybit.check(stale(CASES[2])) if finding.code == "stale-shape"]
+    assert len(actual) == 1
+    assert "'a' is declared with the shape [1, 3]" in actual[0].problem
+    assert "[n, 3]" in actual[0].problem
 
 
 @pytest.mark.parametrize("declared", ["", ", float[n, 3] a", ", float[rows, 3] u"])
@@ -144,35 +144,35 @@ def dependent(operator: str = "NonZero", imports: str = "") -> onnx.ModelProto:
 def sizes(model: ir.Model) -> dict[str, list[int | None]]:
     values = (value for node in model.graph for value in node.outputs)
     return {
-        str(each.name): [size if isinstance(size, int) else None for size in each.shape]
-        for each in values
+        str(value.name): [size if isinstance(size, int) else None for size in value.shape]
+        for value in values
     }
 
 
 @pytest.mark.parametrize("form", ["", "qonnx", "standard", "qdq"])
 def test_sizes_that_depend_on_data_are_free(form: str) -> None:
     made = anybit.convert(dependent(), to=form) if form else anybit.clean(dependent())
-    found = sizes(made.model)
-    assert [found[name] for name in ("places", "above", "chosen", "y")] == [
+    actual = sizes(made.model)
+    assert [actual[name] for name in ("places", "above", "chosen", "y")] == [
         [2, None],
         [2, 3],
         [None],
         [None],
     ]
-    (remark,) = [each for each in made.remarks if "depend on the data" in each]
+    (remark,) = [remark for remark in made.remarks if "depend on the data" in remark]
     assert "sizes that depend on the data are free, not fixed: " in remark
     assert all(name in remark for name in ("places", "chosen", "y"))
     plain = ort.InferenceSession(ir.to_proto(made.model).SerializeToString())
     ones = np.ones((2, 3), np.float32)
     assert plain.run(["sizes"], {"x": ones})[0].tolist() == [2, 6]
     again = anybit.clean(made.model)
-    assert sizes(again.model).items() <= found.items()
+    assert sizes(again.model).items() <= actual.items()
     assert again.remarks == ()
 
 
 def test_declarations_behind_other_operators_stay() -> None:
-    found = sizes(anybit.clean(dependent("mine.Found", ', "mine": 1')).model)
-    assert (found["places"], found["chosen"]) == ([2, 1], [None])
+    actual = sizes(anybit.clean(dependent("mine.Found", ', "mine": 1')).model)
+    assert (actual["places"], actual["chosen"]) == ([2, 1], [None])
 
 
 def test_a_model_that_cannot_be_inferred_keeps_its_shapes() -> None:

@@ -26,7 +26,7 @@ class Text(enum.StrEnum):
 
 
 @pytest.mark.parametrize(
-    ("attribute", "given", "expected"),
+    ("attribute", "arguments", "expected"),
     [
         (FLAG, True, True),
         (FLAG, 0, False),
@@ -44,13 +44,13 @@ class Text(enum.StrEnum):
         (NAME, SimpleNamespace(name="s8"), "s8"),
     ],
 )
-def test_what_a_call_says(attribute: Attribute, given: Any, expected: Any) -> None:
-    found = attribute.read(given)
-    assert (found, type(found)) == (expected, type(expected))
+def test_what_a_call_says(attribute: Attribute, arguments: Any, expected: Any) -> None:
+    actual = attribute.read(arguments)
+    assert (actual, type(actual)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize(
-    ("attribute", "given", "message"),
+    ("attribute", "arguments", "message"),
     [
         (FLAG, "yes", "signed must be a bool, got 'yes'"),
         (FLAG, None, "signed must be a bool, got None"),
@@ -59,9 +59,9 @@ def test_what_a_call_says(attribute: Attribute, given: Any, expected: Any) -> No
         (MODE, 3, "rounding_mode must be a string, got 3"),
     ],
 )
-def test_what_a_call_must_not_say(attribute: Attribute, given: Any, message: str) -> None:
+def test_what_a_call_must_not_say(attribute: Attribute, arguments: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        attribute.read(given)
+        attribute.read(arguments)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
@@ -75,14 +75,14 @@ def test_one_behaviour_in_all_libraries(flag: Any, library: str) -> None:
         return
     theirs = pytest.importorskip(library)
     ours = importlib.import_module(f"anybit.{library}")
-    given = theirs.tensor(x) if library == "torch" else x
-    found = ours.int_quant(given, 1, 0, 2, signed=flag)
-    np.testing.assert_array_equal(np.asarray(found), expected)
+    arguments = theirs.tensor(x) if library == "torch" else x
+    actual = ours.int_quant(arguments, 1, 0, 2, signed=flag)
+    np.testing.assert_array_equal(np.asarray(actual), expected)
 
 
 def test_dtypes_of_torch_name_a_target() -> None:
     torch = pytest.importorskip("torch")
-    assert [NAME.read(each) for each in (torch.int8, torch.uint8)] == ["int8", "uint8"]
+    assert [NAME.read(item) for item in (torch.int8, torch.uint8)] == ["int8", "uint8"]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_dtypes_of_torch_name_a_target() -> None:
     ],
 )
 def test_what_a_file_says(attribute: Attribute, stored: Any, expected: Any) -> None:
-    found = attribute.restored(stored)
-    assert (found, type(found)) == (expected, type(expected))
-    assert attribute.restored(attribute.stored(found)) == found
+    actual = attribute.restored(stored)
+    assert (actual, type(actual)) == (expected, type(expected))
+    assert attribute.restored(attribute.stored(actual)) == actual
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_what_a_file_must_not_say(attribute: Attribute, stored: Any, message: st
 
 def test_which_attributes_are_modes() -> None:
     modes = {
-        (operator.name, each.name)
+        (operator.name, attribute.name)
         for operator in anybit.ops.OPERATORS
-        for each in operator.attributes
-        if each.is_mode
+        for attribute in operator.attributes
+        if attribute.is_mode
     }
     assert {name for _, name in modes} == {"rounding_mode"}
     assert {name for name, _ in modes} == {"int_quant", "float_quant", "trunc", "trunc_v1"}
@@ -132,14 +132,14 @@ def test_which_attributes_are_modes() -> None:
 
 def test_every_parameter_is_documented() -> None:
     for operator in anybit.ops.OPERATORS:
-        told = operator.documentation
+        message = operator.documentation
         declared = [*operator.inputs, *operator.attributes]
-        assert set(told.arguments) == {"out", *(each.name for each in declared)}
-        assert told.summary.endswith(".")
-        assert told.returns
-        assert told.source
-        assert set(told.raises) == {"ValueError", "TypeError"}
-        assert told.examples.startswith(">>> ")
+        assert set(message.arguments) == {"out", *(parameter.name for parameter in declared)}
+        assert message.summary.endswith(".")
+        assert message.returns
+        assert message.source
+        assert set(message.raises) == {"ValueError", "TypeError"}
+        assert message.examples.startswith(">>> ")
     assert anybit.ops.OPERATORS[0].documentation.arguments["signed"] == (
         "Whether one bit is the sign."
     )

@@ -96,9 +96,9 @@ def test_integers_are_computed_in_float64(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
 def test_saturation(options: dict[str, Any], expected: list[float], dtype: np.dtype) -> None:
     with np.errstate(all="ignore"):
-        x, wanted = X.astype(dtype), np.array(expected).astype(dtype)
+        x, target = X.astype(dtype), np.array(expected).astype(dtype)
     result = qonnx.float_quant(x, 1.0, 4, 3, max_val=448.0, **options)
-    assert_same_bits(result, wanted, computed("saturation", x))
+    assert_same_bits(result, target, computed("saturation", x))
 
 
 def test_what_rounds_to_the_largest_value_does_not_overflow() -> None:

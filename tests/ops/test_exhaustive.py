@@ -46,10 +46,11 @@ def usual_bias(e: int) -> int:
 @functools.lru_cache(maxsize=1)
 def float_answers(dtype: np.dtype, step: int) -> list[tuple[Any, dict[str, np.ndarray]]]:
     """By parameters and mode, for one back-end after the other: finding them takes longest."""
-    asked = sampled(list(product(MINIFLOATS, SCALES)), step)
-    parameters = [(scale, e, m, usual_bias(e)) for (e, m), scale in asked]
+    requested = sampled(list(product(MINIFLOATS, SCALES)), step)
+    parameters = [(scale, e, m, usual_bias(e)) for (e, m), scale in requested]
     return [
-        (each, neighbours.float_quant(halves(dtype, step), *each, MODES)) for each in parameters
+        (parameter, neighbours.float_quant(halves(dtype, step), *parameter, MODES))
+        for parameter in parameters
     ]
 
 
@@ -73,12 +74,12 @@ def bounds(bits: int, signed: int, narrow: int) -> tuple[int, int]:
 @functools.lru_cache(maxsize=1)
 def int_answers(dtype: np.dtype, step: int) -> list[tuple[Any, dict[str, np.ndarray]]]:
     """As `float_answers`: by (bits, signed, narrow), scale and zero-point, and mode."""
-    x, found = halves(dtype, step), []
+    x, actual = halves(dtype, step), []
     for kind in sampled(list(product(range(1, 9), (0, 1), (0, 1))), step):
         for shift in SCALES_AND_ZERO_POINTS:
             by_mode = neighbours.int_quant(x, *shift, bounds(*kind), MODES)
-            found.append(((kind, shift), by_mode))
-    return found
+            actual.append(((kind, shift), by_mode))
+    return actual
 
 
 @every_half
@@ -135,7 +136,7 @@ def plateaus(name: str, mode: str) -> list[tuple[int, int, int | None]]:
     Rounding never decreases as the magnitude grows, and so equal answers at both ends mean equal
     answers in between. The slow oracle is asked at the ends only.
     """
-    found: list[tuple[int, int, int | None]] = [
+    actual: list[tuple[int, int, int | None]] = [
         (INFINITY + 1, SIGN - 1, NAN),
         ((SIGN | INFINITY) + 1, 2**32 - 1, NAN),
     ]
@@ -145,12 +146,12 @@ def plateaus(name: str, mode: str) -> list[tuple[int, int, int | None]]:
         halves = []
         for (first, last), answer, other in zip(pending, at_ends[::2], at_ends[1::2], strict=True):
             if answer == other:
-                found.append((first, last, answer))
+                actual.append((first, last, answer))
             else:
                 middle = (first + last) // 2
                 halves += [(first, middle), (middle + 1, last)]
         pending = halves
-    return sorted(found, key=lambda run: run[0])
+    return sorted(actual, key=lambda run: run[0])
 
 
 def all_are(result: np.ndarray, answer: int | None) -> bool:

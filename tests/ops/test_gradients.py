@@ -47,7 +47,7 @@ def arguments(operator: Operator) -> dict[str, Any]:
     Those of a dequantizer are codes, and float32.
     """
     random = np.random.default_rng(0)
-    known = {
+    known_values = {
         "x": random.normal(0, 6, (4, 200)),
         "scale": random.uniform(0.3, 1, (4, 1)),
         "zeropt": random.uniform(-3, 3, (4, 1)),
@@ -62,15 +62,15 @@ def arguments(operator: Operator) -> dict[str, Any]:
         "scales": np.array([0.5, 1, 2, 0.25], np.float32),
         "zps": np.array([0, 3, -128, 2**24 + 2], np.int32),
     }
-    given = {
-        declared.name: known[declared.name]
+    operands = {
+        declared.name: known_values[declared.name]
         for declared in operator.inputs
-        if declared.name in known
+        if declared.name in known_values
     }
     if "out_scale" in operator.differentiable:
         # Near a power of two times scale, and away from where the nearest power changes.
-        given["out_scale"] = known["scale"] * np.array([[1.0], [2.3], [4.0], [1.8]])
-    return given
+        operands["out_scale"] = known_values["scale"] * np.array([[1.0], [2.3], [4.0], [1.8]])
+    return operands
 
 
 def variants(operator: Operator) -> Iterator[dict[str, Any]]:
@@ -97,7 +97,7 @@ def frozen(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> FrozenRoundin
 
 def smooth_derivatives(
     operator: Operator,
-    given: dict[str, Any],
+    operands: dict[str, Any],
     attributes: dict[str, Any],
     name: str,
     rounding: FrozenRounding,
@@ -105,12 +105,12 @@ def smooth_derivatives(
     """The differences to both sides of the operator with its rounding offsets held."""
     rounding.offsets.clear()
     rounding.replayed = None
-    here = operator.reference(**given, **attributes)
+    here = operator.reference(**operands, **attributes)
     differences = []
     # A product with a scale is linear in it, and exact in float32 for this step.
     for step in (0.125, -0.125) if reads_codes(operator) else (1e-6, -1e-6):
         rounding.again()
-        moved = {**given, name: given[name] + step}
+        moved = {**operands, name: operands[name] + step}
         differences.append((operator.reference(**moved, **attributes) - here) / step)
     return differences
 
@@ -130,18 +130,18 @@ SMOOTH = [
 def test_partials_are_those_of_the_smooth_function(
     operator: Operator, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = arguments(operator)
-    shape = given[operator.inputs[0].name].shape
+    operands = arguments(operator)
+    shape = operands[operator.inputs[0].name].shape
     cases = list(variants(operator))
-    expected = [operator.partials(**given, **attributes)[name] for attributes in cases]
+    expected = [operator.partials(**operands, **attributes)[name] for attributes in cases]
     rounding = frozen(operator, monkeypatch)
     for attributes, partial in zip(cases, expected, strict=True):
         got = np.broadcast_to(partial, shape)
-        right, left = smooth_derivatives(operator, given, attributes, name, rounding)
+        right, left = smooth_derivatives(operator, operands, attributes, name, rounding)
         # What is rounded to the very bound has a kink: either side will do there.
         smooth = np.isclose(right, left, rtol=1e-4, atol=1e-6)
-        wanted = np.where(np.abs(got - left) < np.abs(got - right), left, right)
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6, err_msg=str(attributes))
+        target = np.where(np.abs(got - left) < np.abs(got - right), left, right)
+        np.testing.assert_allclose(got, target, rtol=1e-4, atol=1e-6, err_msg=str(attributes))
         assert np.mean(smooth) > 0.7
         assert np.any(got[smooth] != 0)
 
@@ -153,13 +153,17 @@ def bounds(bits: np.ndarray, signed: bool, narrow: bool) -> tuple[np.ndarray, np
 
 
 WIDTHS: list[tuple[str, str, Callable[[dict[str, Any]], tuple[Any, Any]]]] = [
-    ("int_quant", "bitwidth", lambda given: (given["scale"], given["scale"])),
+    (
+        "int_quant",
+        "bitwidth",
+        lambda operands: (operands["scale"], operands["scale"]),
+    ),
     (
         "trunc",
         "out_bitwidth",
-        lambda given: (
-            given["scale"] * 2 ** np.round(np.log2(given["out_scale"] / given["scale"])),
-            given["out_scale"],
+        lambda operands: (
+            operands["scale"] * 2 ** np.round(np.log2(operands["out_scale"] / operands["scale"])),
+            operands["out_scale"],
         ),
     ),
 ]
@@ -169,24 +173,24 @@ WIDTHS: list[tuple[str, str, Callable[[dict[str, Any]], tuple[Any, Any]]]] = [
 def test_widths_move_the_bounds(
     operator: str, name: str, scales: Callable[[dict[str, Any]], tuple[Any, Any]]
 ) -> None:
-    given = arguments(OPERATORS[operator])
-    scale_in, scale_out = scales(given)
-    codes = np.rint(given["x"] / given["scale"] + given["zeropt"])
+    operands = arguments(OPERATORS[operator])
+    scale_in, scale_out = scales(operands)
+    codes = np.rint(operands["x"] / operands["scale"] + operands["zeropt"])
     if operator == "int_quant":
-        codes = given["x"] / given["scale"] + given["zeropt"]
-    codes = codes * given["scale"] / scale_in
+        codes = operands["x"] / operands["scale"] + operands["zeropt"]
+    codes = codes * operands["scale"] / scale_in
     for attributes in variants(OPERATORS[operator]):
         limits = {key: attributes[key] for key in ("signed", "narrow")}
         step = 1e-6
-        lowest, highest = bounds(given[name], **limits)
-        lower, upper = (bounds(given[name] + shift, **limits) for shift in (-step, step))
+        lowest, highest = bounds(operands[name], **limits)
+        lower, upper = (bounds(operands[name] + shift, **limits) for shift in (-step, step))
         by_lowest, by_highest = (
             (after - before) / (2 * step) * scale_out
             for before, after in zip(lower, upper, strict=True)
         )
-        wanted = np.where(codes > highest, by_highest, np.where(codes < lowest, by_lowest, 0))
-        got = OPERATORS[operator].partials(**given, **attributes)[name]
-        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-8)
+        expected = np.where(codes > highest, by_highest, np.where(codes < lowest, by_lowest, 0))
+        got = OPERATORS[operator].partials(**operands, **attributes)[name]
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8)
         assert np.any(got != 0)
 
 
@@ -199,12 +203,12 @@ def test_sign_lets_gradients_pass_up_to_the_scale() -> None:
 
 @each_operator
 def test_partials_have_the_declared_names_and_types(operator: Operator) -> None:
-    given, attributes = arguments(operator), next(variants(operator))
+    operands, attributes = arguments(operator), next(variants(operator))
     names = [declared.name for declared in operator.inputs]
-    x = given[names[0]]
+    x = operands[names[0]]
     for dtype in x_dtypes(operator)[:2]:
-        given[names[0]] = x.astype(dtype)
-        partials = operator.partials(**given, **attributes)
+        operands[names[0]] = x.astype(dtype)
+        partials = operator.partials(**operands, **attributes)
         assert tuple(partials) == operator.differentiable
         for partial in partials.values():
             assert partial.dtype == (np.float32 if reads_codes(operator) else dtype)
@@ -243,15 +247,15 @@ def test_products_are_summed_to_the_shape_of_the_parameter(
     gradient = random.integers(-8, 8, (2, 3, 4)).astype(np.float32)
     partial = random.integers(-8, 8, (2, 3, 4)).astype(np.float32)
     parameter = np.zeros(shape, dtype)
-    found = carried_back(gradient, {"scale": parameter}, {"scale": partial}, ["scale"])["scale"]
+    actual = carried_back(gradient, {"scale": parameter}, {"scale": partial}, ["scale"])["scale"]
     expected = np.zeros((1,) * (3 - len(shape)) + shape)
     for place, product in np.ndenumerate(gradient * partial):
         expected[tuple(min(i, n - 1) for i, n in zip(place, expected.shape, strict=True))] += (
             product
         )
-    assert found.dtype == dtype
-    assert found.shape == shape
-    assert np.array_equal(found, expected.reshape(shape).astype(dtype))
+    assert actual.dtype == dtype
+    assert actual.shape == shape
+    assert np.array_equal(actual, expected.reshape(shape).astype(dtype))
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (2, 1, 1)), (1, (1, 3, 1)), (-1, (1, 1, 4))])
@@ -267,35 +271,35 @@ def test_products_are_summed_along_the_axis_of_the_parameter(
     shapes = operator.broadcast_shapes((codes, scales, None), attributes)
     assert shapes == {"src": codes.shape, "scales": shape}
     partials = operator.partials(codes, scales, **attributes)
-    found = carried_back(gradient, {"scales": scales}, partials, ["scales"], shapes)["scales"]
+    actual = carried_back(gradient, {"scales": scales}, partials, ["scales"], shapes)["scales"]
     others = tuple(i for i in range(3) if i != axis % 3)
-    assert np.array_equal(found, (gradient * codes).sum(axis=others))
+    assert np.array_equal(actual, (gradient * codes).sum(axis=others))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (3, 1)])
 def test_nothing_sums_to_zero(shape: tuple[int, ...]) -> None:
     empty = np.zeros((3, 0), np.float32)
-    found = carried_back(empty, {"scale": np.ones(shape)}, {"scale": empty}, ["scale"])["scale"]
-    assert found.shape == shape
-    assert np.all(found == 0)
+    actual = carried_back(empty, {"scale": np.ones(shape)}, {"scale": empty}, ["scale"])["scale"]
+    assert actual.shape == shape
+    assert np.all(actual == 0)
 
 
 def test_zero_derivatives_stop_infinite_gradients() -> None:
     gradient = np.array([np.inf, np.nan, -np.inf, 3.0], np.float32)
     partial = np.array([0.0, -0.0, 1.0, 2.0], np.float32)
     inputs = {"x": gradient, "scale": np.float32(1).reshape(())}
-    found = carried_back(gradient, inputs, {"x": partial, "scale": partial}, ["x", "scale"])
-    assert found["x"].tolist() == [0, 0, -np.inf, 6]
-    assert not np.signbit(found["x"][:2]).any()
-    assert found["scale"] == -np.inf
+    actual = carried_back(gradient, inputs, {"x": partial, "scale": partial}, ["x", "scale"])
+    assert actual["x"].tolist() == [0, 0, -np.inf, 6]
+    assert not np.signbit(actual["x"][:2]).any()
+    assert actual["scale"] == -np.inf
 
 
 def test_only_what_is_wanted_is_found() -> None:
     operator = OPERATORS["int_quant"]
-    given = arguments(operator)
-    given["bitwidth"] = given["bitwidth"].astype(np.float32)
-    partials = operator.partials(**given)
-    found = carried_back(given["x"], given, partials, ("zeropt", "bitwidth"))
-    assert set(found) == {"zeropt", "bitwidth"}
-    assert found["bitwidth"].dtype == np.float32
-    assert found["zeropt"].shape == (4, 1)
+    operands = arguments(operator)
+    operands["bitwidth"] = operands["bitwidth"].astype(np.float32)
+    partials = operator.partials(**operands)
+    actual = carried_back(operands["x"], operands, partials, ("zeropt", "bitwidth"))
+    assert set(actual) == {"zeropt", "bitwidth"}
+    assert actual["bitwidth"].dtype == np.float32
+    assert actual["zeropt"].shape == (4, 1)

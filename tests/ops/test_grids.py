@@ -19,8 +19,8 @@ def array(values: Any) -> np.ndarray:
 
 
 def operator(name: str) -> Operator:
-    found: Operator = getattr(anybit, name).operator
-    return found
+    actual: Operator = getattr(anybit, name).operator
+    return actual
 
 
 def grid_of(name: str, parameters: dict[str, Any], **attributes: Any) -> Grid:
@@ -62,12 +62,12 @@ def test_a_grid_has_the_values_that_a_call_gives_and_no_others(case: tuple[Any, 
     name, parameters, attributes = case
     grid = grid_of(name, parameters, **attributes)
     x = np.linspace(-40, 40, 20001, dtype=f32)
-    given = np.unique(operator(name).function(x, **parameters, **attributes))
+    arguments = np.unique(operator(name).function(x, **parameters, **attributes))
     if isinstance(grid, FloatGrid):
         values = grid.format.values().astype(f32) * grid.scale
     else:
         values = grid.decode(np.array(grid.codes))
-    np.testing.assert_array_equal(given, np.unique(values))
+    np.testing.assert_array_equal(arguments, np.unique(values))
 
 
 @pytest.mark.parametrize("case", CALLS.values(), ids=list(CALLS))
@@ -118,11 +118,11 @@ def test_the_way_back_from_a_grid(name: str) -> None:
     if name == "int_quant":
         parameters |= {"zeropt": array(1), "bitwidth": array(4)}
     grid = grid_of(name, parameters)
-    others = [each for each in anybit.ops.OPERATORS if each.from_grid is not None]
-    calls = {each.name: each.from_grid(grid) for each in others if each.from_grid is not None}
-    found = {key: call for key, call in calls.items() if call is not None}
-    assert list(found) == [name]
-    assert found[name].parameters == parameters
+    others = [item for item in anybit.ops.OPERATORS if item.from_grid is not None]
+    calls = {other.name: other.from_grid(grid) for other in others if other.from_grid is not None}
+    actual = {key: call for key, call in calls.items() if call is not None}
+    assert list(actual) == [name]
+    assert actual[name].parameters == parameters
 
 
 def test_channels() -> None:

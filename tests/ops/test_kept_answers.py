@@ -24,14 +24,16 @@ def some_cases(operator: str) -> Iterator[Case]:
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_what_is_kept_are_the_same_bits(operator, folder, monkeypatch):
-    calls = [(operator, each.inputs, each.attributes) for each in some_cases(operator)]
-    found = [oracles_answer(*call) for call in calls]
+    calls = [
+        (operator, some_case.inputs, some_case.attributes) for some_case in some_cases(operator)
+    ]
+    actual = [oracles_answer(*call) for call in calls]
     assert len(list(folder.iterdir())) > 1
     monkeypatch.setattr(oracle, operator, lambda *_, **__: pytest.fail("is asked again"))
-    for call, asked in zip(calls, found, strict=True):
+    for call, requested in zip(calls, actual, strict=True):
         kept = oracles_answer(*call)
-        assert (kept.dtype, kept.shape) == (asked.dtype, asked.shape)
-        assert kept.tobytes() == asked.tobytes()
+        assert (kept.dtype, kept.shape) == (requested.dtype, requested.shape)
+        assert kept.tobytes() == requested.tobytes()
 
 
 def test_other_questions_have_answers_of_their_own(folder):

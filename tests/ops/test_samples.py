@@ -21,13 +21,13 @@ SAMPLE_MODES = ("ROUND", "CEIL", "FLOOR")
 
 def sample(function: str) -> list[Callable[..., Any]]:
     """The function as each document defines it; Trunc's document takes its helpers from Quant's."""
-    found = samples(function)
+    actual = samples(function)
     helpers = samples("min_int")[0]
-    for namespace in found:
+    for namespace in actual:
         for name in ("min_int", "max_int"):
             namespace.setdefault(name, helpers[name])
     # FloatQuant's document hides one helper inside its function.
-    return [namespace[function] for namespace in found if function in namespace]
+    return [namespace[function] for namespace in actual if function in namespace]
 
 
 def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -184,6 +184,6 @@ def test_deviation_every_mode_in_any_case() -> None:
 
 def test_deviation_nothing_to_overflow_to() -> None:
     (function,) = sample("float_quant")
-    for each in (function, qonnx.float_quant):
+    for inner in (function, qonnx.float_quant):
         with pytest.raises(RuntimeError):
-            each(f32([1.0]), 1, 4, 3, 7, True, saturation=False)
+            inner(f32([1.0]), 1, 4, 3, 7, True, saturation=False)

@@ -100,8 +100,12 @@ def test_compile_names_the_reason_for_float4_blocks(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_info_shows_float4_weights(kind: str) -> None:
-    weights = [each for each in anybit.info(network(kind)[0]).quantizers if each.tensor == "w"]
-    assert [(each.type, each.bits, each.constant) for each in weights] == [
+    weights = [
+        quantizer
+        for quantizer in anybit.info(network(kind)[0]).quantizers
+        if quantizer.tensor == "w"
+    ]
+    assert [(weight.type, weight.bits, weight.constant) for weight in weights] == [
         ("float4_e2m1fn", "4", True)
     ]
 
@@ -115,7 +119,7 @@ def test_convert_of_float4_weights_keeps_values(kind: str, to: str) -> None:
     expected = anybit.load(proto).run(x)["y"]
     np.testing.assert_array_equal(anybit.load(converted).run(x)["y"], expected)
     lifted = to == "qonnx" and kind in ("tensor", "axis")
-    assert any("float4_e2m1fn" in each for each in converted.remarks) == (not lifted)
+    assert any("float4_e2m1fn" in remark for remark in converted.remarks) == (not lifted)
     if lifted:
         assert "FloatQuant" in {node.op_type for node in converted.model.graph}
 
@@ -124,6 +128,6 @@ def test_info_of_a_float4_zero_point() -> None:
     proto, _ = network("tensor")
     proto.graph.initializer.append(helper.make_tensor("wz", TensorProto.FLOAT4E2M1, (), [0]))
     proto.graph.node[0].input.append("wz")
-    weights = [each for each in anybit.info(proto).quantizers if each.tensor == "w"]
-    assert [each.zero_point is not None for each in weights] == [True]
+    weights = [quantizer for quantizer in anybit.info(proto).quantizers if quantizer.tensor == "w"]
+    assert [weight.zero_point is not None for weight in weights] == [True]
     assert weights[0].codes == "float4_e2m1fn to 6"

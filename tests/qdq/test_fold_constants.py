@@ -53,7 +53,7 @@ def weights(values: Any, scale: Any, zeropt: Any, dtype: int, **attributes: int)
         numpy_helper.from_array(np.asarray(scale, np.float32), "s"),
         helper.make_tensor("z", dtype, np.shape(zeropt), np.ravel(zeropt)),
     ]
-    shared = {name: each for name, each in attributes.items() if name != "saturate"}
+    shared = {name: item for name, item in attributes.items() if name != "saturate"}
     nodes = [
         helper.make_node("QuantizeLinear", inputs, ["q"], **attributes),
         helper.make_node("DequantizeLinear", ["q", *inputs[1:]], ["d"], **shared),
@@ -102,17 +102,19 @@ def test_quantize_linear_of_constants_rounds_half_even_and_saturates(dtype: int,
     halves = rng.integers(2 * lowest - 5, 2 * highest + 6, (6, 4)) / 2
     values = np.float32(halves * np.float32(0.5))
     values[0, 0], values[1, 1], values[2, 2] = np.inf, -np.inf, 3e38
-    found = codes(weights(values, scale, zeropt, dtype, **attributes)).astype(int)
-    scales, zeropts = (each if shape else np.full((6, 4), each) for each in (scale, zeropt))
+    actual = codes(weights(values, scale, zeropt, dtype, **attributes)).astype(int)
+    scales, zeropts = (
+        parameter if shape else np.full((6, 4), parameter) for parameter in (scale, zeropt)
+    )
     if kind == "axis":
-        scales, zeropts = (np.repeat(each[:, None], 4, 1) for each in (scale, zeropt))
+        scales, zeropts = (np.repeat(parameter[:, None], 4, 1) for parameter in (scale, zeropt))
     elif kind == "last axis":
-        scales, zeropts = (np.repeat(each[None], 6, 0) for each in (scale, zeropt))
+        scales, zeropts = (np.repeat(parameter[None], 6, 0) for parameter in (scale, zeropt))
     elif kind == "blocks":
-        scales, zeropts = (np.repeat(each, 2, 0) for each in (scale, zeropt))
+        scales, zeropts = (np.repeat(parameter, 2, 0) for parameter in (scale, zeropt))
     for at in np.ndindex(6, 4):
-        wanted = expected(values[at], scales[at], int(zeropts[at]), lowest, highest)
-        assert found[at] == wanted, (values[at], scales[at], zeropts[at])
+        target = expected(values[at], scales[at], int(zeropts[at]), lowest, highest)
+        assert actual[at] == target, (values[at], scales[at], zeropts[at])
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=TensorProto.DataType.Name)
@@ -129,8 +131,8 @@ def test_quantize_linear_of_constants_to_floats_takes_the_nearest(
         rng.uniform(-largest, largest, (40, 1)) * 2.0 ** rng.integers(-9, 1, (40, 1))
     )
     values[0, 0], values[1, 0], values[2, 0] = np.inf, -1e9, 0
-    found = codes(weights(values, 1.0, 0, dtype, saturate=saturate)).astype(np.float32)
-    for value, code in zip(values[:, 0], found[:, 0], strict=True):
+    actual = codes(weights(values, 1.0, 0, dtype, saturate=saturate)).astype(np.float32)
+    for value, code in zip(values[:, 0], actual[:, 0], strict=True):
         if abs(value) > largest:
             beyond = np.inf if dtype == TensorProto.FLOAT8E5M2 else np.nan
             limit = largest if saturate else beyond
@@ -184,4 +186,4 @@ def test_compile_of_weights_that_are_quantized_in_the_file() -> None:
     assert "1 of 1 layer" in str(compiled.report)
     x = np.float32([[0.24, 0.25, 0.75, 1000]])
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
-    assert [each.constant for each in anybit.info(proto).quantizers] == [True, False]
+    assert [quantizer.constant for quantizer in anybit.info(proto).quantizers] == [True, False]

@@ -31,7 +31,7 @@ def test_unsigned_narrow_8_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "clip", "wanted"),
+    ("kind", "clip", "expected"),
     [
         ("int8", None, integer(0.5, 8)),
         ("uint8", None, integer(0.5, 8, signed=False)),
@@ -49,10 +49,10 @@ def test_unsigned_narrow_8_bits() -> None:
         ("uint16", None, integer(0.5, 16, signed=False)),
     ],
 )
-def test_ranges(kind: str, clip: tuple[int, int] | None, wanted: dict[str, Any]) -> None:
+def test_ranges(kind: str, clip: tuple[int, int] | None, expected: dict[str, Any]) -> None:
     lifted = check(pair(kind=kind, clip=clip), telling(0.5))
     assert kinds(lifted.model) == ["IntQuant"]
-    assert only(lifted) == wanted
+    assert only(lifted) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_composites(
 
 def test_composites_per_channel_and_in_old_opsets() -> None:
     scale, zeropt = [0.3, 0.5, 2.0], [3, 128, 255]
-    x = np.stack([telling(each, 300) for each in scale], axis=1)
+    x = np.stack([telling(parameter, 300) for parameter in scale], axis=1)
     proto = pair(scale, zeropt, "uint8", shape=("n", 3), opset=13)
     lifted = check(proto, x)
     assert kinds(lifted.model) == ["IntQuant", "Max", "Min"]
@@ -113,7 +113,7 @@ def test_zero_points_of_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "shape", "wanted"),
+    ("attributes", "shape", "expected"),
     [
         ({}, ("n", 3, 4, 5), [[[1.0]], [[2.0]], [[4.0]]]),
         ({"axis": 1}, ("n", 3, 4), [[1.0], [2.0], [4.0]]),
@@ -122,10 +122,10 @@ def test_zero_points_of_channels() -> None:
         ({"axis": 0}, (3, "n"), [[1.0], [2.0], [4.0]]),
     ],
 )
-def test_axes(attributes: dict[str, int], shape: Any, wanted: Any) -> None:
+def test_axes(attributes: dict[str, int], shape: Any, expected: Any) -> None:
     x = np.random.default_rng(0).standard_normal([2 if n == "n" else n for n in shape])
     lifted = check(pair([1, 2, 4], [0, 0, 0], shape=shape, **attributes), x.astype(np.float32))
-    assert only(lifted)["scale"] == wanted
+    assert only(lifted)["scale"] == expected
 
 
 def test_one_scale_has_no_axis() -> None:
@@ -147,7 +147,7 @@ def test_missing_zero_points() -> None:
 
 
 @pytest.mark.parametrize(
-    ("between", "output"),
+    ("inner", "output"),
     [
         ([plain("Transpose", "q", "t", perm=[1, 0, 2, 3])], (4, 2, 6, 6)),
         ([plain("Reshape", "q shape", "t")], (2, 4, 36)),
@@ -159,10 +159,10 @@ def test_missing_zero_points() -> None:
         ([plain("Clip", "q low", "k"), plain("Transpose", "k", "t")], (6, 6, 4, 2)),
     ],
 )
-def test_moves_between(between: list[onnx.NodeProto], output: tuple[int, ...]) -> None:
-    if between[0].input[0] == "u":
-        between = [plain("Unsqueeze", "q axes", "u"), *between]
-    proto = pair(0.3, 0, "int8", between=between, shape=(2, 4, 6, 6), output=output, clip=(-4, 3))
+def test_moves_between(inner: list[onnx.NodeProto], output: tuple[int, ...]) -> None:
+    if inner[0].input[0] == "u":
+        inner = [plain("Unsqueeze", "q axes", "u"), *inner]
+    proto = pair(0.3, 0, "int8", between=inner, shape=(2, 4, 6, 6), output=output, clip=(-4, 3))
     extras = {
         "shape": np.array([2, 4, 36]),
         "start": np.array([1]),
@@ -170,13 +170,13 @@ def test_moves_between(between: list[onnx.NodeProto], output: tuple[int, ...]) -
         "axes": np.array([0]),
         "low": np.array(-100, np.int8),
     }
-    used = {name for each in between for name in each.input}
+    used = {name for kind in inner for name in kind.input}
     proto.graph.initializer.extend(
         onnx.numpy_helper.from_array(extras[name], name) for name in sorted(used & set(extras))
     )
     x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
     lifted = check(proto, x)
-    moved = [each.op_type for each in between if each.op_type != "Clip"]
+    moved = [kind.op_type for kind in inner if kind.op_type != "Clip"]
     assert kinds(lifted.model) == ["IntQuant", *moved]
     assert only(lifted) == integer(0.3, 3)
 
@@ -198,8 +198,8 @@ def test_limits_that_are_codes_are_absorbed(kind: str, bounds: tuple[int, int], 
         ]
     proto = pair(scale)
     proto.graph.node[0].input[0] = "l"
-    for each in reversed(before):
-        proto.graph.node.insert(0, each)
+    for item in reversed(before):
+        proto.graph.node.insert(0, item)
     proto.graph.initializer.extend([tensor("low", low), tensor("high", high)])
     lifted = check(proto, telling(scale, 300))
     assert kinds(lifted.model) == ["IntQuant"]
@@ -214,12 +214,12 @@ def test_what_enlarges_x_stays(kind: str) -> None:
         before = [plain("GreaterOrEqual", "x zero", "k"), plain("Where", "k plus minus", "l")]
     proto = pair(1, shape=(3,), output=(1, 1, 3))
     proto.graph.node[0].input[0] = "l"
-    for each in reversed(before):
-        proto.graph.node.insert(0, each)
+    for item in reversed(before):
+        proto.graph.node.insert(0, item)
     constants = {"low": [[[-127]]], "zero": [[[0]]], "plus": 1, "minus": -1}
     proto.graph.initializer.extend(tensor(name, value) for name, value in constants.items())
     lifted = check(proto, np.float32([-500, 0.3, 500]))
-    assert kinds(lifted.model) == [*(each.op_type for each in before), "IntQuant"]
+    assert kinds(lifted.model) == [*(kind.op_type for kind in before), "IntQuant"]
 
 
 def test_other_limits_stay() -> None:

@@ -32,14 +32,14 @@ def test_weights_do_not_wrap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "wanted"),
+    ("attributes", "expected"),
     [({}, [0.5, 2.0]), ({"axis": -2}, [[0.5], [2.0]]), ({"axis": 0}, [[0.5], [2.0]])],
 )
-def test_weights_per_channel(attributes: dict[str, int], wanted: Any) -> None:
+def test_weights_per_channel(attributes: dict[str, int], expected: Any) -> None:
     proto = weights([[1, 2], [3, -4]], TensorProto.INT8, [0.5, 2], [0, 1], **attributes)
-    found = only(check(proto, ZERO))
-    assert found["scale"] == wanted
-    assert np.shape(found["zeropt"]) == np.shape(wanted)
+    actual = only(check(proto, ZERO))
+    assert actual["scale"] == expected
+    assert np.shape(actual["zeropt"]) == np.shape(expected)
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int4", "uint4", "int16", "uint16"])
@@ -73,10 +73,10 @@ def test_clips_of_constant_nodes() -> None:
     proto = weights([[-3, 0, 9]], TensorProto.INT8, 0.3, 0, clip=(-4, 3))
     tensors = list(proto.graph.initializer)
     del proto.graph.initializer[:]
-    for each in reversed(tensors):
-        proto.graph.node.insert(0, plain("Constant", "", each.name, value=each))
+    for item in reversed(tensors):
+        proto.graph.node.insert(0, plain("Constant", "", item.name, value=item))
     assert only(check(proto, ZERO)) == integer(0.3, 3)
-    low = next(each for each in proto.graph.node if each.output[0] == "a")
+    low = next(node for node in proto.graph.node if node.output[0] == "a")
     low.attribute[0].CopyFrom(helper.make_attribute("value", "text"))
     assert not quantizers(Lifted(proto).model)
 

@@ -114,12 +114,12 @@ def test_codes_with_other_readers_stay() -> None:
 
 
 def test_moves_of_channels_stay() -> None:
-    between = [
+    inner = [
         plain("Transpose", "q", "r", perm=[0, 1]),
         plain("Identity", "r", "i"),
         plain("Transpose", "i", "t", perm=[0, 1]),
     ]
-    lifted = check(pair([1, 2], [0, 0], between=between, shape=(2, 2)), np.eye(2, dtype=np.float32))
+    lifted = check(pair([1, 2], [0, 0], between=inner, shape=(2, 2)), np.eye(2, dtype=np.float32))
     assert "Identity" in kinds(lifted.model)
     reasons = [step.reason for step in lifted.steps]
     assert "Identity, Transpose before it may move its channels" in reasons

@@ -38,12 +38,12 @@ def test_several_readers_share_one_quantizer() -> None:
     lifted = check(proto, telling(0.5))
     assert [value.name for value in lifted.model.graph.outputs] == ["y", "a", "b"]
     assert kinds(lifted.model).count("IntQuant") == 1
-    for wanted, found in zip(
+    for expected, actual in zip(
         outputs(proto, {"x": telling(0.5)}),
         session(lifted.model).run(None, {"x": telling(0.5)}),
         strict=True,
     ):
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_readers_that_clip_differently_do_not_share_one() -> None:
@@ -56,14 +56,14 @@ def test_readers_that_clip_differently_do_not_share_one() -> None:
         tensors += [tensor(low, span[0], TensorProto.INT8), tensor(high, span[1], TensorProto.INT8)]
         clip = plain("Clip", f"q {low} {high}", f"{name}_codes")
         read = plain("DequantizeLinear", f"{name}_codes s z", name)
-        for each in (read, clip):
-            proto.graph.node.insert(1, each)
+        for node in (read, clip):
+            proto.graph.node.insert(1, node)
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]))
     proto.graph.initializer.extend(tensors)
     feeds = {"x": telling(0.5)[:-2]}
-    wanted = outputs(proto, feeds)
-    found = session(check(proto, feeds["x"]).model).run(None, feeds)
-    for name, one, other in zip(["y", *spans], found, wanted, strict=True):
+    expected = outputs(proto, feeds)
+    actual = session(check(proto, feeds["x"]).model).run(None, feeds)
+    for name, one, other in zip(["y", *spans], actual, expected, strict=True):
         np.testing.assert_array_equal(one, other, err_msg=name)
 
 
@@ -96,8 +96,8 @@ def test_types_behind_the_microsoft_domain_are_known(kind: str) -> None:
 def test_moves_of_codes_that_are_read_after_each_are_not_repeated() -> None:
     proto = moved_codes(30)
     converted = anybit.convert(proto, to="qonnx").model
-    found = [node.op_type for node in converted.graph]
-    assert (found.count("Transpose"), found.count("IntQuant")) == (10, 1)
+    actual = [node.op_type for node in converted.graph]
+    assert (actual.count("Transpose"), actual.count("IntQuant")) == (10, 1)
     x = np.array([[-1.3, 0.2, 5, 100]], np.float32)
-    wanted = anybit.load(proto).run(x)
-    np.testing.assert_array_equal(anybit.load(converted).run(x)["v10"], wanted["v10"])
+    expected = anybit.load(proto).run(x)
+    np.testing.assert_array_equal(anybit.load(converted).run(x)["v10"], expected["v10"])

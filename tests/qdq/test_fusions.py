@@ -20,12 +20,12 @@ def check(proto: onnx.ModelProto, form: Form) -> None:
     assert converted.exact
     file = checked(form, converted).SerializeToString()
     feeds = {value.name: X for value in proto.graph.input}
-    wanted = anybit.load(proto).run(feeds)
+    expected = anybit.load(proto).run(feeds)
     for level in EVERY_LEVEL:
         chosen = options(level)
         loaded = onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"])
-        for name, found in zip(wanted, loaded.run(list(wanted), feeds), strict=True):
-            np.testing.assert_array_equal(found, wanted[name], f"{name}, {level}")
+        for name, actual in zip(expected, loaded.run(list(expected), feeds), strict=True):
+            np.testing.assert_array_equal(actual, expected[name], f"{name}, {level}")
 
 
 @pytest.mark.parametrize("form", NATIVE)

@@ -95,11 +95,11 @@ def test_rewrites_name_what_a_quantizer_behind_makes_an_integer_operator(
     name: str, tmp_path: object
 ) -> None:
     model = image(f"{ROUNDING[name]} {QUANTIZED}")
-    (rewrite,) = (each for each in rewrites_of(model) if each.reason is not Reason.MERGED)
+    (rewrite,) = (rewrite for rewrite in rewrites_of(model) if rewrite.reason is not Reason.MERGED)
     assert rewrite.reason is Reason.ROUNDS
     assert optimized(model, tmp_path) or name in CAUTIOUS
     fenced = fence(model)
-    assert rewrite.node in [each.node for each in fenced.fenced]
+    assert rewrite.node in [node.node for node in fenced.fenced]
     assert not fenced.open
     assert "Min" in kinds(model)
     assert not optimized(model, tmp_path)
@@ -175,7 +175,7 @@ def rows(body: str, weights: np.ndarray = WEIGHTS, code: str = "uint8") -> ir.Mo
 )
 def test_rewrites_of_products(name: str, reasons: list[Reason | None], tmp_path: object) -> None:
     model = rows(ROWS[name])
-    assert [each.reason for each in rewrites_of(model)] == reasons
+    assert [rewrite.reason for rewrite in rewrites_of(model)] == reasons
     fenced = fence(model)
     assert not fenced.open
     made = optimized(model, tmp_path)
@@ -197,7 +197,7 @@ def test_rewrites_tell_weights_that_saturate(code: str, tmp_path: object) -> Non
 
 def test_fence_keeps_sixteen_bits_from_narrower_products(tmp_path: object) -> None:
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), "uint16")
-    assert [each.reason for each in fence(model).fenced] == [Reason.NARROW]
+    assert [node.reason for node in fence(model).fenced] == [Reason.NARROW]
     assert not optimized(model, tmp_path)
 
 
@@ -205,9 +205,9 @@ def test_fence_for_one_reader_uncovers_no_other_rewrite(tmp_path: object) -> Non
     """A fence behind d, for the Sigmoid, leaves the MatMul floats and dequantized weights."""
     body = f"p = Sigmoid(d) r = MatMul(d, w) v = Add(r, p) {PAIR.format('g', 'p')} y = Add(v, g)"
     model = rows(body)
-    assert [each.reason for each in rewrites_of(model)] == [Reason.ROUNDS, None]
+    assert [rewrite.reason for rewrite in rewrites_of(model)] == [Reason.ROUNDS, None]
     fenced = fence(model)
-    assert [each.reason for each in fenced.fenced] == [Reason.ROUNDS, Reason.NARROW]
+    assert [node.reason for node in fenced.fenced] == [Reason.ROUNDS, Reason.NARROW]
     assert not fenced.integer
     assert not optimized(model, tmp_path)
 
@@ -218,14 +218,16 @@ def test_fence_says_what_it_cannot_fence() -> None:
         np.full((4, 4), 127, np.int8),
     )
     fenced = fence(model)
-    assert [each.reason for each in fenced.open] == [Reason.SATURATES]
+    assert [rewrite.reason for rewrite in fenced.open] == [Reason.SATURATES]
     assert not fenced.fenced
 
 
 def test_check_names_nodes_that_may_differ() -> None:
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8))
     (finding,) = (
-        each for each in anybit.check(model, "onnxruntime") if each.code == "integer-operator"
+        finding
+        for finding in anybit.check(model, "onnxruntime")
+        if finding.code == "integer-operator"
     )
     assert "CPUs with AVX2 or AVX-512 without VNNI" in finding.problem
     assert "session.disable_quant_qdq = 1" in finding.remedy
@@ -233,7 +235,7 @@ def test_check_names_nodes_that_may_differ() -> None:
     del undeclared.graph.value_info[:]
     assert finding in anybit.check(undeclared, "onnxruntime")
     safe = rows(ROWS["MatMul"])
-    codes = {each.code for each in anybit.check(safe, "onnxruntime")}
+    codes = {finding.code for finding in anybit.check(safe, "onnxruntime")}
     assert "integer-operator" not in codes
 
 

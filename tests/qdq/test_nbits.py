@@ -51,7 +51,7 @@ def test_weights_are_those_of_onnxruntime(
         np.testing.assert_array_equal(run(proto, one_hot), expected)
         converted = anybit.convert(proto, to="qonnx")
         assert converted.exact
-        assert not any(each.domain == ORT for each in converted.model.graph)
+        assert not any(item.domain == ORT for item in converted.model.graph)
         np.testing.assert_array_equal(anybit.load(converted.model).run(one_hot)["y"], expected)
 
 
@@ -67,11 +67,11 @@ def test_all_forms_give_the_same_results(bits: int, zeropts: bool, form: str) ->
     np.testing.assert_array_equal(run(proto, x), expected)
     converted = anybit.convert(proto, to=form)
     assert converted.exact
-    assert all(each.domain != ORT for each in converted.model.graph)
+    assert all(item.domain != ORT for item in converted.model.graph)
     assert ORT not in converted.model.graph.opset_imports
     np.testing.assert_array_equal(anybit.load(converted.model).run(x)["y"], expected)
     if form in ("standard", "qdq", "qcdq"):
-        assert {each.domain for each in converted.model.graph} == {""}
+        assert {item.domain for item in converted.model.graph} == {""}
         np.testing.assert_array_equal(run(ir.to_proto(converted.model), x), expected)
 
 
@@ -114,9 +114,9 @@ def test_scales_of_zero_give_zeros() -> None:
     weight.scales[2, 1] = -0.0
     one_hot = np.eye(40, dtype=np.float32)
     converted = anybit.convert(weight.model(), to="qonnx")
-    found = anybit.load(converted.model).run(one_hot)["y"]
-    np.testing.assert_array_equal(found, weight.weight)
-    np.testing.assert_array_equal(found, run(weight.model(), one_hot))
+    actual = anybit.load(converted.model).run(one_hot)["y"]
+    np.testing.assert_array_equal(actual, weight.weight)
+    np.testing.assert_array_equal(actual, run(weight.model(), one_hot))
 
 
 @pytest.mark.parametrize(("k", "block"), SIZES)
@@ -126,14 +126,14 @@ def test_qdq_has_one_dequantize_linear_with_blocks(
 ) -> None:
     weight = NBits(k, bits=bits, block=block, zeropts=True)
     back = anybit.convert(anybit.convert(weight.model(), to="qonnx").model, to="qdq")
-    (dequantize,) = (each for each in back.model.graph if each.op_type == "DequantizeLinear")
+    (dequantize,) = (item for item in back.model.graph if item.op_type == "DequantizeLinear")
     codes = dequantize.inputs[0]
     assert codes is not None
     assert codes.const_value is not None
     assert codes.const_value.dtype.name.lower() == dtype
     assert tuple(codes.const_value.shape) == (k, 6)
-    given = dequantize.attributes.get("block_size")
-    assert (given is not None and given.value) == (block if weight.blocks > 1 else False)
+    arguments = dequantize.attributes.get("block_size")
+    assert (arguments is not None and arguments.value) == (block if weight.blocks > 1 else False)
     assert not {"Reshape", "Slice"} & set(kinds(back.model))
 
 
@@ -150,7 +150,7 @@ def test_models_of_onnxruntimes_quantizer(bits: int, block: int, symmetric: bool
     )
     tool.process()
     quantized = tool.model.model
-    assert [each.op_type for each in quantized.graph.node] == ["MatMulNBits"]
+    assert [item.op_type for item in quantized.graph.node] == ["MatMulNBits"]
     converted = anybit.load(anybit.convert(quantized, to="qonnx").model)
     one_hot, x = np.eye(k, dtype=np.float32), random(7, k)
     weights = run(quantized, one_hot)
@@ -167,7 +167,7 @@ def test_nodes_that_share_a_weight_share_its_quantizer() -> None:
     proto.graph.node.append(second)
     lifted = Lifted(proto)
     assert kinds(lifted.model) == ["IntQuant", "Reshape", "Slice", "MatMul", "MatMul"]
-    assert [each.name for each in lifted.model.graph][-2:] == ["product", "again"]
+    assert [item.name for item in lifted.model.graph][-2:] == ["product", "again"]
     one_hot = np.eye(40, dtype=np.float32)
     np.testing.assert_array_equal(anybit.load(lifted.model).run(one_hot)["y"], run(proto, one_hot))
 
@@ -189,8 +189,8 @@ def test_nodes_in_branches_are_replaced() -> None:
     assert [step.action for step in converted.steps] == ["IntQuant and MatMul"] * 2
     one_hot = np.eye(40, dtype=np.float32)
     for taken in (True, False):
-        found = anybit.load(converted.model).run({"x": one_hot, "c": np.asarray(taken)})["y"]
-        np.testing.assert_array_equal(found, weight.weight)
+        actual = anybit.load(converted.model).run({"x": one_hot, "c": np.asarray(taken)})["y"]
+        np.testing.assert_array_equal(actual, weight.weight)
 
 
 def test_models_without_standard_operators_get_an_opset() -> None:
@@ -236,14 +236,14 @@ def changed(
     tensors = {**BASE.tensors, **(replaced or {})}
     kept = {name: array for name, array in tensors.items() if array is not None}
     sizes = {**BASE.sizes, **attributes}
-    given = {name: value for name, value in sizes.items() if value is not None}
-    return nbits_model(kept, given, shape=["rows", 40])
+    arguments = {name: value for name, value in sizes.items() if value is not None}
+    return nbits_model(kept, arguments, shape=["rows", 40])
 
 
 def as_input(name: str) -> onnx.ModelProto:
     """The model of BASE with an input in the place of one of its tensors."""
     proto = changed({"z": packed(np.zeros((6, 3), np.int64), 4)})
-    tensor = next(each for each in proto.graph.initializer if each.name == name)
+    tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == name)
     value = helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
     proto.graph.input.append(value)
     proto.graph.initializer.remove(tensor)
@@ -371,17 +371,17 @@ def test_inexact_nodes_are_replaced_where_that_is_allowed(make: Any, reason: str
     for form in FORMS:
         converted = anybit.convert(proto, to=form, allow_approximate=True)
         assert not converted.exact
-        assert not any(each.domain == ORT for each in converted.model.graph)
+        assert not any(item.domain == ORT for item in converted.model.graph)
         assert reason in converted.steps[0].reason
         half_input = proto.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
-        given = x.astype(np.float16) if half_input else x
-        found, expected = anybit.load(converted.model).run(given)["y"], run(proto, given)
-        assert found.dtype == expected.dtype
+        arguments = x.astype(np.float16) if half_input else x
+        actual, expected = anybit.load(converted.model).run(arguments)["y"], run(proto, arguments)
+        assert actual.dtype == expected.dtype
         # int8 rounds inputs of up to 4 by half of 4 / 127; the results of float16 by less.
-        rows = np.eye(41, 40, dtype=given.dtype)  # the last row gives the bias
+        rows = np.eye(41, 40, dtype=arguments.dtype)  # the last row gives the bias
         columns = anybit.load(converted.model).run(rows)["y"].astype(np.float64)
         bound = 4 / 127 * abs(columns[:-1] - columns[-1]).sum(axis=0)
-        assert np.all(abs(found.astype(np.float64) - expected) <= bound)
+        assert np.all(abs(actual.astype(np.float64) - expected) <= bound)
 
 
 def test_weights_that_no_quantizer_has_stay() -> None:

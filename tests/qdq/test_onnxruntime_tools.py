@@ -29,7 +29,7 @@ class Networks:
         nodes, tensors = self._mlp() if kind == "mlp" else self._cnn()
         value = helper.make_tensor_value_info
         graph = helper.make_graph(
-            [helper.make_node(*each[:3], **each[3], name=each[2][0]) for each in nodes],
+            [helper.make_node(*node[:3], **node[3], name=node[2][0]) for node in nodes],
             kind,
             [value("x", TensorProto.FLOAT, ["n", *SHAPES[kind][1:]])],
             [value("y", TensorProto.FLOAT, ["n", 5])],
@@ -99,19 +99,19 @@ def compiled_layers(path: Path, x: np.ndarray, expected: np.ndarray) -> int:
     """How many layers compile: of the file and of its conversion to QONNX the same."""
     compiled, again = anybit.compile(path), anybit.compile(anybit.convert(path, to="qonnx"))
     taken, taken_again = (
-        [layer.output for layer in each.report.layers if layer.guarantee is not None]
-        for each in (compiled, again)
+        [layer.output for layer in item.report.layers if layer.guarantee is not None]
+        for item in (compiled, again)
     )
     assert taken == taken_again
-    for each in (compiled, again):
-        differing = np.count_nonzero(each.run(x)["y"] != expected)
+    for item in (compiled, again):
+        differing = np.count_nonzero(item.run(x)["y"] != expected)
         assert differing <= 1, "more than a sum at risk of rounding"
     return len(taken)
 
 
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
-@pytest.mark.parametrize("extra", COMBINATIONS, ids=lambda each: "+".join(each) or "plain")
+@pytest.mark.parametrize("extra", COMBINATIONS, ids=lambda item: "+".join(item) or "plain")
 @pytest.mark.parametrize(("opset", "per_channel"), [(17, True), (21, False)])
 def test_files_of_quantize_static_keep_their_values_everywhere(
     kind: str,
@@ -145,5 +145,7 @@ def test_files_of_quantize_static_keep_their_values_everywhere(
     if "16" in types[0]:
         assert count == 0, "there are kernels for it now: say so in the documentation"
     anybit.check(path)
-    weights = [each for each in anybit.info(path).quantizers if each.role == "weight"]
-    assert [each.constant for each in weights] == [True] * (2 if kind == "mlp" else 3)
+    weights = [
+        quantizer for quantizer in anybit.info(path).quantizers if quantizer.role == "weight"
+    ]
+    assert [weight.constant for weight in weights] == [True] * (2 if kind == "mlp" else 3)

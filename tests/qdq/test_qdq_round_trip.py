@@ -67,8 +67,8 @@ def test_round_trip_of_weights(bits: int, signed: bool, narrow: bool, style: str
     if no_type:
         return
     lifted = Lifted(written.proto)
-    wanted = integer(scale, bits, signed=signed, narrow=narrow, zeropt=zeropt)
-    assert only(lifted) == wanted
+    expected = integer(scale, bits, signed=signed, narrow=narrow, zeropt=zeropt)
+    assert only(lifted) == expected
     zero = np.zeros(1, np.float32)
     np.testing.assert_array_equal(
         session(lifted.model).run(None, {"x": zero})[0],
@@ -104,18 +104,18 @@ FLOATS = [
 @pytest.mark.parametrize("float_format", FLOATS, ids=str)
 def test_round_trip_of_floats(float_format: Any, constant: bool) -> None:
     e, m, bias, largest = float_format
-    given_ = {"s": np.float32([0.5, 0.3]), "e": e, "m": m, "bias": bias, "l": largest}
+    constants = {"s": np.float32([0.5, 0.3]), "e": e, "m": m, "bias": bias, "l": largest}
     x = np.random.default_rng(5).standard_normal((99, 2)).astype(np.float32) * 100
     nodes = [
         node("FloatQuant", f"{'w' if constant else 'x'} s e m bias l", "q"),
         node("Add", "q x", domain=""),
     ]
-    proto = model(nodes, {**given_, **({"w": x} if constant else {})}, inputs={"x": ["n", 2]})
+    proto = model(nodes, {**constants, **({"w": x} if constant else {})}, inputs={"x": ["n", 2]})
     lifted = Lifted(Written(proto).proto)
     assert kinds(lifted.model) == ["FloatQuant", "Add"]
-    found = only(lifted)
-    assert [found[name] for name in ("exponent_bitwidth", "mantissa_bitwidth")] == [e, m]
-    assert [found[name] for name in ("exponent_bias", "max_val")] == [bias, largest]
+    actual = only(lifted)
+    assert [actual[name] for name in ("exponent_bitwidth", "mantissa_bitwidth")] == [e, m]
+    assert [actual[name] for name in ("exponent_bias", "max_val")] == [bias, largest]
     np.testing.assert_array_equal(
         session(lifted.model).run(None, {"x": x})[0], session(proto).run(None, {"x": x})[0]
     )
@@ -132,8 +132,8 @@ def test_a_quantizer_of_halves_comes_back() -> None:
     lifted = Lifted(Written(proto).proto)
     assert kinds(lifted.model) == ["Cast", "Cast", "IntQuant", "Cast", "Cast"]
     x = np.float32([0.3, 0.25, 9, -7])
-    wanted = anybit.int_quant(x.astype(np.float16), 0.5, 0, 4).astype(np.float32)
-    np.testing.assert_array_equal(session(lifted.model).run(None, {"x": x})[0], wanted)
+    expected = anybit.int_quant(x.astype(np.float16), 0.5, 0, 4).astype(np.float32)
+    np.testing.assert_array_equal(session(lifted.model).run(None, {"x": x})[0], expected)
 
 
 @needs_models
@@ -148,13 +148,15 @@ def test_real_models(path: Any, style: str) -> None:
     before, after = session(path), session(lifted.model)
     rng = np.random.default_rng(0)
     feeds = {
-        each.name: stored[each.name]
-        if each.name in stored
-        else rng.standard_normal([n if isinstance(n, int) else 1 for n in each.shape], np.float32)
-        for each in before.get_inputs()
+        get_input.name: stored[get_input.name]
+        if get_input.name in stored
+        else rng.standard_normal(
+            [n if isinstance(n, int) else 1 for n in get_input.shape], np.float32
+        )
+        for get_input in before.get_inputs()
     }
-    for wanted, found in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for expected, actual in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 @settings(max_examples=150, deadline=None)
@@ -183,7 +185,7 @@ def test_any_pair(data: Any) -> None:
     shape = ("n", channels) if channels else ("n",)
     proto = pair(scale, zeropt, kind, clip=clip, shape=shape)
     # Beyond 2^31 the runtime's 4-bit kernel for channels wraps.
-    x = np.stack([telling(each, 300) for each in np.atleast_1d(scale)], axis=1)
+    x = np.stack([telling(row, 300) for row in np.atleast_1d(scale)], axis=1)
     if kind.endswith("4"):
         with np.errstate(all="ignore"):
             x = np.where(np.abs(x / np.atleast_1d(np.float32(scale))) < 2**30, x, np.float32(0))

@@ -82,7 +82,7 @@ def operands_of(proto: onnx.ModelProto, x: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def arrays_of(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
-    return {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+    return {item.name: onnx.numpy_helper.to_array(item) for item in proto.graph.initializer}
 
 
 def result_of(proto: onnx.ModelProto, sums: np.ndarray) -> np.ndarray:

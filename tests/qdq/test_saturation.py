@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from saturating_pairs import avx2_sums, exact_sums, neon_sums, worst_codes
 
-from anybit.onnx.qdq.saturation import Codes, sums_fit
+from anybit.onnx.qdq.saturation import CodeSpan, sums_fit
 
-UNSIGNED, SIGNED = Codes(0, 255, False), Codes(-128, 127, True)
+UNSIGNED, SIGNED = CodeSpan(0, 255, False), CodeSpan(-128, 127, True)
 
 
 def column(*weights: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def column(*weights: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("codes", [UNSIGNED, SIGNED])
-def test_sums_fit_holds_for_weights_of_seven_bits(codes: Codes) -> None:
+def test_sums_fit_holds_for_weights_of_seven_bits(codes: CodeSpan) -> None:
     weights = np.random.default_rng(0).integers(-64, 64, (300, 20)).astype(np.int8)
     assert sums_fit(codes, weights)
     assert sums_fit(codes, np.full((300, 3), -64, np.int8))
@@ -26,7 +26,7 @@ def test_sums_fit_holds_for_weights_of_seven_bits(codes: Codes) -> None:
 
 @pytest.mark.parametrize("codes", [UNSIGNED, SIGNED])
 @pytest.mark.parametrize("pair", [(65, 64), (-65, -64), (127, 2), (-128, -1)])
-def test_sums_fit_refuses_pairs_beyond_sixteen_bits(codes: Codes, pair: tuple[int, int]) -> None:
+def test_sums_fit_refuses_pairs_beyond_sixteen_bits(codes: CodeSpan, pair: tuple[int, int]) -> None:
     first, second = pair
     assert not sums_fit(codes, column(first, second))
     # Wherever they stand: kernels of other layouts add other pairs.
@@ -44,11 +44,11 @@ def test_sums_fit_holds_for_one_product(weight: int) -> None:
 
 def test_sums_fit_knows_narrow_activations() -> None:
     weights = column(127, 127, -128, -128)
-    assert sums_fit(Codes(0, 15, False), weights)
-    assert sums_fit(Codes(0, 127, False), weights)
-    assert not sums_fit(Codes(0, 129, False), weights)
-    assert not sums_fit(Codes(-8, 7, True), weights)  # 120 .. 135 on x86
-    assert sums_fit(Codes(-8, 7, True), column(100, 100, -110, -110))
+    assert sums_fit(CodeSpan(0, 15, False), weights)
+    assert sums_fit(CodeSpan(0, 127, False), weights)
+    assert not sums_fit(CodeSpan(0, 129, False), weights)
+    assert not sums_fit(CodeSpan(-8, 7, True), weights)  # 120 .. 135 on x86
+    assert sums_fit(CodeSpan(-8, 7, True), column(100, 100, -110, -110))
 
 
 def test_sums_fit_refuses_the_one_pair_of_signed_bytes_beyond_sixteen_bits() -> None:
@@ -57,7 +57,7 @@ def test_sums_fit_refuses_the_one_pair_of_signed_bytes_beyond_sixteen_bits() -> 
     x = np.full((1, 16), -128, np.int8)
     assert exact_sums(x, weights) == 2**15
     assert neon_sums(x, weights) == -(2**15)
-    assert not sums_fit(Codes(-128, -128, True), weights)
+    assert not sums_fit(CodeSpan(-128, -128, True), weights)
 
 
 def test_sums_fit_refuses_sums_beyond_thirty_two_bits() -> None:
@@ -66,7 +66,7 @@ def test_sums_fit_refuses_sums_beyond_thirty_two_bits() -> None:
 
 
 @st.composite
-def products(draw: st.DrawFn) -> tuple[np.ndarray, Codes]:
+def products(draw: st.DrawFn) -> tuple[np.ndarray, CodeSpan]:
     shape = draw(st.integers(1, 40)), draw(st.integers(1, 4))
     most = draw(st.sampled_from([7, 40, 63, 64, 65, 70, 100, 127]))
     weights = draw(arrays.arrays(np.int8, shape, elements=st.integers(-most - 1, most)))
@@ -74,12 +74,12 @@ def products(draw: st.DrawFn) -> tuple[np.ndarray, Codes]:
     span = (-128, 127) if signed else (0, 255)
     ends = st.integers(*span) | st.sampled_from([*span, 0])
     lowest, highest = sorted((draw(ends), draw(ends)))
-    return weights, Codes(lowest, highest, signed)
+    return weights, CodeSpan(lowest, highest, signed)
 
 
 @given(products(), st.randoms(use_true_random=False))
 def test_sums_fit_means_exact_sums_in_every_layout(
-    case: tuple[np.ndarray, Codes], random: object
+    case: tuple[np.ndarray, CodeSpan], random: object
 ) -> None:
     weights, codes = case
     if not sums_fit(codes, weights):

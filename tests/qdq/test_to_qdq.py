@@ -40,7 +40,7 @@ SCALES = np.float32([0.3, 1, 2**-3, 4e-45, 1e-40, 7e30, 1e38])
 def test_integers(bits: int, signed: bool, narrow: bool, style: str) -> None:
     options = {"signed": signed, "narrow": narrow}
     x = columns(SCALES)
-    wanted = anybit.int_quant(x, SCALES, 0, bits, **options)
+    expected = anybit.int_quant(x, SCALES, 0, bits, **options)
     flags = {name: int(value) for name, value in options.items()}
     written = Written(int_model(SCALES, bits=bits, **flags), style)
     if style == "qcdq" and bits > 8:
@@ -48,10 +48,10 @@ def test_integers(bits: int, signed: bool, narrow: bool, style: str) -> None:
         return
     assert not written.reasons
     for result in runs(checked(written.proto), x=x):
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, expected)
     single = Written(int_model(SCALES[0], bits=bits, **flags), style)
     for result in runs(checked(single.proto), x=x[:, 0]):
-        np.testing.assert_array_equal(result, wanted[:, 0])
+        np.testing.assert_array_equal(result, expected[:, 0])
 
 
 CLIP = ["QuantizeLinear", "Clip", "DequantizeLinear"]
@@ -102,8 +102,8 @@ def test_few_bits_per_channel() -> None:
 
 
 def test_a_zero_point_is_always_written() -> None:
-    for each in Written(int_model()).model.graph:
-        assert len(each.inputs) == 3
+    for item in Written(int_model()).model.graph:
+        assert len(item.inputs) == 3
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_axes(shape: tuple[int, ...], axis: int | None, style: str) -> None:
     scale = np.linspace(0.1, 1, max(np.prod(shape, dtype=int), 1), dtype=np.float32).reshape(shape)
     x = np.random.default_rng(1).standard_normal((2, 3, 5, 4)).astype(np.float32)
     written = Written(int_model(scale, bits=3, shape=x.shape), style)
-    for each in written.model.graph:
-        if each.op_type != "Clip":
-            assert each.attributes.get_int("axis") == axis
-            assert each.inputs[1].const_value.numpy().shape == (
+    for item in written.model.graph:
+        if item.op_type != "Clip":
+            assert item.attributes.get_int("axis") == axis
+            assert item.inputs[1].const_value.numpy().shape == (
                 () if axis is None else (scale.size,)
             )
     for result in runs(checked(written.proto), x=x):
@@ -136,11 +136,11 @@ def test_axis_from_the_end_where_the_rank_is_unknown() -> None:
     proto = int_model(np.float32([1, 2, 4]).reshape(3, 1), bits=8)
     proto.graph.input[0].type.tensor_type.ClearField("shape")
     written = Written(proto)
-    assert [each.attributes["axis"].value for each in written.model.graph] == [-2, -2]
+    assert [item.attributes["axis"].value for item in written.model.graph] == [-2, -2]
     x = np.random.default_rng(1).standard_normal((2, 3, 5)).astype(np.float32) * 100
-    wanted = anybit.int_quant(x, np.float32([[1], [2], [4]]), 0, 8)
+    expected = anybit.int_quant(x, np.float32([[1], [2], [4]]), 0, 8)
     for result in runs(written.proto, x=x):
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -156,9 +156,9 @@ def test_half_precision(dtype: Any, bits: int) -> None:
     assert kinds(written.model).count("Cast") == 4
     with np.errstate(all="ignore"):
         x = telling(0.3).astype(dtype).astype(np.float32)
-    wanted = anybit.int_quant(x.astype(dtype), 0.3, 0, bits).astype(np.float32)
+    expected = anybit.int_quant(x.astype(dtype), 0.3, 0, bits).astype(np.float32)
     for result in runs(checked(written.proto), x=x):
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, expected)
 
 
 FLOATS = {
@@ -179,9 +179,9 @@ def test_float8(name: str) -> None:
     written = Written(float_model(scales, FLOATS[name]))
     assert set(dtypes(written.model)) == {name}
     assert written.steps[0].action == f"QuantizeLinear and DequantizeLinear {name}"
-    wanted = anybit.float_quant(x, scales, *FLOATS[name])
+    expected = anybit.float_quant(x, scales, *FLOATS[name])
     for result in runs(checked(written.proto), x=x):
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -209,8 +209,8 @@ def test_names_that_are_taken() -> None:
     ]
     proto = model(nodes, {"s": 0.3, "z": 0, "b": 3}, inputs={"x": ["n"]}, outputs=["y", "y_scale"])
     written = Written(proto)
-    names = [each.name for each in written.model.graph]
-    values = [value.name for each in written.model.graph for value in each.outputs]
+    names = [item.name for item in written.model.graph]
+    values = [value.name for item in written.model.graph for value in item.outputs]
     values += list(written.model.graph.initializers)
     assert len(set(names)) == len(names)
     assert len(set(values)) == len(values)
@@ -232,17 +232,17 @@ def test_subgraphs() -> None:
     chooser = helper.make_node(
         "If", ["yes"], ["y"], then_branch=branch("a", "b2"), else_branch=branch("b", "b3")
     )
-    given = {"w": WEIGHT[:1, :4], "s": 0.3, "zero": 0, "b2": 2, "b3": 3}
-    proto = model([chooser], given)
+    constants = {"w": WEIGHT[:1, :4], "s": 0.3, "zero": 0, "b2": 2, "b3": 3}
+    proto = model([chooser], constants)
     proto.graph.input.append(helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, []))
     written = Written(proto)
     assert len(written.steps) == 4
     x = np.float32([[0.1, -0.7, 3, 0.45]])
     for yes in (False, True):
         feeds = {"x": x, "yes": np.asarray(yes)}
-        wanted = session(proto).run(None, feeds)[0]
+        expected = session(proto).run(None, feeds)[0]
         for result in runs(checked(written.proto), **feeds):
-            np.testing.assert_array_equal(result, wanted)
+            np.testing.assert_array_equal(result, expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -269,6 +269,6 @@ def test_any_scale(
     with np.errstate(all="ignore"):
         x = np.concatenate([near.astype(np.float32), np.float32(data.draw(st.lists(numbers)))])
     x = np.concatenate([x, telling(scale)])
-    wanted = anybit.int_quant(x, scale, 0, bits, signed=signed, narrow=narrow)
+    expected = anybit.int_quant(x, scale, 0, bits, signed=signed, narrow=narrow)
     for result in runs(written.proto, x=x):
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, expected)

@@ -24,7 +24,9 @@ def plain(proto: onnx.ModelProto, level: str) -> dict[str, np.ndarray]:
     options.log_severity_level = 3
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     made = onnxruntime.InferenceSession(proto.SerializeToString(), options)
-    return dict(zip([each.name for each in made.get_outputs()], made.run(None, {}), strict=True))
+    return dict(
+        zip([get_output.name for get_output in made.get_outputs()], made.run(None, {}), strict=True)
+    )
 
 
 def size(made: ir.Model) -> int:
@@ -34,7 +36,7 @@ def size(made: ir.Model) -> int:
 @pytest.mark.parametrize("words", WORDS)
 def test_blocks_keep_their_values(words: str) -> None:
     quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
-    wanted = anybit.load(weights_of(quantized)).run({})
+    expected = anybit.load(weights_of(quantized)).run({})
     converted = anybit.convert(quantized, to="qdq")
     assert converted.exact
     assert not {"IntQuant", "FloatQuant"} & set(kinds(converted.model))
@@ -43,13 +45,13 @@ def test_blocks_keep_their_values(words: str) -> None:
     runs = [plain(proto, level) for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")]
     runs.append(anybit.load(weights).run({}))
     if words.startswith("int"):  # ONNX's own evaluator has no other types in blocks
-        runs.append(dict(zip(wanted, ReferenceEvaluator(proto).run(None, {}), strict=True)))
-    for found in runs:
-        assert found.keys() == wanted.keys()
-        for name, array in wanted.items():
-            np.testing.assert_array_equal(found[name], array)
+        runs.append(dict(zip(expected, ReferenceEvaluator(proto).run(None, {}), strict=True)))
+    for actual in runs:
+        assert actual.keys() == expected.keys()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(actual[name], array)
     x = random(2, 3, 6, 6)
-    a, b = (anybit.load(each).run(x)["y"] for each in (quantized, converted.model))
+    a, b = (anybit.load(item).run(x)["y"] for item in (quantized, converted.model))
     np.testing.assert_array_equal(a, b)
 
 
@@ -59,12 +61,12 @@ def test_blocks_of_native_types(words: str) -> None:
     quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
     made = anybit.convert(quantized, to="qdq").model
     for name, axis in (("middle", 0), ("head", 1), ("pointwise", 1), ("up", 0)):
-        (layer,) = (each for each in made.graph if each.name == name)
+        (layer,) = (item for item in made.graph if item.name == name)
         stored = layer.inputs[1].producer()
         if stored.op_type == "Min":
             stored = stored.inputs[0].producer()
         assert stored.op_type == "DequantizeLinear"
-        codes, scale = (array_of(each) for each in stored.inputs[:2])
+        codes, scale = (array_of(value) for value in stored.inputs[:2])
         if scale.ndim < 2:  # one block
             continue
         block = stored.attributes["block_size"].value
@@ -95,9 +97,9 @@ def test_formats_that_are_no_types_are_small(words: str, most: float) -> None:
     assert size(converted.model) < most * len(floats.SerializeToString())
     (step,) = converted.steps
     assert "values stand in a table" in step.reason
-    wanted = anybit.load(weights_of(quantized)).run({})["head"]
-    found = plain(ir.to_proto(weights_of(converted.model)), "ORT_ENABLE_ALL")["head"]
-    np.testing.assert_array_equal(found, wanted)
+    expected = anybit.load(weights_of(quantized)).run({})["head"]
+    actual = plain(ir.to_proto(weights_of(converted.model)), "ORT_ENABLE_ALL")["head"]
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("words", ["mxfp4", "nvfp4", "int4 per-block 8"])
@@ -106,7 +108,7 @@ def test_there_and_back(words: str) -> None:
     there = anybit.convert(quantized, to="qdq").model
     back = anybit.convert(there, to="qonnx").model
     x = random(2, 5, 16)
-    a, b, c = (anybit.load(each).run(x)["y"] for each in (quantized, there, back))
+    a, b, c = (anybit.load(item).run(x)["y"] for item in (quantized, there, back))
     np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(a, c)
 
@@ -123,7 +125,7 @@ def test_old_runtimes_get_floats_or_bytes() -> None:
     quantized = anybit.quantize(attention(), weights="mxfp4", activations=None).model
     old = anybit.convert(quantized, to="qdq", opset_limit=20)
     stored = {
-        each.inputs[0].dtype for each in old.model.graph if each.op_type == "DequantizeLinear"
+        item.inputs[0].dtype for item in old.model.graph if item.op_type == "DequantizeLinear"
     }
     assert stored == {ir.DataType.UINT8}
 
@@ -142,17 +144,17 @@ def test_tables_give_the_type_that_the_quantizer_gives() -> None:
     made = anybit.convert(quantized, to="qdq").model
     assert "Gather" in kinds(made)
     x = random(1, 4)
-    (found,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(
+    (actual,) = onnxruntime.InferenceSession(ir.to_proto(made).SerializeToString()).run(
         None, {"x": x}
     )
-    np.testing.assert_array_equal(found, anybit.load(quantized).run(x)["y"])
+    np.testing.assert_array_equal(actual, anybit.load(quantized).run(x)["y"])
 
 
 @pytest.mark.parametrize("harm", ["axis", "block", "scale", "rank"])
 def test_blocks_that_do_not_fit(harm: str) -> None:
     quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model
     made = anybit.convert(quantized, to="qdq").model
-    stored = next(each for each in made.graph if each.op_type == "DequantizeLinear")
+    stored = next(item for item in made.graph if item.op_type == "DequantizeLinear")
     if harm == "axis":
         stored.attributes["axis"] = ir.AttrInt64("axis", 7)
     elif harm == "block":

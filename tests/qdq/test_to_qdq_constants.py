@@ -67,7 +67,7 @@ def test_constants(
     kind: str, parameters: dict[str, Any], options: Any, stored: str, style: str
 ) -> None:
     proto = weight_model(kind, parameters, WEIGHT, **options)
-    wanted = session(proto).run(None, {"x": ZERO})[0]
+    expected = session(proto).run(None, {"x": ZERO})[0]
     written = Written(proto, style)
     if style == "qcdq":
         if stored.startswith("float8"):
@@ -84,7 +84,7 @@ def test_constants(
     assert stored == tensors[f"w_{stored}"].const_value.dtype.name.lower()
     assert "w" not in tensors, "the float weights are still there"
     for result in runs(checked(written.proto), x=ZERO):
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_a_narrow_range_is_noted_or_clipped() -> None:
@@ -158,8 +158,8 @@ def test_weights_behind_moves() -> None:
         node("Transpose", "q", "back", domain=""),
         node("Add", "x back", domain=""),
     ]
-    given = {"w": WEIGHT, "s": CHANNELS, "z": 0, "b": 4, "shape": np.array([6, 5])}
-    proto = model(nodes, given, inputs={"x": [1]})
+    arguments = {"w": WEIGHT, "s": CHANNELS, "z": 0, "b": 4, "shape": np.array([6, 5])}
+    proto = model(nodes, arguments, inputs={"x": [1]})
     written = Written(proto)
     assert kinds(written.model) == ["DequantizeLinear", "Transpose", "Add"]
     assert written.model.graph[0].attributes["axis"].value == 0
@@ -168,8 +168,8 @@ def test_weights_behind_moves() -> None:
 
 
 def test_a_constant_output() -> None:
-    given = {"w": WEIGHT, "s": 0.3, "z": 0, "b": 4}
-    proto = model([node("Quant", "w s z b")], given, inputs={})
+    arguments = {"w": WEIGHT, "s": 0.3, "z": 0, "b": 4}
+    proto = model([node("Quant", "w s z b")], arguments, inputs={})
     written = Written(proto)
     assert [value.name for value in written.model.graph.outputs] == ["y"]
     for result in runs(written.proto):
@@ -178,8 +178,8 @@ def test_a_constant_output() -> None:
 
 @pytest.mark.parametrize("weight", [np.zeros((0, 3)), np.zeros(()), np.full((2, 2), np.inf)])
 def test_odd_weights(weight: np.ndarray) -> None:
-    given = {"w": weight.astype(np.float32), "s": 0.5, "z": 0, "b": 4}
-    written = Written(model([node("Quant", "w s z b")], given, inputs={}))
+    arguments = {"w": weight.astype(np.float32), "s": 0.5, "z": 0, "b": 4}
+    written = Written(model([node("Quant", "w s z b")], arguments, inputs={}))
     assert [step.action for step in written.steps] == ["DequantizeLinear int4"]
 
 
@@ -205,35 +205,35 @@ def test_real_models(path: Any, style: str) -> None:
     Normalize()(original)
     FoldConstants(operators=False)(original)
     weights = {}
-    for each in original.graph:
-        operator = operator_of(each)
-        if operator is not None and is_constant(each.inputs[0]):
-            arrays = [None if value is None else array_of(value) for value in each.inputs]
-            weights[each.outputs[0].name] = evaluate_operator(each, operator, arrays)
+    for item in original.graph:
+        operator = operator_of(item)
+        if operator is not None and is_constant(item.inputs[0]):
+            arrays = [None if value is None else array_of(value) for value in item.inputs]
+            weights[item.outputs[0].name] = evaluate_operator(item, operator, arrays)
     proto = checked(written.proto)
     rng = np.random.default_rng(0)
     feeds = {
         value.name: rng.standard_normal([size.dim_value or 1 for size in _sizes(value)], np.float32)
         for value in proto.graph.input
     }
-    (wanted,) = session(path).run(None, feeds)
+    (expected,) = session(path).run(None, feeds)
     for name, values in weights.items():
         proto.graph.output.append(
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, values.shape)
         )
     stored = dict(
-        zip([each.name for each in proto.graph.output], outputs(proto, feeds), strict=True)
+        zip([value.name for value in proto.graph.output], outputs(proto, feeds), strict=True)
     )
     for name, values in weights.items():
         np.testing.assert_array_equal(stored[name], values)
     # With weights that are constants from the start, as before, the runtime sums in the same order.
-    kept = [each for each in proto.graph.node if each.output[0] not in weights]
+    kept = [item for item in proto.graph.node if item.output[0] not in weights]
     del proto.graph.node[:], proto.graph.output[1:]
     proto.graph.node.extend(kept)
     proto.graph.initializer.extend(
         onnx.numpy_helper.from_array(stored[name], name) for name in weights
     )
-    np.testing.assert_array_equal(session(proto).run(None, feeds)[0], wanted)
+    np.testing.assert_array_equal(session(proto).run(None, feeds)[0], expected)
     size = path.stat().st_size
     if size > 2**16:
         assert len(written.proto.SerializeToString()) < (0.3 if style == "qdq" else 0.5) * size

@@ -139,9 +139,9 @@ def test_approximate_zero_points(bits: int) -> None:
     assert not step.exact
     assert "zero-point 1 is added after rounding" in step.reason
     x = columns(np.float32([0.5, 0.3]))
-    wanted = anybit.int_quant(x, np.float32([0.5, 0.3]), np.float32([1, 2]), bits, signed=False)
+    expected = anybit.int_quant(x, np.float32([0.5, 0.3]), np.float32([1, 2]), bits, signed=False)
     for result in runs(checked(written.proto), x=x):
-        steps = np.abs(result - wanted) / np.float32([0.5, 0.3])
+        steps = np.abs(result - expected) / np.float32([0.5, 0.3])
         assert steps.max() <= 1.001
         assert np.mean(steps > 0) < 0.3
 
@@ -161,8 +161,8 @@ def test_bad_widths(bits: float) -> None:
 def test_plans_are_kept_for_the_model_that_they_are_of_only() -> None:
     native = ToQdq(style=Form.QDQ)
     first, second = (read(int_model(bits=bits)) for bits in (8, 7))
-    for each in (first, second):
-        Normalize()(each)
+    for element in (first, second):
+        Normalize()(element)
     native.needed_opset(first)
     assert [step.action for step in native(second).steps] == [
         "QuantizeLinear and DequantizeLinear int8"

@@ -115,7 +115,7 @@ def test_the_limit_of_the_next_quantizer_names_nothing() -> None:
     ]
     proto = model(nodes, {"s": 1.0, "z": 0, "b": 2}, inputs={"x": ["n"]})
     back = convert(convert(proto, to="qdq").model, to="qonnx").model
-    assert [each.outputs[0].name for each in back.graph] == ["first", "y"]
+    assert [item.outputs[0].name for item in back.graph] == ["first", "y"]
 
 
 def test_a_limit_behind_a_pair_stays() -> None:
@@ -138,9 +138,9 @@ def test_networks(name: str, form: Form) -> None:
     path = MODELS / f"{name}.onnx"
     converted = convert(path, to=form)
     x = np.load(path.with_suffix(".npz"))["x"][:1]
-    (wanted,) = anybit.load(path).run(x).values()
+    (expected,) = anybit.load(path).run(x).values()
     # Sums of floats in another order; a quantization step is 1e-2.
-    np.testing.assert_allclose(plain(converted, x), wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(plain(converted, x), expected, rtol=0, atol=1e-5)
     assert "default options keep its values" in converted.remarks[-1]
 
 
@@ -234,13 +234,17 @@ def test_what_needs_a_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_check_says_what_default_options_do() -> None:
     bare = convert(largest(), runtime="any").model
-    (found,) = [
-        each for each in anybit.check(bare, "onnxruntime") if each.code == "default-options"
+    (actual,) = [
+        finding
+        for finding in anybit.check(bare, "onnxruntime")
+        if finding.code == "default-options"
     ]
-    assert "does not load it" in found.problem
-    assert "session.disable_quant_qdq = 1" in found.remedy
+    assert "does not load it" in actual.problem
+    assert "session.disable_quant_qdq = 1" in actual.remedy
     fenced = convert(largest(), to="qdq").model
-    assert "default-options" not in {each.code for each in anybit.check(fenced, "onnxruntime")}
+    assert "default-options" not in {
+        finding.code for finding in anybit.check(fenced, "onnxruntime")
+    }
 
 
 def test_infinite_results_are_compared() -> None:

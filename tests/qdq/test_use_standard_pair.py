@@ -49,8 +49,8 @@ def network(
             ),
         ]
         nodes += [
-            helper.make_node(kind, inputs, [output], domain=DOMAIN, **given)
-            for kind, inputs, output, given in layer
+            helper.make_node(kind, inputs, [output], domain=DOMAIN, **arguments)
+            for kind, inputs, output, arguments in layer
         ]
         x = f"y{index}"
         nodes.append(helper.make_node("MatMul", [f"d{index}", f"v{index}"], [x]))
@@ -131,7 +131,7 @@ def test_convert_keeps_the_pair_of_a_model_that_cannot_be_lifted() -> None:
 def test_shapes_are_inferred_behind_the_pair(opset: int) -> None:
     model = read(network(TensorProto.INT16, TensorProto.INT4, opset))
     InferShapes()(model)
-    shapes = {str(each.name): each for node in model.graph for each in node.outputs}
+    shapes = {str(value.name): value for node in model.graph for value in node.outputs}
     assert [str(size) for size in shapes["y0"].shape or ()] == ["n", "6"]
     assert shapes["q1"].dtype is not None
     assert shapes["q1"].dtype.name == "INT16"

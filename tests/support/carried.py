@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
-from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.passes import (
@@ -40,7 +40,7 @@ def prepared(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
 def followed(
     proto: onnx.ModelProto,
     feeds: Mapping[str, np.ndarray],
-    inputs: Mapping[str, Carrier] | None = None,
+    inputs: Mapping[str, AbstractValue] | None = None,
     *,
     fold: bool = False,
 ) -> Analysis:
@@ -48,10 +48,10 @@ def followed(
     model = prepared(proto, fold=fold)
     analysis = analyze(model, inputs)
     arrays = values_in_run(model, feeds)
-    for value, carrier in analysis.carriers.items():
+    for value, abstract in analysis.values.items():
         array = array_of(value) if is_constant(value) else arrays.get(str(value.name))
         if array is not None:
-            check_carrier(str(value.name), carrier, array)
+            check_abstract(str(value.name), abstract, array)
     for product in analysis.products:
         check_product(product, arrays)
     return analysis
@@ -69,37 +69,37 @@ def values_in_run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str,
     return arrays
 
 
-def check_carrier(name: str, carrier: Carrier, array: np.ndarray) -> None:
-    """AssertionError if a value is none that the carrier allows."""
+def check_abstract(name: str, abstract: AbstractValue, array: np.ndarray) -> None:
+    """AssertionError if a value is none that the abstract allows."""
     values = array.astype(np.float64)
-    assert carrier.nan or not np.isnan(values).any(), name
-    values = np.where(np.isnan(values), carrier.broadcast(carrier.lowest), values)
+    assert abstract.nan or not np.isnan(values).any(), name
+    values = np.where(np.isnan(values), abstract.broadcast(abstract.lowest), values)
     if not values.size:
         return
-    assert np.all(values >= carrier.broadcast(carrier.lowest)), (name, carrier)
-    assert np.all(values <= carrier.broadcast(carrier.highest)), (name, carrier)
-    if carrier.exponent is not None:
-        units = values[np.isfinite(values)] / 2.0**carrier.exponent
-        assert np.all(units == np.rint(units)), (name, carrier)
-    if carrier.integers is not None:
-        assert np.array_equal(carrier.grid.decode(carrier.integers), array), name
-    if carrier.codes is not None:
-        check_codes(name, carrier, values)
+    assert np.all(values >= abstract.broadcast(abstract.lowest)), (name, abstract)
+    assert np.all(values <= abstract.broadcast(abstract.highest)), (name, abstract)
+    if abstract.exponent is not None:
+        units = values[np.isfinite(values)] / 2.0**abstract.exponent
+        assert np.all(units == np.rint(units)), (name, abstract)
+    if abstract.integers is not None:
+        assert np.array_equal(abstract.grid.decode(abstract.integers), array), name
+    if abstract.codes is not None:
+        check_codes(name, abstract, values)
 
 
-def check_codes(name: str, carrier: Carrier, values: np.ndarray) -> None:
-    codes, grid = carrier.codes, carrier.grid
+def check_codes(name: str, abstract: AbstractValue, values: np.ndarray) -> None:
+    codes, grid = abstract.codes, abstract.grid
     with np.errstate(all="ignore"):
         found = np.rint(values / grid.scale + grid.zeropt)
-    found = np.where(np.isfinite(found), found, carrier.broadcast(codes.lowest)).astype(np.int64)
-    assert np.array_equal(grid.decode(found).astype(np.float64), values), (name, carrier)
+    found = np.where(np.isfinite(found), found, abstract.broadcast(codes.lowest)).astype(np.int64)
+    assert np.array_equal(grid.decode(found).astype(np.float64), values), (name, abstract)
     allowed = codes.allowed or codes.hull
-    channels = [found] if carrier.axis is None else np.moveaxis(found, carrier.axis, 0)
+    channels = [found] if abstract.axis is None else np.moveaxis(found, abstract.axis, 0)
     for index, channel in enumerate(channels):
         possible = codes.of_channel(index)
         for code in np.unique(channel).tolist():
-            assert code in possible, (name, code, possible, carrier)
-            assert code in allowed, (name, code, carrier)
+            assert code in possible, (name, code, possible, abstract)
+            assert code in allowed, (name, code, abstract)
 
 
 def check_product(product: ProductAnalysis, arrays: Mapping[str, np.ndarray]) -> None:

@@ -18,7 +18,7 @@ from anybit.compiler.compiled import Compiled
 from anybit.errors import ModelError
 from anybit.inputs import Array, fitted
 from anybit.layers import Guarantee
-from anybit.onnx.analysis.ranges import beside, carriers_of
+from anybit.onnx.analysis.ranges import input_values, violation
 from anybit.onnx.cleaning import clean
 from anybit.text import counted, listed, shown
 
@@ -73,8 +73,8 @@ def verify(
             )
         if faults:
             inputs = [value for value in network.model.graph.inputs if not value.is_initializer()]
-            known = carriers_of(ranges, inputs).items()
-            why = filter(None, (beside(name, feeds[name], carrier) for name, carrier in known))
+            known = input_values(ranges, inputs).items()
+            why = filter(None, (violation(name, feeds[name], carrier) for name, carrier in known))
             sentence += "".join(f" But {each}." for each in why)
         style = "bold" if faults else "green"
         stdout().print(Text(sentence, style=style), soft_wrap=True)

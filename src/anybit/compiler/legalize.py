@@ -10,10 +10,8 @@ from anybit.compiler.analyze.unknown_shapes import RowShapes
 from anybit.compiler.reason import Reason
 from anybit.errors import ModelError
 from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.reductions import reduced_axes
-
-MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
-"""Operators that become sums with weights of 1."""
 
 _WEIGHTS = range(-128, 128)
 
@@ -21,11 +19,11 @@ _WEIGHTS = range(-128, 128)
 def legalize(analyzed: AnalyzedModel) -> Mapping[ir.Node, Reason]:
     """Return the reason for each product and mean that has to stay float32."""
     reasons: dict[ir.Node, Reason] = {}
-    for product in analyzed.values.products:
+    for product in analyzed.analysis.products:
         reason = _check_product(product, analyzed.shapes)
         if reason is not None:
             reasons[product.node] = reason
-    products = {product.node for product in analyzed.values.products}
+    products = {product.node for product in analyzed.analysis.products}
     for node in analyzed.model.graph:
         if is_mean(node) and node not in products and not _reduces_space(node, analyzed):
             reasons[node] = Reason("it is not a mean over height and width of codes")
@@ -34,7 +32,7 @@ def legalize(analyzed: AnalyzedModel) -> Mapping[ir.Node, Reason]:
 
 def is_mean(node: ir.Node) -> bool:
     """Return whether a node adds up elements without weights."""
-    return node.domain == "" and node.op_type in MEANS
+    return has_trait(node, OpTrait.SUM)
 
 
 def _check_product(product: ProductAnalysis, shapes: RowShapes) -> Reason | None:
@@ -84,7 +82,7 @@ def check_weights(product: ProductAnalysis, rank: int) -> Reason | None:
 def _reduces_space(node: ir.Node, analyzed: AnalyzedModel) -> bool:
     """Return whether a mean is one of known values over height and width."""
     x, y = node.inputs[0], node.outputs[0]
-    if x is None or analyzed.values.carriers.get(x) is None:
+    if x is None or analyzed.analysis.values.get(x) is None:
         return False
     if not node.op_type.startswith("Reduce"):
         return True

@@ -9,8 +9,13 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.curves import Curve, curve_of
-from anybit.onnx.graph.facts import Effect, effect_of, is_identity
+from anybit.onnx.graph.op_traits import (
+    Monotonicity,
+    OpTrait,
+    has_trait,
+    is_identity,
+    monotonicity_of,
+)
 from anybit.onnx.operators.multi_threshold import channel_axis_of, is_multi_threshold, is_rising
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -58,8 +63,7 @@ def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
     if node.op_type == "BatchNormalization":
         is_affine = all(value is not None and is_constant(value) for value in node.inputs[1:])
         return {1} if is_affine and not attribute_of(node, "training_mode", 0) else None
-    effect = effect_of(node, opset)
-    if effect in (Effect.ELEMENTWISE, Effect.RECTIFY) or is_identity(node, opset):
+    if has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER, opset) or is_identity(node, opset):
         return _of_broadcast(node, rank)
     return None
 
@@ -116,48 +120,35 @@ def captures_of(node: ir.Node) -> list[ir.Value]:
     return [value for value in captures if not is_constant(value)]
 
 
-RESHAPING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
-GATHERING = ("Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
-POOLING = ("MaxPool", "GlobalMaxPool")
-CONCATENATION, TRANSPOSITION = "Concat", "Transpose"
-
-_ALL = frozenset((*RESHAPING, *GATHERING, *POOLING, CONCATENATION, TRANSPOSITION))
-
-
-def is_data_movement(node: ir.Node) -> bool:
-    """Return whether the outputs of a node have the codes of its inputs."""
-    return not node.domain and node.op_type in _ALL
-
-
 def is_monotone(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
     """Return whether a chain of nodes is a monotonic function of x."""
-    return all(curve is not Curve.BENDS for curve in _curves(nodes, x))
+    return all(direction is not Monotonicity.NONE for direction in _monotonicities(nodes, x))
 
 
 def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
     """Return whether a chain of nodes is an increasing function of x."""
-    return all(curve is Curve.RISES for curve in _curves(nodes, x))
+    return all(direction is Monotonicity.INCREASING for direction in _monotonicities(nodes, x))
 
 
-def _curves(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Curve]:
+def _monotonicities(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Monotonicity]:
     """Yield the monotonicity of the nodes of a chain."""
     for node in nodes:
         varying = [value for value in node.inputs if value is not None and not is_constant(value)]
-        yield _curve(node, x) if varying == [x] else Curve.BENDS
+        yield _monotonicity(node, x) if varying == [x] else Monotonicity.NONE
         x = node.outputs[0]
 
 
-def _curve(node: ir.Node, x: ir.Value) -> Curve:
+def _monotonicity(node: ir.Node, x: ir.Value) -> Monotonicity:
     if is_quantize(node) or is_dequantize(node):
-        return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+        return Monotonicity.INCREASING if _has_positive_scales(node) else Monotonicity.MONOTONE
     if not node.domain:
-        return curve_of(node, x)
+        return monotonicity_of(node, x)
     if is_multi_threshold(node):
-        return Curve.RISES if is_rising(node) else Curve.FALLS
+        return Monotonicity.INCREASING if is_rising(node) else Monotonicity.DECREASING
     operator = operator_of(node)
     if operator is None or operator.grid is None or node.inputs[0] is not x:
-        return Curve.BENDS
-    return Curve.RISES if _has_positive_scales(node) else Curve.EITHER
+        return Monotonicity.NONE
+    return Monotonicity.INCREASING if _has_positive_scales(node) else Monotonicity.MONOTONE
 
 
 def _has_positive_scales(node: ir.Node) -> bool:

@@ -33,8 +33,8 @@ from anybit.errors import ModelError
 from anybit.layers.layer import Guarantee
 from anybit.model import RuntimeEngine
 from anybit.onnx import Source
-from anybit.onnx.analysis.carriers import Carrier
-from anybit.onnx.analysis.ranges import Ranges, carriers_of
+from anybit.onnx.analysis.abstract_values import AbstractValue
+from anybit.onnx.analysis.ranges import Ranges, input_values
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.shapes import has_free_sizes
@@ -112,7 +112,7 @@ class Regions:
 def find_regions(
     model: ir.Model,
     guarantee: Guarantee,
-    ranges: Mapping[str, Carrier] | None = None,
+    ranges: Mapping[str, AbstractValue] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Regions:
     """Return the integer regions of a normalized model, which is changed: constants are folded.
@@ -148,7 +148,7 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
         has_free_sizes=has_free_sizes(model),
         is_integer_only=integer_only,
     )
-    weights = integer_weights(parts.analyzed.values)
+    weights = integer_weights(parts.analyzed.analysis)
     regions = replace_regions(model, parts.regions)
     runnable(model, quantized)
     store_integer_weights(model, weights)
@@ -157,10 +157,10 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     return Compiled(engine, model, report, regions)
 
 
-def _input_values(model: ir.Model, ranges: Ranges | None) -> dict[str, Carrier]:
+def _input_values(model: ir.Model, ranges: Ranges | None) -> dict[str, AbstractValue]:
     """Return the values of inputs by name."""
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-    return carriers_of(ranges, inputs)
+    return input_values(ranges, inputs)
 
 
 def exposed(source: Source) -> ir.Model:

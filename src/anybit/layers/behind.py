@@ -8,14 +8,15 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
 
 # No tail of a layer is longer.
 _MOST_NODES = 64
-_PASSED = (Effect.MOVE, Effect.SELECT, Effect.RECTIFY, Effect.ELEMENTWISE, Effect.AVERAGE)
+_SINGLE = OpTrait.DATA_MOVEMENT | OpTrait.RECTIFIER | OpTrait.ELEMENTWISE
+_PASSED = _SINGLE | OpTrait.SELECTION | OpTrait.MEAN
 
 
 def quantizers_behind(products: Iterable[ProductAnalysis]) -> list[Quantizer | None]:
@@ -34,7 +35,7 @@ def _behind(value: ir.Value, traces: Traces) -> Quantizer | None:
             found = _quantizer(node, traces) if at == 0 else None
             if found is not None:
                 return found
-            passed = effect_of(node) in _PASSED or node.op_type == "BatchNormalization"
+            passed = has_trait(node, _PASSED) or node.op_type == "BatchNormalization"
             new = [each for each in node.outputs[:1] if passed and each not in seen]
             seen.update(new)
             waiting += new

@@ -10,7 +10,7 @@ from anybit.layers.facts import connected, layers_of
 from anybit.layers.layer import Analyzed
 from anybit.layers.observing import observe
 from anybit.onnx.analysis.analysis import analyze as follow
-from anybit.onnx.analysis.ranges import Ranges, by_name, carriers_of
+from anybit.onnx.analysis.ranges import Ranges, by_name, input_values
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source
 from anybit.onnx.preparation import followable
@@ -44,7 +44,7 @@ def analyze(
     """
     model = followable(source)
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-    known = carriers_of(input_ranges, inputs)
+    known = input_values(input_ranges, inputs)
     analysis = follow(model, known)
     quantizers = quantizers_behind(analysis.products)
     layers = connected(list(model.graph.all_nodes()), layers_of(model, analysis, quantizers))

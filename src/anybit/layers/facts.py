@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from anybit import text
 from anybit.layers.layer import Guarantee, Layer, Span
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.analysis.view import given
+from anybit.onnx.analysis.view import input_of
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.quantizers.quantizer import Quantizer
@@ -33,10 +33,10 @@ def _layer(
     model: ir.Model, analysis: Analysis, product: ProductAnalysis, quantizer: Quantizer | None
 ) -> Layer:
     node = product.node
-    weight = given(node, 1 if product.layout is None else product.layout.weight)
+    weight = input_of(node, 1 if product.layout is None else product.layout.weight)
     output = node.outputs[0]
-    quantized = None if quantizer is None else analysis.carriers.get(quantizer.node.outputs[0])
-    result = analysis.carriers.get(output)
+    quantized = None if quantizer is None else analysis.values.get(quantizer.node.outputs[0])
+    result = analysis.values.get(output)
     accumulator = product.accumulator
     span = bits = any_bits = None
     if accumulator is not None:
@@ -76,7 +76,7 @@ def _guarantee(product: ProductAnalysis) -> Guarantee | None:
     return None if product.accumulator is None else Guarantee.BOUNDED
 
 
-def _codes(carrier: Carrier | None) -> Span | None:
+def _codes(carrier: AbstractValue | None) -> Span | None:
     if carrier is None or carrier.codes is None:
         return None
     return int(np.min(carrier.codes.lowest)), int(np.max(carrier.codes.highest))

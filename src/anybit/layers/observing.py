@@ -11,10 +11,10 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.inputs import Feeds, declared_inputs, fitted, slice_of
 from anybit.layers.layer import Seen
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.analysis.ranges import beside, codes_of
+from anybit.onnx.analysis.ranges import codes_of, violation
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.preparation import runnable
@@ -47,7 +47,7 @@ class _Layer:
     """What one layer's tensors have shown so far; the axis is that of what its quantizer gives."""
 
     x: str
-    x_carrier: Carrier | None
+    x_carrier: AbstractValue | None
     y: str
     quantizer: Quantizer | None
     axis: int | None
@@ -128,7 +128,7 @@ def observe(
     analysis: Analysis,
     quantizers: Sequence[Quantizer | None],
     data: Feeds,
-    ranges: Mapping[str, Carrier],
+    ranges: Mapping[str, AbstractValue],
 ) -> tuple[list[Seen | None], int]:
     """What data show of each product and the quantizer behind it, and how many rows were run.
 
@@ -164,13 +164,13 @@ def observe(
     return [layer.seen() for layer in layers], rows
 
 
-def _check(feeds: Mapping[str, Array], ranges: Mapping[str, Carrier]) -> None:
+def _check(feeds: Mapping[str, Array], ranges: Mapping[str, AbstractValue]) -> None:
     """ModelError for NaN, which hides what other elements show, and for what is out of range."""
     for name, array in feeds.items():
         if np.isnan(array).any():
             raise ModelError(f"input {name!r} holds NaN; leave it out of the data")
     for name, carrier in ranges.items():
-        why = beside(name, feeds[name], carrier)
+        why = violation(name, feeds[name], carrier)
         if why:
             raise ModelError(f"{why}; correct the range, or the data")
 
@@ -205,7 +205,7 @@ def _axis(product: ProductAnalysis, quantizer: Quantizer | None, analysis: Analy
     if quantizer is None or product.layout is None:
         return None
     channels = None if quantizer.grid is None else quantizer.grid.channels
-    known = analysis.carriers.get(quantizer.node.outputs[0])
+    known = analysis.values.get(quantizer.node.outputs[0])
     found = (None if each is None else each.axis for each in (channels, known))
     return next((axis for axis in found if axis is not None), product.layout.y_axis)
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in ONNX files: read them, bring them into one form, hand them to a runtime.
+"""ONNX models: reading, normalization, and running.
 
     read        a checked `onnx_ir.Model` from a path, bytes, a proto or a model
-    prepare     the same, with every operator under its one name and constants folded
-    save        a model to a file, wholly or not at all
-    serialize   what a runtime takes: a small proto, and the large tensors beside it
-    exact_session_options   how to set the runtime up so that it computes what is written
-    register        schemas, so that the checker and shape inference of `onnx` know the operators
+    prepare     the same, with operators under canonical names and constants folded
+    save        a model to a file, atomically
+    serialize   a small proto for a runtime, and the large tensors besides
+    exact_session_options   options with which a runtime computes exactly the graph
+    register        schemas for the checker and the shape inference of `onnx`
     reference_ops   the operators for `onnx.reference.ReferenceEvaluator`
 
 Nothing here names an operator: the passes loop over `anybit.ops.OPERATORS`.

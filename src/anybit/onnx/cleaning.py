@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model with the same values and nothing else: one spelling, no leftovers, all shapes."""
+"""Cleanup of models: one spelling, no leftovers, all shapes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ _STEPS: Mapping[str, _Steps] = {
         *(ChannelsLast, MoveTransposes, InferShapes, AbsorbTransposes, OneScale, TrimConstants),
     ),
 }
-"""What the model is made of for each compiler, besides names and a fixed batch."""
+"""The passes for each compiler, besides names and a fixed batch."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Cleaned(Result):
 
     Attributes:
         model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
-        remarks: What there is to know of it, one line each.
+        remarks: Remarks about the model, one line each.
     """
 
     model: ir.Model = field(repr=False)
@@ -76,27 +76,27 @@ def clean(
     keep_quantizers: bool = False,
     target: str | None = None,
 ) -> Cleaned:
-    """The model with the same values, and nothing in it that does not help to compute them.
+    """Return an equivalent model with everything removed that does not affect its values.
 
     * Operators under one name, with all attributes; no local functions; the lowest IR version.
     * Constants computed: quantized weights, scales, shapes.
     * No dead nodes, no identities, no unused constants and imports.
-    * Every node has a name of its own, every value the type and shape that can be inferred; sizes
-      that depend on the data are free. Inputs and outputs keep their names and their order.
+    * Every node has a unique name, every value its inferred type and shape; sizes that depend on
+    the
+      data are free. Inputs and outputs keep their names and their order.
 
-    Every result is bit for bit what it was. Cleaning twice gives the same bytes.
+    Results are equal bit for bit. Cleaning is idempotent.
 
     Args:
-        source: As for `anybit.onnx.read`. It is not changed.
-        batch: The number of rows that the model takes, or "dynamic" for any; see `ChangeBatch`.
-        keep_quantizers: Leave quantizers of weights as they are, for compilers that want them.
-        target: A compiler, "finn" or "hls4ml". Quantizers are kept, under the names that it looks
-            for; a free batch becomes 1; Gemm becomes MatMul and Add, BatchNormalization Mul and
-            Add where that gives the same bits. For finn, a bias of a convolution becomes an Add.
-            For hls4ml, an Add of a constant becomes a bias, and a mean of 2^k values a
-            convolution; convolutions and pooling have channels last, and so have inputs that they
-            read; inputs, constants and nodes have names of C++, and each input of a node a
-            constant of its own.
+        source: See `anybit.onnx.read`. It is not changed.
+        batch: The batch size of the model, or "dynamic" for any; see `ChangeBatch`.
+        keep_quantizers: Leave quantizers of weights as they are, for compilers that need them.
+        target: A compiler, "finn" or "hls4ml". Quantizers are kept, under its names; a free batch
+            becomes 1; Gemm becomes MatMul and Add; BatchNormalization becomes Mul and Add if that
+            is bit-identical. For finn, the bias of a convolution becomes an Add. For hls4ml, an Add
+            of a constant becomes a bias, and a mean of 2^k values a convolution. Convolutions,
+            pooling and their model inputs have channels last. Inputs, constants and nodes have C++
+            names, and each input of a node has a constant of its own.
 
     Raises:
         ModelError: The model cannot be read, an operator refuses its parameters, or the batch
@@ -127,20 +127,20 @@ def clean(
 
 
 def _for_cpp(model: ir.Model, source: Source) -> tuple[str, ...]:
-    """Give each reader constants of its own, and inputs, constants and nodes names of C++."""
+    """Give each reader separate constants, and inputs, constants and nodes C++ names."""
     apply(model, source, OwnConstants())
     return reported(model, source, Identifiers(is_usable)).remarks
 
 
 def _sort_constants(graph: ir.Graph) -> None:
-    """Constants in the order of their first readers, however many rewrites brought them there."""
+    """Sort constants by their first readers, whatever the order of the rewrites."""
     constants = graph.initializers
     read = [value for node in graph.all_nodes() for value in node.inputs if value is not None]
-    wanted = [value for value in dict.fromkeys(read) if value.graph is graph]
-    wanted = [value for value in wanted if value.is_initializer()]
-    kept = [value for value in constants.values() if value not in set(wanted)]
+    expected = [value for value in dict.fromkeys(read) if value.graph is graph]
+    expected = [value for value in expected if value.is_initializer()]
+    kept = [value for value in constants.values() if value not in set(expected)]
     constants.clear()
-    for value in (*wanted, *kept):
+    for value in (*expected, *kept):
         graph.register_initializer(value)
 
 
@@ -152,7 +152,7 @@ def _has_free_batch(model: ir.Model) -> bool:
 def _names_of(target: str | None) -> frozenset[str]:
     if target is None:
         return frozenset()
-    names = {name: each.names for name, each in TARGETS.items() if each.names}
+    names = {name: rules.names for name, rules in TARGETS.items() if rules.names}
     if target not in names:
         raise ModelError(f"target must be one of {', '.join(names)}, got {target!r}")
     return names[target]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert models between QONNX and standard ONNX."""
+"""Conversion of models between QONNX and standard ONNX."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -65,9 +65,9 @@ class Conversion(Result):
 
     Attributes:
         model: The result. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
-        form: What it is now.
+        form: The form of the result.
         steps: One per node that was changed, or that could not be.
-        remarks: What there is to know of the whole model, one line each.
+        remarks: Remarks about the whole model, one line each.
     """
 
     model: ir.Model = field(repr=False)
@@ -77,11 +77,11 @@ class Conversion(Result):
 
     @property
     def exact(self) -> bool:
-        """Whether no step changes a value."""
+        """Return whether no step changes a value."""
         return all(step.exact for step in self.steps)
 
     def to_json(self) -> dict[str, Any]:
-        """What was done to each node, and why, as JSON has it."""
+        """Return the action and the reason of each step, for JSON."""
         return {
             "form": self.form.value,
             "exact": self.exact,
@@ -102,53 +102,52 @@ def convert(
 ) -> Conversion:
     """Convert a model to another form without changing a value it computes.
 
-    Values are compared as numbers: the sign of a zero may differ. Integer types have no NaN:
-    where `qdq` and `qcdq` quantize a NaN, the runtime gives some code. The opset and the IR version
-    are lifted as far as the result needs, and no further. The source is not changed.
+    Values are compared as numbers: the sign of a zero may differ. Integer types have no NaN: the
+    code of a NaN in `qdq` and `qcdq` depends on the runtime. The opset and the IR version are
+    lifted only as far as necessary. The source is not changed.
 
-    What becomes `qdq` or `qcdq` keeps its values in ONNX Runtime with default options, on every
-    x86 and ARM CPU: a Min stands behind a DequantizeLinear, or before a QuantizeLinear, where the
-    optimizer would make an integer operator that is not proven to give the same values but for the
-    order of sums. The result is also tried in the installed version, unless it is large or may run
-    for long. The last of the remarks says which nodes have a fence and why, and what the model
-    needs.
+    Models in the forms `qdq` and `qcdq` keep their values in ONNX Runtime with default options, on
+    every x86 and ARM CPU. A Min after a DequantizeLinear, or before a QuantizeLinear, prevents the
+    optimizer from inserting integer operators that are not proven equal (up to the order of sums).
+    The result is also run in the installed version, unless it is large or slow. The last remark
+    lists the fenced nodes with reasons, and the requirements of the model.
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        to: The form: qonnx, standard, portable, qdq or qcdq; see `Form`. May be left out where
-            the runtime is given, which has a form that it takes best.
-        runtime: What the result is for: "onnxruntime", "onnxruntime=1.20" or another version from
-            1.17 on, "web", "openvino", or "any". It limits the opset. Nothing is fenced for
-            "openvino" and "any".
-        allow_approximate: Convert also what has no exact counterpart; `steps` says what changes.
+        to: The form: qonnx, standard, portable, qdq or qcdq; see `Form`. Default: the best form for
+            the runtime.
+        runtime: The target: "onnxruntime", "onnxruntime=1.20" or another version from 1.17 on,
+            "web", "openvino", or "any". It limits the opset. Nothing is fenced for "openvino" and
+            "any".
+        allow_approximate: Also convert nodes without an exact counterpart; `steps` reports changes.
         opset_limit: The newest opset to use: 21 avoids 2-bit types, 20 also those of 4 and 16
             bits.
 
     Raises:
         ModelError: The model cannot be read, or a node cannot be converted without changing a
-            value; the message says which and what to do.
+            value; the message names it and the remedy.
     """
     if to is None and runtime is None:
         raise ModelError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")
-    wanted = runtime_named("onnxruntime" if runtime is None else runtime)
+    expected = runtime_named("onnxruntime" if runtime is None else runtime)
     try:
-        form = wanted.form if to is None else Form(to)
+        form = expected.form if to is None else Form(to)
     except ValueError:
         raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
-    options = _Options(allow_approximate, min(opset_limit, wanted.opset_limit))
+    options = _Options(allow_approximate, min(opset_limit, expected.opset_limit))
     converted, pairs = _converted(source, form, options)
     native = any(is_dequantize(node) for node in nodes_in(converted.model.graph))
-    if form not in (Form.QDQ, Form.QCDQ) or not native or not wanted.fenced:
+    if form not in (Form.QDQ, Form.QCDQ) or not native or not expected.fenced:
         return converted
     with errors_named_after(source):
         fencing = fence(converted.model)
-    if wanted.tried:
+    if expected.tried:
         return _tried(converted, pairs, fencing)
     return _remarked(converted, fencing.details())
 
 
 def _tried(converted: Conversion, pairs: tuple[ir.Node, ...], fencing: Fencing) -> Conversion:
-    """The conversion, with more fences if ONNX Runtime keeps the values of that alone."""
+    """Return the conversion, with more fences if only they keep the values in ONNX Runtime."""
     opset = converted.model.graph.opset_imports.get("", 1)
     reference = reference_of(converted.model)
     if reference is None:
@@ -161,7 +160,7 @@ def _tried(converted: Conversion, pairs: tuple[ir.Node, ...], fencing: Fencing) 
         FencePairs(pairs, before=before)(converted.model)
         if not reference.problem(converted.model):
             where = " and before each QuantizeLinear" * before
-            aside = f"; without a Min behind each DequantizeLinear{where} it {problem}"
+            aside = f"; without a Min after each DequantizeLinear{where} it {problem}"
             return _remarked(converted, remark(fencing, opset, Trial()) + aside)
     trial = Trial(problem, reference.setting(bare))
     return _remarked(replace(converted, model=bare), remark(fencing, opset, trial))
@@ -182,7 +181,7 @@ class _Options:
 def _converted(
     source: Source, form: Form, options: _Options
 ) -> tuple[Conversion, tuple[ir.Node, ...]]:
-    """The conversion, and the DequantizeLinear that it wrote."""
+    """Return the conversion, and the DequantizeLinear nodes that it wrote."""
     work = _Work(source, options)
     if form is not Form.QONNX:
         work.lift_nbits()
@@ -207,7 +206,7 @@ def _converted(
 
 
 class _Work:
-    """A model on its way: normalized, its small constants folded, its types known."""
+    """A model in conversion: normalized, its small constants folded, its types known."""
 
     def __init__(self, source: Source, options: _Options) -> None:
         self._source = source
@@ -224,7 +223,7 @@ class _Work:
         self._run(Normalize(), StandardLayout(), FoldConstants(operators=False), InferShapes())
 
     def lift_nbits(self) -> None:
-        """MatMulNBits becomes MatMul of a quantized weight, as in `FromQdq`."""
+        """Replace MatMulNBits by MatMul of a quantized weight, as in `FromQdq`."""
         if not any(is_nbits(node) for node in nodes_in(self._model.graph)):
             return
         allowed = self._options.allow_approximate
@@ -234,14 +233,14 @@ class _Work:
         self._run(Normalize())
 
     def lift_native(self) -> None:
-        """QuantizeLinear and its kin become operators of ours."""
+        """Replace QuantizeLinear and similar operators by operators of this package."""
         self.steps.extend(_renamed(self._names, _names(self._model)))
         self._reported(FromQdq(allow_approximate=self._options.allow_approximate))
         self._run(Normalize())
         self._use_standard_pair()
 
     def lower_to_native(self, style: Form) -> Mapping[str, str]:
-        """Quantizers become QuantizeLinear and its kin; why the others do not, by their outputs."""
+        """Replace quantizers by QuantizeLinear pairs; return reasons for the others by output."""
         self._use_standard_pair()
         native = ToQdq(
             style=style,
@@ -250,14 +249,14 @@ class _Work:
         )
         with errors_named_after(self._source):
             opset = native.needed_opset(self._model, _STANDARD_OPSET)
-        # First, since lifting the version loses the ranges that nodes are annotated with.
+        # First, because lifting the opset loses the ranges in the metadata of nodes.
         self._run(LiftOpset(opset))
         report = self._reported(native)
         self.pairs = report.pairs
         return report.left
 
     def store_codes(self) -> None:
-        """Constant quantized weights become codes with a DequantizeLinear each."""
+        """Replace constant quantized weights by codes with a DequantizeLinear each."""
         native = ToQdq(style=Form.QDQ, opset_limit=self._options.opset_limit, constants_only=True)
         with errors_named_after(self._source):
             opset = native.needed_opset(self._model)
@@ -266,7 +265,7 @@ class _Work:
         self._run(Normalize())
 
     def expand(self, reasons: Mapping[str, str]) -> None:
-        """What is left of ours becomes constants and standard operators."""
+        """Replace the remaining operators of this package by constants and standard operators."""
         self._use_standard_pair()
         self._fold_weights()
         self._run(LiftOpset(_STANDARD_OPSET if operators_in(self._model) else 1))
@@ -274,17 +273,17 @@ class _Work:
         self._run(Normalize())
 
     def expand_thresholds(self) -> None:
-        """MultiThreshold becomes standard operators."""
+        """Replace MultiThreshold by standard operators."""
         if any(is_multi_threshold(node) for node in nodes_in(self._model.graph)):
             self._run(LiftOpset(_STANDARD_OPSET), InferShapes())
             self._reported(ExpandMultiThreshold())
             self._run(Normalize())
 
     def add_functions(self) -> None:
-        """Operators of ours get local functions; weights become constants."""
+        """Add local functions for operators of this package; weights become constants."""
         self._use_standard_pair()
         self._fold_weights()
-        # Once more, since the IR version follows from types that were not known the first time.
+        # Again, because the IR version depends on types that were unknown the first time.
         self._run(LiftOpset(opset_for_functions(self._model)), Normalize())
         left = self._reported(AddFunctions()).left
         self._reported(Lower(left, only=left))
@@ -293,7 +292,7 @@ class _Work:
         self._run(UseStandardPair(self._options.opset_limit))
 
     def name_foreign(self) -> None:
-        """Say which operators the result asks of its runtime, besides ONNX's and ours."""
+        """Report the operators that the result requires besides those of ONNX and this package."""
         counts: Counter[str] = Counter()
         for node in nodes_in(self._model.graph):
             ours = versions_of(node.domain, node.op_type) or is_multi_threshold(node)
@@ -301,8 +300,8 @@ class _Work:
                 continue
             operator = f"{node.domain}.{node.op_type}"
             reason = "not an operator of ONNX or QONNX: its runtime must have it"
-            if why := self._lifted.reason(node):
-                reason += f"; {why}"
+            if because := self._lifted.reason(node):
+                reason += f"; {because}"
             self.steps.append(Step(label_of(node), operator, "kept", reason))
             counts[operator] += 1
         if counts:
@@ -318,9 +317,9 @@ class _Work:
     def _run(self, *passes: InPlacePass) -> None:
         apply(self._model, self._source, *passes)
 
-    def _reported(self, each: InPlacePass) -> Report:
+    def _reported(self, pass_: InPlacePass) -> Report:
         """Run a pass and keep its steps."""
-        report = reported(self._model, self._source, each)
+        report = reported(self._model, self._source, pass_)
         self.steps.extend(report.steps)
         return report
 
@@ -331,7 +330,7 @@ class _Work:
 
 
 def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
-    """The domain and the name that each quantizer goes by."""
+    """Return the domain and the name of each quantizer."""
     nodes = (node for node in nodes_in(model.graph) if versions_of(node.domain, node.op_type))
     return {node: (node.domain, node.op_type) for node in nodes}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences around the nodes that ONNX Runtime would compute in integers with other values."""
+"""Fences around nodes that ONNX Runtime would compute in integers with other values."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Fencing:
-    """What is proven of a model under ONNX Runtime's default options.
+    """Proven properties of a model under ONNX Runtime's default options.
 
     Attributes:
         fenced: Nodes that have a fence, because their integer operators may differ.
@@ -29,12 +29,12 @@ class Fencing:
     open: tuple[Rewrite, ...]
 
     def details(self) -> str:
-        """Return how many nodes are fenced and why, and how many run in integers."""
+        """Return the numbers of fenced nodes with reasons, and of integer nodes."""
         parts = []
         if self.fenced:
             count = counted(len(self.fenced), "node")
-            why = ", ".join(explained(self.fenced))
-            parts.append(f"a Min keeps {count} from integer operators: {why}")
+            reason = ", ".join(explained(self.fenced))
+            parts.append(f"a Min keeps {count} from integer operators: {reason}")
         if self.integer:
             count = counted(len(self.integer), "MatMul")
             parts.append(f"{count} may run in integers, whose sums overflow on no CPU")
@@ -42,7 +42,7 @@ class Fencing:
 
 
 def explained(rewrites: Iterable[Rewrite]) -> Iterator[str]:
-    """Yield one phrase per reason: the nodes, and what ONNX Runtime does to them."""
+    """Yield one phrase per reason: the nodes, and the rewrite by ONNX Runtime."""
     grouped: dict[Reason, list[str]] = {}
     for rewrite in rewrites:
         if rewrite.reason is not None:
@@ -52,10 +52,10 @@ def explained(rewrites: Iterable[Rewrite]) -> Iterator[str]:
 
 
 def fence(model: ir.Model) -> Fencing:
-    """Fence what ONNX Runtime may compute with other values, on any x86 or ARM CPU.
+    """Fence nodes that ONNX Runtime may compute with other values, on any x86 or ARM CPU.
 
-    A fence stands behind a DequantizeLinear, for all that read it. That may uncover another
-    rewrite, for which fewer dequantized inputs are enough, so this is repeated.
+    A fence follows a DequantizeLinear, for all its readers. That may enable another rewrite, which
+    needs fewer dequantized inputs, so this is repeated.
     """
     fenced: dict[ir.Node, Rewrite] = {}
     while True:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms that a model can have."""
+"""The forms of a model."""
 
 from enum import StrEnum
 
 
 class Form(StrEnum):
-    """What a model can be converted to."""
+    """A target form of conversion."""
 
     QONNX = "qonnx"
-    """QONNX's operators under their canonical names; QuantizeLinear and its kin are lifted."""
+    """QONNX's operators under their canonical names; QuantizeLinear pairs are converted to them."""
     COMPACT = "compact"
     """QONNX's operators for activations; weights are stored as codes of the narrowest native types,
     each with a DequantizeLinear. The smallest file."""
@@ -18,6 +18,6 @@ class Form(StrEnum):
     """QONNX's operators with local functions for runtimes that lack them; weights computed."""
     QDQ = "qdq"
     """QuantizeLinear and DequantizeLinear on the narrowest native types, weights stored in them;
-    what they cannot express exactly becomes `standard`."""
+    nodes that they cannot express exactly become `standard`."""
     QCDQ = "qcdq"
     """The same with 8-bit types and a Clip between the two."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library of our operators for ONNX Runtime, and adding it to the options of sessions."""
+"""The operator library for ONNX Runtime, and its registration with session options."""
 
 import onnxruntime  # type: ignore[import-untyped]
 
@@ -8,11 +8,15 @@ from anybit.onnx.operators import integer_network
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS
 
-_DOMAINS = {*CANONICAL_DOMAINS, *(each.onnx_domain for each in OPERATORS), integer_network.DOMAIN}
+_DOMAINS = {
+    *CANONICAL_DOMAINS,
+    *(operator.onnx_domain for operator in OPERATORS),
+    integer_network.DOMAIN,
+}
 
 
 def library_path() -> str:
-    """The file to give to `register_custom_ops_library` of any language's ONNX Runtime."""
+    """Return the file for `register_custom_ops_library` of ONNX Runtime, in any language."""
     for suffix in (".so", ".dylib", ".dll"):
         path = FOLDER / f"anybit_onnxruntime{suffix}"
         if path.exists():
@@ -21,15 +25,15 @@ def library_path() -> str:
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:
-    """Add the operators to session options. Doing it again changes nothing."""
+    """Add the operators to session options. Doing it again has no effect."""
     session_options.register_custom_ops_library(library_path())
 
 
 def register_named(options: onnxruntime.SessionOptions, message: bytes) -> None:
-    """Add the operators of the domains that a message names, unless options have all.
+    """Add the operators whose domains occur in a message, unless options have them.
 
-    The runtime makes schemas for all that are added, for each session anew: milliseconds, where the
-    rest of a small session takes half of one.
+    The runtime creates schemas of all added operators for each session: this takes milliseconds,
+    while the rest of a small session takes half of one.
     """
     named = [domain for domain in _DOMAINS if domain.encode() in message]
     if named and not has_entry(options, "anybit.registered"):

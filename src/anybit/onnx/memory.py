@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that nobody uses any more."""
+"""Release of unused memory."""
 
 import ctypes
 import sys
 
 
 def give_back() -> None:
-    """Let the C library return what is free to the system, as far as it can.
+    """Return free memory of the C library to the system.
 
-    That of Linux keeps blocks of up to 32 MB for later, once one such was free. They lie between
-    those in use, where arrays of another size do not fit: a session of a model of 200 MB leaves
-    as much behind.
+    glibc keeps free blocks of up to 32 MB, once one such block was freed. They are fragmented, and
+    arrays of other sizes do not fit: a session of a 200 MB model leaves as much.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays as ONNX Runtime takes and gives them, also of types that NumPy lacks."""
+"""Arrays in ONNX Runtime's form, also of types that NumPy lacks."""
 
 import ctypes
 from typing import Any
@@ -13,13 +13,13 @@ from anybit.onnx.graph.constants import Array
 
 
 def is_numpy_dtype(dtype: np.dtype[Any]) -> bool:
-    """Return whether NumPy itself has a dtype, and not ml_dtypes, pickled before or not."""
+    """Return whether a dtype is NumPy's own instead of that of ml_dtypes, also after pickling."""
     return dtype.type.__module__ == np.__name__
 
 
 def ort_value(array: Array) -> Any:
-    """An array as the runtime takes it; it is not copied if its elements lie in order."""
-    array = np.asarray(array, order="C")  # not ascontiguousarray, which gives a number an axis
+    """Return an array for the runtime, without a copy if it is contiguous."""
+    array = np.asarray(array, order="C")  # not ascontiguousarray, which adds an axis to 0-d arrays
     if is_numpy_dtype(array.dtype):
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     dtype = ir.DataType.from_numpy(array.dtype)
@@ -32,7 +32,7 @@ def ort_value(array: Array) -> Any:
 
 
 def _packed(array: Array, dtype: ir.DataType) -> Any:
-    """An array of a type below 8 bits, several elements per byte."""
+    """Return an array of a type below 8 bits, several elements per byte."""
     value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), int(dtype))
     data = ir.Tensor(array).tobytes()
     ctypes.memmove(value.data_ptr(), data, len(data))
@@ -40,7 +40,10 @@ def _packed(array: Array, dtype: ir.DataType) -> Any:
 
 
 def _cast(array: Array, dtype: ir.DataType) -> Any:
-    """An array of 8- or 16-bit floats, from a Cast: before version 1.20 the binding takes none."""
+    """Return an array of 8- or 16-bit floats from a Cast.
+
+    The binding before 1.20 does not accept such arrays.
+    """
     x, y = (
         onnx.helper.make_tensor_value_info(name, int(kind), array.shape)
         for name, kind in (("x", ir.DataType.FLOAT), ("y", dtype))
@@ -59,7 +62,7 @@ def _cast(array: Array, dtype: ir.DataType) -> Any:
 
 
 def array_of_value(value: Any) -> Array:
-    """The array of a result, also of a type that the runtime's own conversion does not know."""
+    """Return the array of an output, also of types that the runtime cannot convert."""
     dtype = ir.DataType(value.element_type())
     if is_numpy_dtype(dtype.numpy()):
         return np.asarray(value.numpy())

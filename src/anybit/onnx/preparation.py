@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything between a file and a session."""
+"""Preparation of models for analyses and sessions."""
 
 import contextlib
 import os
@@ -28,27 +28,26 @@ from anybit.onnx.passes import (
 from anybit.onnx.passes.expand_multi_threshold import OPSET
 from anybit.onnx.report import Report
 
-# In each, Reshapes are followed whose sizes depend on what those of the last one give.
+# In each round, Reshapes are resolved that depend on those of the last one.
 _MOST_ROUNDS = 8
 
 
 def prepare(source: Source) -> ir.Model:
     """Read a model, inline its local functions, normalize it and fold what is constant.
 
-    Quantized weights are computed once, here, by the operators' own functions, and bit for bit
-    what they would be at every run: a runtime does not fold operators that are not its own. The
-    source itself is not changed.
+    Quantized weights are computed once, by the operators' own functions, bit-identical to every
+    run: runtimes do not fold foreign operators. The source is not changed.
 
     Raises:
-        ModelError: As `read`, `inline`, `Normalize` and `FoldConstants`.
+        ModelError: See `read`, `inline`, `Normalize` and `FoldConstants`.
     """
     return prepared(read_copy(source), source)
 
 
 def prepared(model: ir.Model, source: Source, *, normalized: bool = False) -> ir.Model:
-    """The same of a model that has been read, in place.
+    """Prepare a model in place, as `prepare` does for a copy.
 
-    `normalized` says that it has its one form already, apart from what is in local functions.
+    `normalized` states that it is normalized already, except inside local functions.
     """
     called = bool(model.functions)
     inline(model, source)
@@ -62,10 +61,10 @@ def prepared(model: ir.Model, source: Source, *, normalized: bool = False) -> ir
 
 
 def runnable(model: ir.Model, source: Source) -> ir.Model:
-    """Express in place, and return, what neither ONNX Runtime nor our library computes.
+    """Replace, in place, operators that neither ONNX Runtime nor the operator library computes.
 
     Raises:
-        ModelError: As `LiftOpset` and `ExpandMultiThreshold`.
+        ModelError: See `LiftOpset` and `ExpandMultiThreshold`.
     """
     nodes = [node for node in nodes_in(model.graph) if is_multi_threshold(node)]
     if nodes:
@@ -79,12 +78,12 @@ def runnable(model: ir.Model, source: Source) -> ir.Model:
 
 
 def followable(source: Source) -> ir.Model:
-    """A copy as the analysis takes it: one spelling, scales and widths folded, weights not.
+    """Return a copy for the analysis: normalized, with scales and widths folded, but not weights.
 
-    Reshapes to sizes that the graph computes are made ones to constants where they can be.
+    Computed targets of Reshapes become constants where possible.
 
     Raises:
-        ModelError: As `prepare`.
+        ModelError: See `prepare`.
     """
     model = read_copy(source)
     inline(model, source)
@@ -103,16 +102,16 @@ def followable(source: Source) -> ir.Model:
 
 
 def _measures(node: ir.Node) -> bool:
-    """Whether it computes from the shape of what other nodes make."""
+    """Return whether a node computes from the shape of other nodes' outputs."""
     x = node.inputs[0] if node.inputs else None
     return (node.domain, node.op_type) == ("", "Shape") and x is not None and not x.is_graph_input()
 
 
 def inline(model: ir.Model, source: Source) -> None:
-    """Inline local functions, and refuse nodes with a wrong number of inputs or outputs then.
+    """Inline local functions, then refuse nodes with a wrong number of inputs or outputs.
 
     Raises:
-        ModelError: As `InlineFunctions` and `check_counts`.
+        ModelError: See `InlineFunctions` and `check_counts`.
     """
     apply(model, source, InlineFunctions())
     with errors_named_after(source):
@@ -123,21 +122,21 @@ def inline(model: ir.Model, source: Source) -> None:
 def apply(
     model: ir.Model, source: Source, *passes: ir.passes.InPlacePass
 ) -> tuple[ir.passes.PassResult, ...]:
-    """Run passes in turn. Errors get the name of the file that the model comes from."""
+    """Run passes in sequence. Errors name the source file of the model."""
     with errors_named_after(source):
-        return tuple(each(model) for each in passes)
+        return tuple(pass_(model) for pass_ in passes)
 
 
-def reported(model: ir.Model, source: Source, each: ir.passes.InPlacePass) -> Report:
-    """Run a pass that says what it did."""
-    (report,) = apply(model, source, each)
+def reported(model: ir.Model, source: Source, pass_: ir.passes.InPlacePass) -> Report:
+    """Run a pass that returns a report."""
+    (report,) = apply(model, source, pass_)
     assert isinstance(report, Report), "asked of such passes only"
     return report
 
 
 @contextlib.contextmanager
 def errors_named_after(source: Source) -> Iterator[None]:
-    """Put the name of the file, if it is one, before the errors of models."""
+    """Prefix model errors with the name of the source file, if there is one."""
     try:
         yield
     except ModelError as error:

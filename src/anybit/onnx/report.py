@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conversion did, node by node."""
+"""Reports of conversions, node by node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from onnx_ir.passes import PassResult
 
 @dataclass(frozen=True)
 class Step:
-    """What became of one node.
+    """The conversion of one node.
 
     Attributes:
         node: The node's name, or that of its output.
         operator: Its operator before the conversion.
-        action: What it became, in a few words: "DequantizeLinear int4", "standard operators", ...
-        reason: Why that, and not something shorter; empty where there is nothing to explain.
-        exact: Whether all values stay what they were. Otherwise `reason` says what changes.
+        action: The result, in a few words: "DequantizeLinear int4", "standard operators", ...
+        reason: The reason for that form; empty if it is the shortest.
+        exact: Whether all values are preserved. Otherwise `reason` describes the change.
     """
 
     node: str
@@ -29,12 +29,12 @@ class Step:
 
 @dataclass
 class Report(PassResult):
-    """The result of a pass that says what it did.
+    """The result of a pass with a report.
 
     Attributes:
         steps: One per node that was changed, or that could not be.
-        left: Why nodes stay for another pass, by the name of their output.
-        remarks: What there is to know of the whole model, one line each.
+        left: Reasons for nodes that are left to another pass, by the name of their output.
+        remarks: Remarks about the whole model, one line each.
         pairs: The DequantizeLinear that were written.
     """
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime: the library of our operators, exact options, sessions, and running them.
+"""ONNX Runtime: exact options, sessions with the operator library, and runs.
 
-Every session of this package is made by `make_session`, and so every one computes the graph that
-is written.
+`make_session` creates every session of this package, so each one computes the graph as written.
 """
 
 import re
@@ -22,25 +21,24 @@ from anybit.onnx.ort_values import array_of_value, ort_value
 
 Provider: TypeAlias = str | tuple[str, dict[str, Any]]
 
-# Results must not depend on how a graph is optimized. Fused quantized operators of the runtime
-# round differently from the nodes that they replace (ONNX Runtime issue 32132). Where a caller
-# allows them, MatMulNBits still quantizes x to 8 bits unless it is told to compute in float32 (1).
+# Results must not depend on graph optimizations. Fused quantized operators of the runtime round
+# differently from the nodes that they replace (ONNX Runtime issue 32132). If a caller allows them,
+# MatMulNBits still has to compute in float32 (1) instead of quantizing x to 8 bits.
 _EXACT = {
     "session.disable_quant_qdq": "1",
     "session.qdq_matmulnbits_accuracy_level": "1",
 }
 
-# The runtime looks for memory to reuse among all results that wait, one after the other: a model of
-# 10 000 nodes takes seconds to load. Without that every result has memory of its own, until it is
-# read for the last time.
+# Memory planning searches all pending results for reusable memory: a model of 10 000 nodes takes
+# seconds to load. Without it, every result has memory of its own until its last use.
 _MOST_NODES_TO_PLAN = 5000
 
 # Protobuf's limit of 2 GiB, less what the tensors' names and shapes take.
 _LARGEST_MESSAGE = 2**31 - 2**24
 
-# Types that NumPy itself knows, and what the runtime calls tensors of them.
+# NumPy's own types, and the runtime's names of their tensors.
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-_PLAIN = {np.dtype(each): f"tensor({each})" for each in ("bool", "float16", *_INTEGERS)} | {
+_PLAIN = {np.dtype(name): f"tensor({name})" for name in ("bool", "float16", *_INTEGERS)} | {
     np.dtype("float32"): "tensor(float)",
     np.dtype("float64"): "tensor(double)",
 }
@@ -48,16 +46,16 @@ _PLAIN = {np.dtype(each): f"tensor({each})" for each in ("bool", "float16", *_IN
 FAILURES: tuple[type[Exception], ...] = (
     RuntimeError,
     *(
-        each
-        for each in vars(onnxruntime_pybind11_state).values()
-        if isinstance(each, type) and issubclass(each, Exception)
+        var
+        for var in vars(onnxruntime_pybind11_state).values()
+        if isinstance(var, type) and issubclass(var, Exception)
     ),
 )
-"""What ONNX Runtime raises for a model that it cannot load or run: its classes have no base."""
+"""The exceptions of ONNX Runtime, which have no common base."""
 
 
 def exact_session_options() -> onnxruntime.SessionOptions:
-    """Options under which ONNX Runtime evaluates every node as it stands.
+    """Return options under which ONNX Runtime evaluates every node as written.
 
     No graph optimization is on. From ENABLE_BASIC on, the runtime merges batch normalization into
     the weights before it, so that other floats are quantized next: measured, 10 to 22 % of them
@@ -71,7 +69,7 @@ def exact_session_options() -> onnxruntime.SessionOptions:
     1.2 to 2 times faster, in another memory layout; who prefers that passes options to
     `anybit.onnxruntime.session`.
 
-    What the runtime would log it also raises, so it logs nothing.
+    The runtime raises everything that it would log, so logging is off.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -86,20 +84,20 @@ def make_session(
     *,
     threads: int = 0,
 ) -> onnxruntime.InferenceSession:
-    """A session for a model as it is; nothing is folded, and the model is not changed.
+    """Create a session for a model as it is, without folding or changing it.
 
-    Its arrays are those of the model, which are not copied unless options are given.
+    The arrays of the model are not copied, except with `options`.
 
     Args:
         model: The model.
         options: The exact ones by default. The operators are registered in options of your own,
             and entries that keep results exact are added unless they have a value.
         providers: Execution providers; the CPU's by default.
-        threads: How many take part in a run, unless options say it; 0 for one per core.
+        threads: The number of threads of a run, unless options set it; 0 for one per core.
 
     Raises:
-        ModelError: The model is more than one message can hold.
-        Exception: Whatever ONNX Runtime raises for the model; see `reason`.
+        ModelError: The model exceeds the limit of one message.
+        Exception: Any error of ONNX Runtime for the model; see `reason`.
     """
     own = options is not None
     options = options or _exact(len(model.graph), threads)
@@ -113,13 +111,15 @@ def make_session(
 def session_of(
     message: bytes, tensors: Mapping[str, Array], nodes: int, *, threads: int = 0
 ) -> onnxruntime.InferenceSession:
-    """The session that `make_session` makes of a model of so many nodes, by what `serialize` gives
-    for it."""
+    """Create the session of `make_session` from the output of `serialize`.
+
+    `nodes` is the number of nodes of the model.
+    """
     return _started(message, tensors, _exact(nodes, threads))
 
 
 def _exact(nodes: int, threads: int) -> onnxruntime.SessionOptions:
-    """The exact options for a model of so many nodes."""
+    """Return the exact options for a model with that many nodes."""
     options = exact_session_options()
     options.intra_op_num_threads = threads
     options.enable_mem_reuse = nodes <= _MOST_NODES_TO_PLAN
@@ -154,11 +154,11 @@ def plain_session(
     *,
     threads: int = 0,
 ) -> onnxruntime.InferenceSession:
-    """A session as those make it who do not know this package: no operators, no exact options.
+    """Create a session without this package's operators and exact options.
 
     Raises:
-        ModelError: The model is more than one message can hold.
-        Exception: Whatever ONNX Runtime raises for the model; see `reason`.
+        ModelError: The model exceeds the limit of one message.
+        Exception: Any error of ONNX Runtime for the model; see `reason`.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
@@ -175,32 +175,33 @@ def plain_session(
 def run_session(
     session: onnxruntime.InferenceSession,
     feeds: Mapping[str, Array],
-    wanted: Collection[str] | None = None,
+    selected: Collection[str] | None = None,
     *,
     kept: bool = True,
     options: onnxruntime.RunOptions | None = None,
 ) -> dict[str, Array]:
-    """All outputs that are tensors of numbers, or those of them that are wanted, by name. Feeds of
-    other names are passed over.
+    """Run a session; return its numeric outputs, or the selected ones, by name.
 
-    The runtime's memory stays its own, unless they are not kept: what is would hold on to far more
-    of it.
-
-    The options are the runtime's, by which another thread can end the run.
-
-    Unlike the runtime's own `run` it takes and gives bfloat16, float8 and types below 8 bits.
+    Feeds of other names are ignored. With `kept`, outputs are copied out of the runtime's memory:
+    otherwise they hold much more of it than they need. `options` are run options of the runtime,
+    with which another thread can end the run. Unlike the runtime's own `run`, bfloat16, float8 and
+    types below 8 bits are supported.
     """
-    taken = {each.name for each in session.get_inputs()}
-    given = {name: np.asarray(array) for name, array in feeds.items() if name in taken}
-    outputs = [each for each in session.get_outputs() if wanted is None or each.name in wanted]
-    names = [each.name for each in outputs]
-    if not names:  # which are all names to the runtime
+    taken = {get_input.name for get_input in session.get_inputs()}
+    arrays = {name: np.asarray(array) for name, array in feeds.items() if name in taken}
+    outputs = [
+        get_output
+        for get_output in session.get_outputs()
+        if selected is None or get_output.name in selected
+    ]
+    names = [value.name for value in outputs]
+    if not names:  # the runtime treats these as all names
         return {}
-    if len(given) == len(taken) and _are_plain(given.values(), outputs):
-        # In a sixth of the time, which counts for small models.
-        results = session.run(names, given, options)
+    if len(arrays) == len(taken) and _are_plain(arrays.values(), outputs):
+        # Six times as fast, which matters for small models.
+        results = session.run(names, arrays, options)
         return dict(zip(names, map(np.array, results) if kept else results, strict=True))
-    values = {name: ort_value(array) for name, array in given.items()}
+    values = {name: ort_value(array) for name, array in arrays.items()}
     results = session.run_with_ort_values(names, values, options)
     return {
         name: array_of_value(value)
@@ -210,13 +211,13 @@ def run_session(
 
 
 def evaluate(fragment: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """What a piece of a graph computes, as every session would: all its outputs by name.
+    """Evaluate a subgraph as a session would; return all its outputs by name.
 
-    One session runs the whole piece, on one thread: pieces are small. Its inputs are declared as
-    what they are fed with; their declarations in the fragment may be stale, or missing.
+    One session runs the whole subgraph on one thread, because it is small. Its inputs are declared
+    according to the feeds; their declarations in the fragment may be stale or missing.
 
     Raises:
-        Exception: Whatever ONNX Runtime raises for the piece; see `reason`.
+        Exception: Any error of ONNX Runtime; see `reason`.
     """
     for value in fragment.graph.inputs:
         array = feeds[str(value.name)]
@@ -225,27 +226,27 @@ def evaluate(fragment: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]
     return run_session(make_session(fragment, threads=1), feeds)
 
 
-def _are_plain(given: Iterable[Array], outputs: Iterable[onnxruntime.NodeArg]) -> bool:
-    """Whether NumPy itself knows the types of arrays and of outputs."""
-    return all(each.dtype in _PLAIN for each in given) and all(
-        each.type in _PLAIN.values() for each in outputs
+def _are_plain(arrays: Iterable[Array], outputs: Iterable[onnxruntime.NodeArg]) -> bool:
+    """Return whether the types of arrays and outputs are NumPy's own."""
+    return all(array.dtype in _PLAIN for array in arrays) and all(
+        array.type in _PLAIN.values() for array in outputs
     )
 
 
 def reason(error: Exception) -> str:
-    """The runtime's message without its codes, source positions and C++ signatures."""
+    """Return the runtime's message without its codes, source positions and C++ signatures."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
     text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? (?=[A-Z'])", "", text, flags=re.DOTALL)
-    # Our own kernels name the node themselves.
+    # Kernels of this package name the node themselves.
     text = re.sub(r"Non-zero status .* Name:'.*?' Status Message: (?=node ')", "", text)
     return text.removeprefix("Exception during initialization: ")
 
 
 def _embedded(message: bytes, tensors: dict[str, Array]) -> tuple[bytes, dict[str, Array]]:
-    """The model with its tensors inside, as far as one message can hold them.
+    """Return the model with its tensors inside, as far as one message can hold them.
 
-    Options that carry a model's tensors fail with every other model, so the options of a caller,
-    who may use them again, get none if that can be avoided.
+    Options that hold a model's tensors fail with every other model, so the caller's options, which
+    may be reused, get none if possible.
     """
     if len(message) + sum(array.nbytes for array in tensors.values()) > _LARGEST_MESSAGE:
         return message, tensors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtimes that a model can be converted for: the form they take, and up to which opset."""
+"""Target runtimes of conversion: their forms, and their newest opsets."""
 
 import re
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from anybit.errors import ModelError
 from anybit.onnx.forms import Form
 
 NEWEST_OPSET = 25
-"""The newest opset that a conversion asks for; it brings the 2-bit types."""
+"""The newest opset that conversions require; it has the 2-bit types."""
 
-# From which version of ONNX Runtime on a model of an opset loads: as measured, so with gaps.
+# The first version of ONNX Runtime that loads each opset, as measured (with gaps).
 _ONNX_RUNTIME = (((1, 17), 20), ((1, 20), 21), ((1, 23), 23), ((1, 26), NEWEST_OPSET))
 _LAST_MEASURED = (1, 31)
 
-# Forms as measured (OpenVINO 2026.4), or those that ask for least (ONNX Runtime's web build).
+# Forms as measured (OpenVINO 2026.4), or with the fewest requirements (ONNX Runtime's web build).
 _OTHERS = {"web": (Form.QCDQ, 20), "openvino": (Form.QDQ, 24), "any": (Form.QDQ, NEWEST_OPSET)}
 
 NAMES = "onnxruntime, onnxruntime=1.20 (or another version), web, openvino or any"
@@ -24,13 +24,13 @@ NAMES = "onnxruntime, onnxruntime=1.20 (or another version), web, openvino or an
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a conversion heeds of the runtime it is for.
+    """The properties of a target runtime.
 
     Attributes:
-        form: The form that the runtime takes best.
+        form: The best form for the runtime.
         opset_limit: The newest opset that it loads.
-        tried: Whether the installed ONNX Runtime is asked what it makes of the result.
-        fenced: Whether it is ONNX Runtime, whose integer operators have to keep values.
+        tried: Whether the result is run in the installed ONNX Runtime.
+        fenced: Whether it is ONNX Runtime, whose integer operators need fences.
     """
 
     form: Form
@@ -40,10 +40,10 @@ class Runtime:
 
 
 def runtime_named(name: str) -> Runtime:
-    """The runtime of a name.
+    """Return the runtime of a name.
 
     Raises:
-        ModelError: There is none of that name, or nothing is known of its version.
+        ModelError: There is no such runtime, or its version is unknown.
     """
     if name in _OTHERS:
         return Runtime(*_OTHERS[name], tried=False, fenced=name == "web")
@@ -52,10 +52,10 @@ def runtime_named(name: str) -> Runtime:
     version = re.fullmatch(r"onnxruntime=(\d+)\.(\d+)(\.\d+)?", name)
     if version is None:
         raise ModelError(f"the runtime must be {NAMES}, got {name!r}")
-    wanted = int(version[1]), int(version[2])
-    opsets = [opset for known, opset in _ONNX_RUNTIME if known <= wanted]
+    requested = int(version[1]), int(version[2])
+    opsets = [opset for release, opset in _ONNX_RUNTIME if release <= requested]
     newest = max(_LAST_MEASURED, _installed())
-    if not opsets or wanted > newest:
+    if not opsets or requested > newest:
         raise ModelError(
             f"the runtime must be onnxruntime=1.17 to {newest[0]}.{newest[1]}, the versions that "
             f"are known, got {name!r}; without a version it is the installed one"
@@ -69,7 +69,7 @@ def _installed() -> tuple[int, int]:
 
 
 def oldest_onnxruntime(opset: int) -> str:
-    """The oldest version of ONNX Runtime that loads models of an opset, of those measured."""
+    """Return the oldest version of ONNX Runtime that loads an opset, as measured."""
     newest = _ONNX_RUNTIME[-1][0]
-    version = next((known for known, newest in _ONNX_RUNTIME if opset <= newest), newest)
+    version = next((release for release, newest in _ONNX_RUNTIME if opset <= newest), newest)
     return ".".join(map(str, version))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime's own static 8-bit quantization of a float model: a peer to measure against."""
+"""Static 8-bit quantization by ONNX Runtime, as a baseline for measurements."""
 
 import logging
 import tempfile
@@ -15,30 +15,30 @@ from anybit.onnx.files.writer import save
 from anybit.onnx.graph.constants import Array
 
 _LARGEST_BYTES = 2**30
-"""A larger float model would take minutes."""
+"""Larger float models take minutes."""
 
 
 def static_int8(model: ir.Model, feeds: Mapping[str, Array]) -> ir.Model | None:
-    """Return what `onnxruntime.quantization.quantize_static` makes of a float model.
+    """Return the result of `onnxruntime.quantization.quantize_static` for a float model.
 
     Its defaults, with per-channel weights: QDQ format, uint8 activations, int8 weights. The
-    calibration sample is `feeds` alone, so that the result serves to measure time, not accuracy.
-    None where the tool refuses the model.
+    calibration sample is only `feeds`, so the result is suitable for measuring time, not accuracy.
+    None if the tool refuses the model.
     """
-    if sum(each.nbytes for each in _tensors(model)) > _LARGEST_BYTES:
+    if sum(tensor.nbytes for tensor in _tensors(model)) > _LARGEST_BYTES:
         return None
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         disabled = logging.root.manager.disable
         logging.disable(logging.ERROR)
-        # The tool makes sessions whose options cannot be given to it.
+        # The options of the tool's sessions cannot be set.
         onnxruntime.set_default_logger_severity(4)
         try:
             save(model, source)
             _quantize(source, target, feeds)
             return ir.from_proto(onnx.load(target))
-        except Exception:  # whatever a tool of others raises for a model that it does not take
+        except Exception:  # any error of the tool for an unsupported model
             return None
         finally:
             logging.disable(disabled)
@@ -54,7 +54,7 @@ def _quantize(source: Path, target: Path, feeds: Mapping[str, Array]) -> None:
     )
 
     class OneSample(CalibrationDataReader):  # type: ignore[misc]
-        """The feeds, once."""
+        """A data reader that returns the feeds once."""
 
         def __init__(self) -> None:
             self._samples = iter([dict(feeds)])

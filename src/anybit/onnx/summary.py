@@ -11,7 +11,7 @@ import onnx_ir as ir
 from anybit import text
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source, read
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import initializers_in, nodes_in, tensors_in
 from anybit.onnx.operators.known import unknown_operators
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
@@ -141,7 +141,7 @@ def _origins(model: ir.Model) -> dict[str, tuple[str, str]]:
     """For values that other nodes only moved: name and shape of the tensor that they come from."""
     sources: dict[ir.Value, ir.Value] = {}
     for node in model.graph.all_nodes():
-        source = node.inputs[0] if node.inputs and effect_of(node) is Effect.MOVE else None
+        source = node.inputs[0] if node.inputs and has_trait(node, OpTrait.DATA_MOVEMENT) else None
         if source is not None:
             sources[node.outputs[0]] = sources.get(source, source)
     return {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plain ONNX Runtime makes of a model: default options, no operators of ours.
+"""Trial of a model in plain ONNX Runtime: default options, no operator library.
 
-It replaces QuantizeLinear, DequantizeLinear and what stands between by integer operators. Some it
-cannot run, so that the session fails; others round differently.
+ONNX Runtime replaces QuantizeLinear, DequantizeLinear and the nodes in between by integer
+operators. Some of these cannot run, so the session fails; others round differently.
 """
 
 from collections.abc import Mapping
@@ -16,26 +16,25 @@ from anybit.errors import ModelError
 from anybit.onnx.fencing import Fencing, explained
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_quantize, scaling_of
 from anybit.onnx.runtime import make_session, plain_session, run_session
 from anybit.onnx.runtimes import oldest_onnxruntime
 
-# More is not tried: it would take long, or memory that the model itself does not ask for.
+# Larger models are not tried, to save time and memory.
 _MOST_BYTES = 2**28
 _MOST_ELEMENTS = 2**26
 _SMALL = 2**18
 # The runtime's own time grows faster than this.
 _MOST_NODES = 5000
 _ENDLESS = {"Loop", "Scan"}
-# The sizes of their results may be numbers in the file.
-_GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsample"}
 
-# A share of the largest result: sums in another order stay below, a quantization step above.
+# Tolerance relative to the largest result: above the effect of the order of sums, below a step.
 _SAME = 1e-5
 _MAGNITUDES = (0.3, 3.0, 30.0)
 _LARGEST = 1e30
-# Steps of half a code of 8 bits, of which half the range is the magnitude; and how many are on one.
+# Steps of half an 8-bit code, if the magnitude is half the range; and the share of inputs on one.
 _STEPS, _TIES = 255, 0.25
 
 DISABLE = "session.disable_quant_qdq"
@@ -43,7 +42,7 @@ DISABLE = "session.disable_quant_qdq"
 
 _NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 _ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-# What a session can be given, the least first.
+# Session settings to try, in increasing order of their effect.
 _SETTINGS: tuple[tuple[str, dict[str, str], onnxruntime.GraphOptimizationLevel], ...] = (
     ("", {}, _ALL),
     (f"{DISABLE} = 1", {DISABLE: "1"}, _ALL),
@@ -53,11 +52,11 @@ _SETTINGS: tuple[tuple[str, dict[str, str], onnxruntime.GraphOptimizationLevel],
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of it.
+    """The outcome of a trial.
 
     Attributes:
-        problem: What plain ONNX Runtime does wrong; empty if nothing.
-        setting: What a session must be given, so that it does not; empty if nothing helps.
+        problem: The error of plain ONNX Runtime; empty if there is none.
+        setting: The session setting that avoids it; empty if there is none.
     """
 
     problem: str = ""
@@ -65,15 +64,15 @@ class Trial:
 
 
 def remark(fencing: Fencing, opset: int, trial: Trial | None = None) -> str:
-    """Return what a fenced model of an opset needs, in one line."""
+    """Return the requirements of a fenced model of an opset, in one line."""
     needs = f"needs ONNX Runtime {oldest_onnxruntime(opset)} or newer"
     version = f"ONNX Runtime {onnxruntime.__version__}"
     if trial is not None and trial.problem:
-        asked = f" with {trial.setting}" if trial.setting else ""
-        return f"{needs}{asked}: with default options {version} {trial.problem}"
+        requested = f" with {trial.setting}" if trial.setting else ""
+        return f"{needs}{requested}: with default options {version} {trial.problem}"
     if fencing.open:
-        why = ", ".join(explained(fencing.open))
-        return f"{needs} with {DISABLE} = 1: with default options values may differ: {why}"
+        reason = ", ".join(explained(fencing.open))
+        return f"{needs} with {DISABLE} = 1: with default options values may differ: {reason}"
     tried = "" if trial is None else f" (tried with {version})"
     details = fencing.details()
     kept = f"{needs}; default options keep its values on x86 and ARM CPUs{tried}"
@@ -82,19 +81,19 @@ def remark(fencing: Fencing, opset: int, trial: Trial | None = None) -> str:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a model computes where every node stands as it is written, and from what."""
+    """The inputs and outputs of a model in which every node is computed as written."""
 
     feeds: tuple[dict[str, Array], ...]
-    wanted: tuple[dict[str, Array], ...]
+    expected: tuple[dict[str, Array], ...]
 
     @quiet()
     def problem(self, model: ir.Model) -> str:
-        """What plain ONNX Runtime does wrong with a model of these results; empty if nothing."""
+        """Return the error of plain ONNX Runtime for a model with these results."""
         return self._problem(model, *_SETTINGS[0][1:])
 
     @quiet()
     def setting(self, model: ir.Model) -> str:
-        """What a session needs besides the default options; empty if nothing helps."""
+        """Return the setting that a session needs besides the defaults; empty if nothing helps."""
         for setting, entries, level in _SETTINGS[1:]:
             if not self._problem(model, entries, level):
                 return setting
@@ -105,12 +104,12 @@ class Reference:
     ) -> str:
         try:
             session = plain_session(model, entries, level, threads=_threads(model))
-        except Exception:  # the runtime's errors share no base
+        except Exception:  # the runtime's errors have no common base
             return "does not load it"
         worst = 0.0
-        for given, expected in zip(self.feeds, self.wanted, strict=True):
+        for feeds, expected in zip(self.feeds, self.expected, strict=True):
             try:
-                actual = run_session(session, given)
+                actual = run_session(session, feeds)
             except Exception:  # as above
                 return "loads, but does not run it"
             differences = (_difference(actual[name], expected[name]) for name in expected)
@@ -122,28 +121,28 @@ class Reference:
 def reference_of(model: ir.Model, typed: ir.Model | None = None) -> Reference | None:
     """Run a model as it is on numbers of several magnitudes.
 
-    None where it is not tried: it is large, may run for long, needs other operators, or does not
-    run on made-up inputs, whose free sizes are 1. `typed` is the same model with the shapes that
-    follow from its inputs, where the model itself does not declare them.
+    None if it is not tried: it is large, may run for long, needs other operators, or fails on
+    random inputs with free sizes of 1. `typed` is the same model with inferred shapes, in case the
+    model does not declare them.
     """
     if not _is_harmless(model if typed is None else typed):
         return None
     magnitudes = _magnitudes(model)
     feeds = [_feeds(model, seed, magnitude) for seed, magnitude in enumerate(magnitudes)]
-    known = tuple(each for each in feeds if each is not None)
-    if len(known) < len(feeds):
+    samples = tuple(sample for sample in feeds if sample is not None)
+    if len(samples) < len(feeds):
         return None
     try:
         exact = make_session(model, threads=_threads(model))
-        return Reference(known, tuple(run_session(exact, each) for each in known))
-    except Exception:  # the runtime's errors share no base; what it refuses, it says at run time
+        return Reference(samples, tuple(run_session(exact, sample) for sample in samples))
+    except Exception:  # the runtime's errors have no common base
         return None
 
 
 def tried(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
-    """Load a model, compare what it gives with its reference, and look for what helps.
+    """Load a model, compare its outputs with the reference, and search for a remedy.
 
-    None where `reference_of` gives none.
+    None if there is no reference.
     """
     reference = reference_of(model, typed)
     if reference is None:
@@ -153,7 +152,7 @@ def tried(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
 
 
 def _difference(actual: Array, expected: Array) -> float:
-    """The largest one, as a share of the largest number expected."""
+    """Return the largest difference relative to the largest expected number."""
     if actual.shape != expected.shape:
         return np.inf
     if actual.dtype.kind == "b" or actual.size == 0:
@@ -170,7 +169,7 @@ def _difference(actual: Array, expected: Array) -> float:
 
 
 def _threads(model: ir.Model) -> int:
-    """One for small models: a second would not work, and spin for longer than the trial takes."""
+    """Return one for small models: a second one would only spin, for longer than the trial."""
     return int(_bytes(model) <= _SMALL)
 
 
@@ -188,15 +187,16 @@ def _is_harmless(model: ir.Model) -> bool:
     for node in nodes:
         if node.domain or node.op_type in _ENDLESS:
             return False
-        if node.op_type in _GROWING and any(_elements(each) is None for each in node.outputs):
+        is_growing = has_trait(node, OpTrait.COMPUTED_SIZE)
+        if is_growing and any(_elements(value) is None for value in node.outputs):
             return False
-        if any((_elements(each) or 0) > _MOST_ELEMENTS for each in node.outputs):
+        if any((_elements(value) or 0) > _MOST_ELEMENTS for value in node.outputs):
             return False
     return True
 
 
 def _elements(value: ir.Value) -> int | None:
-    """How many elements it has with free sizes of 1; None if its rank is not known."""
+    """Return the number of elements with free sizes of 1; None if the rank is unknown."""
     if value.shape is None:
         return None
     count = 1
@@ -206,14 +206,14 @@ def _elements(value: ir.Value) -> int | None:
 
 
 def _magnitudes(model: ir.Model) -> list[float]:
-    """Of the inputs: a few usual ones, and those that the quantizers of the model are made for."""
+    """Return usual magnitudes of inputs, and those of the ranges of the model's quantizers."""
     ranges = sorted(filter(None, map(_range_of, model.graph.all_nodes())))
     own = {ranges[0], ranges[len(ranges) // 2], ranges[-1]} if ranges else set()
     return [*_MAGNITUDES, *sorted(own - set(_MAGNITUDES))]
 
 
 def _range_of(node: ir.Node) -> float | None:
-    """Half the largest value of a quantizer of activations, so that a few inputs are beyond."""
+    """Return half the largest value of a quantizer of activations, so a few inputs exceed it."""
     if not is_quantize(node):
         return None
     try:
@@ -225,7 +225,7 @@ def _range_of(node: ir.Node) -> float | None:
 
 
 def _feeds(model: ir.Model, seed: int, magnitude: float) -> dict[str, Array] | None:
-    """Normal numbers, some of them rounded to ties of 8-bit codes; both values of conditions."""
+    """Create normal numbers, some of them at ties of 8-bit codes, and both values of conditions."""
     numbers = np.random.default_rng(seed)
     feeds = {}
     for value in model.graph.inputs:

@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from anybit.compiler.analyze.disjoint_sets import DisjointSets
 from anybit.compiler.operators import varying_inputs
-from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quantization.between import keeps_codes
 from anybit.quantization.placement import Layer, Placement, Source, sources_of
 
-_SINGLE = (Effect.ELEMENTWISE, Effect.RECTIFY)
+_SINGLE = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER
 _REPEATED = "the tensors that it puts together are put together with others elsewhere"
 
 
@@ -135,7 +135,7 @@ def _placed(source: Source, inside: Collection[ir.Node]) -> Source:
 
 def _is_of_two(value: ir.Value) -> bool:
     """Whether a value is computed from two others, by something that has one input or two."""
-    while (node := value.producer()) is not None and effect_of(node) in _SINGLE:
+    while (node := value.producer()) is not None and has_trait(node, _SINGLE):
         values = varying_inputs(node)
         if len(values) != 1:
             return True

@@ -12,18 +12,18 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.compiler.operators import RESHAPING, is_data_movement, is_monotone, varying_inputs
+from anybit.compiler.operators import is_monotone, varying_inputs
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of, is_identity
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
 from anybit.quantization.branches import reachable
 from anybit.quantization.placement import Layer, Placement
 from anybit.quantization.steep import SteepNodes, steep_argument
 
 _Path: TypeAlias = tuple[ir.Value, ...]
 
-_SINGLE = (Effect.ELEMENTWISE, Effect.RECTIFY)
+_SINGLE = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER
 _FOREIGN = "integers do not compute it"
 
 
@@ -98,7 +98,7 @@ class _Walk:
     def _visit(self, node: ir.Node) -> str:
         """Find out what a node needs; why it stays, or ""."""
         values = varying_inputs(node)
-        if not node.domain and node.op_type in RESHAPING:
+        if has_trait(node, OpTrait.RESHAPE):
             values = values[:1]  # the sizes that a graph computes are integers
         argument = steep_argument(node)
         if argument is not None:
@@ -107,15 +107,14 @@ class _Walk:
             return "it computes in other types than float32"
         if self._is_single(node):
             return self._single(node, values)
-        effect = effect_of(node, self._opset)
-        if effect is Effect.AVERAGE or (not node.domain and node.op_type == "ReduceSum"):
+        if has_trait(node, OpTrait.SUM):
             return self._reduces(node)
         if not node.domain and node.op_type == "Concat":
             return self._reads(node, values)
         return "" if keeps_codes(node) else _FOREIGN
 
     def _is_single(self, node: ir.Node) -> bool:
-        single = effect_of(node, self._opset) in _SINGLE or is_identity(node, self._opset)
+        single = has_trait(node, _SINGLE, self._opset) or is_identity(node, self._opset)
         normal = not node.domain and node.op_type == "BatchNormalization"
         return len(node.outputs) == 1 and (single or normal)
 
@@ -177,7 +176,7 @@ class _Walk:
 
     def _is_mean(self, x: ir.Value) -> bool:
         node = self._path(x)[0].producer()
-        return node is not None and effect_of(node) is Effect.AVERAGE
+        return node is not None and has_trait(node, OpTrait.MEAN)
 
     def _reduces(self, node: ir.Node) -> str:
         """Quantize the first input; axes, as an attribute or as a second input, are no operand."""
@@ -197,7 +196,9 @@ class _Walk:
 
 def keeps_codes(node: ir.Node) -> bool:
     """Whether what comes out of a node has the codes of what goes in, whatever the codes are."""
-    if not is_data_movement(node) or (node.op_type == "MaxPool" and len(node.outputs) > 1):
+    if not has_trait(node, OpTrait.KEEPS_CODES):
+        return False
+    if node.op_type == "MaxPool" and len(node.outputs) > 1:
         return False
     match node.op_type:
         case "Resize" | "Upsample":

@@ -8,12 +8,12 @@ ArgMax or TopK reads it. Rows of a Gemm or MatMul may be the scores of a classif
 import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quantization.regions import Region, rank_of
 
 # The largest vocabularies have as many words.
 _MOST = 2**18
 _BOX = 4
-_NORMALIZING = ("Hardmax", "LogSoftmax", "Softmax")
 # What may stand between a product and an output that are still the same scores.
 _TRANSPARENT = ("Add", "Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Flatten")
 _MOST_STEPS = 8
@@ -22,7 +22,7 @@ _MOST_STEPS = 8
 def class_axis_of_producer(value: ir.Value, opset: int) -> Region:
     """Return what the node that gives a value says of its classes."""
     node = value.producer()
-    if node is not None and not node.domain and node.op_type in _NORMALIZING:
+    if node is not None and not node.domain and has_trait(node, OpTrait.SOFTMAX):
         axis = _normalized(node, rank_of(value), opset)
         return Region() if axis is None else Region({}, axis, "distribution")
     if _has_rows_of_scores(value) and _is_product(value):
@@ -32,7 +32,7 @@ def class_axis_of_producer(value: ir.Value, opset: int) -> Region:
 
 def class_axis_of_reader(node: ir.Node, rank: int | None, opset: int) -> int | None:
     """Return the axis of classes of what a node reads; None where it shows none."""
-    if node.op_type in _NORMALIZING:
+    if has_trait(node, OpTrait.SOFTMAX):
         return _normalized(node, rank, opset)
     default = {"ArgMax": 0, "TopK": -1}.get(node.op_type)
     if default is None:
@@ -70,7 +70,7 @@ def _is_product(value: ir.Value) -> bool:
         node = value.producer()
         if node is None or node.domain:
             return False
-        if node.op_type in ("Gemm", "MatMul"):
+        if has_trait(node, OpTrait.DENSE):
             return True
         data = [each for each in node.inputs[:2] if each is not None and each.producer()]
         if node.op_type not in _TRANSPARENT or not data:

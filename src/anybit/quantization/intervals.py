@@ -16,7 +16,7 @@ import onnx_ir as ir
 from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
 Interval: TypeAlias = tuple[float, float]
 
@@ -26,11 +26,8 @@ _POSITIVE: Interval = (0.0, math.inf)
 # Larger constants are tables and weights, which are not read for their bounds.
 _LARGEST_CONSTANT = 2**20
 
-_NEVER_NEGATIVE = frozenset(
-    ["HardSigmoid", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Sigmoid", "Softmax", "Softplus"]
-)
 # The result has the sign that all elements of the first input have.
-_SIGN_KEEPING = (Effect.MOVE, Effect.SELECT, Effect.AVERAGE, Effect.REDUCE)
+_SIGN_KEEPING = OpTrait.DATA_MOVEMENT | OpTrait.SELECTION | OpTrait.MEAN | OpTrait.REDUCTION
 
 
 class Intervals:
@@ -57,7 +54,7 @@ class Intervals:
         found = self._of_operator(node)
         if math.isnan(found[0]) or math.isnan(found[1]):
             return UNKNOWN
-        is_function = effect_of(node) in (Effect.ELEMENTWISE, Effect.RECTIFY)
+        is_function = has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER)
         return found if is_function and len(varying_inputs(node)) == 1 else _sign(found)
 
     def _of_operator(self, node: ir.Node) -> Interval:
@@ -72,9 +69,9 @@ class Intervals:
             return _clipped(node, [self(value) for value in node.inputs])
         if kind in ("Concat", "Max", "Min"):
             return _joined(kind, [self(value) for value in node.inputs])
-        if kind in _NEVER_NEGATIVE:
+        if has_trait(node, OpTrait.NON_NEGATIVE):
             return _POSITIVE
-        return self(x) if effect_of(node) in _SIGN_KEEPING else UNKNOWN
+        return self(x) if has_trait(node, _SIGN_KEEPING) else UNKNOWN
 
 
 def _of_constant(value: ir.Value) -> Interval:

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterator
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quantization.attempts import Attempt
 from anybit.quantization.branches import reachable
 from anybit.text import listed, shown
@@ -17,7 +17,7 @@ _OPERATORS = {
     *("Abs", "Add", "Clip", "Div", "Max", "Mul", "Pow", "Sqrt", "Where"),
     *("ReduceL2", "ReduceSumSquare"),
 }
-_EFFECTS = (Effect.MOVE, Effect.AVERAGE, Effect.REDUCE, Effect.MULTIPLY)
+_EFFECTS = OpTrait.DATA_MOVEMENT | OpTrait.MEAN | OpTrait.REDUCTION | OpTrait.MATMUL
 
 
 def logarithms(found: Attempt, model: ir.Model) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def _is_logarithm(node: ir.Node) -> bool:
 
 def _keeps_small(node: ir.Node) -> bool:
     known = not node.domain and node.op_type in _OPERATORS
-    return known or effect_of(node) in _EFFECTS
+    return known or has_trait(node, _EFFECTS)
 
 
 def _is_read_by(node: ir.Node, readers: Container[ir.Node]) -> bool:

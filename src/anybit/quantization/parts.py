@@ -15,6 +15,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quantization.classes import class_axis_of_producer, class_axis_of_reader
 from anybit.quantization.regions import (
     WHOLE,
@@ -33,7 +34,6 @@ _MOST_PARTS = 64
 _MOST_STEPS, _MOST_READERS = 64, 64
 _KEEPING_CLASSES = ("Cast", "Dropout", "Identity")
 _ELEMENTWISE = ("Clip", "Exp", "HardSigmoid", "Log", "Relu", "Sigmoid", "Sqrt", "Tanh")
-_RESHAPING = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _Analysis:
         if node.op_type in _ELEMENTWISE:
             found = self.regions(data, steps + 1)
             return tuple(Region(each.bounds) for each in found) if len(found) > 1 else None
-        if node.op_type == "Transpose" or node.op_type in _RESHAPING:
+        if node.op_type == "Transpose" or has_trait(node, OpTrait.RESHAPE):
             axes = _moved_axes(node, data, value)
             return None if axes is None else moved(self.regions(data, steps + 1), axes)
         if node.op_type in ("Slice", "Split"):

@@ -12,13 +12,10 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
 from anybit.onnx.graph.walk import inner_graphs, nodes_in
 from anybit.quantization.branches import is_if, reachable
-
-# X, and the weights for it and for the state, whose rows are those of gates.
-_RECURRENT = ("GRU", "LSTM", "RNN")
 
 
 @dataclass(frozen=True)
@@ -159,9 +156,9 @@ def sources_of(layers: Iterable[Layer]) -> tuple[Source, ...]:
 def _layer(node: ir.Node) -> Layer | None:
     if _types(node) - {ir.DataType.FLOAT}:
         return None
-    if node.domain == "" and node.op_type in _RECURRENT:
+    if has_trait(node, OpTrait.RECURRENT):
         return _recurrent(node)
-    if effect_of(node) is not Effect.MULTIPLY:
+    if not has_trait(node, OpTrait.MATMUL):
         return None
     constant = [index for index in (0, 1) if _is_known(node, index)]
     if len(constant) == 2:
@@ -240,8 +237,7 @@ def _reason(node: ir.Node) -> str:
 
 def multiplies(node: ir.Node) -> bool:
     """Whether it multiplies and adds up, be it a layer or not."""
-    recurrent = node.domain == "" and node.op_type in _RECURRENT
-    return recurrent or effect_of(node) is Effect.MULTIPLY
+    return has_trait(node, OpTrait.RECURRENT | OpTrait.MATMUL)
 
 
 def multiplied(node: ir.Node) -> list[ir.Value]:

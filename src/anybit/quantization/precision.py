@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import graphs_in, inner_graphs, nodes_in, values_in
 from anybit.onnx.passes import ComputeInFloat32, InferShapes
 from anybit.quantization.placement import multiplied, multiplies
@@ -14,8 +15,6 @@ FLOATS = (_HALF, ir.DataType.BFLOAT16, _FLOAT, _DOUBLE)
 """What is computed in floats, in a model that is to be quantized."""
 # What looks at no value; and what gives as many values as the values of its inputs say.
 _BLIND, _COUNTING = ("Shape", "Size"), ("Range",)
-# What makes a whole step of one bit.
-_STEPS = ("Ceil", "Floor", "Mod", "Round", "Sign")
 
 
 def in_float32(model: ir.Model) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -65,7 +64,7 @@ def _deciding(model: ir.Model) -> set[ir.Node] | None:
     if found is None:
         return None
     for node in nodes_in(model.graph):
-        if node.domain == "" and node.op_type in _STEPS and node not in found:
+        if has_trait(node, OpTrait.STEP) and node not in found:
             found |= _before([node], model) or set()
     return found
 

@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quantization.intervals import Intervals
 from anybit.text import listed, shown
 
@@ -26,12 +26,7 @@ _Denominator: TypeAlias = ir.Value | ir.Node
 # An argument that is never nearer to 0 is not small: 1 + exp(-x), say.
 _AWAY = 0.125
 _ARGUMENTS = {"Log": 0, "ReduceLogSum": 0, "Reciprocal": 0, "Sqrt": 0, "Div": 1, "Mod": 1}
-# However small its input is, the result of these is not.
-_NORMALIZING = (
-    *("GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax"),
-    *("LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Softmax"),
-)
-_SINGLE = (Effect.ELEMENTWISE, Effect.RECTIFY, Effect.MOVE)
+_SINGLE = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER | OpTrait.DATA_MOVEMENT
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, None)
 
 
@@ -126,7 +121,7 @@ class SteepNodes:
         found: dict[ir.Value, ir.Node] = {}
         for node in self._nodes:
             values = _floats(node)
-            moved = len(values) == 1 and values[0] in found and effect_of(node) in _SINGLE
+            moved = len(values) == 1 and values[0] in found and has_trait(node, _SINGLE)
             if moved or (node in self._steep and _is_reciprocal(node)):
                 origin = found[values[0]] if moved else node
                 found.update(dict.fromkeys(node.outputs, origin))
@@ -154,7 +149,7 @@ class SteepNodes:
         node = value.producer()
         if node is None or node not in self._nodes:
             return None
-        return None if not node.domain and node.op_type in _NORMALIZING else node
+        return None if has_trait(node, OpTrait.NORMALIZATION) else node
 
     def _upstream(self, heads: Iterable[ir.Node]) -> Iterator[tuple[ir.Node, ir.Node]]:
         """Yield the nodes that lead to steep nodes, back to sums of products, each with one of
@@ -173,7 +168,7 @@ class SteepNodes:
         """Yield the nodes that add up quotients of one denominator: x * s + (bias - mean * s)."""
         known = {node.outputs[0]: denominator for node, denominator in quotients.items()}
         for node in self._nodes:
-            if effect_of(node) is not Effect.ELEMENTWISE or node in quotients:
+            if not has_trait(node, OpTrait.ELEMENTWISE) or node in quotients:
                 continue
             values = _floats(node)
             denominators = {known.get(value) for value in values}

@@ -18,10 +18,10 @@ from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.analysis import analyze as follow
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.analysis.view import given
+from anybit.onnx.analysis.view import input_of
 from anybit.onnx.graph.constants import Array, array_of
-from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.names import described, label_of
+from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
 from anybit.onnx.quantizers.grids import Match, match
 from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
@@ -29,7 +29,6 @@ from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Grid
 from anybit.reporting.measuring import Gauge
 
-_RECURRENT = ("GRU", "LSTM", "RNN")
 _MOST_MOVES = 16
 
 
@@ -114,7 +113,7 @@ def quantized_layers(model: ir.Model) -> list[QuantizedLayer]:
     }
     nodes = list(model.graph.all_nodes())
     for node in nodes:
-        if node.domain == "" and node.op_type in _RECURRENT:
+        if has_trait(node, OpTrait.RECURRENT):
             found[node] = _recurrent(node, traces)
     ordered = [found[node] for node in nodes if node in found]
     joined = connected(nodes, [_with_bits(each) for each in ordered])
@@ -127,7 +126,7 @@ def _as_compiled(
     """The layer, without a class where it is plain that `compile` leaves it in floats."""
     if layer.guarantee is None or product.layout is None:
         return layer
-    x = given(product.node, product.layout.x)
+    x = input_of(product.node, product.layout.x)
     if x is None or x.shape is None:
         return layer
     reason = check_weights(product, len(x.shape))
@@ -147,7 +146,7 @@ def _recurrent(node: ir.Node, traces: Traces) -> QuantizedLayer:
         operator=node.op_type,
         output=next((str(each.name) for each in node.outputs if each.name), ""),
         reason="its states are not followed",
-        parameters=sum(_size(given(node, index)) for index in (1, 2)),
+        parameters=sum(_size(input_of(node, index)) for index in (1, 2)),
     )
     return QuantizedLayer(layer, _factors(node, None, traces))
 
@@ -171,16 +170,16 @@ def _with_bits(found: QuantizedLayer) -> Layer:
 def _size(value: ir.Value | None) -> int:
     stored = value
     for node in _moving(value):
-        stored = given(node, 0)
+        stored = input_of(node, 0)
     return 0 if stored is None or stored.const_value is None else stored.const_value.size
 
 
 def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> tuple[Factor, ...]:
     bias, layout = bias_input_of(node), None if product is None else product.layout
-    multiplied = (0, 1) if node.op_type not in _RECURRENT else (0, 1, 2)
+    multiplied = (0, 1, 2) if has_trait(node, OpTrait.RECURRENT) else (0, 1)
     found = []
     for index in multiplied:
-        factor = None if index == bias else _factor(given(node, index), traces)
+        factor = None if index == bias else _factor(input_of(node, index), traces)
         if factor is not None:
             quantizer, read, between = factor
             axis = None if between else _axis(node, index, layout, quantizer.constant)
@@ -201,7 +200,7 @@ def _factor(
         if node is None:
             return None
         if FENCE_KEY in node.metadata_props and (node.domain, node.op_type) == ("", "Min"):
-            value = given(node, 0)
+            value = input_of(node, 0)
             continue
         try:
             found = quantizer_of(node, traces)
@@ -210,9 +209,9 @@ def _factor(
         if found is not None:
             known = found.x is not None and found.grid is not None
             return (found, read, between) if known else None
-        if effect_of(node) is not Effect.MOVE:
+        if not has_trait(node, OpTrait.DATA_MOVEMENT):
             return None
-        value, between = given(node, 0), (*between, node)
+        value, between = input_of(node, 0), (*between, node)
     return None
 
 
@@ -223,7 +222,7 @@ def _moving(value: ir.Value | None) -> Iterator[ir.Node]:
         if node is None:
             return
         yield node
-        value = given(node, 0)
+        value = input_of(node, 0)
 
 
 def _axis(node: ir.Node, index: int, layout: Layout | None, constant: bool) -> int | None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_codes, of_interval
 from anybit.onnx.analysis.sums import error_of
 
 UNIT = Fraction(1, 2**24)
@@ -67,19 +67,19 @@ def test_errors_of_sums(
 @pytest.mark.parametrize("scale", [0.1, 1 / 3, 1e-40, 0.5, 3e30])
 def test_codes_of_very_many_steps_are_not_cut_off(scale: float, highest: int) -> None:
     ends = np.asarray(-highest, np.int64), np.asarray(highest, np.int64)
-    x = of_codes(Codes(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
+    x = of_codes(CodeRanges(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
     assert x is not None
     codes = np.arange(highest - 3, highest + 1, dtype=np.int64)[None]
     assert x.grid is not None
     nodes = [standard("Relu", "x", "r"), standard("ThresholdedRelu", "x", "t", alpha=scale * 9)]
     proto = model(nodes, {}, inputs={"x": [1, 4]}, outputs=["r", "t"])
-    found = followed(proto, {"x": x.grid.decode(codes)}, {"x": x})
-    assert all(each.codes is not None for each in found.carriers.values())
+    actual = followed(proto, {"x": x.grid.decode(codes)}, {"x": x})
+    assert all(value.codes is not None for value in actual.values.values())
 
 
-def steps(scale: float, highest: int) -> Carrier | None:
+def steps(scale: float, highest: int) -> AbstractValue | None:
     ends = np.asarray(-highest, np.int64), np.asarray(highest, np.int64)
-    return of_codes(Codes(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
+    return of_codes(CodeRanges(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
 
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -111,5 +111,5 @@ def test_what_float32_cannot_hold_is_not_bounded(kind: str, huge: str, sign: int
     """A run gives infinities, which no bounds and no claim of exactness may leave out."""
     made, constants = OVERFLOWING[kind]
     x = np.full((1, 4, 4, 4), sign * HUGE[huge].highest, np.float32)
-    found = followed(model([made], constants, inputs={"x": x.shape}), {"x": x}, {"x": HUGE[huge]})
-    assert not any(product.exact for product in found.products)
+    actual = followed(model([made], constants, inputs={"x": x.shape}), {"x": x}, {"x": HUGE[huge]})
+    assert not any(product.exact for product in actual.products)

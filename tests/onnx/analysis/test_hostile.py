@@ -27,11 +27,11 @@ def without_a_channel(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def damaged(each: Case) -> list[onnx.ModelProto]:
+def damaged(case: Case) -> list[onnx.ModelProto]:
     """A case with inputs left out, swapped or replaced, or with other attributes or sizes."""
-    made = [built(each, CHANNELS[:3]), without_a_channel(built(each, CHANNELS))]
+    made = [built(case, CHANNELS[:3]), without_a_channel(built(case, CHANNELS))]
     for change in ("none", "first", "last", "swapped", "text", "numbers", "scalar", "huge"):
-        proto = built(each, np.float32(0.5))
+        proto = built(case, np.float32(0.5))
         last = proto.graph.node[-1]
         inputs = list(last.input)
         if change == "none":
@@ -57,11 +57,11 @@ def damaged(each: Case) -> list[onnx.ModelProto]:
     return made
 
 
-@pytest.mark.parametrize("each", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.filterwarnings("ignore")
-def test_nodes_that_make_no_sense(each: Case) -> None:
+def test_nodes_that_make_no_sense(case: Case) -> None:
     """Only what says that a model is invalid is caught in the analysis."""
-    for proto in damaged(each):
+    for proto in damaged(case):
         analyze(prepared(proto))
 
 
@@ -78,10 +78,10 @@ def test_channels_of_many_nodes() -> None:
     proto = model([first, *nodes], {"by": by, "zero": 0, "four": 4}, inputs={"x": [1, channels]})
     ready = prepared(proto)
     tracemalloc.start()
-    found = analyze(ready)
+    actual = analyze(ready)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(found.carriers) > count
+    assert len(actual.values) > count
     assert peak < 2**29
 
 
@@ -94,9 +94,9 @@ def test_one_weight_of_many_products() -> None:
     constants = {"w": weight, "s": 0.25, "zero": 0, "four": 4}
     outputs = [f"y{at}" for at in range(count)]
     proto = model(nodes, constants, inputs={"x": [1, size]}, outputs=outputs)
-    found = analyze(prepared(proto))
-    assert found.products[0].exact
-    assert "too many products" in found.products[-1].reason
+    actual = analyze(prepared(proto))
+    assert actual.products[0].exact
+    assert "too many products" in actual.products[-1].reason
 
 
 def test_joined_channels() -> None:
@@ -108,8 +108,8 @@ def test_joined_channels() -> None:
     nodes.append(standard("Relu", "t40"))
     scale = np.float32([0.5, 1, 2, 4]).reshape(4, 1, 1)
     proto = model(nodes, {"s": scale, "zero": 0, "four": 4}, inputs={"x": SHAPE})
-    found = analyze(prepared(proto))
-    assert max(each.lowest.size for each in found.carriers.values()) <= 2**14
+    actual = analyze(prepared(proto))
+    assert max(value.lowest.size for value in actual.values.values()) <= 2**14
 
 
 UNFIT = {
@@ -132,9 +132,9 @@ def test_a_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
         node("Quant", "w one zero four", "wq", name="wq"),
         node(kind, "q wq", name="m", domain="", **options),
     ]
-    (found,) = analyze(prepared(model(nodes, constants, inputs={"x": x}))).products
-    assert not found.exact
-    assert found.reason.startswith("invalid: ")
+    (actual,) = analyze(prepared(model(nodes, constants, inputs={"x": x}))).products
+    assert not actual.exact
+    assert actual.reason.startswith("invalid: ")
 
 
 def test_no_fault_of_ours_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +176,8 @@ def test_long_chains_take_linear_time(kind: str) -> None:
         ready = prepared(chain(kind, count))
         profile = cProfile.Profile()
         profile.enable()
-        found = analyze(ready)
-        quantizers_behind(found.products)
+        actual = analyze(ready)
+        quantizers_behind(actual.products)
         profile.disable()
         calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
     assert calls[1] < 4.4 * calls[0]
@@ -207,9 +207,9 @@ def test_a_constant_that_goes_a_long_way(kind: str) -> None:
     codes = np.random.default_rng(0).integers(-8, 8, (2, 2**17)).astype(np.int8)
     ready = prepared(long_way(kind, 300, codes))
     tracemalloc.start()
-    found = analyze(ready)
+    actual = analyze(ready)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    known = [each.integers is not None for each in found.carriers.values()]
-    assert 60 < sum(known) < 200
+    known_values = [value.integers is not None for value in actual.values.values()]
+    assert 60 < sum(known_values) < 200
     assert peak < 200 * codes.size

@@ -56,8 +56,8 @@ def built(
 def one(proto: onnx.ModelProto, *, fold: bool = False, seed: int = 0) -> ProductAnalysis:
     shape = [size.dim_value for size in proto.graph.input[0].type.tensor_type.shape.dim]
     x = values(*shape, seed=seed) * 4
-    (found,) = followed(proto, {"x": x}, fold=fold).products
-    return found
+    (actual,) = followed(proto, {"x": x}, fold=fold).products
+    return actual
 
 
 KINDS = {
@@ -84,16 +84,16 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_exact(name: str, fold: bool) -> None:
     kind, x, weight, options = KINDS[name]
-    found = one(built(kind, x, values(*weight, seed=1), **options), fold=fold)
-    assert found.exact
-    assert found.reason == ""
-    assert found.accumulator is not None
-    assert found.accumulator.bits <= found.accumulator.any_bits
-    assert found.codes is not None
-    assert found.codes.shape == weight
-    assert found.x_bits == 4
-    assert fold or found.weight_bits == 3
-    assert found.macs
+    actual = one(built(kind, x, values(*weight, seed=1), **options), fold=fold)
+    assert actual.exact
+    assert actual.reason == ""
+    assert actual.accumulator is not None
+    assert actual.accumulator.bits <= actual.accumulator.any_bits
+    assert actual.codes is not None
+    assert actual.codes.shape == weight
+    assert actual.x_bits == 4
+    assert fold or actual.weight_bits == 3
+    assert actual.macs
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -104,13 +104,13 @@ def test_any_scales_and_biases(name: str) -> None:
     axis = {"Conv": 0, "ConvTranspose": 1}.get(kind, len(weight) - 1)
     if options.get("transB") or options.get("swapped"):
         axis = 0
-    shape = [weight[axis] if each == axis else 1 for each in range(len(weight))]
+    shape = [weight[axis] if index == axis else 1 for index in range(len(weight))]
     several = st.lists(scales, min_size=weight[axis], max_size=weight[axis])
-    per_channel = several.map(lambda each: np.float32(each).reshape(shape))
+    per_channel = several.map(lambda item: np.float32(item).reshape(shape))
     x_axis = len(x) - 1 if "Conv" not in kind else 1
-    x_shape = [x[x_axis] if each == x_axis else 1 for each in range(len(x))]
+    x_shape = [x[x_axis] if index == x_axis else 1 for index in range(len(x))]
     x_several = st.lists(scales, min_size=x[x_axis], max_size=x[x_axis])
-    per_x = x_several.map(lambda each: np.float32(each).reshape(x_shape))
+    per_x = x_several.map(lambda item: np.float32(item).reshape(x_shape))
     channels = weight[axis] * (options.get("group", 1) if kind == "ConvTranspose" else 1)
     biases = st.none() if kind == "MatMul" else st.none() | st.sampled_from([0.3, 0.125, 1e-3])
 
@@ -137,16 +137,16 @@ def test_any_scales_and_biases(name: str) -> None:
 def test_accumulators_by_hand() -> None:
     """x is -8 .. 7 steps of 0.5; the weight's codes are 1, -2 and 0, 3."""
     weight = np.float32([[0.25, 0], [-0.5, 0.75]])
-    found = one(built("MatMul", (1, 2), weight))
-    assert found.codes.tolist() == [[1, 0], [-2, 3]]
-    assert found.accumulator.lowest.tolist() == [-8 - 14, -24]
-    assert found.accumulator.highest.tolist() == [7 + 16, 21]
-    assert found.accumulator.bits == 6
-    assert (found.accumulator.any_lowest, found.accumulator.any_highest) == (-56, 64)
-    assert found.accumulator.any_bits == 8
-    assert found.macs == 4
-    assert found.bops == 4 * 4 * 3
-    assert found.sparsity == 0.25
+    actual = one(built("MatMul", (1, 2), weight))
+    assert actual.codes.tolist() == [[1, 0], [-2, 3]]
+    assert actual.accumulator.lowest.tolist() == [-8 - 14, -24]
+    assert actual.accumulator.highest.tolist() == [7 + 16, 21]
+    assert actual.accumulator.bits == 6
+    assert (actual.accumulator.any_lowest, actual.accumulator.any_highest) == (-56, 64)
+    assert actual.accumulator.any_bits == 8
+    assert actual.macs == 4
+    assert actual.bops == 4 * 4 * 3
+    assert actual.sparsity == 0.25
 
 
 def test_bits() -> None:
@@ -201,11 +201,11 @@ def test_stored_codes() -> None:
         plain("DequantizeLinear", "w ws", "wq", axis=1),
         plain("MatMul", "q wq"),
     ]
-    found = one(qdq(nodes, tensors, shape=(2, 4), output=(2, 3)))
-    assert found.exact
-    assert np.array_equal(found.codes, codes)
-    assert (found.x_bits, found.weight_bits) == (8, 8)
-    assert found.x.codes.hull == range(256)
+    actual = one(qdq(nodes, tensors, shape=(2, 4), output=(2, 3)))
+    assert actual.exact
+    assert np.array_equal(actual.codes, codes)
+    assert (actual.x_bits, actual.weight_bits) == (8, 8)
+    assert actual.x.codes.hull == range(256)
 
 
 def test_zeros_times_what_nothing_bounds() -> None:
@@ -216,6 +216,6 @@ def test_zeros_times_what_nothing_bounds() -> None:
         node("FloatQuant", f"x s {names}", "q", name="q"),
         node("MatMul", "q w", domain=""),
     ]
-    found = one(model(nodes, constants | {"w": np.zeros((4, 1), np.float32)}))
-    assert not found.exact
-    assert np.isinf(found.error).all()
+    actual = one(model(nodes, constants | {"w": np.zeros((4, 1), np.float32)}))
+    assert not actual.exact
+    assert np.isinf(actual.error).all()

@@ -7,7 +7,7 @@ from carried import prepared
 from small_models import model, node
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.ranges import carrier_of, carriers_of, named
+from anybit.onnx.analysis.ranges import input_values, named, value_of
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,19 @@ from anybit.onnx.analysis.ranges import carrier_of, carriers_of, named
     ],
 )
 def test_types(text: str, codes: range, scale: float, ends: tuple[float, float]) -> None:
-    found = carrier_of(text)
-    assert found.codes.hull == found.codes.allowed == codes
-    assert found.codes.scale == scale
-    assert (float(found.lowest), float(found.highest)) == tuple(map(float, ends))
+    actual = value_of(text)
+    assert actual.codes.hull == actual.codes.allowed == codes
+    assert actual.codes.scale == scale
+    assert (float(actual.lowest), float(actual.highest)) == tuple(map(float, ends))
 
 
-@pytest.mark.parametrize("given", ["-1,1", " -1 , 1.0", "-1e0,+1", (-1, 1), (-1.0, np.float32(1))])
-def test_numbers(given: object) -> None:
-    found = carrier_of(given)
-    assert found.codes is None
-    assert (float(found.lowest), float(found.highest)) == (-1, 1)
+@pytest.mark.parametrize(
+    "arguments", ["-1,1", " -1 , 1.0", "-1e0,+1", (-1, 1), (-1.0, np.float32(1))]
+)
+def test_numbers(arguments: object) -> None:
+    actual = value_of(arguments)
+    assert actual.codes is None
+    assert (float(actual.lowest), float(actual.highest)) == (-1, 1)
 
 
 @pytest.mark.parametrize(
@@ -56,25 +58,25 @@ def test_numbers(given: object) -> None:
 )
 def test_what_is_not_a_range(text: str) -> None:
     with pytest.raises(ModelError, match="range"):
-        carrier_of(text)
+        value_of(text)
 
 
 def test_names() -> None:
     inputs = prepared(model([node("Relu", "x", domain="")])).graph.inputs
-    assert carriers_of(named(["x=uint8"]), inputs).keys() == {"x"}
-    assert carriers_of(named(["uint8"]), inputs).keys() == {"x"}
+    assert input_values(named(["x=uint8"]), inputs).keys() == {"x"}
+    assert input_values(named(["uint8"]), inputs).keys() == {"x"}
     assert named(["a=b=uint8"]) == {"a=b": "uint8"}
     with pytest.raises(ModelError, match=r"no input 'z'.* are x"):
-        carriers_of(named(["z=uint8"]), inputs)
+        input_values(named(["z=uint8"]), inputs)
     with pytest.raises(ModelError, match="given twice"):
         named(["x=uint8", "x=int8"])
 
 
 def test_a_range_alone_is_that_of_the_only_input() -> None:
     inputs = prepared(model([node("Relu", "x", domain="")])).graph.inputs
-    assert carriers_of("uint8", inputs).keys() == {"x"}
-    assert carriers_of((-1, 1), inputs).keys() == {"x"}
-    assert carriers_of(None, inputs) == {}
+    assert input_values("uint8", inputs).keys() == {"x"}
+    assert input_values((-1, 1), inputs).keys() == {"x"}
+    assert input_values(None, inputs) == {}
     for wrong in (3, {"x": 3}, {"x": None}):
         with pytest.raises(ModelError, match="range"):
-            carriers_of(wrong, inputs)  # type: ignore[arg-type]
+            input_values(wrong, inputs)  # type: ignore[arg-type]

@@ -10,9 +10,9 @@ from networks import inputs, networks
 from random_graphs import RandomGraph, graphs
 from small_models import model, node
 
-from anybit.onnx.analysis.carriers import Codes, of_codes
+from anybit.onnx.analysis.abstract_values import CodeRanges, of_codes
 
-STEPS = Codes(
+STEPS = CodeRanges(
     np.float32(1 / 16).reshape(()),
     np.zeros((), np.float32),
     np.asarray(-128, np.int64),
@@ -45,7 +45,7 @@ def test_networks(qdq: bool, fold: bool) -> None:
 
 def test_zeros_at_borders_may_be_no_code_of_the_type() -> None:
     """One bit with the zero-point 3: the codes are 0 and 1, and 3 where zeros are added."""
-    given = {
+    constants = {
         "s": np.float32(0.75),
         "z": np.float32(3),
         "b": np.float32(1),
@@ -56,7 +56,7 @@ def test_zeros_at_borders_may_be_no_code_of_the_type() -> None:
         node("Pad", "q p", domain=""),
     ]
     x = np.linspace(-4, 4, 12, dtype=np.float32).reshape(3, 4)
-    followed(model(nodes, given, inputs={"x": x.shape}), {"x": x})
+    followed(model(nodes, constants, inputs={"x": x.shape}), {"x": x})
 
 
 @pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
@@ -64,7 +64,7 @@ def test_exact_sums_of_rounded_multiples_are_no_multiples(fold: bool) -> None:
     """3 * 0.22290476 is rounded in float32: a sum of it alone is exact, and above 3 steps."""
     scale = np.float32(0.22290476)
     assert float(np.float32(3) * scale) > 3 * float(scale)
-    given = {
+    constants = {
         "s": np.float32(1),
         "z": np.float32(0),
         "one": np.float32(1),
@@ -78,4 +78,4 @@ def test_exact_sums_of_rounded_multiples_are_no_multiples(fold: bool) -> None:
         node("MatMul", "q wq", domain=""),
     ]
     x = np.ones((2, 3), np.float32)
-    followed(model(nodes, given, inputs={"x": x.shape}), {"x": x}, fold=fold)
+    followed(model(nodes, constants, inputs={"x": x.shape}), {"x": x}, fold=fold)

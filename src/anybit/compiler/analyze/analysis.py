@@ -12,8 +12,8 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.layers.behind import quantizers_behind
 from anybit.layers.facts import layers_of
 from anybit.layers.layer import Layer
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
-from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.walk import values_in
 from anybit.onnx.passes import FoldConstants, InferShapes
 from anybit.quant_types.grids import IntegerGrid
@@ -25,7 +25,7 @@ class AnalyzedModel:
 
     Attributes:
         model: The model.
-        values: Abstract values, and the products with their weights.
+        analysis: Abstract values, and the products with their weights.
         layers: The layers of the graph by the names of their outputs.
         nested: The layers in branches and loops, which stay float32.
         grids: The grid of each value that can be a tensor of codes.
@@ -33,7 +33,7 @@ class AnalyzedModel:
     """
 
     model: ir.Model
-    values: Analysis
+    analysis: Analysis
     layers: Mapping[str, Layer]
     nested: tuple[CompiledLayer, ...]
     grids: Mapping[ir.Value, IntegerGrid]
@@ -45,7 +45,9 @@ class AnalyzedModel:
         return self.model.graph.opset_imports.get("", 1)
 
 
-def analyze_model(model: ir.Model, ranges: Mapping[str, Carrier] | None = None) -> AnalyzedModel:
+def analyze_model(
+    model: ir.Model, ranges: Mapping[str, AbstractValue] | None = None
+) -> AnalyzedModel:
     """Analyze the values of a model and fold its constants, in place.
 
     The analysis comes first: it reads scales and codes of weights off their quantizers, which
@@ -93,9 +95,9 @@ def _of_folded(analysis: Analysis, top_level: Container[ir.Value], model: ir.Mod
     }
     values.update((value.name, value) for value in model.graph.inputs)
     nodes = {value.name: node for node in model.graph for value in node.outputs}
-    carriers = {
-        values[value.name]: carrier
-        for value, carrier in analysis.carriers.items()
+    abstract_values = {
+        values[value.name]: abstract
+        for value, abstract in analysis.values.items()
         if value in top_level and value.name in values
     }
     products = [
@@ -103,4 +105,4 @@ def _of_folded(analysis: Analysis, top_level: Container[ir.Value], model: ir.Mod
         for product in analysis.products
         if product.node.outputs[0] in top_level and product.node.outputs[0].name in nodes
     ]
-    return Analysis(carriers, products)
+    return Analysis(abstract_values, products)

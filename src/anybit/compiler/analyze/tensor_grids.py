@@ -11,20 +11,20 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from anybit.compiler.analyze.disjoint_sets import DisjointSets
-from anybit.compiler.operators import is_data_movement
 from anybit.compiler.program.program import MOST_LEVELS
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quant_types.grids import IntegerGrid
 
 
 def choose_tensor_grids(model: ir.Model, analysis: Analysis) -> dict[ir.Value, IntegerGrid]:
     """Return the grid of every value that can be a tensor of codes."""
     own: dict[ir.Value, IntegerGrid] = {}
-    for value, carrier in analysis.carriers.items():
-        grid = None if is_constant(value) else _grid_of(carrier)
+    for value, abstract in analysis.values.items():
+        grid = None if is_constant(value) else _grid_of(abstract)
         if grid is not None:
             own[value] = grid
     joined = _join_moved(model, own)
@@ -44,7 +44,7 @@ def _join_moved(model: ir.Model, grids: Mapping[ir.Value, IntegerGrid]) -> Disjo
     """Join the values of the same scale that data movement connects."""
     joined: DisjointSets[ir.Value] = DisjointSets()
     for node in model.graph:
-        if is_data_movement(node):
+        if has_trait(node, OpTrait.KEEPS_CODES):
             values = [v for v in (*node.inputs, *node.outputs) if v is not None and v in grids]
             for value in values[1:]:
                 if grids[value].scale == grids[values[0]].scale:
@@ -54,8 +54,8 @@ def _join_moved(model: ir.Model, grids: Mapping[ir.Value, IntegerGrid]) -> Disjo
 
 def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
     """Return why a value cannot be a tensor of codes."""
-    carrier = analysis.carriers.get(value)
-    codes = None if carrier is None else carrier.codes
+    abstract = analysis.values.get(value)
+    codes = None if abstract is None else abstract.codes
     name = f"its input {value.name!r}"
     if codes is None:
         remedy = f"say what it holds with --input-range {value.name}=..."
@@ -69,9 +69,9 @@ def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
     return f"{name} has codes of more than 8 bits: quantize it to fewer"
 
 
-def _grid_of(carrier: Carrier) -> IntegerGrid | None:
+def _grid_of(abstract: AbstractValue) -> IntegerGrid | None:
     """Return the grid of codes without zero-point; None if it has several scales or is long."""
-    codes = carrier.codes
+    codes = abstract.codes
     if codes is None or not codes.integral:
         return None
     if codes.scale.min() != codes.scale.max() or codes.scale.flat[0] == 0:
@@ -116,7 +116,7 @@ def _padded(model: ir.Model) -> Iterator[ir.Value]:
             continue
         if node.op_type == "Pad":
             yield x
-        elif node.op_type in ("Conv", "AveragePool"):
+        elif has_trait(node, OpTrait.MAY_PAD):
             automatic = attribute_of(node, "auto_pad", "NOTSET").startswith("SAME")
             if automatic or any(attribute_of(node, "pads", ())):
                 yield x

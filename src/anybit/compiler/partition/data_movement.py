@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.operators import CONCATENATION, GATHERING, POOLING, RESHAPING, TRANSPOSITION
 from anybit.compiler.partition.expressions import (
     Expression,
     InputRoot,
@@ -25,6 +24,7 @@ from anybit.compiler.reason import Unsupported
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.cut import cut
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, operators_with
 from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.runtime import FAILURES, evaluate
@@ -215,12 +215,14 @@ def _gather(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
     return first_output
 
 
+_INDEXED = ("Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
+
 _RULES: dict[str, Callable[[Values, ir.Node, ir.Value], Expression | None]] = {
-    **dict.fromkeys(RESHAPING, _reshape),
-    **dict.fromkeys(GATHERING, _gather),
-    **dict.fromkeys(POOLING, _pool),
-    CONCATENATION: _concatenate,
-    TRANSPOSITION: _transpose,
+    **dict.fromkeys(operators_with(OpTrait.RESHAPE), _reshape),
+    **dict.fromkeys(_INDEXED, _gather),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), _pool),
+    "Concat": _concatenate,
+    "Transpose": _transpose,
 }
 
 
@@ -239,10 +241,7 @@ def trace_elements(
         value is not None and value is not x and not is_constant(value) for value in node.inputs
     ):
         raise Unsupported(f"{node.op_type} reads sizes that are not constant")
-    if (
-        node.op_type in ("Resize", "Upsample")
-        and attribute_of(node, "mode", "nearest") != "nearest"
-    ):
+    if has_trait(node, OpTrait.RESIZE) and attribute_of(node, "mode", "nearest") != "nearest":
         raise Unsupported(f"{node.op_type} computes new elements")
     count = math.prod(sizes)
     if count > _MOST_ELEMENTS:

@@ -85,7 +85,7 @@ class Partition:
 
     def float_layers(self, analyzed: AnalyzedModel) -> Iterator[CompiledLayer]:
         """Yield the layers that stay float32."""
-        for product in analyzed.values.products:
+        for product in analyzed.analysis.products:
             if product.node in self.reasons:
                 layer = analyzed.layers[str(product.node.outputs[0].name)]
                 yield CompiledLayer.in_float(layer, self.reasons[product.node].text)
@@ -147,7 +147,7 @@ class Partitioner:
         self._floats = dict(decisions.floats)
         self._reasons: dict[ir.Node, Reason] = {}
         self._positions = {node: position for position, node in enumerate(analyzed.model.graph)}
-        self._products = {product.node: product for product in analyzed.values.products}
+        self._products = {product.node: product for product in analyzed.analysis.products}
         self._values = Values(analyzed, lowering, decisions.shared)
         self._progress = progress
 
@@ -236,9 +236,9 @@ class Partitioner:
         assert x is not None, "legal means have an input"
         layout = layout_of(self._values.sizes(y), 1)
         source = self._values.codes(x, 1)
-        carrier = self._analyzed.values.carriers[x]
+        abstract = self._analyzed.analysis.values[x]
         root, before = accumulate_mean(
-            self._analyzed.model, node, source, layout, carrier.reach, carrier.exponent
+            self._analyzed.model, node, source, layout, abstract.reach, abstract.exponent
         )
         return Expression(root, y, layout, before, (y,))
 

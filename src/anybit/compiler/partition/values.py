@@ -165,7 +165,7 @@ class Values:
             return self._tensors[key]
         grid = self.grid(value)
         if grid is None:
-            raise Unsupported(explain_missing_grid(value, self._analyzed.values))
+            raise Unsupported(explain_missing_grid(value, self._analyzed.analysis))
         if isinstance(expression.root, TensorRoot) and expression.root.tensor.value is value:
             tensor = self._change_layout(expression.root.tensor, layout)
         elif isinstance(expression.root, InputRoot):

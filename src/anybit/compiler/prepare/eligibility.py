@@ -5,8 +5,8 @@ import onnx_ir as ir
 
 from anybit.compiler.operators import is_quantizer, varying_inputs
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.names import described
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.passes.remove_quantizers import has_quantizers
@@ -16,7 +16,7 @@ from anybit.onnx.qdq.remedies import conversion_of
 INTEGER_ONLY = "anybit.integer_only"
 """Metadata of models that were quantized with `integer_only`."""
 
-_BETWEEN = (Effect.ELEMENTWISE, Effect.AVERAGE, Effect.REDUCE)
+_BETWEEN = OpTrait.ELEMENTWISE | OpTrait.MEAN | OpTrait.REDUCTION
 
 
 def explain_missing_quantizers(model: ir.Model, where: str) -> str:
@@ -51,8 +51,8 @@ def is_integer_only(model: ir.Model) -> bool:
 
 
 def _is_between(node: ir.Node) -> bool:
-    combines = not node.domain and (effect_of(node) in _BETWEEN or node.op_type == "Concat")
-    return combines and (len(varying_inputs(node)) > 1 or effect_of(node) is Effect.AVERAGE)
+    combines = not node.domain and (has_trait(node, _BETWEEN) or node.op_type == "Concat")
+    return combines and (len(varying_inputs(node)) > 1 or has_trait(node, OpTrait.MEAN))
 
 
 def _is_quantized(value: ir.Value) -> bool:

@@ -7,6 +7,7 @@ from anybit.compiler.operators import constant_axes, is_quantizer, varying_input
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.passes import InferShapes
 
 _LONGEST = 8
@@ -43,7 +44,7 @@ def _moved_inputs(node: ir.Node) -> list[ir.Value]:
         return values if channels and not any(map(_is_fixed, node.inputs)) else []
     nearest = attribute_of(node, "mode", "nearest") == "nearest"
     inside = attribute_of(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize"
-    repeats = node.op_type in ("Resize", "Upsample") and nearest and inside
+    repeats = has_trait(node, OpTrait.RESIZE) and nearest and inside
     return values if repeats and values == [node.inputs[0]] else []
 
 

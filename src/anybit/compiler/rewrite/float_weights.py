@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 
@@ -22,16 +22,16 @@ _OPSET = 7
 """First version of the standard operators whose Mul broadcasts."""
 
 
-def integer_weights(analysis: Analysis) -> dict[str, Carrier]:
+def integer_weights(analysis: Analysis) -> dict[str, AbstractValue]:
     """Return the constants whose codes fit int8 without a zero-point, by name."""
     return {
-        str(value.name): carrier
-        for value, carrier in analysis.carriers.items()
-        if _fits_int8(carrier)
+        str(value.name): abstract
+        for value, abstract in analysis.values.items()
+        if _fits_int8(abstract)
     }
 
 
-def store_integer_weights(model: ir.Model, weights: Mapping[str, Carrier]) -> None:
+def store_integer_weights(model: ir.Model, weights: Mapping[str, AbstractValue]) -> None:
     """Store float32 weights as int8 codes if these decode to the same values, in place.
 
     `prepare` and ONNX Runtime fold the nodes again.
@@ -43,21 +43,21 @@ def store_integer_weights(model: ir.Model, weights: Mapping[str, Carrier]) -> No
     opset = model.graph.opset_imports.get("", 0)
     editor = Editor(model)
     for weight, node in list(_float_weights(model)):
-        carrier = weights.get(str(weight.name))
-        if carrier is not None and opset >= _OPSET and _decodes_to(carrier, array_of(weight)):
-            _store(weight, node, carrier, editor)
+        abstract = weights.get(str(weight.name))
+        if abstract is not None and opset >= _OPSET and _decodes_to(abstract, array_of(weight)):
+            _store(weight, node, abstract, editor)
 
 
-def _fits_int8(carrier: Carrier) -> bool:
-    integers, codes = carrier.integers, carrier.codes
+def _fits_int8(abstract: AbstractValue) -> bool:
+    integers, codes = abstract.integers, abstract.codes
     if integers is None or codes is None or not integers.size or np.any(codes.zeropt):
         return False
     return int(integers.min()) in _BYTES and int(integers.max()) in _BYTES
 
 
-def _decodes_to(carrier: Carrier, array: Array) -> bool:
+def _decodes_to(abstract: AbstractValue, array: Array) -> bool:
     """Return whether codes give the values of a float32 array, up to the sign of zeros."""
-    integers, grid = carrier.integers, carrier.grid
+    integers, grid = abstract.integers, abstract.grid
     if integers is None or grid is None or integers.shape != array.shape:
         return False
     return array.dtype == np.float32 and np.array_equal(grid.decode(integers), array)
@@ -76,13 +76,13 @@ def _float_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
             yield weight, node
 
 
-def _store(weight: ir.Value, node: ir.Node, carrier: Carrier, editor: Editor) -> None:
-    codes = carrier.codes
+def _store(weight: ir.Value, node: ir.Node, abstract: AbstractValue, editor: Editor) -> None:
+    codes = abstract.codes
     assert codes is not None, "asked before"
-    assert carrier.integers is not None, "asked before"
+    assert abstract.integers is not None, "asked before"
     name = str(weight.name)
-    stored = editor.constant(f"{name}_codes", ir.Tensor(carrier.integers.astype(np.int8)))
-    scale = editor.parameter(name, "scale", carrier.broadcast(codes.scale), ir.DataType.FLOAT)
+    stored = editor.constant(f"{name}_codes", ir.Tensor(abstract.integers.astype(np.int8)))
+    scale = editor.parameter(name, "scale", abstract.broadcast(codes.scale), ir.DataType.FLOAT)
     to = [ir.AttrInt64("to", ir.DataType.FLOAT.value)]
     floats = editor.insert(
         node,

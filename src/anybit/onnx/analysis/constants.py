@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codes of constants: from their quantizers, or from their values alone."""
+"""Codes of constants, from their quantizers or from their values alone."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_interval
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_interval
 from anybit.onnx.analysis.integers import few
 from anybit.onnx.analysis.mismatch import Mismatch, check_channels
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 
-# Codes that are recovered from values have at most so many bits.
+# Codes that are recovered from values are smaller than this.
 _MOST_CODE = 2**15
 _MOST_DISTINCT = 2**16
 _MOST_LOOKED_AT = 2**22
 
 
-def of_constant(array: Array) -> Carrier | None:
-    """What a constant holds: integers are their own codes."""
+def of_constant(array: Array) -> AbstractValue | None:
+    """Return the abstract value of a constant; integers are their own codes."""
     if array.size == 0 or array.dtype == np.float64 or array.dtype == np.float16:
         return None
     finite = array[np.isfinite(array)]
@@ -28,9 +28,9 @@ def of_constant(array: Array) -> Carrier | None:
         if max(abs(lowest), abs(highest)) > EXACT:
             return of_interval(lowest, highest, exponent=0)
         one, none = np.ones((), np.float32), np.zeros((), np.float32)
-        codes = Codes(one, none, np.asarray(lowest, np.int64), np.asarray(highest, np.int64))
+        codes = CodeRanges(one, none, np.asarray(lowest, np.int64), np.asarray(highest, np.int64))
         ends = np.asarray(float(lowest)), np.asarray(float(highest))
-        return Carrier(*ends, exponent=0, codes=codes, integers=array)
+        return AbstractValue(*ends, exponent=0, codes=codes, integers=array)
     nan = bool(np.isnan(array).any())
     if nan and np.isnan(array).all():
         return None
@@ -38,8 +38,10 @@ def of_constant(array: Array) -> Carrier | None:
     return of_interval(float(np.nanmin(array)), float(np.nanmax(array)), exponent=exponent, nan=nan)
 
 
-def with_codes(values: Array, grid: IntegerGrid, allowed: range | frozenset[int]) -> Carrier | None:
-    """A constant that a quantizer gives, with its codes; None if these do not give the values."""
+def with_codes(
+    values: Array, grid: IntegerGrid, allowed: range | frozenset[int]
+) -> AbstractValue | None:
+    """Return a quantized constant with its codes; None if these do not decode to the values."""
     layout = grid.channels
     if layout is None:
         return None
@@ -56,11 +58,11 @@ def of_integers(
     zeropt: Array,
     axis: int | None,
     allowed: range | frozenset[int] | None,
-) -> Carrier | None:
-    """A constant of these codes, with the codes that are there in each channel of an axis.
+) -> AbstractValue | None:
+    """Return a constant of these codes, with the ranges per channel of an axis.
 
     Raises:
-        Mismatch: There are not as many scales as channels.
+        Mismatch: The numbers of scales and of channels differ.
     """
     if integers.size == 0:
         return None
@@ -68,29 +70,34 @@ def of_integers(
     if axis is not None:
         if -axis > integers.ndim or check_channels(scale, zeropt) not in (1, integers.shape[axis]):
             raise Mismatch("there are not as many scales as channels")
-        other = tuple(each for each in range(integers.ndim) if each != axis % integers.ndim)
+        other = tuple(
+            other_axis for other_axis in range(integers.ndim) if other_axis != axis % integers.ndim
+        )
     lowest, highest = (
-        np.asarray(each, np.int64) for each in (integers.min(axis=other), integers.max(axis=other))
+        np.asarray(bound, np.int64)
+        for bound in (integers.min(axis=other), integers.max(axis=other))
     )
     step, members = few(integers) if integers.size <= _MOST_LOOKED_AT else (1, None)
     if np.any((lowest - lowest.min()) % step):
         step = 1
-    codes = Codes(scale, zeropt, lowest, highest, step, members, allowed)
+    codes = CodeRanges(scale, zeropt, lowest, highest, step, members, allowed)
     axis, codes = codes.uniform(axis)
     grid = IntegerGrid(codes.scale, codes.zeropt, codes.hull)
     ends = np.stack([grid.decode(codes.lowest), grid.decode(codes.highest)]).astype(np.float64)
     if not np.isfinite(ends).all():
         return None
-    spread = Carrier(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
+    spread = AbstractValue(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
     assert spread.grid is not None, "it has codes"
     exponent = exponent_of(spread.grid.decode(integers))
-    return Carrier(spread.lowest, spread.highest, axis, exponent, False, codes, integers=integers)
+    return AbstractValue(
+        spread.lowest, spread.highest, axis, exponent, False, codes, integers=integers
+    )
 
 
-def recovered(array: Array, axis: int) -> Carrier | None:
-    """A constant of floats with codes that give its values bit for bit; None if none are found.
+def recovered(array: Array, axis: int) -> AbstractValue | None:
+    """Return a float constant with codes that decode bit for bit; None if there are none.
 
-    The scale is one for all or one per channel of the axis.
+    There is one scale, or one per channel of the axis.
     """
     if array.dtype != np.float32 or array.size == 0 or not np.isfinite(array).all():
         return None
@@ -108,7 +115,7 @@ def recovered(array: Array, axis: int) -> Carrier | None:
     return _encoded(array, np.asarray(scales, np.float32), axis)
 
 
-def _encoded(array: Array, scale: Array, axis: int | None) -> Carrier | None:
+def _encoded(array: Array, scale: Array, axis: int | None) -> AbstractValue | None:
     shape = scale if axis is None else scale.reshape(-1, *[1] * (-axis - 1))
     grid = IntegerGrid(shape, np.zeros((), np.float32), range(-_MOST_CODE, _MOST_CODE + 1))
     try:
@@ -119,7 +126,7 @@ def _encoded(array: Array, scale: Array, axis: int | None) -> Carrier | None:
 
 
 def _scale(values: Array) -> np.float32 | None:
-    """The largest scale that is found of which all values are small multiples."""
+    """Return the largest scale, among the candidates, that all values are small multiples of."""
     distinct = np.unique(np.abs(values))
     distinct = distinct[distinct > 0]
     if distinct.size == 0:
@@ -135,7 +142,7 @@ def _scale(values: Array) -> np.float32 | None:
 
 
 def _candidates(distinct: Array) -> Iterator[np.float32]:
-    """Scales that some ascending positive numbers may be multiples of, the largest first."""
+    """Yield candidate scales of ascending positive numbers, the largest first."""
     smallest = distinct[0]
     gaps = np.diff(distinct, prepend=np.float32(0))
     step = gaps.min()

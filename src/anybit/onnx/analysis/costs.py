@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many multiplications a sum of products takes, from sizes that can be relied on."""
+"""Number of multiplications of a sum of products, from proven sizes."""
 
 import math
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from anybit.onnx.analysis.layouts import Layout
-from anybit.onnx.analysis.view import View, given
+from anybit.onnx.analysis.view import View, input_of
 
 
 def multiplications(node: ir.Node, layout: Layout | None, view: View) -> int | None:
-    """Per inference, with a free batch counted as 1; None where sizes are not known.
+    """Return the multiplications per inference, with a batch size of 1; None if unknown.
 
-    Multiplications with the zeros around a tensor count, as they do elsewhere.
+    Multiplications with padding zeros count, as is usual.
     """
-    weight = view.sizes(given(node, 1))
+    weight = view.sizes(input_of(node, 1))
     y = _sizes(view.sizes(node.outputs[0]))
-    x = _sizes(view.sizes(given(node, 0)))
+    x = _sizes(view.sizes(input_of(node, 0)))
     if weight is None or None in weight:
         weight = None
     if layout is None or y is None or x is None:
@@ -35,7 +35,7 @@ def multiplications(node: ir.Node, layout: Layout | None, view: View) -> int | N
 
 
 def _sizes(sizes: Sequence[int | None] | None) -> list[int] | None:
-    """All sizes, with 1 for a free batch; None if another one is free."""
+    """Return all sizes, with 1 for a free batch; None if another one is free."""
     if sizes is None or None in sizes[1:]:
         return None
     return [1 if size is None else size for size in sizes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What some integers have in common."""
+"""Common properties of sets of integers."""
 
 import numpy as np
 
@@ -11,7 +11,10 @@ _BLOCK = 2**14
 
 
 def few(members: Array) -> tuple[int, frozenset[int] | None]:
-    """The largest step of a range that has some integers, and these where it has others, too."""
+    """Return the largest step of a range that contains all integers.
+
+    The integers are returned, too, if the range contains others.
+    """
     distinct = _distinct(members)
     count = int(distinct[-1] - distinct[0])
     step = int(np.gcd.reduce(np.diff(distinct))) if count else 1
@@ -29,10 +32,10 @@ def _distinct(members: Array) -> Array:
 
 
 def divisor_of(integers: Array) -> int:
-    """The greatest common divisor; 1 if all are 0."""
-    flat, found = np.ravel(integers), 0
+    """Return the greatest common divisor; 1 if all are 0."""
+    flat, divisor = np.ravel(integers), 0
     for at in range(0, flat.size, _BLOCK):
-        found = int(np.gcd.reduce(flat[at : at + _BLOCK], initial=found))
-        if found == 1:
+        divisor = int(np.gcd.reduce(flat[at : at + _BLOCK], initial=divisor))
+        if divisor == 1:
             break
-    return found or 1
+    return divisor or 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the weights of sums of products lie: what each channel of the result is a sum of."""
+"""Layouts of the weights of sums of products."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,22 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.mismatch import Mismatch
-from anybit.onnx.analysis.view import View, given
+from anybit.onnx.analysis.view import View, input_of
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a product are, and how its weight lies.
+    """The inputs of a product, and the layout of its weight.
 
     Attributes:
-        x, weight: The inputs that hold the two.
-        bias: The input that is added; None where there is none.
-        x_axis: The axis of x that is summed over, from its end: that of its channels.
-        y_axis: The axis of the channels of the result, from its end; None if it has none.
-        groups: The channels of x and of the result are in so many groups.
-        padded: Whether some products are left out at borders, as if x were 0 there.
+        x, weight: The indices of the two inputs.
+        bias: The index of the bias; None without one.
+        x_axis: The reduction axis of x (its channels), counted from the end.
+        y_axis: The axis of the output channels, counted from the end; None without one.
+        groups: The number of groups of channels of x and of the output.
+        padded: Whether x is padded with zeros.
     """
 
     x: int
@@ -37,8 +37,10 @@ class Layout:
 
     @property
     def weight_axis(self) -> int:
-        """The axis of the weight along which the result's channels lie, from the end; of a
-        ConvTranspose of groups it is that of the channels of one group."""
+        """Return the axis of the weight along the output channels, counted from the end.
+
+        Of a grouped ConvTranspose it is that of the channels of one group.
+        """
         match self.kind:
             case "MatMul":
                 return -1 if self.weight == 1 else -2
@@ -50,10 +52,11 @@ class Layout:
                 return self.x_axis - 1
 
     def canonical(self, weight: Array) -> Array:
-        """The weight as groups x channels of the result x channels of x x taps.
+        """Return the weight as (groups, output channels, channels of x, taps).
 
         Raises:
-            Mismatch: It has another rank or no elements, or its sizes do not fit the groups.
+            Mismatch: The weight has another rank or no elements, or its sizes do not fit the
+                groups.
         """
         if not weight.size:
             raise Mismatch("the weight has no elements")
@@ -75,14 +78,14 @@ class Layout:
 
 
 def weight_layout(kind: str, rank: int) -> Layout:
-    """That of a Conv or a MatMul of one group, whose weight has so many axes."""
+    """Return the layout of a Conv or MatMul of one group with a weight of this rank."""
     if kind == "MatMul":
         return Layout(0, 1, None, -1, -1 if rank == 2 else None, 1, False, kind)
     return Layout(0, 1, 2, 1 - rank, 1 - rank, 1, False, kind)
 
 
 def layout_of(node: ir.Node, view: View) -> Layout | None:
-    """The layout of a standard product; None if its attributes or inputs leave it open.
+    """Return the layout of a MatMul-like node; None if attributes or inputs leave it open.
 
     Raises:
         ModelError: An attribute of a wrong type.
@@ -98,14 +101,14 @@ def layout_of(node: ir.Node, view: View) -> Layout | None:
 
 
 def _of_matmul(node: ir.Node, view: View) -> Layout | None:
-    first, second = given(node, 0), given(node, 1)
+    first, second = input_of(node, 0), input_of(node, 1)
     if first is None or second is None:
         return None
     swapped = _is_known(first, view) and not _is_known(second, view)
     weight, other = (first, second) if swapped else (second, first)
     rank, x_rank = view.rank(weight), view.rank(other)
     if swapped:
-        # A vector x has no axis besides the one that is summed.
+        # A vector x has only the reduction axis.
         x_axis = -1 if x_rank == 1 else -2
         y_axis = None if rank != 2 or x_rank is None else -1 if x_rank == 1 else -2
         return Layout(1, 0, None, x_axis, y_axis, 1, False, "MatMul")
@@ -113,8 +116,8 @@ def _of_matmul(node: ir.Node, view: View) -> Layout | None:
 
 
 def _is_known(value: ir.Value, view: View) -> bool:
-    carrier = view.carrier(value)
-    return view.array(value) is not None or (carrier is not None and carrier.integers is not None)
+    abstract = view.abstract(value)
+    return view.array(value) is not None or (abstract is not None and abstract.integers is not None)
 
 
 def _of_gemm(node: ir.Node) -> Layout | None:
@@ -126,7 +129,7 @@ def _of_gemm(node: ir.Node) -> Layout | None:
 
 
 def _of_conv(node: ir.Node, view: View) -> Layout | None:
-    weight = given(node, 1)
+    weight = input_of(node, 1)
     rank = view.rank(weight)
     if rank is None or rank < 3:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of single elements, by what they give for the values that can occur."""
+"""Images of elementwise functions on the values that can occur."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,14 +7,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval, on_units
+from anybit.onnx.analysis.abstract_values import (
+    AbstractValue,
+    CodeRanges,
+    of_codes,
+    of_interval,
+    on_units,
+)
 from anybit.onnx.analysis.integers import few
 from anybit.onnx.analysis.mismatch import check_channels
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.graph.constants import Array
 
 MOST_POINTS = 2**17
-"""So many values are tried at most; of more, the ends."""
+"""The maximal number of values to evaluate; beyond it, only the bounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +28,10 @@ class Points:
     """Values of a tensor: float32 of shape (points, channels).
 
     Attributes:
-        occur: Which of them can occur.
+        occur: Mask of the points that can occur.
         axis: The axis of the channels, from the end; None for one channel.
-        every: Whether these are all; otherwise the lowest, the highest, and what lies between them
-            of 0 and of other turning points.
+        every: Whether these are all values; otherwise they are the lowest, the highest, and the
+            turning points in between (such as 0).
     """
 
     values: Array
@@ -35,25 +41,25 @@ class Points:
 
 
 def points_of(
-    x: Carrier, axis: int | None, *parameters: Array, turns: Sequence[float] = (0.0,)
+    x: AbstractValue, axis: int | None, *parameters: Array, turns: Sequence[float] = (0.0,)
 ) -> Points:
-    """The points of a tensor that meets parameters with channels along an axis.
+    """Return the points of a tensor that is combined with parameters along an axis.
 
     Raises:
-        Mismatch: There are not as many parameters as channels.
+        Mismatch: The numbers of parameters and of channels differ.
     """
     if axis is not None and x.axis not in (None, axis):
         x = x.whole()
     check_channels(x.lowest, *parameters)
-    found = x.values(MOST_POINTS)
+    all_points = x.values(MOST_POINTS)
     axis = axis if x.axis is None else x.axis
-    if found is not None:
-        return Points(*found, axis, every=True)
+    if all_points is not None:
+        return Points(*all_points, axis, every=True)
     lowest, highest = x.lowest.reshape(-1), x.highest.reshape(-1)
-    between = [np.clip(np.full(lowest.shape, turn), lowest, highest) for turn in turns]
+    inner = [np.clip(np.full(lowest.shape, turn), lowest, highest) for turn in turns]
     with np.errstate(all="ignore"):
         # The values are float32, so that rounded bounds are bounds.
-        values = np.stack([lowest, highest, *between]).astype(np.float32)
+        values = np.stack([lowest, highest, *inner]).astype(np.float32)
     return Points(values, np.ones(values.shape, np.bool_), axis, every=False)
 
 
@@ -65,18 +71,18 @@ def image(
     nan: bool,
     margin: float = 0.0,
     sources: Sequence[ir.Value] = (),
-) -> Carrier:
-    """What a function gives.
+) -> AbstractValue:
+    """Return the abstract value of the output of a function.
 
     Args:
-        points: What it takes. If these are not all, it is monotone between them.
+        points: The arguments. If these are not all values, the function is monotone between them.
         function: From float32 to float32 of the same shape, or with more channels.
-        scales: Scales and zero-points, 0-d or per channel, of which its results may be codes. Tried
-            where all results are known; powers of two are tried in the end.
-        nan: Whether it may take NaN, and gives that.
-        margin: How much another implementation may differ, relative and absolute; then there are
-            no codes.
-        sources: Of what the result is a function.
+        scales: Candidate scales and zero-points of the results, 0-d or per channel. They are tried
+            if all results are known; powers of two are tried last.
+        nan: Whether NaN may occur; it is propagated.
+        margin: Relative and absolute tolerance for other implementations; with one there are no
+            codes.
+        sources: The tensors that determine the result.
     """
     with np.errstate(all="ignore"):
         results = np.asarray(function(points.values))
@@ -84,7 +90,7 @@ def image(
     low, high = _ends(results, occur)
     nan_found = bool(np.isnan(results[occur]).any())
     nan = nan or nan_found
-    # What gives NaN at an end gives anything before.
+    # A function that is NaN at a bound may have any value inside.
     if np.any(low > high) or (not points.every and nan_found):
         return of_interval(-np.inf, np.inf, nan=True, sources=sources)
     wider = margin * (np.maximum(np.abs(low), np.abs(high)) + 1) if margin else 0.0
@@ -92,23 +98,27 @@ def image(
     if not points.every or margin or nan or plain.infinite:
         return plain
     for scale, zeropt in scales:
-        found = regrid(results, occur, scale, zeropt, points.axis)
-        if found is not None:
-            return replace(found, sources=plain.sources)
+        abstract = regrid(results, occur, scale, zeropt, points.axis)
+        if abstract is not None:
+            return replace(abstract, sources=plain.sources)
     exponent = exponent_of(results[occur])
     plain = of_interval(low, high, points.axis, exponent=exponent, sources=sources)
-    found = _on_units(results, occur, exponent, points.axis)
-    return on_units(plain) if found is None else replace(found, sources=plain.sources)
+    abstract = _on_units(results, occur, exponent, points.axis)
+    return on_units(plain) if abstract is None else replace(abstract, sources=plain.sources)
 
 
 def _ends(results: Array, occur: Array) -> tuple[Array, Array]:
-    """The lowest and the highest number per channel of those that occur, in float64."""
-    known = occur & ~np.isnan(results)
-    low = np.where(known, results, np.inf).min(axis=0)
-    return low.astype(np.float64), np.where(known, results, -np.inf).max(axis=0).astype(np.float64)
+    """Return the lowest and the highest occurring number per channel, in float64."""
+    defined = occur & ~np.isnan(results)
+    low = np.where(defined, results, np.inf).min(axis=0)
+    return low.astype(np.float64), np.where(defined, results, -np.inf).max(axis=0).astype(
+        np.float64
+    )
 
 
-def _on_units(results: Array, occur: Array, exponent: int, axis: int | None) -> Carrier | None:
+def _on_units(
+    results: Array, occur: Array, exponent: int, axis: int | None
+) -> AbstractValue | None:
     if not LOWEST_EXPONENT <= exponent <= 127:
         return None
     unit = np.asarray(2.0**exponent, np.float32)
@@ -117,8 +127,11 @@ def _on_units(results: Array, occur: Array, exponent: int, axis: int | None) -> 
 
 def regrid(
     results: Array, occur: Array, scale: Array, zeropt: Array, axis: int | None
-) -> Carrier | None:
-    """The carrier of values that are codes of a scale and a zero-point; None if they are not."""
+) -> AbstractValue | None:
+    """Return the abstract value of values that are codes of a scale and a zero-point.
+
+    None if they are not on that grid.
+    """
     if not np.isfinite(scale).all() or not np.isfinite(zeropt).all():
         return None
     with np.errstate(all="ignore"):
@@ -138,4 +151,4 @@ def regrid(
         step = 1
     if lowest.size == 1:
         lowest, highest = lowest.reshape(()), highest.reshape(())
-    return of_codes(Codes(scale, zeropt, lowest, highest, step, members), axis)
+    return of_codes(CodeRanges(scale, zeropt, lowest, highest, step, members), axis)

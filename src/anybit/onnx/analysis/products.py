@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sum of products: its accumulators, and whether float32 computes it exactly."""
+"""One sum of products: its accumulators, and its exactness in float32."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.graph.constants import Array
 
 
 @dataclass(frozen=True, eq=False)
 class Accumulator:
-    """The integers that a sum of (code - zeropt) * (weight code - weight zeropt) can be.
+    """The range of the integers sum((code - zeropt) * (weight code - weight zeropt)).
 
-    They count steps of (scale of x) * (scale of the weight). A bias is not among them.
+    Their unit is scale_x * scale_weight. The bias is not included.
 
     Attributes:
-        lowest, highest: One of each per channel of the result, for the weights that are there.
-        any_lowest, any_highest: The same for whichever weights and x of their types.
+        lowest, highest: One of each per output channel, for the actual weights.
+        any_lowest, any_highest: The same for any weights and x of their types.
     """
 
     lowest: Array
@@ -29,7 +29,7 @@ class Accumulator:
 
     @property
     def bits(self) -> int:
-        """The width of an integer that holds all of them, in two's complement if it has a sign."""
+        """Return the width of the smallest integer type of this range."""
         return bits_of(int(self.lowest.min(initial=0)), int(self.highest.max(initial=0)))
 
     @property
@@ -38,7 +38,7 @@ class Accumulator:
 
 
 def bits_of(lowest: int, highest: int) -> int:
-    """The width of an integer that holds a range which has 0: without a sign if it needs none."""
+    """Return the width of an integer for a range that includes 0; unsigned if possible."""
     if lowest >= 0:
         return max(1, highest.bit_length())
     return max(highest.bit_length(), (-lowest - 1).bit_length()) + 1
@@ -46,17 +46,17 @@ def bits_of(lowest: int, highest: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """How a sum of products fares in float32.
+    """The exactness of a sum of products in float32.
 
     Attributes:
-        unit: Per channel of the result: the exponent of the power of two that products and bias
-            are multiples of; None if they are of none.
-        longest: Per channel: the largest sum of magnitudes, in such units; in values without.
-        reach: Per channel: the same in values, the bias included.
-        off: A scale that is not a power of two; None if there is none.
-        bias: An element of the bias that makes the sum too long, because it lies between the steps
-            of the products; None if there is none.
-        terms: Per channel: how many products there are at most that are not 0.
+        unit: Per output channel: products and bias are multiples of 2 to this power; None if they
+            are not multiples of any.
+        longest: Per channel: the largest sum of magnitudes, in these units if there are any.
+        reach: Per channel: the same as values, including the bias.
+        off: A scale that is not a power of two, if any.
+        bias: An element of the bias that is not a multiple of the unit of the products and makes
+            the sum too long, if any.
+        terms: Per channel: the maximal number of nonzero products.
     """
 
     unit: Array | None
@@ -69,30 +69,30 @@ class Sum:
 
 @dataclass(frozen=True, eq=False)
 class ProductAnalysis:
-    """A node that adds up products.
+    """The analysis of a MatMul-like node.
 
     Attributes:
         node: Conv, ConvTranspose, Gemm or MatMul.
-        layout: Where x, the weight and the bias are, and how the weight lies.
-        x, weight, bias: What is known of them; None if nothing is, or there is none.
+        layout: The inputs, and the layout of the weight.
+        x, weight, bias: Their abstract values; None if unknown or absent.
         codes: Weight code - zero-point, int32 in the weight's own shape; None if the weight is
             not constant, or not on a grid.
-        scale: The scale of the weight, float32: 0-d, or one per channel of the result.
+        scale: The scale of the weight, float32: 0-d, or one per output channel.
         accumulator: None if x or the weight has no codes, or x has several scales in one sum.
-        error: Per channel of the result: by how much any float32 evaluation of the sum, with its
-            bias, is off at most, from the exact sum of the values and from the float32 product of
-            accumulator and scale, plus bias, where that scale is a normal number; infinite where
-            the sum may be; None if nothing is known of x or of the weight.
-        exact: Whether every float32 evaluation, in any order, gives the exact sum.
-        reason: Why it is not exact; "" if it is.
-        macs: Multiplications per inference; None where sizes are not known.
+        error: Per output channel: a bound on the error of any float32 evaluation of the sum with
+            its bias, relative to the exact sum of the values and to the float32 product of
+            accumulator and scale, plus bias, if that scale is a normal number. Infinite if the sum
+            may be; None if x or the weight is unknown.
+        exact: Whether every float32 evaluation, in any order, is exact.
+        reason: The reason why it is not exact; "" if it is.
+        macs: Multiplications per inference; None if sizes are unknown.
     """
 
     node: ir.Node
     layout: Layout | None
-    x: Carrier | None = None
-    weight: Carrier | None = None
-    bias: Carrier | None = None
+    x: AbstractValue | None = None
+    weight: AbstractValue | None = None
+    bias: AbstractValue | None = None
     codes: Array | None = field(default=None, repr=False)
     scale: Array | None = None
     accumulator: Accumulator | None = None
@@ -104,23 +104,23 @@ class ProductAnalysis:
 
     @property
     def x_bits(self) -> int:
-        """The bits of x; 32 where it is a float like any other."""
+        """Return the bits of x; 32 for an ordinary float."""
         return 32 if self.x is None or self.x.codes is None else self.x.codes.bits
 
     @property
     def weight_bits(self) -> int:
-        """The bits of the weight; 32 where it is a float like any other."""
-        known = self.weight is not None and self.weight.codes is not None
-        return self.weight.codes.bits if known else 32  # type: ignore[union-attr]
+        """Return the bits of the weight; 32 for an ordinary float."""
+        has_codes = self.weight is not None and self.weight.codes is not None
+        return self.weight.codes.bits if has_codes else 32  # type: ignore[union-attr]
 
     @property
     def bops(self) -> int | None:
-        """Operations on bits: multiplications times the bits of both factors."""
+        """Return the bit operations: multiplications times the bits of both factors."""
         return None if self.macs is None else self.macs * self.x_bits * self.weight_bits
 
     @property
     def sparsity(self) -> float | None:
-        """The share of the weight that is 0."""
+        """Return the share of zeros in the weight."""
         if self.codes is None or not self.codes.size:
             return None
         return float(1 - np.count_nonzero(self.codes) / self.codes.size)

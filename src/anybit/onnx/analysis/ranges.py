@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user says of the inputs of a model: their ranges, in a small language.
+"""Ranges of the inputs of a model, as users write them.
 
 uint8           the integers of a type, int1 .. int24 and uint1 .. uint24
 uint8/255       the same times float32(1/255)
@@ -17,14 +17,14 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_codes, of_interval
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 from anybit.text import listed
 
 Range: TypeAlias = str | tuple[float, float]
 Ranges: TypeAlias = Mapping[str, Range] | Range
-"""What inputs hold by name, or what the only input holds."""
+"""Ranges of inputs by name, or of the only input."""
 
 _NUMBER = r"[0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,4})?"
 _TYPE = re.compile(
@@ -34,102 +34,101 @@ _WIDEST = 24
 _FORMS = "uint8, uint8/255, int8*0.5, uint8-128/127 or -1,1"
 
 
-def carriers_of(ranges: Ranges | None, inputs: Sequence[ir.Value]) -> dict[str, Carrier]:
-    """What is known of inputs by name. With one input, the name "" stands for it.
+def input_values(ranges: Ranges | None, inputs: Sequence[ir.Value]) -> dict[str, AbstractValue]:
+    """Return the abstract values of inputs by name; the name "" stands for a single input.
 
     Raises:
-        ModelError: A name that is not an input, an input that does not hold float32, or a range
-            that is none.
+        ModelError: A name that is not an input, an input that is not float32, or an invalid range.
     """
-    known = {str(value.name): value for value in inputs}
-    found = {}
-    for name, given in by_name(ranges).items():
-        chosen = next(iter(known)) if not name and len(known) == 1 else name
-        if chosen not in known:
-            names = listed(known) or "none"
+    inputs_by_name = {str(value.name): value for value in inputs}
+    abstracts = {}
+    for name, spec in by_name(ranges).items():
+        chosen = next(iter(inputs_by_name)) if not name and len(inputs_by_name) == 1 else name
+        if chosen not in inputs_by_name:
+            names = listed(inputs_by_name) or "none"
             raise ModelError(f"there is no input {name!r} to give a range; the inputs are {names}")
-        if known[chosen].dtype not in (None, ir.DataType.FLOAT):
+        if inputs_by_name[chosen].dtype not in (None, ir.DataType.FLOAT):
             raise ModelError(f"input {chosen!r} does not hold float32: its type is its range")
-        found[chosen] = carrier_of(given)
-    return found
+        abstracts[chosen] = value_of(spec)
+    return abstracts
 
 
 def by_name(ranges: Ranges | None) -> Mapping[str, Range]:
-    """The ranges by name; "" is that of the only input."""
+    """Return the ranges by name; "" is the name of the only input."""
     if ranges is None:
         return {}
     return ranges if isinstance(ranges, Mapping) else {"": ranges}
 
 
-def carrier_of(given: Range) -> Carrier:
-    """What a range says.
+def value_of(spec: Range) -> AbstractValue:
+    """Return the abstract value of a range.
 
     Raises:
-        ModelError: It is none.
+        ModelError: The range is invalid.
     """
-    if not isinstance(given, str):
-        return _between(given if isinstance(given, Sequence) else (), str(given))
-    text = given.replace(" ", "")
+    if not isinstance(spec, str):
+        return _interval(spec if isinstance(spec, Sequence) else (), str(spec))
+    text = spec.replace(" ", "")
     matched = _TYPE.fullmatch(text)
     if matched is None:
-        return _between(text.split(","), given)
+        return _interval(text.split(","), spec)
     unsigned, bits, zeropt = bool(matched[1]), int(matched[2]), int(matched[3] or 0)
     factor = np.float64(matched[5] or 1)
     if not 1 <= bits <= _WIDEST:
-        raise ModelError(f"a range must be of 1 to {_WIDEST} bits, got {given!r}")
+        raise ModelError(f"a range must be of 1 to {_WIDEST} bits, got {spec!r}")
     with np.errstate(all="ignore"):
         scale = np.float32(1 / factor if matched[4] == "/" else factor)
     lowest = 0 if unsigned else -(2 ** (bits - 1))
     codes = range(lowest, lowest + 2**bits)
     ends = np.asarray(codes[0], np.int64), np.asarray(codes[-1], np.int64)
-    found = None
+    abstract = None
     if np.isfinite(scale) and scale > 0:
         offset = np.asarray(zeropt, np.float32)
-        found = of_codes(Codes(np.asarray(scale), offset, *ends, allowed=codes))
-    if found is None or found.infinite:
-        raise ModelError(f"the numbers of a range must be float32, got {given!r}")
-    return found
+        abstract = of_codes(CodeRanges(np.asarray(scale), offset, *ends, allowed=codes))
+    if abstract is None or abstract.infinite:
+        raise ModelError(f"the numbers of a range must be float32, got {spec!r}")
+    return abstract
 
 
-def _between(ends: Sequence[object], given: str) -> Carrier:
+def _interval(ends: Sequence[object], spec: str) -> AbstractValue:
     try:
-        low, high = (float(str(each)) for each in ends)
+        low, high = (float(str(end)) for end in ends)
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise ModelError(f"a range must be such as {_FORMS}, got {given!r}")
+        raise ModelError(f"a range must be such as {_FORMS}, got {spec!r}")
     return of_interval(low, high)
 
 
 def named(texts: Sequence[str]) -> dict[str, str]:
-    """The ranges of options NAME=RANGE, or of a single RANGE, by name.
+    """Return the ranges by name of options NAME=RANGE, or of a single RANGE.
 
     Raises:
-        ModelError: A name that is given twice.
+        ModelError: A name occurs twice.
     """
-    found: dict[str, str] = {}
+    specs: dict[str, str] = {}
     for text in texts:
-        name, _, given = text.rpartition("=")
-        if name in found:
-            what = f"of {name!r}" if name else "without a name"
-            raise ModelError(f"a range {what} is given twice")
-        found[name] = given
-    return found
+        name, _, spec = text.rpartition("=")
+        if name in specs:
+            subject = f"of {name!r}" if name else "without a name"
+            raise ModelError(f"a range {subject} is given twice")
+        specs[name] = spec
+    return specs
 
 
-def beside(name: str, array: Array, carrier: Carrier) -> str:
-    """What of an input's values is not what was said of it, in words; "" if all are."""
-    inside = (array >= carrier.lowest) & (array <= carrier.highest)
-    if carrier.grid is not None:
-        inside &= carrier.grid.decode(codes_of(array, carrier.grid)) == array
+def violation(name: str, array: Array, abstract: AbstractValue) -> str:
+    """Return a sentence about the values of an input outside its range; "" if there are none."""
+    inside = (array >= abstract.lowest) & (array <= abstract.highest)
+    if abstract.grid is not None:
+        inside &= abstract.grid.decode(codes_of(array, abstract.grid)) == array
     if inside.all():
         return ""
     wrong = array[~inside].flat[0]
-    return f"input {name!r} holds {wrong:.9g}, which is not in the range that was given"
+    return f"input {name!r} holds {wrong:.9g}, outside its range"
 
 
 def codes_of(values: Array, grid: IntegerGrid) -> Array:
-    """The integers that are nearest to values; where there are none, that of 0."""
+    """Return the integers nearest to values; the code of 0 for NaN and infinities."""
     with np.errstate(all="ignore"):
         codes = np.rint(values.astype(np.float64) / grid.scale + grid.zeropt)
     return np.where(np.isfinite(codes), codes, grid.zeropt).astype(np.int64)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sum of products can be, from its parts: the theory.
+"""Bounds of sums of products, from their factors: the theory.
 
-If every x is a multiple of 2^p, every weight of a channel one of 2^r, and the sum of their largest
-magnitudes at most 2^24 units of 2^(p + r), then each product and each partial sum, in any order and
-with or without fused operations, is a float32: nothing rounds.
+Let every x be a multiple of 2^p, every weight of a channel a multiple of 2^r, and the sum of the
+largest magnitudes at most 2^24 units of 2^(p + r). Then each product and each partial sum, in any
+order and with or without fused operations, is a float32: nothing is rounded.
 """
 
 import math
@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from anybit.formats import LARGEST_FLOAT32
-from anybit.onnx.analysis.carriers import Carrier, Codes
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.products import Accumulator
@@ -22,15 +22,15 @@ from anybit.onnx.graph.constants import Array
 
 _ROUNDING = 2.0**-24
 _TINY = 2.0**LOWEST_EXPONENT
-# No accumulator of that many units is counted in int64.
+# Accumulators of more units would overflow int64.
 _MOST = 2**62
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A weight as groups x channels x channels of x x taps, and its sums per channel.
+    """A weight as (groups, output channels, channels of x, taps), and its sums per channel.
 
-    Integers are added up in int64, floats in float64.
+    Integers are summed in int64, floats in float64.
     """
 
     weight: Array
@@ -43,11 +43,11 @@ class Parts:
         return array.reshape(self.channels, *array.shape[2:])
 
     def magnitudes(self, reach: Array) -> Array:
-        """Per channel the sum of |weight| * reach, with a reach per channel of x, or one."""
+        """Return the sum of |weight| * reach per channel; reach is one, or one per channel of x."""
         return self._above(reach) - self._below(reach)
 
     def ends(self, low: Array, high: Array) -> tuple[Array, Array]:
-        """Per channel the lowest and the highest sum of weight * x, for x between two bounds."""
+        """Return the lowest and the highest sum of weight * x per channel, for x within bounds."""
         return self._above(low) + self._below(high), self._above(high) + self._below(low)
 
     def _above(self, factor: Array) -> Array:
@@ -96,11 +96,13 @@ class _Half:
         return np.asarray(self.weight.sum(axis=(2, 3), dtype=self._wide))
 
 
-def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) -> Accumulator | None:
-    """The integers that the sum can be.
+def accumulator_of(
+    x: AbstractValue, codes: Array, weight: AbstractValue, layout: Layout
+) -> Accumulator | None:
+    """Return the accumulator of a sum.
 
     Raises:
-        Mismatch: Sizes that do not fit.
+        Mismatch: The sizes do not fit.
     """
     if x.codes is None or weight.codes is None or not x.codes.integral:
         return None
@@ -115,8 +117,8 @@ def accumulator_of(x: Carrier, codes: Array, weight: Carrier, layout: Layout) ->
     return Accumulator(*parts.ends(low, high), min(*corners, 0), max(*corners, 0))
 
 
-def _type_ends(codes: Codes) -> tuple[int, int]:
-    """The lowest and the highest code - zeropt of a type; of none, those that are there."""
+def _type_ends(codes: CodeRanges) -> tuple[int, int]:
+    """Return the lowest and the highest code - zeropt of the type, or else of the actual codes."""
     if codes.allowed is None:
         low, high = codes.centered
         reach = max(abs(int(low.min())), abs(int(high.max())))
@@ -126,20 +128,24 @@ def _type_ends(codes: Codes) -> tuple[int, int]:
 
 
 def units_of(values: Array, layout: Layout) -> Array:
-    """Per channel of the result the exponent of which all weights are multiples."""
+    """Return the exponent per output channel that all weights are multiples of."""
     exponents = layout.canonical(exponents_of(values, NO_EXPONENT))
-    found = exponents.min(axis=(2, 3)).reshape(-1)
-    return np.where(found == NO_EXPONENT, 0, found)
+    units = exponents.min(axis=(2, 3)).reshape(-1)
+    return np.where(units == NO_EXPONENT, 0, units)
 
 
 def error_of(reach: Array, terms: Array) -> Array:
-    """By how much sums of so many terms, of so large magnitudes together, are off at most.
+    """Return the maximal error of sums of `terms` products with these magnitudes in total.
 
-    Two evaluations differ by n + 7 roundings per term (Higham: |error| <= gamma_(n + 7) * reach):
-    of one, the product and n sums, the bias among them; of the other, both factors as multiples of
-    their scales, the accumulator, the product of the scales, that of the two, and the bias. Two
-    more are for what float64 rounds here. A product below the normal numbers is off by less than
-    the smallest number, whatever its magnitude. Where a sum can be infinite, so is the error.
+    Two evaluations differ by n + 7 roundings per term (Higham: |error| <= gamma_(n + 7) * reach).
+    One
+    rounds the product and n sums, including the bias. The other rounds both factors (multiples of
+    their
+    scales), the accumulator, the product of the scales, that of the two, and the bias. Two more
+    cover
+    the roundings here in float64. A product below the normal numbers has an error below the
+    smallest
+    number. The error is infinite if a sum may be.
     """
     rounded = (terms + 9) * _ROUNDING
     with np.errstate(all="ignore"):
@@ -149,5 +155,5 @@ def error_of(reach: Array, terms: Array) -> Array:
 
 
 def beyond_float32(values: Array | float) -> bool:
-    """Whether one of some numbers, or of sums of that magnitude, can be infinite in float32."""
+    """Return whether a number, or a sum of that magnitude, can be infinite in float32."""
     return not np.all(np.abs(values) <= LARGEST_FLOAT32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of tensors whose elements come from several others."""
+"""Unions of abstract values."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_interval, on_units
+from anybit.onnx.analysis.abstract_values import (
+    MOST_CHANNELS,
+    AbstractValue,
+    CodeRanges,
+    of_interval,
+    on_units,
+)
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.points import regrid
 from anybit.onnx.analysis.units import LOWEST_EXPONENT
@@ -16,88 +22,90 @@ from anybit.onnx.graph.constants import Array
 _MOST_MEMBERS = 2**12
 
 
-def union(carriers: Sequence[Carrier]) -> Carrier:
-    """What is known of elements each of which is one of these, in its own channel."""
-    if len({each.axis for each in carriers} - {None}) > 1 or _uneven(carriers):
-        carriers = [each.whole() for each in carriers]
-    axis = next((each.axis for each in carriers if each.axis is not None), None)
-    lowest = _least([each.lowest for each in carriers])
-    highest = -_least([-each.highest for each in carriers])
-    nan = any(each.nan for each in carriers)
-    plain = of_interval(lowest, highest, axis, exponent=_exponent(carriers), nan=nan)
-    codes = _codes(carriers)
+def union(abstracts: Sequence[AbstractValue]) -> AbstractValue:
+    """Return the abstract value of elements that come from any of these, in the same channel."""
+    if len({abstract.axis for abstract in abstracts} - {None}) > 1 or _uneven(abstracts):
+        abstracts = [abstract.whole() for abstract in abstracts]
+    axis = next((abstract.axis for abstract in abstracts if abstract.axis is not None), None)
+    lowest = _least([abstract.lowest for abstract in abstracts])
+    highest = -_least([-abstract.highest for abstract in abstracts])
+    nan = any(abstract.nan for abstract in abstracts)
+    plain = of_interval(lowest, highest, axis, exponent=_exponent(abstracts), nan=nan)
+    codes = _codes(abstracts)
     if codes is None:
-        return _of_values(carriers, plain) or on_units(plain)
+        return _of_values(abstracts, plain) or on_units(plain)
     return replace(plain, codes=codes.uniform(plain.axis)[1])
 
 
-def _of_values(carriers: Sequence[Carrier], plain: Carrier) -> Carrier | None:
-    """Single values in units that they have in common: -1 and 1 without 0."""
+def _of_values(abstracts: Sequence[AbstractValue], plain: AbstractValue) -> AbstractValue | None:
+    """Return the union of single values on a common unit: -1 and 1 without 0."""
     exponent = plain.exponent
     if exponent is None or not plain.bounded or plain.axis is not None:
         return None
     if not LOWEST_EXPONENT <= exponent <= 127 or any(
-        each.lowest != each.highest for each in carriers
+        abstract.lowest != abstract.highest for abstract in abstracts
     ):
         return None
-    values = np.asarray([[each.lowest] for each in carriers], np.float32)
+    values = np.asarray([[abstract.lowest] for abstract in abstracts], np.float32)
     unit = np.asarray(2.0**exponent, np.float32)
     every = np.ones(values.shape, np.bool_)
     return regrid(values, every, unit, np.zeros((), np.float32), None)
 
 
-def _uneven(carriers: Sequence[Carrier]) -> bool:
-    return len({each.lowest.size for each in carriers} - {1}) > 1
+def _uneven(abstracts: Sequence[AbstractValue]) -> bool:
+    return len({abstract.lowest.size for abstract in abstracts} - {1}) > 1
 
 
 def _least(arrays: Sequence[Array]) -> Array:
     least = arrays[0]
-    for each in arrays[1:]:
-        least = np.minimum(least, each)
+    for array in arrays[1:]:
+        least = np.minimum(least, array)
     return least
 
 
-def _exponent(carriers: Sequence[Carrier]) -> int | None:
-    """Of which power of two all are multiples. What is 0 is one of any."""
-    found = [each.exponent for each in carriers if each.reach != 0]
-    known = [each for each in found if each is not None]
-    return min(known, default=0) if len(known) == len(found) else None
+def _exponent(abstracts: Sequence[AbstractValue]) -> int | None:
+    """Return the exponent that all are multiples of; 0 is a multiple of any."""
+    exponents = [abstract.exponent for abstract in abstracts if abstract.reach != 0]
+    finite = [abstract for abstract in exponents if abstract is not None]
+    return min(finite, default=0) if len(finite) == len(exponents) else None
 
 
-def _codes(carriers: Sequence[Carrier]) -> Codes | None:
-    """Codes for all, if those that have codes have the same, and the others are single values."""
-    first = next((each.codes for each in carriers if each.codes is not None), None)
+def _codes(abstracts: Sequence[AbstractValue]) -> CodeRanges | None:
+    """Return common codes, if all codes are on one grid and the others are single values."""
+    first = next((codes.codes for codes in abstracts if codes.codes is not None), None)
     if first is None:
         return None
-    found = []
-    for each in carriers:
-        same = _like(each.codes, first) or _constant(each, first)
+    all_codes = []
+    for codes in abstracts:
+        same = _like(codes.codes, first) or _constant(codes, first)
         if same is None:
             return None
-        found.append(same)
-    lowest = _least([each.lowest for each in found])
-    highest = -_least([-each.highest for each in found])
+        all_codes.append(same)
+    lowest = _least([codes.lowest for codes in all_codes])
+    highest = -_least([-codes.highest for codes in all_codes])
     return replace(
         first,
         lowest=lowest,
         highest=highest,
-        step=_step(found),
-        members=_members(found),
-        allowed=first.allowed if all(each.allowed == first.allowed for each in found) else None,
+        step=_step(all_codes),
+        members=_members(all_codes),
+        allowed=first.allowed
+        if all(codes.allowed == first.allowed for codes in all_codes)
+        else None,
     )
 
 
-def _like(codes: Codes | None, first: Codes) -> Codes | None:
+def _like(codes: CodeRanges | None, first: CodeRanges) -> CodeRanges | None:
     if codes is None:
         return None
     same = np.all(codes.scale == first.scale) and np.all(codes.zeropt == first.zeropt)
     return codes if same else None
 
 
-def _constant(carrier: Carrier, first: Codes) -> Codes | None:
-    """The code of a single value."""
-    value = carrier.lowest
-    if not np.array_equal(value, carrier.highest) or not np.isfinite(value).all():
+def _constant(abstract: AbstractValue, first: CodeRanges) -> CodeRanges | None:
+    """Return the code of a single value."""
+    value = abstract.lowest
+    if not np.array_equal(value, abstract.highest) or not np.isfinite(value).all():
         return None
     code = np.rint(np.where(first.scale == 0, 0, value / first.scale) + first.zeropt)
     if np.any(np.abs(code) > 2**24):
@@ -107,61 +115,71 @@ def _constant(carrier: Carrier, first: Codes) -> Codes | None:
         return None
     whole = np.asarray(code, np.int64)
     single = frozenset({int(whole.flat[0])}) if np.all(whole == whole.flat[0]) else None
-    # A zero-point need not be a code of the type, and stands for the zeros of borders all the same.
-    of_type = first.allowed is not None and all(each in first.allowed for each in whole.flat)
+    # A zero-point may lie outside the type; it still represents the zeros of borders.
+    of_type = first.allowed is not None and all(bound in first.allowed for bound in whole.flat)
     allowed = first.allowed if of_type else None
     return replace(first, lowest=whole, highest=whole, step=1, members=single, allowed=allowed)
 
 
-def _step(found: Sequence[Codes]) -> int:
-    """The largest with which all codes that can occur, of all channels, are one range."""
-    steps = [each.step for each in found if np.any(each.highest > each.lowest)]
-    lows = np.concatenate([np.ravel(each.lowest) for each in found])
+def _step(all_codes: Sequence[CodeRanges]) -> int:
+    """Return the largest step of a range with all codes of all channels."""
+    steps = [codes.step for codes in all_codes if np.any(codes.highest > codes.lowest)]
+    lows = np.concatenate([np.ravel(codes.lowest) for codes in all_codes])
     return max(1, math.gcd(*steps, int(np.gcd.reduce(lows - lows[0]))))
 
 
-def _members(found: Sequence[Codes]) -> frozenset[int] | None:
-    if all(each.members is None for each in found):
+def _members(all_codes: Sequence[CodeRanges]) -> frozenset[int] | None:
+    if all(codes.members is None for codes in all_codes):
         return None
     members: set[int] = set()
-    for each in found:
-        if each.members is None and len(each.hull) > _MOST_MEMBERS:
+    for codes in all_codes:
+        if codes.members is None and len(codes.hull) > _MOST_MEMBERS:
             return None
-        members |= each.hull_members
+        members |= codes.hull_members
     return frozenset(members)
 
 
-def joined(carriers: Sequence[Carrier], axis: int, sizes: Sequence[int]) -> Carrier | None:
-    """What is known of tensors behind one another along an axis, counted from the end.
+def joined(
+    abstracts: Sequence[AbstractValue], axis: int, sizes: Sequence[int]
+) -> AbstractValue | None:
+    """Return the abstract value of tensors concatenated along an axis, counted from the end.
 
-    None if they do not all have channels along this axis, or none at all.
+    None unless all have channels along this axis, or none has any.
 
     Raises:
-        Mismatch: One has not as many channels as its size says.
+        Mismatch: The number of channels of one differs from its size.
     """
-    if any(each.axis not in (None, axis) for each in carriers) or sum(sizes) > MOST_CHANNELS:
+    if (
+        any(abstract.axis not in (None, axis) for abstract in abstracts)
+        or sum(sizes) > MOST_CHANNELS
+    ):
         return None
 
-    def behind(arrays: Sequence[Array]) -> Array:
+    def chain(arrays: Sequence[Array]) -> Array:
         pairs = zip(arrays, sizes, strict=True)
         return np.concatenate([np.broadcast_to(array, (size,)) for array, size in pairs])
 
-    if any(each.lowest.size not in (1, size) for each, size in zip(carriers, sizes, strict=True)):
+    if any(
+        abstract.lowest.size not in (1, size)
+        for abstract, size in zip(abstracts, sizes, strict=True)
+    ):
         raise Mismatch("a tensor has another number of channels than scales")
-    lowest = behind([each.lowest for each in carriers])
-    highest = behind([each.highest for each in carriers])
-    nan = any(each.nan for each in carriers)
-    plain = of_interval(lowest, highest, axis, exponent=_exponent(carriers), nan=nan)
-    found = [each.codes for each in carriers if each.codes is not None]
-    if len(found) < len(carriers):
+    lowest = chain([abstract.lowest for abstract in abstracts])
+    highest = chain([abstract.highest for abstract in abstracts])
+    nan = any(abstract.nan for abstract in abstracts)
+    plain = of_interval(lowest, highest, axis, exponent=_exponent(abstracts), nan=nan)
+    all_codes = [abstract.codes for abstract in abstracts if abstract.codes is not None]
+    if len(all_codes) < len(abstracts):
         return on_units(plain)
-    codes = Codes(
-        behind([each.scale for each in found]),
-        behind([each.zeropt for each in found]),
-        behind([each.lowest for each in found]),
-        behind([each.highest for each in found]),
-        _step(found),
-        _members(found),
-        found[0].allowed if all(each.allowed == found[0].allowed for each in found) else None,
+    codes = CodeRanges(
+        chain([part.scale for part in all_codes]),
+        chain([part.zeropt for part in all_codes]),
+        chain([part.lowest for part in all_codes]),
+        chain([part.highest for part in all_codes]),
+        _step(all_codes),
+        _members(all_codes),
+        all_codes[0].allowed
+        if all(part.allowed == all_codes[0].allowed for part in all_codes)
+        else None,
     )
     return replace(plain, codes=codes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph as the rules see it: what is known of the values so far."""
+"""The state of the analysis, as the rules use it."""
 
 from collections.abc import Sequence
 
@@ -8,96 +8,101 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.formats import LARGEST_FLOAT32
-from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, of_interval
+from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue, of_interval
 from anybit.onnx.analysis.constants import of_constant, recovered
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.shapes import sizes_that_follow
 from anybit.onnx.graph.walk import tensors_in
 from anybit.onnx.quantizers.trace import Traces
 
-# What may be computed and kept for any model.
+# Limits on computed and stored elements, for any model.
 _ROOM = 2**24
 
 _FEW_BITS = {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2}
 
 
 class View:
-    """Carriers of values, and sizes that can be relied on."""
+    """Abstract values, and proven sizes."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.opset = model.graph.opset_imports.get("", 1)
         self.traces = Traces()
-        self.carriers: dict[ir.Value, Carrier] = {}
-        self._constants: dict[ir.Value, Carrier | None] = {}
-        self._recovered: dict[tuple[ir.Value, int], Carrier | None] = {}
-        self.quantized: dict[tuple[object, ...], Carrier | None] = {}
+        self.abstracts: dict[ir.Value, AbstractValue] = {}
+        self._constants: dict[ir.Value, AbstractValue | None] = {}
+        self._recovered: dict[tuple[ir.Value, int], AbstractValue | None] = {}
+        self.quantized: dict[tuple[object, ...], AbstractValue | None] = {}
         self._arrays: dict[ir.Value, Array] = {}
         self._budget = _ROOM + 4 * sum(tensor.size for tensor in tensors_in(model))
 
     def afford(self, size: int) -> bool:
-        """Whether that many more elements may be computed; small files can ask for any number."""
+        """Return whether that many more elements may be computed.
+
+        Small files can require any number.
+        """
         self._budget -= size
         return self._budget >= 0
 
-    def known(self) -> dict[ir.Value, Carrier]:
-        """All carriers, those of constants included."""
-        found = {value: each for value, each in self._constants.items() if each is not None}
-        for (value, _), each in self._recovered.items():
-            if each is not None:
-                found[value] = each
-        return found | self.carriers
+    def all_values(self) -> dict[ir.Value, AbstractValue]:
+        """Return all abstract values, including constants."""
+        constants = {
+            value: abstract for value, abstract in self._constants.items() if abstract is not None
+        }
+        for (value, _), abstract in self._recovered.items():
+            if abstract is not None:
+                constants[value] = abstract
+        return constants | self.abstracts
 
-    def carrier(self, value: ir.Value | None) -> Carrier | None:
-        """What is known of a value; None if nothing is."""
+    def abstract(self, value: ir.Value | None) -> AbstractValue | None:
+        """Return the abstract value of a value; None if nothing is known."""
         if value is None:
             return None
-        known = self.carriers.get(value)
-        if known is not None or not is_constant(value):
-            return known
+        inferred = self.abstracts.get(value)
+        if inferred is not None or not is_constant(value):
+            return inferred
         if value not in self._constants:
             array = self.array(value)
             self._constants[value] = None if array is None else of_constant(array)
         return self._constants[value]
 
-    def weight(self, value: ir.Value, axis: int) -> Carrier | None:
-        """As `carrier`, of a constant with its codes, be they those of a quantizer or recovered.
+    def weight(self, value: ir.Value, axis: int) -> AbstractValue | None:
+        """Return the abstract value of a constant with codes, from a quantizer or recovered.
 
-        `axis` is that of the channels that may have scales of their own, counted from the end.
+        `axis` is that of the channels that may have different scales, counted from the end.
         """
-        known = self.carrier(value)
-        if known is None or known.integers is not None or not is_constant(value):
-            return known
+        abstract = self.abstract(value)
+        if abstract is None or abstract.integers is not None or not is_constant(value):
+            return abstract
         key = value, axis
         if key not in self._recovered:
             array = self.array(value)
             self._recovered[key] = None if array is None else recovered(array, axis)
-        return self._recovered[key] or known
+        return self._recovered[key] or abstract
 
     def array(self, value: ir.Value | None) -> Array | None:
-        """The array of a constant of numbers, stored or computed; None of others."""
+        """Return the array of a numeric constant, stored or computed; None for other values."""
         if value is None or not is_constant(value) or value.const_value is None:
             return None if value is None else self._arrays.get(value)
         try:
             array = array_of(value)
-        except ModelError:  # told when the model is folded
+        except ModelError:  # reported when the model is folded
             return None
         if array.dtype.isbuiltin != 1 and value.const_value.dtype in _FEW_BITS:
-            return array.astype(np.int8)  # NumPy has no such type of its own
+            return array.astype(np.int8)  # not a type of NumPy itself
         return array if array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub" else None
 
     def keep(self, value: ir.Value, array: Array) -> None:
-        """Remember what a node gives that reads constants only."""
+        """Store the output of a node with constant inputs."""
         self._arrays[value] = array
 
     def integers(self, value: ir.Value | None) -> list[int] | None:
-        """The elements of a constant of a few integers."""
+        """Return the elements of a constant with a few integers."""
         array = self.array(value)
         small = array is not None and array.dtype.kind in "iu" and array.size <= 64
-        return [int(each) for each in array.ravel()] if array is not None and small else None
+        return [int(number) for number in array.ravel()] if array is not None and small else None
 
     def sizes(self, value: ir.Value | None) -> Sequence[int | None] | None:
-        """The sizes that a value is certain to have."""
+        """Return the proven sizes of a value."""
         return None if value is None else sizes_that_follow(value, self.model)
 
     def rank(self, value: ir.Value | None) -> int | None:
@@ -105,7 +110,10 @@ class View:
         return None if sizes is None else len(sizes)
 
     def axis(self, value: ir.Value | None, axis: int) -> int | None:
-        """An axis counted from the end; None if the rank is not known, or there is no such axis."""
+        """Return an axis counted from the end.
+
+        None if the rank is unknown or there is no such axis.
+        """
         rank = self.rank(value)
         if rank is None or not -rank <= axis < rank:
             return None
@@ -113,26 +121,26 @@ class View:
 
 
 def is_float(value: ir.Value) -> bool:
-    """Whether it may be a tensor of float32, which is what carriers are about."""
+    """Return whether a value may be a float32 tensor, which abstract values describe."""
     return value.dtype in (None, ir.DataType.FLOAT)
 
 
-def unknown(value: ir.Value | None) -> Carrier:
-    """What is known of a tensor of floats of which nothing is known: an input holds numbers."""
+def unknown(value: ir.Value | None) -> AbstractValue:
+    """Return the abstract value of a float tensor without further knowledge: inputs are finite."""
     if value is not None and value.is_graph_input():
         return of_interval(-LARGEST_FLOAT32, LARGEST_FLOAT32)
     return of_interval(-np.inf, np.inf, nan=True)
 
 
-def given(node: ir.Node, index: int) -> ir.Value | None:
-    """An input of a node, which may have fewer."""
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input of a node, which may have fewer."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def channels_of_constant(array: Array) -> tuple[int | None, Array] | None:
-    """The axis along which a constant varies, counted from the end, and its values along it.
+    """Return the axis, counted from the end, along which a constant varies, and its values.
 
-    None if that are several axes, or it has no elements or very many.
+    None if it varies along several axes, or has no or very many elements.
     """
     if array.size > MOST_CHANNELS:
         return None

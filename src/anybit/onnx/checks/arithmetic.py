@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products that float32 does not compute exactly, so that they depend on their order.
+"""Sums of products that float32 does not compute exactly, so they depend on their order.
 
-A quantized tensor holds integers times a step. Where all steps are powers of two, products and
-sums are exact as long as the sums stay within 2^24 units, whatever the order, the machine and the
-runtime.
+A quantized tensor holds integers times a step. If all steps are powers of two, products and sums
+are exact up to sums of 2^24 units, whatever the order, the machine and the runtime.
 """
 
 import math
@@ -15,16 +14,16 @@ from anybit.onnx.analysis.products import bits_of
 from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.checks.finding import Finding, warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.checks.sums import Sum, means_in, sums_in
+from anybit.onnx.checks.sums import LongSum, means_in, sums_in
 from anybit.onnx.graph.constants import are_powers_of_two
 
 _ORDER = "float32 results depend on the order of the sum"
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    """Each reason to round; of sums that are too long the longest comes first."""
-    for node, found in sorted(sums_in(subject), key=lambda each: -each[1].longest):
-        yield from _sum_findings(node, found)
+    """Yield each reason for rounding; the longest of the long sums comes first."""
+    for node, long_sum in sorted(sums_in(subject), key=lambda pair: -pair[1].longest):
+        yield from _sum_findings(node, long_sum)
     for node, count in means_in(subject):
         if not are_powers_of_two(count):
             problem = f"the mean of {count} values rounds; runtimes divide, or multiply by the"
@@ -32,21 +31,23 @@ def findings(subject: Subject) -> Iterator[Finding]:
             yield warning(node, "mean-rounds", f"{problem} reciprocal", remedy)
 
 
-def _sum_findings(node: ir.Node, found: Sum) -> Iterator[Finding]:
-    if found.off is not None:
-        problem = f"a step of {found.off:.6g} is not a power of two: products round, and {_ORDER}"
+def _sum_findings(node: ir.Node, long_sum: LongSum) -> Iterator[Finding]:
+    if long_sum.off is not None:
+        problem = (
+            f"a step of {long_sum.off:.6g} is not a power of two: products round, and {_ORDER}"
+        )
         remedy = "train with power-of-two scales where every bit must agree on every machine"
         yield warning(node, "products-round", problem, remedy)
-    if found.bias is not None:
+    if long_sum.bias is not None:
         problem = (
-            f"the bias {found.bias:.6g} is not a multiple of the products' step: "
+            f"the bias {long_sum.bias:.6g} is not a multiple of the products' step: "
             f"adding it rounds, and {_ORDER}"
         )
         remedy = "quantize the bias with the product of the two scales"
         yield warning(node, "bias-off-grid", problem, remedy)
-    if found.longest <= EXACT:
+    if long_sum.longest <= EXACT:
         return
-    if found.floating:
+    if long_sum.floating:
         problem = (
             "products of floats of few bits are exact in float32, but their sum rounds where large "
             f"ones meet small ones: {_ORDER}, in the last bits"
@@ -57,9 +58,9 @@ def _sum_findings(node: ir.Node, found: Sum) -> Iterator[Finding]:
         )
         yield warning(node, "float-sums", problem, remedy)
         return
-    longest = math.ceil(found.longest)
+    longest = math.ceil(long_sum.longest)
     problem = (
-        f"sums reach {found.longest:.4g} steps of the products, more than the 2^24 up to which "
+        f"sums reach {long_sum.longest:.4g} steps of the products, more than the 2^24 up to which "
         f"float32 is exact; an accumulator needs {bits_of(-longest, longest)} bits"
     )
     remedy = "use fewer bits or smaller weights, or integer accumulators that wide"

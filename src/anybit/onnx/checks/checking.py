@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a model, and what a target cannot take."""
+"""Check of a model, in general and for a target."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ from anybit.onnx.checks import (
 from anybit.onnx.checks.finding import Finding, error, grouped, name_of
 from anybit.onnx.checks.subject import Subject, subject_of
 from anybit.onnx.checks.targets import TARGETS
-from anybit.onnx.checks.usable import made_usable
+from anybit.onnx.checks.usable import repair
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read
@@ -37,44 +37,47 @@ __all__ = ["TARGETS", "Finding", "check"]
 @quiet()
 @seldom_collected()
 def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
-    """Everything that is wrong with a model, in one pass; it is not changed.
+    """Return everything that is wrong with a model, in one pass; it is not changed.
 
-    * Versions and spellings that some tools do not understand.
-    * What the operators refuse: numbers of inputs, attributes, bit-widths that are not integers,
-      scales that are not positive and finite, shapes that do not broadcast.
-    * What they take but few mean: see the remarks of each operator.
-    * What the checker of `onnx` refuses.
-    * Shapes that a value is declared with, and does not have.
+    * Versions and spellings that some tools do not support.
+    * Errors of operators: numbers of inputs, attributes, bit-widths that are not integers, scales
+      that are not positive and finite, shapes that do not broadcast.
+    * Valid but unusual parameters: see the remarks of each operator.
+    * Errors of the checker of `onnx`.
+    * Wrong declared shapes.
     * Sums that float32 does not compute exactly.
     * Inputs that no output needs, and outputs that depend on no input.
-    * What the target cannot take, if one is given: one of `TARGETS`. For "onnxruntime" a model that
-      holds QuantizeLinear is loaded and run there, if it is small.
+    * Obstacles for the target, one of `TARGETS`. For "onnxruntime", a small model with
+      QuantizeLinear is loaded and run there.
 
-    Errors come first, then warnings, each kind in the order of the list. What is wrong in one way
-    in several nodes is one finding, which names them all.
+    Errors come first, then warnings, both in the order of the list. The same problem in several
+    nodes is one finding, which names them all.
 
     Args:
-        source: As for `anybit.onnx.read`.
+        source: See `anybit.onnx.read`.
         target: "onnxruntime", "standard", "qdq", "finn" or "hls4ml".
 
     Raises:
-        ModelError: The source is not a model that can be read; or there is no such target.
+        ModelError: The source is not a readable model, or there is no such target.
     """
     if target is not None and target not in TARGETS:
         raise ModelError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     file = read(source)
     model = file.clone()
-    found = list(made_usable(model))
-    found += _prepared(model)
+    findings = list(repair(model))
+    findings += _prepared(model)
     subject = subject_of(file, model)
-    found += _of_target(subject, target)
+    findings += _of_target(subject, target)
     spelled = {name_of(node): node.op_type for node in nodes_in(file.graph)}
-    found = [replace(each, operator=spelled.get(each.node, each.operator)) for each in found]
-    return tuple(sorted(grouped(found), key=lambda each: each.severity))
+    findings = [
+        replace(finding, operator=spelled.get(finding.node, finding.operator))
+        for finding in findings
+    ]
+    return tuple(sorted(grouped(findings), key=lambda finding: finding.severity))
 
 
 def _prepared(model: ir.Model) -> Iterator[Finding]:
-    """Bring the model into the form that the rules see. What fails is reported."""
+    """Normalize the model for the rules, and report failures."""
     passes: tuple[Callable[[], ir.passes.InPlacePass], ...] = (
         InlineFunctions,
         Normalize,
@@ -92,12 +95,12 @@ def _prepared(model: ir.Model) -> Iterator[Finding]:
 
 
 def _of_target(subject: Subject, target: str | None) -> Iterator[Finding]:
-    wanted = TARGETS[target] if target is not None else None
-    yield from spelling.findings(subject, wanted.names if wanted is not None else ())
+    expected = TARGETS[target] if target is not None else None
+    yield from spelling.findings(subject, expected.names if expected is not None else ())
     yield from declared.findings(subject)
     yield from parameters.findings(subject)
     yield from schemas.findings(subject)
-    if wanted is not None:
-        yield from wanted.rules(subject)
+    if expected is not None:
+        yield from expected.rules(subject)
     yield from connections.findings(subject)
     yield from arithmetic.findings(subject)

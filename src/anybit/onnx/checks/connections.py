@@ -15,17 +15,17 @@ def findings(subject: Subject) -> Iterator[Finding]:
     needed = _needed(graph)
     for value in inputs:
         if value not in needed:
-            problem = f"the input {value.name!r} is read by no node that an output needs"
+            problem = f"the input {value.name!r} is not used by any output"
             remedy = "leave it out, or look for the node that should read it"
             yield warning(None, "unread-input", problem, remedy)
     if not inputs:
         return
-    # Constants have been computed here, so that what only asks for a fixed shape is one.
+    # Constants are folded here, so values that only depend on a fixed shape are constants.
     graph = subject.model.graph
     varying = _varying(graph)
     for value in graph.outputs:
         if value not in varying:
-            problem = f"the output {value.name!r} depends on no input: it is always the same"
+            problem = f"the output {value.name!r} does not depend on any input: it is constant"
             remedy = (
                 "look for the node that should read the input; the exporter took it for constant"
             )
@@ -33,36 +33,36 @@ def findings(subject: Subject) -> Iterator[Finding]:
 
 
 def _needed(graph: ir.Graph) -> set[ir.Value]:
-    """What outputs follow from."""
-    found: set[ir.Value] = set()
+    """Return the values that outputs depend on."""
+    needed: set[ir.Value] = set()
     waiting = list(graph.outputs)
     while waiting:
         value = waiting.pop()
-        if value in found:
+        if value in needed:
             continue
-        found.add(value)
+        needed.add(value)
         producer = value.producer()
         if producer is not None and producer.graph is graph:
             waiting += _read_by(producer)
-    return found
+    return needed
 
 
 def _varying(graph: ir.Graph) -> set[ir.Value]:
-    """What follows from an input."""
-    found = {value for value in graph.inputs if not value.is_initializer()}
+    """Return the values that depend on an input."""
+    varying = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
-        if any(value in found for value in _read_by(node)):
-            found.update(node.outputs)
-    return found
+        if any(value in varying for value in _read_by(node)):
+            varying.update(node.outputs)
+    return varying
 
 
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node reads, branches and bodies in it included."""
+    """Yield the values that a node reads, including branches and bodies."""
     waiting = [node]
     while waiting:
-        each = waiting.pop()
-        yield from (value for value in each.inputs if value is not None)
-        for graph in _graphs_in(each):
+        inner = waiting.pop()
+        yield from (value for value in inner.inputs if value is not None)
+        for graph in _graphs_in(inner):
             yield from graph.outputs
             waiting += graph
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes that a file declares, held against those that follow from its inputs and constants."""
+"""Declared shapes, compared with those inferred from inputs and constants."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from anybit.text import sizes
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    """The first shape that cannot be true, and the first that is true for some inputs only."""
+    """Yield the first wrong shape, and the first that holds for some inputs only."""
     following = {
         value.name: shape
         for value in declarable(subject.model)
@@ -22,7 +22,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
         if value.shape is not None and value.name in following
     ]
     for report, problem in ((error, contradicts), (warning, claims_more)):
-        wrong = [each for each in declared if problem(each[2], each[1])]
+        wrong = [entry for entry in declared if problem(entry[2], entry[1])]
         if wrong:
             value, *shapes = wrong[0]
             claimed, follows = (sizes(sizes_of(shape)) for shape in shapes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line of what a check says."""
+"""A finding of a check."""
 
 import re
 from collections import defaultdict
@@ -17,16 +17,16 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with a model, or that a target cannot take.
+    """A problem of a model, in general or for a target.
 
     Attributes:
-        severity: "error" for what fails or cannot be meant, "warning" for what may be meant.
-        node: The node's name, or that of its output; empty where the whole model is concerned.
-            Of several nodes with one problem it is the first.
+        severity: "error" for failures and certain mistakes, "warning" for possible mistakes.
+        node: The node's name, or that of its output; empty for a problem of the whole model. The
+            first of several nodes with the same problem.
         operator: The node's operator, as the file spells it.
-        problem: What is wrong, with the value.
-        remedy: What to do about it.
-        code: A short name of the problem that stays the same from version to version.
+        problem: The problem, with the value.
+        remedy: The remedy.
+        code: A short name of the problem, stable across versions.
         nodes: All nodes with that problem, `node` first.
     """
 
@@ -64,17 +64,17 @@ def operator_name(node: ir.Node | None) -> str:
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for all of one kind: those that differ in names and numbers only."""
+    """Merge findings that differ only in names and numbers."""
     kinds: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
-    for each in dict.fromkeys(findings):
-        # Names of operators may have digits, which do not go: MatMulBnb4.
-        operator = each.operator if each.operator in each.problem else ""
-        words = (_VALUES.sub("", text) for text in (each.problem, each.remedy))
-        kinds[each.severity, each.code, operator, *words].append(each)
+    for finding in dict.fromkeys(findings):
+        # Digits in names of operators stay: MatMulBnb4.
+        operator = finding.operator if finding.operator in finding.problem else ""
+        words = (_VALUES.sub("", text) for text in (finding.problem, finding.remedy))
+        kinds[finding.severity, finding.code, operator, *words].append(finding)
     return [_together(alike) for alike in kinds.values()]
 
 
-# What is quoted, lists, and numbers.
+# Quoted text, lists and numbers.
 _VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\[\]]*\]|[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 
 
@@ -82,6 +82,6 @@ def _together(alike: Sequence[Finding]) -> Finding:
     first, more = alike[0], len(alike) - 1
     if not more:
         return first
-    nodes = tuple(dict.fromkeys(name for each in alike for name in each.nodes))
-    what = f"also in {counted(more, 'more node')}" if first.node else f"and {more} more"
-    return replace(first, problem=f"{first.problem} ({what})", nodes=nodes)
+    nodes = tuple(dict.fromkeys(name for finding in alike for name in finding.nodes))
+    words = f"also in {counted(more, 'more node')}" if first.node else f"and {more} more"
+    return replace(first, problem=f"{first.problem} ({words})", nodes=nodes)

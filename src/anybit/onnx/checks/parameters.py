@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant parameters: what the operators refuse, and what their own files remark."""
+"""Constant parameters that operators refuse, or that are valid but unusual."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops import Input
 from anybit.ops.domain import Role
 
-# Beyond this the shapes alone are not worth the time; the model's own run will tell.
+# Checking larger shapes takes too long; running the model reports them.
 _MOST_ELEMENTS = 2**22
 
 
@@ -60,14 +60,14 @@ def _value_findings(quantizer: OwnQuantizer, declared: Input, array: Array) -> I
     if domain.integer:
         bad = ~np.isfinite(values) | (values != np.rint(values))
     else:
-        # The operators define what infinite scales and zero-points give; nobody means them.
+        # Infinite scales and zero-points are defined, but never intended.
         bad = ~np.isfinite(values) if unlimited else np.isnan(values)
     bad |= (values < domain.minimum) | (values > domain.maximum)
     if bad.any():
-        code, wanted = (
+        code, expected = (
             ("not-finite", "finite") if unlimited else ("not-in-domain", domain.description)
         )
-        problem = f"{name} must be {wanted}, got {values[bad][0]:g}"
+        problem = f"{name} must be {expected}, got {values[bad][0]:g}"
         yield error(node, code, problem, f"look where {name} comes from, and export it again")
     if declared.role in (Role.SCALE, Role.IN_SCALE):
         yield from _scale_findings(quantizer, name, values[~bad])
@@ -88,16 +88,16 @@ def _scale_findings(quantizer: OwnQuantizer, name: str, values: Array) -> Iterat
 
 
 def _shape_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
-    """What the operator says to x and parameters of these shapes, whatever their values."""
+    """Yield errors of the operator for x and parameters of these shapes, whatever their values."""
     shape, x, node = _shape_of_x(quantizer), quantizer.x, quantizer.node
     if shape is None or not quantizer.known or np.prod(shape, dtype=float) > _MOST_ELEMENTS:
         return
-    # 1 is in every domain, so that only shapes, types and attributes can be refused.
+    # 1 is in every domain, so only shapes, types and attributes can be refused.
     arguments = [
         None if value is None else np.ones_like(quantizer.parameters[declared.name])
         for declared, value in zip(quantizer.operator.inputs[1:], node.inputs[1:], strict=False)
     ]
-    if any(each is not None and each.dtype.kind in "OSU" for each in arguments):
+    if any(argument is not None and argument.dtype.kind in "OSU" for argument in arguments):
         return
     try:
         operator = quantizer.operator
@@ -109,15 +109,19 @@ def _shape_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
 
 
 def _shape_of_x(quantizer: OwnQuantizer) -> tuple[int, ...] | None:
-    """The shape of x. A free number of rows becomes what the parameters ask for."""
+    """Return the shape of x. A free number of rows becomes that of the parameters."""
     if quantizer.x is None or quantizer.x.shape is None:
         return None
     sizes = list(quantizer.x.shape)
     if sizes and not isinstance(sizes[0], int):
-        rows = [each.shape[0] for each in quantizer.parameters.values() if each.ndim == len(sizes)]
+        rows = [
+            parameter.shape[0]
+            for parameter in quantizer.parameters.values()
+            if parameter.ndim == len(sizes)
+        ]
         sizes[0] = max(rows, default=1)
-    known = tuple(size for size in sizes if isinstance(size, int))
-    return known if len(known) == len(sizes) else None
+    numbers = tuple(size for size in sizes if isinstance(size, int))
+    return numbers if len(numbers) == len(sizes) else None
 
 
 def _remarks(quantizer: OwnQuantizer) -> Iterator[Finding]:
@@ -131,7 +135,7 @@ def _remarks(quantizer: OwnQuantizer) -> Iterator[Finding]:
 
 
 def _has_codes_up_to(quantizer: OwnQuantizer, most: int) -> bool:
-    """Whether a constant is quantized, and no integer that it becomes is larger than that."""
+    """Return whether a constant is quantized to integers of at most `most`."""
     x, grid = quantizer.x, quantizer.grid
     if x is None or x.const_value is None or grid is None:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checker of `onnx` says."""
+"""Errors of the checker of `onnx`."""
 
 import re
 from collections.abc import Iterator
@@ -20,24 +20,26 @@ _LONGEST = 300
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    """Wrong numbers of inputs and outputs; if there are none, the first thing that the checker
-    refuses: it stops there. It sees no large tensors."""
+    """Yield wrong numbers of inputs and outputs, or else the first error of the checker.
+
+    The checker stops at its first error. It gets no large tensors.
+    """
     counts = list(wrong_counts(subject.model))
     for node, problem in counts:
         yield error(node, "bad-inputs", problem, REMEDY)
-    if counts:  # at which the checker would stop
+    if counts:  # the checker would stop there
         return
     try:
         register()
-    except RuntimeError:  # an onnx without schemas from Python
+    except RuntimeError:  # this onnx has no schemas from Python
         return
     model = subject.model
     nodes = list(nodes_in(model.graph))
     ours = {node.domain for node in nodes if versions_of(node.domain, node.op_type)}
     foreign = {node.domain for node in nodes} - ours - set(STANDARD_DOMAINS)
     if not (ours | foreign) <= model.graph.opset_imports.keys():
-        # Two versions of one operator, of which the checker knows one only; or nodes that are
-        # reported already.
+        # Two versions of one operator (the checker knows one), or nodes that are reported
+        # already.
         return
     try:
         CheckerPass(full_check=True, check_custom_domain=not foreign)(model)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What targets that build hardware ask of shapes."""
+"""Shapes that hardware targets require."""
 
 from collections.abc import Iterator
 
@@ -10,13 +10,13 @@ from anybit.onnx.quantizer_summary import shape_of
 
 
 def free_sizes(subject: Subject, target: str) -> Iterator[Finding]:
-    """Inputs whose sizes are not all fixed."""
+    """Yield inputs with sizes that are not fixed."""
     for value in subject.model.graph.inputs:
         if value.shape is None or not value.shape.is_static():
             shape = text.sizes(shape_of(value))
             problem = f"input {value.name!r} has the shape {shape}; {target} needs fixed sizes"
             sizes = () if value.shape is None else value.shape[1:]
-            batch_alone = value.shape is not None and all(isinstance(each, int) for each in sizes)
+            batch_alone = value.shape is not None and all(isinstance(size, int) for size in sizes)
             remedy = f"run anybit clean --target {target.lower()}, which makes the batch 1"
             if not batch_alone:
                 remedy = "export the model with fixed sizes"

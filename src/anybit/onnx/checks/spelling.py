@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header of a file, and spellings that only some tools understand."""
+"""The header of a file, and spellings that only some tools support."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -13,7 +13,7 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.known import unknown_operators
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
 
-# What ONNX Runtime 1.31 loads.
+# The newest versions that ONNX Runtime 1.31 loads.
 NEWEST_IR_VERSION = 13
 NEWEST_OPSET = 26
 
@@ -22,7 +22,7 @@ _STANDARD = ("", "ai.onnx")
 
 
 def findings(subject: Subject, names: Iterable[str] = ()) -> Iterator[Finding]:
-    """What is unusual in the file itself. `names` are those that the target wants operators by."""
+    """Yield unusual properties of the file. `names` are the target's names of operators."""
     yield from _versions(subject.file)
     yield from _imports(subject.file)
     yield from _spellings(subject.file, set(names))
@@ -70,8 +70,8 @@ def _spellings(file: ir.Model, names: set[str]) -> Iterator[Finding]:
 def _legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
     operator = versions_of(node.domain, node.op_type)[0]
     if node.domain in CANONICAL_DOMAINS:
-        meant = CANONICAL_DOMAINS[node.domain]
-        yield "legacy-domain", f"the domain {node.domain!r} is now called {meant!r}"
+        intended = CANONICAL_DOMAINS[node.domain]
+        yield "legacy-domain", f"the domain {node.domain!r} is now called {intended!r}"
     if node.op_type != operator.onnx_name and node.op_type not in names:
         yield "legacy-name", f"{node.op_type} is now called {operator.onnx_name}"
     for attribute in operator.attributes:
@@ -80,7 +80,7 @@ def _legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
                 yield "legacy-attribute", f"{alias} is called {attribute.onnx_name} by its document"
         value = getattr(node.attributes.get(attribute.onnx_name), "value", None)
         if attribute.is_mode and isinstance(value, str):
-            with suppress(ValueError):  # not a mode at all: reported when it is normalized
+            with suppress(ValueError):  # not a mode: reported by the normalization
                 mode = attribute.restored(value)
                 if mode != value:
                     yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"
@@ -106,7 +106,7 @@ def _unknown(file: ir.Model) -> Iterator[Finding]:
         ]
         problem = f"the operator {name} is not known"
         remedy = "convert it to standard operators, or register its library with the runtime"
-        for node in nodes or [None]:  # it may stand in a local function only
+        for node in nodes or [None]:  # it may occur in a local function only
             yield error(node, "unknown-operator", problem, remedy)
 
 

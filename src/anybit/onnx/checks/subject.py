@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as the rules of a check see it."""
+"""The model under check, as the rules use it."""
 
 from dataclasses import dataclass, replace
 
@@ -15,9 +15,8 @@ class Subject:
 
     Attributes:
         file: The model as it is in the file.
-        model: The same, normalized, its shapes inferred and its scales and widths computed.
-        quantizers: The nodes of our operators, dequantizers included, those left out that cannot
-            be understood.
+        model: The normalized model, with inferred shapes and folded scales and widths.
+        quantizers: The valid nodes of this package's operators, including dequantizers.
     """
 
     file: ir.Model
@@ -29,8 +28,8 @@ def subject_of(file: ir.Model, model: ir.Model) -> Subject:
     spelled = {value.name: node.op_type for node in nodes_in(file.graph) for value in node.outputs}
     quantizers = []
     for node in nodes_in(model.graph):
-        found = own_node(node)
-        if found is not None:
+        own = own_node(node)
+        if own is not None:
             name = spelled.get(node.outputs[0].name, node.op_type)
-            quantizers.append(replace(found, spelled=name))
+            quantizers.append(replace(own, spelled=name))
     return Subject(file, model, tuple(quantizers))

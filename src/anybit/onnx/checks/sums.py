@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of products, and means, of quantized tensors that float32 may round.
 
-What a sum can be is the analysis' to say; it is that of the worst input and of the weights that are
-there. Here it is said in steps of the products, as people count them.
+The analysis bounds a sum for the worst input and the actual weights. Here it is expressed in steps
+of the products.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,21 +17,21 @@ from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.rules.pools import averaged
 from anybit.onnx.analysis.view import View
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import nodes_in
 from anybit.ops.grids import Grid, IntegerGrid
 
-# What gives back values that it takes, or 0.
-_ON_GRID = (Effect.MOVE, Effect.SELECT, Effect.RECTIFY)
+# Operators that return input values, or 0.
+_ON_GRID = OpTrait.DATA_MOVEMENT | OpTrait.SELECTION | OpTrait.RECTIFIER
 
 
 @dataclass(frozen=True)
-class Sum:
-    """The longest sum that a node adds up, in steps of the products.
+class LongSum:
+    """The longest sum of a node, in steps of the products.
 
     `off` is a step that is not a power of two, `bias` a bias that is not a multiple of the steps;
-    None if there is none. `floating` says that a factor is a float of few bits and not an integer
-    times a step.
+    None if there is none. `floating` marks a factor that is a float of few bits instead of an
+    integer times a step.
     """
 
     longest: float
@@ -40,75 +40,75 @@ class Sum:
     floating: bool
 
 
-def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, Sum]]:
-    """The sums of products of quantized tensors that float32 may round, node by node."""
+def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, LongSum]]:
+    """Yield the sums of products of quantized tensors that float32 may round."""
     nodes, opset = nodes_in(subject.model.graph), subject.model.graph.opset_imports.get("", 1)
-    if all(effect_of(node, opset) is not Effect.MULTIPLY for node in nodes):
+    if all(not has_trait(node, OpTrait.MATMUL, opset) for node in nodes):
         return
     grids = _grids(subject)
     for product in analyze(subject.model).products:
-        found = None if product.exact else _sum(product, grids)
-        if found is not None:
-            yield product.node, found
+        long_sum = None if product.exact else _sum(product, grids)
+        if long_sum is not None:
+            yield product.node, long_sum
 
 
 def means_in(subject: Subject) -> Iterator[tuple[ir.Node, int]]:
-    """The means of quantized values, and of how many values they are."""
+    """Yield the means of quantized values, with the number of values."""
     grids, view = _grids(subject), View(subject.model)
     for node in nodes_in(subject.model.graph):
-        if effect_of(node) is Effect.AVERAGE and node.inputs and node.inputs[0] in grids:
+        if has_trait(node, OpTrait.MEAN) and node.inputs and node.inputs[0] in grids:
             try:
                 count = averaged(node, view)
-            except ModelError:  # told by the checker
+            except ModelError:  # reported by the checker
                 continue
             if count:
                 yield node, count
 
 
 def _grids(subject: Subject) -> dict[ir.Value, Grid]:
-    """The grids of quantized tensors, also behind what keeps values on them."""
+    """Return the grids of quantized tensors, also after operators that keep values on them."""
     quantizers = {quantizer.node: quantizer for quantizer in subject.quantizers}
     opset = subject.model.graph.opset_imports.get("", 1)
-    found: dict[ir.Value, Grid] = {}
+    grids: dict[ir.Value, Grid] = {}
     for node in nodes_in(subject.model.graph):
         if not node.outputs:
             continue
         grid = None
         if node in quantizers:
             grid = quantizers[node].grid
-        elif effect_of(node, opset) in _ON_GRID and node.inputs and node.inputs[0] is not None:
-            grid = found.get(node.inputs[0])
+        elif has_trait(node, _ON_GRID, opset) and node.inputs and node.inputs[0] is not None:
+            grid = grids.get(node.inputs[0])
         if grid is not None and grid.scale.size:
-            found[node.outputs[0]] = grid
-    return found
+            grids[node.outputs[0]] = grid
+    return grids
 
 
-def _sum(product: ProductAnalysis, grids: dict[ir.Value, Grid]) -> Sum | None:
-    """What is told of a sum; None where a factor is not quantized, or nothing bounds it."""
+def _sum(product: ProductAnalysis, grids: dict[ir.Value, Grid]) -> LongSum | None:
+    """Return the sum of a node; None if a factor is not quantized, or nothing bounds it."""
     layout, total = product.layout, product.sum
     if layout is None or total is None:
         return None
-    inputs = (product.node.inputs[each] for each in (layout.x, layout.weight))
+    inputs = (product.node.inputs[factor] for factor in (layout.x, layout.weight))
     factors = [grids.get(value) for value in inputs if value is not None]
-    known = [grid for grid in factors if grid is not None]
-    if len(known) < 2:
+    known_grids = [grid for grid in factors if grid is not None]
+    if len(known_grids) < 2:
         return None
-    step = float(np.prod([_step(grid) for grid in known]))
+    step = float(np.prod([_step(grid) for grid in known_grids]))
     longest = float(total.reach.max(initial=0)) / step if step > 0 else np.inf
     if not np.isfinite(longest):
         return None
-    floating = any(not isinstance(grid, IntegerGrid) for grid in known)
-    return Sum(longest, _off(known), total.bias, floating)
+    floating = any(not isinstance(grid, IntegerGrid) for grid in known_grids)
+    return LongSum(longest, _off(known_grids), total.bias, floating)
 
 
 def _step(grid: Grid) -> float:
-    """The smallest distance of two values."""
+    """Return the smallest distance of two values."""
     unit = 1.0 if isinstance(grid, IntegerGrid) else grid.format.smallest_subnormal
     return float(np.abs(np.asarray(grid.scale, np.float64)).min()) * unit
 
 
 def _off(grids: Iterable[Grid]) -> float | None:
-    """A step that is not a power of two."""
+    """Return a step that is not a power of two."""
     for grid in grids:
         steps = np.unique(np.abs(np.asarray(grid.scale, np.float64)))
         wrong = steps[np.frexp(steps)[0] != 0.5]

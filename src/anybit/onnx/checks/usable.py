@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that cannot be normalized: each is reported, and replaced so that the others can be."""
+"""Nodes that cannot be normalized: each is reported, and replaced so the others can be."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,36 +13,43 @@ from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.passes import Normalize
 
 UNUSABLE_DOMAIN = "not understood"
-"""The domain of nodes whose inputs make no sense."""
+"""The domain of nodes with invalid inputs."""
 
 
-def made_usable(model: ir.Model) -> Iterator[Finding]:
-    """What `Normalize` would refuse, node by node and attribute by attribute.
+def repair(model: ir.Model) -> Iterator[Finding]:
+    """Yield everything that `Normalize` would refuse, node by node and attribute by attribute.
 
-    The model is changed: `Normalize` takes it afterwards. Nodes whose inputs make no sense move to
-    a domain of their own; wrong attributes go, so that their defaults stand for them.
+    The model is changed, so `Normalize` accepts it afterwards. Nodes with invalid inputs move to a
+    separate domain; wrong attributes are removed, which leaves their defaults.
     """
     functions = [
-        each for each in model.functions.values() if not versions_of(each.domain, each.name)
+        function
+        for function in model.functions.values()
+        if not versions_of(function.domain, function.name)
     ]
-    for graph in (model.graph, *(each.graph for each in functions)):
+    for graph in (model.graph, *(function.graph for function in functions)):
         declared = dict(graph.opset_imports)
         usable: set[object] = set()
         for node in nodes_in(graph):
             if not versions_of(node.domain, node.op_type):
                 continue
-            key = _what_counts(node)
+            key = _key(node)
             if key in usable:
                 continue
-            found = list(_node_made_usable(node, graph, declared))
-            if not found and key is not None:
+            findings = list(_repair_node(node, graph, declared))
+            if not findings and key is not None:
                 usable.add(key)
-            yield from found
+            yield from findings
 
 
-def _what_counts(node: ir.Node) -> object:
-    """What `Normalize` looks at in a node, so that one of many alike is tried; None if unknown."""
-    attributes = tuple((name, each.type, each.value) for name, each in node.attributes.items())
+def _key(node: ir.Node) -> object:
+    """Return a key of the properties that `Normalize` checks; None if unknown.
+
+    Only one of many nodes with the same key is tested.
+    """
+    attributes = tuple(
+        (name, attribute.type, attribute.value) for name, attribute in node.attributes.items()
+    )
     if not all(isinstance(value, int | float | str) for _, _, value in attributes):
         return None
     inputs = tuple(value is None for value in node.inputs)
@@ -50,27 +57,25 @@ def _what_counts(node: ir.Node) -> object:
     return node.domain, node.op_type, inputs, attributes, types
 
 
-def _node_made_usable(
-    node: ir.Node, graph: ir.Graph, declared: Mapping[str, int]
-) -> Iterator[Finding]:
+def _repair_node(node: ir.Node, graph: ir.Graph, declared: Mapping[str, int]) -> Iterator[Finding]:
     count = len(node.outputs)
     refused = _refused(node) if count == 1 else f"must have 1 output, got {count}"
     if refused:
-        yield _told(node, "bad-inputs", refused, "export the model again")
+        yield _finding(node, "bad-inputs", refused, "export the model again")
         node.domain = UNUSABLE_DOMAIN
         return
     refused = _refused(node, imports=declared)
     if refused:
-        yield _told(node, "version-mismatch", refused, "correct the import")
+        yield _finding(node, "version-mismatch", refused, "correct the import")
         graph.opset_imports.pop(node.domain, None)
     for name in list(node.attributes):
         refused = _refused(node, [name])
         if refused:
-            yield _told(node, "bad-attribute", refused, "correct the attribute")
+            yield _finding(node, "bad-attribute", refused, "correct the attribute")
             del node.attributes[name]
     refused = _refused(node, list(node.attributes), result=node.outputs[0])
     if refused:
-        yield _told(node, "bad-type", refused, "correct one of the two")
+        yield _finding(node, "bad-type", refused, "correct one of the two")
         node.outputs[0].type = None
 
 
@@ -81,7 +86,7 @@ def _refused(
     imports: Mapping[str, int] | None = None,
     result: ir.Value | None = None,
 ) -> str:
-    """Why a model of that node alone, with those attributes alone, cannot be normalized."""
+    """Return why a model of that node alone, with those attributes alone, cannot be normalized."""
     inputs = [
         None if value is None else ir.Value(name=f"x{index}")
         for index, value in enumerate(node.inputs)
@@ -100,10 +105,10 @@ def _refused(
     try:
         Normalize()(ir.Model(graph, ir_version=8))
     except ModelError as refusal:
-        return str(refusal).removeprefix(described(copy)).lstrip(": ")  # it may be renamed by now
+        return str(refusal).removeprefix(described(copy)).lstrip(": ")  # it may be renamed already
     return ""
 
 
-def _told(node: ir.Node, code: str, refused: str, remedy: str) -> Finding:
-    problem, _, said = refused.partition("; ")
-    return error(node, code, problem, said or remedy)
+def _finding(node: ir.Node, code: str, refused: str, remedy: str) -> Finding:
+    problem, _, message = refused.partition("; ")
+    return error(node, code, problem, message or remedy)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies of our operators in standard ONNX, traced from their references."""
+"""Bodies of this package's operators in standard ONNX, traced from their references."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The array-API namespace of `Traced`: the functions that the references use.
 
-Its names are the array API's. Everything works for known arrays at once and for others in ONNX;
-`of_value` makes these.
+The names are those of the array API. Constants are computed at once, other values in ONNX;
+`of_value` creates the latter.
 """
 
 import math
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.expansion.traced import Shape, Traced, all_known, expression, known
+from anybit.onnx.expansion.traced import Shape, Traced, all_known, expression, literal
 
 float32 = np.dtype(np.float32)
 float64 = np.dtype(np.float64)
@@ -24,12 +24,12 @@ int64 = np.dtype(np.int64)
 
 _KINDS = {"real floating": "f", "integral": "iu", "bool": "b"}
 
-# Runtimes flush subnormals in Log; a power of two that takes them out of that range.
+# Runtimes flush subnormals in Log; this power of two scales them to normal numbers.
 _AWAY_FROM_SUBNORMALS = 64
 
 
 def of_value(value: ir.Value, dtype: Any) -> Traced:
-    """The value of a graph that is known only when it runs."""
+    """Return a runtime value of a graph."""
     shape = None if value.shape is None else known_sizes(value.shape)
     return Traced(dtype, shape, value=value)
 
@@ -47,7 +47,7 @@ def isdtype(dtype: Any, kinds: str | tuple[str, ...]) -> bool:
 def asarray(value: Any, *, dtype: Any = None, device: Any = None) -> Traced:
     if isinstance(value, Traced):
         return value if dtype is None else value.astype(dtype)
-    return known(np.asarray(value, dtype))
+    return literal(np.asarray(value, dtype))
 
 
 def astype(x: Traced, dtype: Any) -> Traced:
@@ -55,12 +55,12 @@ def astype(x: Traced, dtype: Any) -> Traced:
 
 
 def empty(shape: Any, *, dtype: Any) -> Traced:
-    return known(np.empty(shape, dtype))
+    return literal(np.empty(shape, dtype))
 
 
 def full_like(x: Traced, value: float) -> Traced:
-    """One element is enough: it stands beside x, which has the shape."""
-    return known(np.asarray(value, x.dtype))
+    """Return one element, which broadcasts to the shape of x."""
+    return literal(np.asarray(value, x.dtype))
 
 
 def ones_like(x: Traced) -> Traced:
@@ -76,7 +76,7 @@ def _elementwise(
 ) -> Callable[[Traced], Traced]:
     def function(x: Traced) -> Traced:
         if x.known is not None:
-            return known(compute(x.known))
+            return literal(compute(x.known))
         return expression(operation, x, dtype=dtype)
 
     return function
@@ -92,8 +92,8 @@ isinf = _elementwise("IsInf", np.isinf, np.bool_)
 
 
 def any(x: Traced) -> Traced:
-    """For known arrays: where the values are not, neither is the answer."""
-    return x if x.known is None else known(np.any(x.known))
+    """Return whether any element is true, for constants only."""
+    return x if x.known is None else literal(np.any(x.known))
 
 
 def trunc(x: Traced) -> Traced:
@@ -105,14 +105,14 @@ def isfinite(x: Traced) -> Traced:
 
 
 def maximum(x: Traced, other: Any) -> Traced:
-    """For integers, of which none is NaN."""
+    """Return the maximum of integers, which have no NaN."""
     other = x.beside(other)
     arrays = all_known(x, other)
-    return known(np.maximum(*arrays)) if arrays is not None else expression("Max", x, other)
+    return literal(np.maximum(*arrays)) if arrays is not None else expression("Max", x, other)
 
 
 def clip(x: Traced, lowest: float, highest: float) -> Traced:
-    """NaN stays NaN, which ONNX's own Clip does not promise."""
+    """Clip values; NaN stays NaN, which ONNX's Clip does not guarantee."""
     if x.known is None and x.dtype.kind in _KINDS["integral"]:
         return expression("Clip", x, x.beside(lowest), x.beside(highest))
     x = where(x < lowest, full_like(x, lowest), x)
@@ -122,14 +122,14 @@ def clip(x: Traced, lowest: float, highest: float) -> Traced:
 def where(condition: Traced, x: Traced, other: Traced) -> Traced:
     arrays = all_known(condition, x, other)
     if arrays is not None:
-        return known(np.where(*arrays))
+        return literal(np.where(*arrays))
     return expression("Where", condition, x, other, dtype=x.dtype)
 
 
 def log2(x: Traced) -> Traced:
-    """A number whose floor is at most one away from that of the logarithm, for x > 0."""
+    """Return a number whose floor is at most one off from that of the logarithm, for x > 0."""
     if x.known is not None:
-        return known(np.log2(x.known))
+        return literal(np.log2(x.known))
     small = x < 2.0**-_AWAY_FROM_SUBNORMALS
     scaled = where(small, x * 2.0**_AWAY_FROM_SUBNORMALS, x)
     shift = where(small, full_like(x, _AWAY_FROM_SUBNORMALS), full_like(x, 0))
@@ -137,15 +137,15 @@ def log2(x: Traced) -> Traced:
 
 
 def bitwise_left_shift(x: Traced, count: Traced) -> Traced:
-    """1 shifted by 0 .. 62 places: all that ONNX, which shifts unsigned integers only, needs."""
-    return known(2 ** np.arange(63, dtype=np.int64))[count] * x
+    """Shift 1 by 0 .. 62 places, because ONNX shifts unsigned integers only."""
+    return literal(2 ** np.arange(63, dtype=np.int64))[count] * x
 
 
 def reshape(x: Traced, shape: tuple[int | None, ...]) -> Traced:
-    """At most one size may be None: the one that is left."""
+    """Reshape an array; one size may be None (inferred)."""
     if x.known is not None:
-        return known(np.reshape(x.known, tuple(-1 if size is None else size for size in shape)))
-    sizes = known(np.asarray([-1 if size is None else size for size in shape], np.int64))
+        return literal(np.reshape(x.known, tuple(-1 if size is None else size for size in shape)))
+    sizes = literal(np.asarray([-1 if size is None else size for size in shape], np.int64))
     return Traced(x.dtype, tuple(shape), operation="Reshape", operands=(x, sizes))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put the expression that a reference leaves in the place of a node."""
+"""Replacement of nodes by their expansions."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from anybit.onnx.graph.editor import Editor
 def expand(editor: Editor, node: ir.Node, expansion: Expansion) -> None:
     """Replace a node by nodes that compute its expression; its constants are initializers.
 
-    Equal constants are one initializer.
+    Equal constants share an initializer.
     """
     assert node.graph is not None, "nodes in a graph only"
     constant = partial(editor.shared_constant, "constant")

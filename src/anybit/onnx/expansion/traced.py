@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that record what is done to them, so that a reference becomes standard ONNX nodes.
+"""Arrays that record operations, which convert a reference into standard ONNX nodes.
 
-The references of the operators are array-API code. Run on a `Traced` array, they leave behind the
-expression of their result: that is the operator's body in ONNX, derived and not written again.
-What depends on known arrays only is computed at once, by NumPy, and becomes a constant.
+The references of the operators are array-API code. Run on a `Traced` array, they return the
+expression of their result: the operator's body in ONNX, derived instead of written again.
+Expressions of constants are computed at once by NumPy.
 
-Two things differ from the reference. Sums with 0 and products with 1 are left out, as runtimes do
-it anyway, so that the sign of a zero may differ; and `log2`, which ONNX lacks, is a guess that may
-be off by one at powers of two, which is all that the references ask of it.
+Two things differ from the reference. Sums with 0 and products with 1 are left out, as in runtimes,
+so the sign of a zero may differ. And `log2`, which ONNX lacks, is an approximation that may be off
+by one at powers of two, which suffices for the references.
 """
 
 import operator
@@ -34,14 +34,14 @@ _RELATIONS = {
 
 
 class Traced(Recording):
-    """An array that is known now, or an expression of arrays that a runtime will know.
+    """A constant array, or an expression of runtime arrays.
 
     Attributes:
         dtype: A NumPy dtype.
-        shape: The sizes, None for those that are not known; None if not even the rank is.
-        known: The array itself, if it is known.
-        value: The value of the graph that it is, if it is one.
-        operation: The standard operator that gives it, with `operands` and `attributes`.
+        shape: The sizes, None for unknown ones; None if the rank is unknown.
+        known: The array of a constant.
+        value: The value of the graph, if it is one.
+        operation: The standard operator that computes it, with `operands` and `attributes`.
     """
 
     device = "cpu"
@@ -67,7 +67,7 @@ class Traced(Recording):
 
     @property
     def ndim(self) -> int:
-        """The rank. ValueError if it is not known."""
+        """Return the rank. Raise ValueError if it is unknown."""
         if self.shape is None:
             raise ValueError("the rank of a tensor is not known; infer shapes first")
         return len(self.shape)
@@ -78,7 +78,7 @@ class Traced(Recording):
         return bool(self.known)
 
     def beside(self, value: Any) -> "Traced":
-        return value if isinstance(value, Traced) else known(np.asarray(value, self.dtype))
+        return value if isinstance(value, Traced) else literal(np.asarray(value, self.dtype))
 
     def compared(self, relation: str, other: Any) -> "Traced":
         if relation == "ne":
@@ -90,22 +90,22 @@ class Traced(Recording):
         if dtype == self.dtype:
             return self
         if self.known is not None:
-            return known(self.known.astype(dtype))
+            return literal(self.known.astype(dtype))
         to = int(ir.DataType.from_numpy(dtype))
         return expression("Cast", self, dtype=dtype, attributes={"to": to})
 
     def __getitem__(self, index: "Traced") -> "Traced":
-        """Elements of a one-dimensional array, in the shape of the index."""
+        """Return elements of a one-dimensional array, in the shape of the index."""
         arrays = all_known(self, index)
         if arrays is not None:
-            return known(arrays[0][arrays[1]])
+            return literal(arrays[0][arrays[1]])
         return Traced(self.dtype, index.shape, operation="Gather", operands=(self, index))
 
     def __neg__(self) -> "Traced":
-        return known(-self.known) if self.known is not None else expression("Neg", self)
+        return literal(-self.known) if self.known is not None else expression("Neg", self)
 
     def __invert__(self) -> "Traced":
-        return known(~self.known) if self.known is not None else expression("Not", self)
+        return literal(~self.known) if self.known is not None else expression("Not", self)
 
     def __add__(self, other: Any) -> "Traced":
         return _sum_like("Add", operator.add, self, other, 0, commutative=True)
@@ -120,15 +120,15 @@ class Traced(Recording):
         return _sum_like("Div", operator.truediv, self, other, 1)
 
     def __floordiv__(self, divisor: int) -> "Traced":
-        """For integers. ONNX divides toward zero, so the remainder goes first."""
+        """Divide integers. ONNX divides toward zero, so the remainder is subtracted first."""
         if self.known is not None:
-            return known(self.known // divisor)
+            return literal(self.known // divisor)
         rest = expression("Mod", self, self.beside(divisor))
         return expression("Div", self - rest, self.beside(divisor))
 
     def __rtruediv__(self, other: Any) -> "Traced":
         if self.known is None and isinstance(other, int) and other == 1:
-            # ONNX Runtime turns (1 / a) * b into b / a, which rounds differently.
+            # ONNX Runtime rewrites (1 / a) * b as b / a, which rounds differently.
             return -(self.beside(-1) / self)
         return self.beside(other) / self
 
@@ -139,8 +139,8 @@ class Traced(Recording):
         return _related("Or", operator.or_, self, other)
 
 
-def known(array: Any) -> Traced:
-    """A known array; NumPy scalars, which its arithmetic gives, included."""
+def literal(array: Any) -> Traced:
+    """Return a constant; NumPy scalars, which arithmetic returns, are accepted."""
     array = np.asarray(array)
     return Traced(array.dtype, array.shape, known=array)
 
@@ -151,7 +151,7 @@ def expression(
     dtype: Any = None,
     attributes: Mapping[str, int] | None = None,
 ) -> Traced:
-    """What an elementwise operator gives for these operands."""
+    """Return the output of an elementwise operator for these operands."""
     return Traced(
         operands[0].dtype if dtype is None else dtype,
         broadcast(*operands),
@@ -162,12 +162,12 @@ def expression(
 
 
 def all_known(*operands: Traced) -> list[Array] | None:
-    arrays = [each.known for each in operands if each.known is not None]
+    arrays = [operand.known for operand in operands if operand.known is not None]
     return arrays if len(arrays) == len(operands) else None
 
 
 def broadcast(*operands: Traced) -> Shape | None:
-    """The shape that the operands have together; sizes are None where that is not certain."""
+    """Return the broadcast shape of the operands; sizes are None if uncertain."""
     sizes: list[int | None] = []
     for operand in operands:
         shape = operand.shape
@@ -192,19 +192,19 @@ def _sum_like(
     second = first.beside(other)
     arrays = all_known(first, second)
     if arrays is not None:
-        return known(compute(*arrays))
-    if _is_neutral(second, neutral, beside=first):
+        return literal(compute(*arrays))
+    if _is_neutral(second, neutral, other=first):
         return first
-    if commutative and _is_neutral(first, neutral, beside=second):
+    if commutative and _is_neutral(first, neutral, other=second):
         return second
     return expression(operation, first, second)
 
 
-def _is_neutral(operand: Traced, neutral: int, *, beside: Traced) -> bool:
-    """Whether leaving it out changes neither a number nor the shape."""
+def _is_neutral(operand: Traced, neutral: int, *, other: Traced) -> bool:
+    """Return whether dropping an operand changes neither a number nor the shape."""
     if operand.known is None or not np.all(operand.known == neutral) or not operand.known.size:
         return False
-    return not operand.shape or broadcast(operand, beside) == beside.shape
+    return not operand.shape or broadcast(operand, other) == other.shape
 
 
 def _related(
@@ -213,5 +213,5 @@ def _related(
     second = first.beside(other)
     arrays = all_known(first, second)
     if arrays is not None:
-        return known(compute(*arrays))
+        return literal(compute(*arrays))
     return expression(operation, first, second, dtype=np.bool_)

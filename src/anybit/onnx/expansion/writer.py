@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn expressions into nodes, under names that are not taken."""
+"""Conversion of expressions to nodes with unique names."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ from anybit.ops.expression import operands_first
 
 
 class Body:
-    """Nodes that give the values of expressions, in an order in which they can run.
+    """Nodes that compute expressions, in execution order.
 
     Equal expressions are written once.
     """
@@ -27,33 +27,33 @@ class Body:
         self._alike: dict[tuple[object, ...], ir.Value] = {}
 
     def branch(self) -> "Body":
-        """A body inside a node of this one. Its constants go here, before that node.
+        """Return a body inside a node of this one. Its constants go here, before that node.
 
-        ONNX Runtime 1.24 to 1.26 fail where a large constant leaves a branch that is always taken.
+        ONNX Runtime 1.24 to 1.26 fail if a large constant leaves a branch that is always taken.
         """
         return Body(self._constant, self._unique, self._prefix)
 
     def bind(self, traced: Traced, value: ir.Value) -> None:
-        """Take this value for an input of the expression, which another node may have left."""
+        """Bind an input of the expression to a value, which may come from another node."""
         self._bound[traced] = value
 
     def write(self, result: Traced) -> ir.Value:
-        """The value of an expression, after the nodes that give it."""
-        for each in operands_first(result, self._written):
-            self._written[each] = self._value(each)
+        """Write the nodes of an expression; return its value."""
+        for part in operands_first(result, self._written):
+            self._written[part] = self._value(part)
         return self._written[result]
 
-    def _value(self, each: Traced) -> ir.Value:
-        if each.value is not None:
-            value = self._bound.get(each, each.value)
+    def _value(self, part: Traced) -> ir.Value:
+        if part.value is not None:
+            value = self._bound.get(part, part.value)
             return self._parameter(array_of(value)) if is_constant(value) else value
-        if each.known is not None:
-            return self._parameter(each.known)
-        operands = [self._written[operand] for operand in each.operands]
-        alike = (each.operation, *operands, *sorted(each.attributes.items()))
+        if part.known is not None:
+            return self._parameter(part.known)
+        operands = [self._written[operand] for operand in part.operands]
+        alike = (part.operation, *operands, *sorted(part.attributes.items()))
         if alike not in self._alike:
             self._alike[alike] = self.append(
-                each.operation, operands, ir.DataType.from_numpy(each.dtype), each.attributes
+                part.operation, operands, ir.DataType.from_numpy(part.dtype), part.attributes
             )
         return self._alike[alike]
 
@@ -67,7 +67,7 @@ class Body:
         dtype: ir.DataType | None,
         attributes: Mapping[str, int | ir.Attr] | None = None,
     ) -> ir.Value:
-        """A further node with one output."""
+        """Append a node with one output."""
         node = ir.node(
             operation,
             operands,

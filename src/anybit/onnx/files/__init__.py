@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files: read and checked, written wholly or not at all, handed to a runtime."""
+"""Model files: reading with checks, atomic writing, messages for runtimes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep Python's garbage collector from looking at the same model again and again."""
+"""Less frequent garbage collection while models are processed."""
 
 import gc
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ _OBJECTS = 20_000
 def seldom_collected() -> Iterator[None]:
     """Collect after thousands of new objects instead of hundreds.
 
-    A long model is many objects that live as long as it does, all of them reachable. Looking for
-    others took a quarter of the time.
+    A long model consists of many reachable objects. Searching them for garbage took a quarter of
+    the time.
     """
     before = gc.get_threshold()
     raised = 0 < before[0] < _OBJECTS  # 0: the collector is off

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as a runtime takes it: one small message, and the large tensors beside it."""
+"""Serialization for runtimes: one small message, and the large tensors besides."""
 
 from collections.abc import Mapping
 
@@ -12,21 +12,20 @@ from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array, array_of, in_memory
 from anybit.onnx.graph.walk import initializers_in
 
-# Below this a tensor travels in the message, where every optimization of a runtime sees it.
+# Smaller tensors stay in the message, where every optimization of a runtime sees them.
 _LARGE = 64 * 1024
 
 
 @quiet()
 def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str, Array]]:
-    """The bytes of the model without its large initializers, and those initializers by name.
+    """Return the bytes of a model without its large initializers, and those by name.
 
-    In the bytes they are external data of no file; a session takes them with
-    `SessionOptions.add_external_initializers`. Memory-mapped tensors stay so: nothing is copied,
-    and models beyond the 2 GiB that one message can hold work. The model is not changed, unless
-    it is a copy to spare.
+    In the message they are external data without a file; a session takes them with
+    `SessionOptions.add_external_initializers`. Memory-mapped tensors are not copied, and models may
+    exceed the 2 GiB limit of one message. The model is not changed, except with `spare`.
 
     Raises:
-        ModelError: What is left is still more than one message can hold.
+        ModelError: The remaining message exceeds 2 GiB.
     """
     slimmer = any(map(_is_elsewhere, initializers_in(model)))
     slim = model.clone() if slimmer and not spare else model
@@ -40,7 +39,7 @@ def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str,
             continue
         large[name] = np.ascontiguousarray(array_of(value))
         value.const_value = ir.ExternalTensor(
-            "beside", None, None, tensor.dtype, shape=ir.Shape(large[name].shape), name=name
+            "external", None, None, tensor.dtype, shape=ir.Shape(large[name].shape), name=name
         )
     try:
         return ir.to_proto(slim).SerializeToString(), large
@@ -50,7 +49,7 @@ def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str,
 
 @quiet()
 def restored(message: bytes, tensors: Mapping[str, Array]) -> ir.Model:
-    """The model of which `serialize` made a message, and tensors beside it."""
+    """Return the model that `serialize` was called with, from its message and tensors."""
     model = ir.from_proto(onnx.load_model_from_string(message))
     for name, array in tensors.items():
         model.graph.initializers[name].const_value = ir.tensor(array, name=name)
@@ -58,11 +57,11 @@ def restored(message: bytes, tensors: Mapping[str, Array]) -> ir.Model:
 
 
 def _is_elsewhere(value: ir.Value) -> bool:
-    """Whether its tensor cannot stand in the message as it is."""
+    """Return whether a tensor cannot stay in the message as it is."""
     tensor = value.const_value
     return tensor is not None and (isinstance(tensor, ir.ExternalTensor) or tensor.nbytes >= _LARGE)
 
 
 def _is_plain(dtype: ir.DataType) -> bool:
-    """Whether NumPy itself, and so every version of the runtime, has the type."""
+    """Return whether NumPy itself, and so every version of the runtime, has the type."""
     return dtype != ir.DataType.STRING and dtype.numpy().isbuiltin == 1

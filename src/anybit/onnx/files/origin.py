@@ -18,7 +18,7 @@ PATH_KEY, HASH_KEY = "anybit.float_model", "anybit.float_sha256"
 
 
 def origin_of(float_model: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the metadata of what is quantized from a file, in memory.
+    """Return the metadata of a model that is quantized from a file, in memory.
 
     Raises:
         OSError: The file cannot be read.
@@ -30,7 +30,7 @@ def origin_of(float_model: str | os.PathLike[str]) -> dict[str, str]:
 def find_origin(model: ir.Model) -> tuple[Path | None, str]:
     """Return the file that `model` was quantized from, or None and the reason.
 
-    The recorded path may come from a stranger: only a regular file with the recorded hash counts.
+    The recorded path is untrusted: only a regular file with the recorded hash is accepted.
     """
     recorded, expected = (model.metadata_props.get(key, "") for key in (PATH_KEY, HASH_KEY))
     if not recorded:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the libraries below from logging what is raised here, or is harmless."""
+"""Silenced logging of libraries."""
 
 import logging
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ _LIBRARIES = ("onnx_ir", "onnxscript")
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No lines of onnx_ir and onnxscript: they log doubts, tracebacks included, on stderr.
+    """Silence onnx_ir and onnxscript, which log warnings with tracebacks to stderr.
 
-    Nothing is done where it is quiet already: a level that is set makes all loggers of a program
-    forget what they know of theirs, which took a tenth of a conversion.
+    Levels are set only if necessary: setting one clears the caches of all loggers, which took a
+    tenth of a conversion.
     """
     loggers = [logging.getLogger(name) for name in _LIBRARIES]
     loud = [(logger, logger.level) for logger in loggers if logger.level < logging.CRITICAL]

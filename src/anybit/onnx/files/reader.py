@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a model from wherever it is, trusting nothing in it."""
+"""Reading of untrusted models."""
 
 import os
 import stat
@@ -27,22 +27,21 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.text import problem
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Result
-"""Where a model is: a path, the bytes of a file, a model of either package, or a result that holds
-one."""
+"""A model: a path, the bytes of a file, a model of onnx or onnx_ir, or a result that holds one."""
 
-# Protobuf's own limit for one message.
+# Protobuf's limit for one message.
 _LARGEST_PROTO = 2**31 - 1
-# Of a larger message tensors are taken out, and those that are not small become arrays.
+# The tensors of larger messages are copied out; those that are not small become arrays.
 _LARGE_MESSAGE, _LARGE_TENSOR = 2**24, 2**16
 
 
 @quiet()
 def read(source: Source) -> ir.Model:
-    """The model as it is, checked for whatever would harm the program that runs it.
+    """Return a model as it is, after checks for anything harmful to the program that runs it.
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto`, or an `onnx_ir.Model`, which is
-            returned as it is; so is that of a result of `clean`, `convert`, `quantize` or `export`.
+            returned as it is, or a result of `clean`, `convert`, `quantize` or `export`.
             External data stay on disk until they are used; they need a path.
 
     Raises:
@@ -89,7 +88,7 @@ def read(source: Source) -> ir.Model:
 
 
 def read_copy(source: Source) -> ir.Model:
-    """The same, to be changed: a model that belongs to the caller is copied."""
+    """Return a model that may be changed: one that belongs to the caller is copied."""
     model = read(source)
     return model.clone() if isinstance(source, ir.Model | Result) else model
 
@@ -119,7 +118,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except DecodeError:
         raise ModelError(f"{where} is not an ONNX model, or is cut short") from None
-    # Protobuf skips what it does not know, so much that is not a model parses without an error.
+    # Protobuf skips unknown fields: many other files parse without an error.
     if not proto.HasField("graph") or not proto.ir_version or not proto.graph.output:
         raise ModelError(f"{where} is not an ONNX model, or is cut short: it holds no graph")
     return proto
@@ -141,8 +140,10 @@ def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
 
 
 def _take_out(model: ir.Model) -> None:
-    """Let no tensor lie in the message, which stays whole in memory as long as one does, and is
-    copied from whenever one is looked at."""
+    """Copy all tensors out of the message.
+
+    Otherwise the message stays whole in memory as long as one tensor, and each access copies.
+    """
     for graph in _graphs(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.TensorProtoTensor):
@@ -169,21 +170,21 @@ def _taken_out(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
 
 
 def _graphs(model: ir.Model) -> list[ir.Graph]:
-    """The main graph, those of local functions, and all graphs inside them."""
+    """Return the main graph, those of local functions, and all graphs inside them."""
     bodies = [model.graph, *(function.graph for function in model.functions.values())]
     return [graph for body in bodies for graph in (body, *body.subgraphs())]
 
 
 def _free_sizes(model: ir.Model) -> None:
-    """Leave sizes open that the file writes as -1 or "?": these are no number and no name.
+    """Leave sizes open that the file writes as -1 or "?".
 
-    Shape inference would take one for a number, and all sizes of the other for equal.
+    Shape inference would take -1 for a number, and all sizes named "?" for equal.
     """
     for graph in _graphs(model):
-        made = (value for node in graph for value in node.outputs)
-        for value in (*graph.inputs, *graph.initializers.values(), *made):
+        results = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *results):
             if value.shape is not None and any(map(_is_open, value.shape)):
-                value.shape = ir.Shape(None if _is_open(each) else each for each in value.shape)
+                value.shape = ir.Shape(None if _is_open(size) else size for size in value.shape)
 
 
 def _is_open(size: int | ir.SymbolicDim) -> bool:
@@ -193,17 +194,17 @@ def _is_open(size: int | ir.SymbolicDim) -> bool:
 def _check_values(model: ir.Model, where: str) -> None:
     bodies = [model.graph, *(function.graph for function in model.functions.values())]
     graphs = _graphs(model)
-    known = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
+    sources = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
     for node in (node for body in bodies for node in nodes_in(body)):
         for value in node.inputs:
-            if value is not None and value.producer() is None and value not in known:
+            if value is not None and value.producer() is None and value not in sources:
                 raise ModelError(
                     f"{where}: node {node.name!r} reads {value.name!r}, which nothing produces; "
                     "export the model again"
                 )
     for graph in graphs:
         for value in graph.outputs:
-            if value.producer() is None and value not in known:
+            if value.producer() is None and value not in sources:
                 raise ModelError(f"{where}: nothing produces the output {value.name!r}")
     try:
         for body in bodies:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a model to a file, wholly or not at all."""
+"""Atomic writing of models."""
 
 import os
 import tempfile
@@ -16,13 +16,13 @@ from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import in_memory
 from anybit.onnx.graph.walk import initializers_in, tensors_in
 
-# Up to here one file is handiest. Serializing holds several copies of what is in the message, so
-# beyond it tensors are streamed to a file of their own.
+# Serializing holds several copies of the message, so the tensors of larger models are streamed to a
+# file of their own.
 _LARGEST_SINGLE_FILE = 2**28
 
 
 class Result:
-    """A model that was made. It can be saved, and is a source for whatever takes a model.
+    """A computed model: it can be saved, and passed to any function that takes a model.
 
     Attributes:
         model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
@@ -37,12 +37,11 @@ class Result:
 
 @quiet()
 def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str]) -> None:
-    """Write a model; tensors of more than 256 MiB in all go to `<name>.data` beside it.
+    """Write a model; tensors of more than 256 MiB in total go to `<name>.data` beside it.
 
-    The file appears under its name when it is complete: whatever goes wrong, an existing file
-    stays as it was. A device or a pipe is not replaced: it is written to, in one piece. Tensors are
-    read from disk one at a time. The model is not changed, and may come from the very file that is
-    written.
+    The file is renamed into place when it is complete: on any error, an existing file stays as it
+    was. A device or a pipe is written to directly. Tensors are read from disk one at a time. The
+    model is not changed, and may come from the file that is overwritten.
 
     Raises:
         ModelError: A path that is not a file name in an existing folder, or a model that the format
@@ -81,13 +80,13 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
 
 
 def is_special(path: Path) -> bool:
-    """Whether something is there that is written to and never replaced, as /dev/null."""
+    """Return whether a path is a device or a pipe, which is never replaced."""
     return path.exists() and not path.is_file()
 
 
 @contextmanager
 def _refusing(target: Path) -> Iterator[None]:
-    """ModelError for what the format cannot hold."""
+    """Convert errors of serialization to ModelError."""
     try:
         yield
     except OSError:
@@ -98,7 +97,7 @@ def _refusing(target: Path) -> Iterator[None]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors of the system name this file, not the temporary one beside it."""
+    """Let errors of the system name this file instead of the temporary one."""
     try:
         yield
     except OSError as error:
@@ -112,7 +111,7 @@ def _size(model: ir.Model) -> int:
 
 
 def _message(model: ir.Model) -> bytes:
-    """The model as one message, with what it has in other files inside."""
+    """Return the model as one message, including its external data."""
     values = list(initializers_in(model))
     before = [value.const_value for value in values]
     try:

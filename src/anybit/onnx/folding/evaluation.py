@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluate one node whose inputs are known, as a session would."""
+"""Evaluation of single nodes with constant inputs, as in a session."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -19,10 +19,10 @@ Arrays: TypeAlias = Sequence[Array | None]
 
 
 def evaluate_operator(node: ir.Node, operator: Operator, arrays: Arrays) -> Array:
-    """The result of one of our operators, from its own function. The node must be normalized.
+    """Return the output of an operator of this package for a normalized node.
 
     Raises:
-        ModelError: What the function refuses, with the node's name.
+        ModelError: The function refuses its inputs; the message names the node.
     """
     try:
         return np.asarray(operator.function(*arrays, **keywords_of(node, operator)))
@@ -31,14 +31,14 @@ def evaluate_operator(node: ir.Node, operator: Operator, arrays: Arrays) -> Arra
 
 
 def evaluate_standard(node: ir.Node, arrays: Arrays, opset: int, ir_version: int) -> Array | None:
-    """The first result of a standard operator for other inputs than its own; None if there is none.
+    """Return the first output of a standard operator for other inputs; None if there is none.
 
-    The runtime is asked, and not NumPy, because Pow, Exp and Log differ in their last bit.
+    The runtime evaluates it instead of NumPy, because Pow, Exp and Log differ in the last bit.
     """
     header = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": opset}), ir_version=ir_version)
     fragment = cut(header, [node], node.outputs[:1])
-    given = zip(node.inputs, arrays, strict=True)
-    feeds = {str(value.name): array for value, array in given if value and array is not None}
+    pairs = zip(node.inputs, arrays, strict=True)
+    feeds = {str(value.name): array for value, array in pairs if value and array is not None}
     try:
         return evaluate(fragment, feeds).get(str(node.outputs[0].name))
     except FAILURES:

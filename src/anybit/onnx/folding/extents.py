@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many elements a node gives at most, and of how many bytes, known before it runs.
+"""Bounds on the number and bytes of the elements of a node's output, before it runs.
 
-Small files can ask for huge arrays; nothing is computed whose size has no bound here.
+Small files can request huge arrays; nothing without a bound here is computed.
 """
 
 import math
@@ -14,24 +14,24 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.operators.registry import operator_of
 
 Shape: TypeAlias = tuple[int, ...]
 
-# More axes than NumPy and the runtime take.
+# More axes than NumPy and the runtime support.
 _MOST_AXES = 64
 
 WIDEST = 8
-"""The bytes of the widest types that are folded, such as int64."""
+"""The bytes of the widest folded types, such as int64."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """The most elements; the shape where it is certain, the array where it is known.
+    """The maximal number of elements; the exact shape and the array, if known.
 
     Attributes:
-        itemsize: The bytes of an element, at most.
+        itemsize: The maximal bytes of an element.
     """
 
     size: int
@@ -41,7 +41,7 @@ class Extent:
 
     @property
     def nbytes(self) -> int:
-        """The most bytes."""
+        """Return the maximal bytes."""
         return self.size * self.itemsize
 
 
@@ -53,24 +53,24 @@ def extent_of(array: Array) -> Extent:
 
 
 def _largest(inputs: Extents) -> Extent:
-    return Extent(max((each.size for each in inputs if each is not None), default=0))
+    return Extent(max((value.size for value in inputs if value is not None), default=0))
 
 
 def _total(inputs: Extents) -> Extent:
-    return Extent(sum(each.size for each in inputs if each is not None))
+    return Extent(sum(value.size for value in inputs if value is not None))
 
 
 def _broadcast(inputs: Extents) -> Extent | None:
-    known = [each for each in inputs if each is not None]
-    shapes = [each.shape for each in known if each.shape is not None]
-    if len(shapes) < len(known):
-        return Extent(math.prod(max(each.size, 1) for each in known))
+    present = [extent for extent in inputs if extent is not None]
+    shapes = [extent.shape for extent in present if extent.shape is not None]
+    if len(shapes) < len(present):
+        return Extent(math.prod(max(extent.size, 1) for extent in present))
     shape = _broadcast_shape(shapes)
     return None if shape is None else Extent(math.prod(shape), shape)
 
 
 def _broadcast_shape(shapes: Iterable[Shape]) -> Shape | None:
-    """None where they do not broadcast: the session will say so."""
+    """Return the broadcast shape; None if there is none, which the session reports."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -93,7 +93,7 @@ def _expanded(inputs: Extents) -> Extent | None:
 
 
 def _sizes(shape: Extent | None) -> Shape | None:
-    """The elements of an input that says a shape; None if they are not known, or no sizes."""
+    """Return the elements of an input that holds a shape; None if unknown or invalid."""
     if shape is None or shape.array is None or shape.size > _MOST_AXES:
         return None
     sizes = tuple(int(size) for size in shape.array.ravel())
@@ -117,41 +117,39 @@ _BOUNDS: dict[str, Callable[[Extents], Extent | None]] = {
     "Shape": lambda inputs: Extent(_MOST_AXES),
     "Size": lambda inputs: Extent(1, ()),
 }
-# Those of the table that give at most as many elements as they take.
-_NOT_LARGER = {
-    *("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
-    *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"),
-}
 _ITEMSIZES = {
     dtype.value: -(-dtype.bitwidth // 8)
     for dtype in ir.DataType
     if dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
 }
-# The inputs whose values say how large the result is.
+# The inputs whose values determine the size of the output.
 _DECIDING = {"ConstantOfShape": 0, "Expand": 1}
 
 
 def deciding_input(node: ir.Node) -> ir.Value | None:
-    """The input whose value, and not only its size, says how large the result is."""
+    """Return the input whose value, not only its size, determines the size of the output."""
     index = _DECIDING.get(node.op_type) if node.domain == "" else None
     return node.inputs[index] if index is not None and index < len(node.inputs) else None
 
 
 def is_bounded(node: ir.Node) -> bool:
-    """Whether it is one of the standard operators that scales, bit-widths and weights are computed
-    with, so that the size of its result is known. A Loop never is, nor what holds graphs."""
+    """Return whether the size of a standard operator's output is bounded.
+
+    These are the operators that compute scales, bit-widths and weights. Nodes with inner graphs,
+    such as Loop, are never bounded.
+    """
     return len(node.outputs) == 1 and _bound(node) is not None
 
 
 def result_extent(node: ir.Node, inputs: Extents) -> Extent | None:
-    """What a standard operator gives at most; None if nothing is known."""
+    """Return the maximal extent of a standard operator's output; None if unknown."""
     bound = _bound(node)
     extent = None if bound is None else bound(inputs)
     return None if extent is None else replace(extent, itemsize=_itemsize(node, inputs))
 
 
 def _itemsize(node: ir.Node, inputs: Extents) -> int:
-    """Most operators give a type that is no wider than those of their inputs."""
+    """Return the bytes of an element: most operators return a type no wider than their inputs."""
     match node.op_type:
         case "Cast":
             return _ITEMSIZES.get(attribute_of(node, "to", 0), WIDEST)
@@ -160,26 +158,26 @@ def _itemsize(node: ir.Node, inputs: Extents) -> int:
             return WIDEST if like is None else like.itemsize
         case "ConstantOfShape" | "Shape" | "Size":
             return WIDEST
-    return max((each.itemsize for each in inputs if each is not None), default=WIDEST)
+    return max((value.itemsize for value in inputs if value is not None), default=WIDEST)
 
 
 def result_shape(
     node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None]
 ) -> Shape | None:
-    """The shape of an elementwise result, our operators' included; None if it is not certain."""
-    if operator_of(node) is not None:  # which has its inputs
+    """Return the shape of an elementwise output, also of this package; None if uncertain."""
+    if operator_of(node) is not None:  # has its inputs
         return shape_of(node.inputs[0])
     if not _is_elementwise(node):
         return None
-    given = [shape_of(each) for each in node.inputs[: 1 if node.op_type == "CastLike" else None]]
-    known = [shape for shape in given if shape is not None]
-    return _broadcast_shape(known) if len(known) == len(given) else None
+    shapes = [shape_of(value) for value in node.inputs[: 1 if node.op_type == "CastLike" else None]]
+    certain = [shape for shape in shapes if shape is not None]
+    return _broadcast_shape(certain) if len(certain) == len(shapes) else None
 
 
 def _bound(node: ir.Node) -> Callable[[Extents], Extent | None] | None:
     if node.domain != "":
         return None
-    if node.op_type in _NOT_LARGER:
+    if has_trait(node, OpTrait.NOT_LARGER):
         return _largest
     if node.op_type not in _BOUNDS and _is_elementwise(node):
         return _broadcast
@@ -187,4 +185,4 @@ def _bound(node: ir.Node) -> Callable[[Extents], Extent | None] | None:
 
 
 def _is_elementwise(node: ir.Node) -> bool:
-    return effect_of(node) in (Effect.ELEMENTWISE, Effect.RECTIFY)
+    return has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER)

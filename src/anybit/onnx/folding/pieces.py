@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant pieces of a graph: gathered, evaluated in one session, and replaced by their results."""
+"""Constant subgraphs: collected, evaluated in one session, and replaced by their outputs."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,15 @@ from anybit.onnx.graph.editor import drop_if_unread, put_in_place_of
 from anybit.onnx.graph.names import Names, names_of
 from anybit.onnx.runtime import FAILURES, evaluate
 
-# Constants of a branch that are larger stand outside, where the other branch may share them.
+# Larger constants of a branch go to the main graph, where the other branch may share them.
 _SHARED = 2**8
 
 
 class Piece:
-    """Nodes of one graph that read constants, and one another's results, alone.
+    """Nodes of one graph that read only constants and each other's outputs.
 
     Attributes:
-        extents: What each result is at most.
+        extents: The maximal extent of each output.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -31,7 +31,7 @@ class Piece:
         self._nbytes = 0
 
     def takes(self, node: ir.Node, limit: int) -> bool:
-        """Whether the node can be evaluated, with no more bytes in all than the limit."""
+        """Return whether the node can be evaluated within a limit of total bytes."""
         if self._nodes and self._nodes[0].graph is not node.graph:
             return False
         extent = self._extent(node)
@@ -39,53 +39,55 @@ class Piece:
 
     def add(self, node: ir.Node) -> None:
         extent = self._extent(node)
-        assert extent is not None, "asked before"
+        assert extent is not None, "checked before"
         self._nodes.append(node)
         self._nbytes += extent.nbytes
         self.extents[node.outputs[0]] = extent
 
     def evaluated(self) -> dict[ir.Value, Array]:
-        """The results that others read.
+        """Return the outputs that other nodes read.
 
-        Where the runtime refuses the piece, each node is tried alone; what fails is left to the
-        session of the whole model, which says better what is wrong.
+        If the runtime refuses the subgraph, each node is tried alone. Failing nodes are left to the
+        session of the whole model, which reports the problem better.
         """
         if not self._nodes:
             return {}
-        found = _evaluated(self._model, self._nodes, {})
-        if found is None:
-            found = {}
+        results = _evaluated(self._model, self._nodes, {})
+        if results is None:
+            results = {}
             for node in self._nodes if len(self._nodes) > 1 else ():
-                found |= _evaluated(self._model, [node], found) or {}
-        return found
+                results |= _evaluated(self._model, [node], results) or {}
+        return results
 
     def _extent(self, node: ir.Node) -> Extent | None:
         if node.op_type == "Constant" and node.domain == "":
             return _stored(node)
-        known = [self._known(value) for value in node.inputs]
-        if any(each is not None and not _is_plain(each.array) for each in known):
+        extents = [self._value_extent(value) for value in node.inputs]
+        if any(extent is not None and not _is_plain(extent.array) for extent in extents):
             return None
-        return result_extent(node, known)
+        return result_extent(node, extents)
 
-    def _known(self, value: ir.Value | None) -> Extent | None:
+    def _value_extent(self, value: ir.Value | None) -> Extent | None:
         if value is None or value in self.extents:
             return None if value is None else self.extents[value]
         return extent_of(_array(value))
 
 
 def _stored(node: ir.Node) -> Extent | None:
-    """What a Constant holds in an attribute; those that hold a tensor are folded before."""
-    if "sparse_value" in node.attributes:  # whose shape may be any
+    """Return the extent of a Constant's attribute; constants with a tensor are folded before."""
+    if "sparse_value" in node.attributes:  # of any shape
         return None
     values = [attribute.value for attribute in node.attributes.values()]
-    return Extent(max((len(each) for each in values if isinstance(each, tuple)), default=1))
+    return Extent(max((len(value) for value in values if isinstance(value, tuple)), default=1))
 
 
 def _evaluated(
-    model: ir.Model, nodes: Sequence[ir.Node], known: dict[ir.Value, Array]
+    model: ir.Model, nodes: Sequence[ir.Node], constants: dict[ir.Value, Array]
 ) -> dict[ir.Value, Array] | None:
-    """What nodes give to others; None if they cannot be run, or read what is neither constant nor
-    known."""
+    """Return the outputs of nodes that others read.
+
+    None if they cannot be run, or read a value that is neither constant nor in `constants`.
+    """
     inside = set(nodes)
     results = {
         str(value.name): value
@@ -94,12 +96,12 @@ def _evaluated(
     }
     fragment = cut(model, nodes, list(results.values()))
     for node in fragment.graph:
-        node.name = None  # the runtime refuses two of one name
+        node.name = None  # the runtime refuses duplicate names
     feeds = {}
-    needed = {each for node in nodes for each in elements_read(node)}
-    for value in {each for node in nodes for each in node.inputs if each is not None}:
-        if value in known or is_constant(value) or value.producer() is None:
-            feeds[str(value.name)] = known[value] if value in known else _array(value)
+    needed = {operand for node in nodes for operand in elements_read(node)}
+    for value in {operand for node in nodes for operand in node.inputs if operand is not None}:
+        if value in constants or is_constant(value) or value.producer() is None:
+            feeds[str(value.name)] = constants[value] if value in constants else _array(value)
         elif value.producer() not in inside:
             if value in needed:
                 return None
@@ -112,29 +114,29 @@ def _evaluated(
 
 
 def elements_read(node: ir.Node) -> Sequence[ir.Value | None]:
-    """The inputs whose elements matter: of what a CastLike is like only the type does."""
+    """Return the inputs whose elements are used: CastLike only reads the type of its second."""
     like = node.inputs[1:2] if (node.domain, node.op_type) == ("", "CastLike") else ()
     typed = any(value is not None and value.dtype is not None for value in like)
     return node.inputs[:1] if typed else node.inputs
 
 
 def _array(value: ir.Value) -> Array:
-    """The array of a constant; for what is only a type, one of no elements."""
+    """Return the array of a constant; an empty one if only its type matters."""
     if is_constant(value):
         return array_of(value)
-    assert value.dtype is not None, "asked before"
+    assert value.dtype is not None, "checked before"
     return np.empty(0, value.dtype.numpy())
 
 
 def _is_plain(array: Array | None) -> bool:
-    """Whether the runtime and NumPy agree on the type."""
+    """Return whether the runtime and NumPy agree on the type."""
     return array is None or array.dtype.isbuiltin == 1
 
 
 class Results:
-    """Puts constants in the place of nodes.
+    """Replacement of nodes by constants.
 
-    Large ones of branches and loops go to the main graph, once each: both branches of an If may
+    Large constants of branches and loops go to the main graph, once: both branches of an If may
     hold the same.
     """
 
@@ -145,9 +147,9 @@ class Results:
         self._replaced: dict[ir.Graph, list[ir.Node]] = {}
 
     def put(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
-        """Give the node's output as a constant, and drop inputs without readers.
+        """Replace a node's output by a constant, and drop inputs without readers.
 
-        The node reads nothing and is read by nothing then; `finish` takes it out.
+        The node then has no inputs and no readers; `finish` removes it.
         """
         graph, old = node.graph, node.outputs[0]
         inputs = [value for value in node.inputs if value is not None]
@@ -161,11 +163,11 @@ class Results:
         self._replaced.setdefault(graph, []).append(node)
         if not shares:
             graph.register_initializer(value)
-        for each in inputs:
-            drop_if_unread(each)
+        for operand in inputs:
+            drop_if_unread(operand)
 
     def finish(self) -> None:
-        """Take out the nodes: together, because each time the graph looks at all its outputs."""
+        """Remove all nodes at once, because each removal scans all outputs of the graph."""
         for graph, nodes in self._replaced.items():
             graph.remove(nodes, safe=True)
         self._replaced.clear()

@@ -19,19 +19,19 @@ _TYPES = {
 
 
 def attribute_of(node: ir.Node, name: str, default: Value) -> Value:
-    """The attribute, or its default, which has the type that it must have.
+    """Return an attribute, or its default; its type must be that of the default.
 
     Raises:
-        ModelError: It has another type, or is a parameter of a local function.
+        ModelError: The attribute has another type, or is a parameter of a local function.
     """
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
-    wanted, words = _TYPES[type(default)]
-    if attribute.is_ref() or attribute.type is not wanted:
-        found = "a reference" if attribute.is_ref() else attribute.type.name
+    expected, words = _TYPES[type(default)]
+    if attribute.is_ref() or attribute.type is not expected:
+        actual = "a reference" if attribute.is_ref() else attribute.type.name
         raise ModelError(
-            f"{described(node)}: {name} must be {words}, got {found}; export the model again"
+            f"{described(node)}: {name} must be {words}, got {actual}; export the model again"
         )
     value: Value = tuple(attribute.value) if isinstance(default, tuple) else attribute.value
     return value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a graph that are known before it runs."""
+"""Constants of a graph: values that are fixed before it runs."""
 
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -15,12 +15,12 @@ Content: TypeAlias = tuple[str, tuple[int, ...], bytes]
 
 
 def is_constant(value: ir.Value) -> bool:
-    """Whether it is an initializer that no input can replace."""
+    """Return whether a value is an initializer that no input can replace."""
     return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
 
 
 def array_of(value: ir.Value) -> Array:
-    """The array of a constant; memory-mapped if it lies in a file.
+    """Return the array of a constant; memory-mapped if it lies in a file.
 
     Raises:
         ModelError: The tensor cannot be read.
@@ -30,14 +30,14 @@ def array_of(value: ir.Value) -> Array:
         array = value.const_value.numpy()
     except Exception as error:  # onnx_ir has no error class of its own
         raise ModelError(f"tensor {value.name!r} cannot be read: {error}") from error
-    # onnx_ir marks the byte order, which makes a dtype of its own; ask for the usual one.
+    # onnx_ir marks the byte order, which yields another dtype: convert to the usual one.
     return np.asarray(array, dtype=array.dtype.type)
 
 
 def constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
-    """A new value that holds a tensor; it is for a graph to register.
+    """Create a value that holds a tensor, to be registered in a graph.
 
-    `ir.Tensor(array)` makes one in a tenth of the time of `ir.tensor`, which asks what it is given.
+    `ir.Tensor(array)` takes a tenth of the time of `ir.tensor`, which inspects its argument.
     """
     return ir.Value(
         name=name,
@@ -48,18 +48,18 @@ def constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def are_powers_of_two(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Which of some numbers are 2^k for an integer k."""
+    """Return which numbers are 2^k for an integer k."""
     return np.asarray(np.frexp(values)[0] == 0.5)
 
 
 def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """The tensor, with its data read if they lie in a file: what a message can hold."""
+    """Return a tensor that a message can hold: data that lie in a file are read."""
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
 
 
 def content(array: Array) -> Content:
-    """What arrays of the same dtype, shape and bits have in common, in few bytes."""
+    """Return a short key that arrays of the same dtype, shape and bits share."""
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return array.dtype.name, array.shape, sha256(raw.data).digest()

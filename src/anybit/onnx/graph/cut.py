@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A piece of a graph as a model of its own."""
+"""Extraction of a subgraph as a model of its own."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,13 +7,13 @@ import onnx_ir as ir
 
 
 def cut(model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
-    """These nodes, in this order, which must be one in which they can run.
+    """Return a model of some nodes of a model, in this order, in which they can be run.
 
-    What they read and do not make is an input, constants included, so that tensors are handed over
-    as they are; names stay. Nothing in the model is changed.
+    Inputs that they do not compute are inputs of the new model, constants included: tensors are
+    passed without a copy. Names stay. The source model is not changed.
     """
-    made = {value for node in nodes for value in node.outputs}
-    inputs = dict.fromkeys(value for value in _read(nodes) if value not in made)
+    computed = {value for node in nodes for value in node.outputs}
+    inputs = dict.fromkeys(value for value in _read(nodes) if value not in computed)
     view = ir.GraphView(
         list(inputs),
         list(outputs),
@@ -25,7 +25,7 @@ def cut(model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) 
 
 
 def _read(nodes: Sequence[ir.Node]) -> Iterator[ir.Value]:
-    """What nodes take, and what the graphs inside them take from around them."""
+    """Yield the inputs of nodes, and the outer values that graphs inside them use."""
     for node in nodes:
         yield from (value for value in node.inputs if value is not None)
         for attribute in node.attributes.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write nodes and constants into a model, under names that nothing else in it has."""
+"""Insertion of nodes and constants under unique names."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,9 +12,9 @@ from anybit.onnx.graph.names import names_of
 
 
 class Editor:
-    """What passes that write nodes share. Constants go to the main graph, seen by all others.
+    """Insertion of nodes and constants for passes. Constants go to the main graph.
 
-    Nothing that is there is overwritten: files share initializers between nodes.
+    Existing values are never overwritten: files share initializers between nodes.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -23,19 +23,19 @@ class Editor:
         self._shared: dict[tuple[str, Content], ir.Value] = {}
 
     def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """A new initializer."""
+        """Add an initializer under a unique name."""
         value = constant(self.unique(name), tensor)
         self._main.register_initializer(value)
         return value
 
     def parameter(self, owner: str, role: str, array: Array, dtype: ir.DataType) -> ir.Value:
-        """An initializer of these values; equal parameters of one role are one initializer."""
+        """Return an initializer of these values; equal parameters of one role are shared."""
         return self.shared_constant(
             role, f"{owner}_{role}", np.asarray(array).astype(dtype.numpy())
         )
 
     def shared_constant(self, role: str, name: str, values: Array) -> ir.Value:
-        """As `parameter`, under a name and in a type of the caller's."""
+        """Return a shared initializer, with the name and type chosen by the caller."""
         key = role, content(values)
         if key not in self._shared:
             self._shared[key] = self.constant(name, ir.Tensor(values))
@@ -54,7 +54,7 @@ class Editor:
         domain: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> ir.Value:
-        """The result, in `like`'s shape, of a new node in front of another."""
+        """Insert a node before another; return its output, which has the shape of `like`."""
         assert before.graph is not None, "nodes in a graph only"
         node = ir.Node(domain, kind, inputs, attributes, name=self.unique(name))
         node.metadata_props.update(metadata or {})
@@ -66,10 +66,10 @@ class Editor:
         return result
 
     def replace(self, node: ir.Node, result: ir.Value, *, shared: bool = False) -> None:
-        """Put a new result in the place and under the name of a node's only output.
+        """Replace a node's only output by another value, under the same name.
 
-        A `shared` result has other readers, or stands in a graph around the node's: it keeps its
-        name. Inputs of the node that nothing else reads are dropped, so that weights are freed.
+        A `shared` result has other readers, or lies in an outer graph: it keeps its name. Inputs of
+        the node that nothing else reads are dropped, so that weights are freed.
         """
         assert node.graph is not None, "nodes in a graph only"
         old, inputs = node.outputs[0], [value for value in node.inputs if value is not None]
@@ -90,9 +90,9 @@ class Editor:
 
 
 def put_in_place_of(old: ir.Value, new: ir.Value) -> None:
-    """Let all readers read another value, and let it be the output that the old one was.
+    """Redirect all readers of a value, and the outputs it stands for, to another value.
 
-    `replace_graph_outputs` would walk through all outputs, of which a comparison has thousands.
+    `replace_graph_outputs` walks through all outputs: a comparison has thousands.
     """
     while old.is_graph_output():
         assert old.graph is not None, "an output has a graph"
@@ -104,8 +104,8 @@ def put_in_place_of(old: ir.Value, new: ir.Value) -> None:
 def drop_if_unread(value: ir.Value) -> None:
     """Remove a constant from its graph if no node reads it and it is not an output.
 
-    Its memory goes at once. Values that have left a graph stay counted there, and graphs that a
-    converter has replaced wait for the garbage collector; both would keep whole files mapped.
+    Its memory is released at once. Otherwise, values removed from a graph, and graphs replaced by a
+    converter, would keep whole files mapped until the garbage collector runs.
     """
     unread = is_constant(value) and not is_read(value) and not value.is_graph_output()
     if unread and value.graph is not None and value.name is not None:
@@ -117,6 +117,9 @@ def drop_if_unread(value: ir.Value) -> None:
 
 
 def is_read(value: ir.Value) -> bool:
-    """Whether a node reads it. `uses` copies all readers, of which long models have thousands."""
+    """Return whether any node reads a value.
+
+    `Value.uses` copies all readers; long models have thousands.
+    """
     readers: object = getattr(value, "_uses", None)
     return bool(value.uses() if readers is None else readers)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX's own inference of types and shapes, on a model of onnx_ir, in linear time.
+"""ONNX's inference of types and shapes on a model of onnx_ir, in linear time.
 
-onnx_ir has a pass for it that makes a second model of the answer, and looks for every initializer
-among all inputs: long models spend most of their time there.
+The pass of onnx_ir builds a second model and searches all inputs for every initializer: long
+models spend most of their time there.
 """
 
 from collections.abc import Collection, Iterator
@@ -20,7 +20,7 @@ _LARGEST = 1000
 
 _GROUP_NORMALIZATION = "", "GroupNormalization"
 
-# Operators of ONNX Runtime that standard ones replaced, and the opset that has all their types.
+# Operators of ONNX Runtime with a standard equivalent, and the opset with all their types.
 _RUNTIME_DOMAIN, _RUNTIME_PAIR = "com.microsoft", ("QuantizeLinear", "DequantizeLinear")
 _PARAMETERS, _DEFAULTS = ["x", "scale", "zero_point"], {"axis": 1, "block_size": 0}
 _PAIR_OPSET = 21
@@ -29,11 +29,12 @@ _PAIR_OPSET = 21
 def infer(
     model: ir.Model, *, propagate: bool, like_first: Collection[tuple[str, str]] = ()
 ) -> None:
-    """Give the results of nodes, and the inputs of inner graphs, what follows for them.
+    """Infer the types and shapes of the outputs of nodes and of the inputs of inner graphs.
 
-    Where a node contradicts its schema the others are inferred; where ONNX gives up, or a message
-    cannot hold the model, nothing is. With `propagate`, integers computed from shapes are followed.
-    `like_first` names further operators, by domain and name, whose result is like the first input.
+    A node that contradicts its schema is skipped. Nothing is inferred if ONNX fails, or if a
+    message cannot hold the model. With `propagate`, integers computed from shapes are evaluated.
+    `like_first` names further operators (domain, name) whose output has the type and shape of the
+    first input.
     """
     with _slim(model):
         try:
@@ -44,15 +45,15 @@ def infer(
     _define_runtime_pair(message)
     try:
         inferred = infer_shapes(message, check_type=True, data_prop=propagate)
-    except Exception:  # those of onnx and protobuf share no base
+    except Exception:  # the errors of onnx and protobuf have no common base
         return
     for graph, answer in _pairs(model.graph, inferred.graph):
         values = {value.name: value for node in graph for value in node.outputs}
-        given = [answer.value_info, answer.output]
+        answers = [answer.value_info, answer.output]
         if graph is not model.graph:
             values |= {value.name: value for value in graph.inputs}
-            given.append(answer.input)
-        for infos in given:
+            answers.append(answer.input)
+        for infos in answers:
             for info in infos:
                 if info.name in values:
                     _note(values[info.name], info.type)
@@ -60,14 +61,14 @@ def infer(
 
 @contextmanager
 def _slim(model: ir.Model) -> Iterator[None]:
-    """The model without large tensors, which become inputs. All initializers are inputs, too."""
+    """Turn large constants into inputs for a while; all other initializers are inputs, too."""
     graph = model.graph
     constants, inputs = list(graph.initializers.values()), list(graph.inputs)
-    given = set(inputs)
+    input_set = set(inputs)
     large = [value for value in constants if _is_large(value)]
     try:
         for value in constants:
-            if value not in given:
+            if value not in input_set:
                 graph.inputs.append(value)
         for value in large:
             del graph.initializers[str(value.name)]
@@ -82,23 +83,26 @@ def _slim(model: ir.Model) -> Iterator[None]:
 
 
 def _follow_uninferred(graph: onnx.GraphProto, like_first: Collection[tuple[str, str]]) -> None:
-    """Put Identity where the result is like the first input, and ONNX infers nothing."""
+    """Replace operators that ONNX cannot infer by Identity.
+
+    `like_first` names operators whose output has the type and shape of the first input.
+    """
     for node in graph.node:
         if (node.domain, node.op_type) in like_first:
             node.domain, node.op_type = "", "Identity"
             del node.input[1:], node.attribute[:]
-        for each in node.attribute:
-            for inner in (*((each.g,) if each.HasField("g") else ()), *each.graphs):
+        for attribute in node.attribute:
+            for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
                 _follow_uninferred(inner, like_first)
 
 
 def _define_runtime_pair(message: onnx.ModelProto) -> None:
     """Define QuantizeLinear and DequantizeLinear of ONNX Runtime by the standard operators.
 
-    ONNX has no schemas of that domain, and stops there. A local function has an opset of its own,
-    so that the model's may be one whose operators lack the types.
+    ONNX has no schemas of that domain and stops there. A local function imports an opset of its
+    own: the operators of the model's opset may lack the types.
     """
-    present = {(each.domain, each.name) for each in message.functions}
+    present = {(function.domain, function.name) for function in message.functions}
     for name in _RUNTIME_PAIR:
         if (_RUNTIME_DOMAIN, name) in present:
             continue
@@ -107,7 +111,7 @@ def _define_runtime_pair(message: onnx.ModelProto) -> None:
             body.attribute.add(
                 name=attribute, ref_attr_name=attribute, type=onnx.AttributeProto.INT
             )
-        defaults = [helper.make_attribute(*each) for each in _DEFAULTS.items()]
+        defaults = [helper.make_attribute(*default) for default in _DEFAULTS.items()]
         function = helper.make_function(
             *(_RUNTIME_DOMAIN, name, _PARAMETERS, ["y"], [body]),
             opset_imports=[helper.make_opsetid("", _PAIR_OPSET)],
@@ -121,26 +125,28 @@ def _is_large(value: ir.Value) -> bool:
 
 
 def _pairs(graph: ir.Graph, answer: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
-    """A graph and those inside it, each with what ONNX made of it."""
+    """Yield a graph and those inside it, together with ONNX's inference result."""
     yield graph, answer
     for index, node in enumerate(graph):
         if not inner_graphs(node):
             continue
-        found = {each.name: each for each in answer.node[index].attribute}
-        for each in node.attributes.values():
-            if each.is_ref():
+        protos = {attribute.name: attribute for attribute in answer.node[index].attribute}
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
                 continue
-            if each.type == ir.AttributeType.GRAPH:
-                yield from _pairs(each.value, found[each.name].g)
-            elif each.type == ir.AttributeType.GRAPHS:
-                for inner, proto in zip(each.value, found[each.name].graphs, strict=True):
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _pairs(attribute.value, protos[attribute.name].g)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for inner, proto in zip(
+                    attribute.value, protos[attribute.name].graphs, strict=True
+                ):
                     yield from _pairs(inner, proto)
 
 
-def _note(value: ir.Value, given: onnx.TypeProto) -> None:
-    dtype = ir.serde.deserialize_type_proto_for_type(given)
+def _note(value: ir.Value, proto: onnx.TypeProto) -> None:
+    dtype = ir.serde.deserialize_type_proto_for_type(proto)
     if dtype is not None and (value.type is None or value.dtype != dtype.dtype):
         value.type = dtype
-    shape = ir.serde.deserialize_type_proto_for_shape(given)
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
     if shape is not None:
         value.shape = shape

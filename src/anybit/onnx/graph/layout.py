@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels first, as standard operators have them, and channels last, as compilers want them."""
+"""Memory layouts: channels first (standard operators) and channels last (compilers)."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -17,17 +17,17 @@ Order: TypeAlias = tuple[int, ...]
 
 
 def to_last(rank: int) -> Order:
-    """The order of axes that brings the channels from axis 1 to the end."""
+    """Return the permutation that moves the channels from axis 1 to the end."""
     return (0, *range(2, rank), 1) if rank > 1 else tuple(range(rank))
 
 
 def to_first(rank: int) -> Order:
-    """The order of axes that brings the channels from the end to axis 1."""
+    """Return the permutation that moves the channels from the end to axis 1."""
     return (0, rank - 1, *range(1, rank - 1)) if rank > 1 else tuple(range(rank))
 
 
 def composed(first: Order, second: Order) -> Order:
-    """The order that two Transposes have together."""
+    """Return the permutation of two Transposes in sequence."""
     return tuple(first[axis] for axis in second)
 
 
@@ -40,12 +40,12 @@ def is_channels_last(node: ir.Node) -> bool:
 
 
 def laid_out_inputs(node: ir.Node) -> range:
-    """The inputs of such an operator whose layout is that of its result."""
+    """Return the indices of the inputs that have the layout of the output."""
     return range(2 if node.op_type == "Conv" else 1)
 
 
 def order_of(node: ir.Node) -> Order | None:
-    """The order of a Transpose; None for other nodes, and where it is not known."""
+    """Return the permutation of a Transpose; None for other nodes or if it is unknown."""
     if (node.domain, node.op_type) != ("", "Transpose") or len(node.inputs) != 1:
         return None
     order, x = attribute_of(node, "perm", ()), node.inputs[0]
@@ -57,7 +57,7 @@ def order_of(node: ir.Node) -> Order | None:
 
 
 def transpose(x: ir.Value, order: Order, name: str) -> ir.Node:
-    """A new Transpose, whose result has the name too, and the type and shape that follow."""
+    """Create a Transpose; the name is also that of its output, whose shape is set."""
     node = ir.Node("", "Transpose", [x], [ir.AttrInt64s("perm", order)], name=name)
     node.outputs[0].name = name
     node.outputs[0].type = x.type
@@ -66,9 +66,9 @@ def transpose(x: ir.Value, order: Order, name: str) -> ir.Node:
 
 
 def transpose_behind(node: ir.Node, order: Order, name: str) -> ir.Value:
-    """The result of a new Transpose, which everybody reads now in the place of the node's own.
+    """Insert a Transpose after a node, for all its readers; return the new output.
 
-    The node's own is what the Transpose makes that of: in the order before.
+    The node's own output then has the layout before the Transpose.
     """
     assert node.graph is not None, "nodes in a graph only"
     result = node.outputs[0]
@@ -88,21 +88,21 @@ def reordered(shape: ir.Shape | None, order: Sequence[int]) -> ir.Shape | None:
     return ir.Shape([shape[axis] for axis in order])
 
 
-_PASSING = "has a name that nobody gave it"
+_PROVISIONAL = "provisional name"
 
 
 def name_in_passing(value: ir.Value, name: str) -> None:
-    """Give a value a name that it keeps only if nothing with a name of its own takes its place."""
+    """Give a value a provisional name: a value with a name of its own may replace it."""
     value.name = name
-    value.meta[_PASSING] = True
+    value.meta[_PROVISIONAL] = True
 
 
 def is_named_in_passing(value: ir.Value) -> bool:
-    return bool(value.meta.get(_PASSING))
+    return bool(value.meta.get(_PROVISIONAL))
 
 
 def swap_names(one: ir.Value, other: ir.Value) -> None:
-    """Exchange names, and whether they have them in passing."""
-    passing = is_named_in_passing(one), is_named_in_passing(other)
+    """Exchange the names of two values, provisional or not."""
+    provisional = is_named_in_passing(one), is_named_in_passing(other)
     one.name, other.name = other.name, one.name
-    one.meta[_PASSING], other.meta[_PASSING] = reversed(passing)
+    one.meta[_PROVISIONAL], other.meta[_PROVISIONAL] = reversed(provisional)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that nothing else has, and how messages call a node."""
+"""Unique names, and names of nodes in messages."""
 
 from collections.abc import Iterable
 
@@ -12,24 +12,24 @@ EXPORTED_NAME_KEY = "anybit.exported_name"
 
 
 class Names:
-    """Gives out names that are not taken yet: the wish itself, else wish_1, wish_2 and so on."""
+    """A generator of unique names: the requested name, or name_1, name_2, and so on."""
 
     def __init__(self, taken: Iterable[str | None] = ()) -> None:
         self._taken = set(taken)
         self._counts: dict[str, int] = {}
 
-    def __call__(self, wish: str) -> str:
-        chosen, count = wish, self._counts.get(wish, 0)
-        while chosen in self._taken:
+    def __call__(self, name: str) -> str:
+        unique, count = name, self._counts.get(name, 0)
+        while unique in self._taken:
             count += 1
-            chosen = f"{wish}_{count}"
-        self._counts[wish] = count
-        self._taken.add(chosen)
-        return chosen
+            unique = f"{name}_{count}"
+        self._counts[name] = count
+        self._taken.add(unique)
+        return unique
 
 
 def names_of(model: ir.Model) -> Names:
-    """Names that no node and no value of the model has."""
+    """Return a generator of names that no node and no value of the model has."""
     taken: list[str | None] = []
     for graph in graphs_in(model):
         taken += (value.name for value in values_in(graph))
@@ -38,9 +38,9 @@ def names_of(model: ir.Model) -> Names:
 
 
 def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
-    """Give the later of nodes of one name another; those without a name, if asked for, their kind.
+    """Rename nodes with duplicate names; if `unnamed`, name nodes without a name by their operator.
 
-    Whether any name was changed. Names that are there already are not given to others.
+    Return whether any name changed. Existing names are not reused.
     """
     nodes = list(nodes_in(model.graph))
     unique = Names(node.name for node in nodes)
@@ -56,7 +56,7 @@ def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
 
 
 def label_of(node: ir.Node) -> str:
-    """What a node is called: its own name, or else that of its first named output."""
+    """Return the name of a node, or else that of its first named output."""
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
@@ -67,5 +67,5 @@ def all_names_of(node: ir.Node) -> list[str]:
 
 
 def described(node: ir.Node) -> str:
-    """A node as messages name it, in Python and in the native library: node 'q' (IntQuant)."""
+    """Return the form of a node in messages, also of the native library: node 'q' (IntQuant)."""
     return f"node {label_of(node)!r} ({node.op_type})"

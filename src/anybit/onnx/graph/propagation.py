@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether shape inference would follow long vectors through a model.
+"""Detection of long vectors in shape inference.
 
-It follows integers that are computed from shapes one by one. A chain of Concats, each of the one
-before and itself, is a file of 2 KB and takes any memory there is.
+ONNX evaluates integers that are computed from shapes one by one. A chain of Concats that each
+double the vector is a file of 2 KB and exhausts any memory.
 """
 
 import math
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import nodes_in
 
-# A shape has few sizes; vectors of shapes, a few more.
+# Shapes have few sizes; vectors computed from shapes, a few more.
 _LONGEST = 2**12
 _MOST_AXES = 64
 
 
 def propagates_little(model: ir.Model) -> bool:
-    """Whether no vector of integers that inference could follow is long."""
+    """Return whether shape inference evaluates no long vector of integers."""
     lengths: dict[ir.Value, float] = {}
     for node in nodes_in(model.graph):
-        length = _length(node, [_known(value, lengths) for value in node.inputs])
+        length = _length(node, [_followed_length(value, lengths) for value in node.inputs])
         if length is None:
             continue
         if length > _LONGEST and node.op_type in ("Concat", "Gather"):
@@ -32,11 +32,11 @@ def propagates_little(model: ir.Model) -> bool:
     return True
 
 
-def _known(value: ir.Value | None, lengths: dict[ir.Value, float]) -> float | None:
-    """The most integers that are followed in a value; None for a value that is not followed."""
+def _followed_length(value: ir.Value | None, lengths: dict[ir.Value, float]) -> float | None:
+    """Return the maximal number of integers followed in a value; None if it is not followed."""
     if value is None:
         return 0
-    if value.const_value is not None:  # whatever its type, and if it is a vector only
+    if value.const_value is not None:  # of any type, but only vectors
         return value.const_value.size if len(value.const_value.shape) <= 1 else None
     return lengths.get(value)
 
@@ -52,12 +52,14 @@ def _length(node: ir.Node, inputs: Sequence[float | None]) -> float | None:
         case "Expand" | "Tile" | "Range":
             return math.inf
         case "Concat":
-            return None if None in inputs else sum(each or 0 for each in inputs)
+            return None if None in inputs else sum(length or 0 for length in inputs)
         case "Gather":
             return None if None in inputs[:2] or len(inputs) < 2 else inputs[1]
-    if effect_of(node) not in (Effect.MOVE, Effect.ELEMENTWISE) or not inputs or inputs[0] is None:
+    if not inputs or inputs[0] is None:
         return None
-    return max(each or 0 for each in inputs)
+    if not has_trait(node, OpTrait.DATA_MOVEMENT | OpTrait.ELEMENTWISE):
+        return None
+    return max(length or 0 for length in inputs)
 
 
 def _filled(shape: ir.Value | None) -> float:

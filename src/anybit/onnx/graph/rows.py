@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the rows of a batch stay apart: which standard operators mix what lies along an axis."""
+"""Independence of the rows of a batch: operators that mix elements along an axis."""
 
 from collections.abc import Callable
 
@@ -7,32 +7,25 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, operators_with
 from anybit.onnx.graph.reductions import reduced_axes
 
-_FIRST = """
-    AveragePool BatchNormalization GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization
-    InstanceNormalization LRN LpPool MaxPool Conv ConvTranspose DepthToSpace SpaceToDepth
-"""
-_REDUCTIONS = """
-    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
-    ReduceSum ReduceSumSquare
-"""
-# Softmax flattened what lies behind its axis before.
+# Before this version, Softmax flattens the axes from its axis on.
 _SOFTMAX_OPSET = 13
 
 
 def mixes_rows(node: ir.Node, size: ir.SymbolicDim, opset: int) -> bool:
-    """Whether the node is known to compute one row from several.
+    """Return whether the node is known to compute one row from several rows.
 
-    Rows lie along the axis whose size is `size`, which stands nowhere else. Operators that are not
-    known are taken to keep rows apart; whether the result still has that many is for its shape.
+    Rows lie along the axis of size `size`, which no other axis has. Unknown operators are assumed
+    to treat rows independently; the shape of the output tells whether it still has that many rows.
 
     Raises:
         ModelError: An attribute has another type than it must have.
     """
     if node.domain != "":
         return False
-    if node.op_type in ("MatMul", "Gemm"):
+    if has_trait(node, OpTrait.DENSE):
         return _sums_over(node, size)
     at, rank = _place(node.inputs[0] if node.inputs else None, size)
     rule = _RULES.get(node.op_type)
@@ -62,7 +55,7 @@ def _not_first(node: ir.Node, at: int, rank: int, opset: int) -> bool:
     return at != 0
 
 
-def _along(default: int) -> Callable[[ir.Node, int, int, int], bool]:
+def _mixes_along(default: int) -> Callable[[ir.Node, int, int, int], bool]:
     def rule(node: ir.Node, at: int, rank: int, opset: int) -> bool:
         return at == attribute_of(node, "axis", default) % rank
 
@@ -95,12 +88,12 @@ def _recurrent(node: ir.Node, at: int, rank: int, opset: int) -> bool:
 
 
 _RULES: dict[str, Callable[[ir.Node, int, int, int], bool]] = {
-    **dict.fromkeys(_FIRST.split(), _not_first),
-    **dict.fromkeys(_REDUCTIONS.split(), _reduced),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(operators_with(OpTrait.BATCHED), _not_first),
+    **dict.fromkeys(operators_with(OpTrait.REDUCES_AXES), _reduced),
+    **dict.fromkeys(operators_with(OpTrait.SOFTMAX), _softmax),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _from),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
-    **dict.fromkeys(("Concat", "ArgMax", "ArgMin", "Gather"), _along(0)),
-    **dict.fromkeys(("LpNormalization", "TopK"), _along(-1)),
+    **dict.fromkeys(operators_with(OpTrait.RECURRENT), _recurrent),
+    **dict.fromkeys(("Concat", "ArgMax", "ArgMin", "Gather"), _mixes_along(0)),
+    **dict.fromkeys(("LpNormalization", "TopK"), _mixes_along(-1)),
     "CumSum": _scanned,
 }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers that a graph computes from shapes, of which some are known before it runs.
+"""Integers that a graph computes from shapes, partially known before it runs.
 
-Of a tensor of shape [batch, 5, 3] the last two sizes are known. What a file computes from them, the
-targets of its Reshapes above all, is followed here element by element.
+Of a tensor of shape [batch, 5, 3], the last two sizes are known. Computations with them, above all
+targets of Reshapes, are evaluated element by element.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,46 +17,46 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 
 Partial: TypeAlias = npt.NDArray[Any]
-"""In an array of rank 0 or 1, Python integers, names of free sizes, None where nothing is known."""
+"""Array of rank 0 or 1: Python integers, names of free sizes, None for unknown sizes."""
 
-# Shapes have few sizes; what is longer is not a shape.
+# Shapes have few sizes; longer vectors are not shapes.
 _MOST_ELEMENTS = 64
 # Beyond these the runtime's integers wrap around.
 _LIMITS = {ir.DataType.INT32: 2**31, ir.DataType.INT64: 2**63}
 
 
 class Sizes:
-    """What is known of such integers. Nodes are asked about in the order in which they run."""
+    """Partially known integers. Nodes are visited in execution order."""
 
     def __init__(self, shape_of: Callable[[ir.Value], Sequence[int | str | None] | None]) -> None:
-        """`shape_of` gives the sizes of a value, as far as they can be relied on.
+        """Store `shape_of`, which returns the reliable sizes of a value.
 
-        It may give names of free sizes: they stay where nothing is computed from them.
+        It may return names of free sizes: they stay unless something is computed from them.
         """
         self._shape_of = shape_of
-        self._known: dict[ir.Value, Partial] = {}
+        self._integers: dict[ir.Value, Partial] = {}
         self._types: dict[ir.Value, ir.DataType] = {}
 
     def follow(self, node: ir.Node) -> Array | None:
-        """What the node gives, if all of it is known. What is known is kept for its readers."""
+        """Evaluate a node; return its output if all of it is known. Partial results are stored."""
         rule = None if node.domain or len(node.outputs) != 1 else _RULES.get(node.op_type)
         if rule is None or not node.inputs:
             return None
         try:
-            found = rule(self, node)
-        except ModelError:  # of an attribute, or of a file: whoever runs the model will say so
+            integers = rule(self, node)
+        except ModelError:  # in an attribute or a file; running the model reports it
             return None
-        if found is None or found.ndim > 1 or found.size > _MOST_ELEMENTS:
+        if integers is None or integers.ndim > 1 or integers.size > _MOST_ELEMENTS:
             return None
-        dtype = self._type_given(node)
+        dtype = self._output_type(node)
         if dtype not in _LIMITS:
             return None
         self._types[node.outputs[0]] = dtype
-        self._known[node.outputs[0]] = found = _limited(found, _LIMITS[dtype])
-        return found.astype(dtype.numpy()) if is_known(found) else None
+        self._integers[node.outputs[0]] = integers = _limited(integers, _LIMITS[dtype])
+        return integers.astype(dtype.numpy()) if is_known(integers) else None
 
     def of(self, value: ir.Value | None) -> Partial | None:
-        """What is known of a value; None if it is not an array of a few integers."""
+        """Return the known integers of a value; None if it is not an array of a few integers."""
         if value is None:
             return None
         if is_constant(value):
@@ -65,8 +65,8 @@ class Sizes:
             if not small or value.dtype not in _LIMITS:
                 return None
             return array_of(value).astype(object)
-        if value in self._known:
-            return self._known[value]
+        if value in self._integers:
+            return self._integers[value]
         shape = self._shape_of(value) if value.dtype in _LIMITS else None
         sizes = [size for size in shape or () if _is_small(size)]
         if shape is None or len(shape) > 1 or len(sizes) < len(shape):
@@ -76,8 +76,8 @@ class Sizes:
     def _type(self, value: ir.Value | None) -> ir.DataType | None:
         return None if value is None else self._types.get(value, value.dtype)
 
-    def _type_given(self, node: ir.Node) -> ir.DataType | None:
-        """Files may declare another type, or none."""
+    def _output_type(self, node: ir.Node) -> ir.DataType | None:
+        """Return the type of the output; files may declare another type, or none."""
         if node.op_type == "Shape":
             return ir.DataType.INT64
         if node.op_type == "Cast":
@@ -85,9 +85,13 @@ class Sizes:
         return self._type(node.inputs[0])
 
     def _whole(self, value: ir.Value | None) -> list[int] | None:
-        """The elements of a value of which all are known."""
-        found = self.of(value)
-        return [int(size) for size in found.flat] if found is not None and is_known(found) else None
+        """Return the elements of a value if all are known."""
+        integers = self.of(value)
+        return (
+            [int(size) for size in integers.flat]
+            if integers is not None and is_known(integers)
+            else None
+        )
 
     def _shape(self, node: ir.Node) -> Partial | None:
         value = node.inputs[0]
@@ -104,11 +108,14 @@ class Sizes:
         return self._same(node) if attribute_of(node, "to", 0) in _LIMITS else None
 
     def _sliced(self, node: ir.Node) -> Partial | None:
-        data, given = self.of(node.inputs[0]), [self._whole(each) for each in node.inputs[1:]]
-        known = [each for each in given if each is not None]
-        if data is None or data.ndim != 1 or not 2 <= len(known) == len(given):
+        data, operands = (
+            self.of(node.inputs[0]),
+            [self._whole(numbers) for numbers in node.inputs[1:]],
+        )
+        bounds = [numbers for numbers in operands if numbers is not None]
+        if data is None or data.ndim != 1 or not 2 <= len(bounds) == len(operands):
             return None
-        starts, ends, axes, steps = (*known, *([0], [1])[len(known) - 2 :])
+        starts, ends, axes, steps = (*bounds, *([0], [1])[len(bounds) - 2 :])
         if not len(starts) == len(ends) == 1 or axes not in ([0], [-1]) or steps != [1]:
             return None
         return data[starts[0] : ends[0]]
@@ -122,11 +129,11 @@ class Sizes:
         return np.asarray(data[places.astype(np.int64)], object)
 
     def _joined(self, node: ir.Node) -> Partial | None:
-        parts = [self.of(each) for each in node.inputs]
-        known = [part for part in parts if part is not None and part.ndim == 1]
-        if len(known) < len(parts) or sum(part.size for part in known) > _MOST_ELEMENTS:
+        parts = [self.of(value) for value in node.inputs]
+        vectors = [part for part in parts if part is not None and part.ndim == 1]
+        if len(vectors) < len(parts) or sum(part.size for part in vectors) > _MOST_ELEMENTS:
             return None
-        return np.concatenate(known)
+        return np.concatenate(vectors)
 
     def _squeezed(self, node: ir.Node) -> Partial | None:
         data = self.of(node.inputs[0])
@@ -140,7 +147,7 @@ class Sizes:
         return data.reshape(1) if data is not None and fits else None
 
     def _axes(self, node: ir.Node) -> int | None:
-        """How many axes a Squeeze or an Unsqueeze names; None for none, -1 if that is not known."""
+        """Return the number of axes of a Squeeze or Unsqueeze; None without axes, -1 if unknown."""
         if "axes" in node.attributes:  # before opset 13
             return len(attribute_of(node, "axes", ()))
         if len(node.inputs) < 2 or node.inputs[1] is None:
@@ -165,17 +172,17 @@ class Sizes:
 
 
 def is_known(sizes: Partial) -> bool:
-    """Whether all of it is known."""
+    """Return whether all integers are known."""
     return all(isinstance(size, int) for size in sizes.flat)
 
 
-def _limited(found: Partial, limit: int) -> Partial:
-    """What is known without what the runtime would have wrapped around."""
+def _limited(integers: Partial, limit: int) -> Partial:
+    """Return the integers, without those that wrap around in the runtime."""
     kept = [
         None if isinstance(size, int) and not -limit <= size < limit else size
-        for size in found.flat
+        for size in integers.flat
     ]
-    return _partial(kept).reshape(found.shape)
+    return _partial(kept).reshape(integers.shape)
 
 
 def _second(node: ir.Node) -> ir.Value | None:
@@ -187,12 +194,12 @@ def _is_small(size: int | str | None) -> TypeGuard[int]:
 
 
 def _partial(sizes: Sequence[int | str | None]) -> Partial:
-    found = np.empty(len(sizes), object)
-    found[:] = sizes
-    return found
+    array = np.empty(len(sizes), object)
+    array[:] = sizes
+    return array
 
 
-def _of_known(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any], int | None]:
+def _if_numbers(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any], int | None]:
     def combined(first: int | str | None, second: int | str | None) -> int | None:
         if not isinstance(first, int) or not isinstance(second, int):
             return None
@@ -202,11 +209,11 @@ def _of_known(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any],
 
 
 _COMBINED = {
-    "Add": _of_known(lambda first, second: first + second),
-    "Sub": _of_known(lambda first, second: first - second),
-    "Mul": _of_known(lambda first, second: first * second),
+    "Add": _if_numbers(lambda first, second: first + second),
+    "Sub": _if_numbers(lambda first, second: first - second),
+    "Mul": _if_numbers(lambda first, second: first * second),
     # ONNX rounds toward zero; sizes are not negative.
-    "Div": _of_known(lambda a, b: a // b if a >= 0 and b > 0 else None),
+    "Div": _if_numbers(lambda a, b: a // b if a >= 0 and b > 0 else None),
 }
 _RULES: dict[str, Callable[[Sizes, ir.Node], Partial | None]] = {
     "Shape": Sizes._shape,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is in a graph, or in all graphs of a model."""
+"""Iteration over the contents of a graph, or of all graphs of a model."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,9 +9,9 @@ _HOLDERS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def nodes_in(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of a graph, each followed by those of the graphs inside it.
+    """Yield the nodes of a graph, each followed by those of the graphs inside it.
 
-    As `ir.Graph.all_nodes`, in a quarter of its time: long models are walked often.
+    Same as `ir.Graph.all_nodes`, four times as fast: long models are walked often.
     """
     for node in graph:
         yield node
@@ -20,7 +20,7 @@ def nodes_in(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def graphs_in(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, and all graphs inside its nodes."""
+    """Yield the main graph, and all graphs inside its nodes."""
     yield from _with_inner(model.graph)
 
 
@@ -32,17 +32,17 @@ def _with_inner(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def inner_graphs(node: ir.Node) -> Sequence[ir.Graph]:
-    """The branches of an If, the body of a Loop."""
+    """Return the graphs that a node holds: the branches of an If, the body of a Loop."""
     graphs: Sequence[ir.Graph] = ()
-    for each in node.attributes.data.values():
-        if each.type in _HOLDERS and not each.is_ref():
-            held = (each.value,) if each.type is ir.AttributeType.GRAPH else each.value
+    for entry in node.attributes.data.values():
+        if entry.type in _HOLDERS and not entry.is_ref():
+            held = (entry.value,) if entry.type is ir.AttributeType.GRAPH else entry.value
             graphs = (*graphs, *held)
     return graphs
 
 
 def values_in(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Inputs, initializers and results of a graph; not of those inside its nodes."""
+    """Yield the inputs, initializers and node outputs of a graph, without inner graphs."""
     yield from graph.inputs
     yield from graph.initializers.values()
     for node in graph:
@@ -50,13 +50,13 @@ def values_in(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def initializers_in(model: ir.Model) -> Iterator[ir.Value]:
-    """The initializers of all graphs."""
+    """Yield the initializers of all graphs."""
     for graph in graphs_in(model):
         yield from graph.initializers.values()
 
 
 def tensors_in(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """What the initializers of all graphs hold."""
+    """Yield the tensors of the initializers of all graphs."""
     for value in initializers_in(model):
         if value.const_value is not None:
             yield value.const_value

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our operators in models: which node is which, schemas, classes for ONNX's evaluator."""
+"""This package's operators in models: identification, schemas, ONNX evaluator classes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many inputs and outputs operators take that are not ours."""
+"""Numbers of inputs and outputs of other operators."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -18,7 +18,7 @@ def check_counts(model: ir.Model) -> None:
     """Refuse standard nodes with a wrong number of inputs or outputs: no runtime loads them.
 
     Raises:
-        ModelError: The first such node.
+        ModelError: A node has a wrong number; the message names the first one.
     """
     for node, problem in wrong_counts(model):
         if node.domain == "":
@@ -29,9 +29,9 @@ REMEDY = "export the model again"
 
 
 def wrong_counts(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
-    """Nodes with a wrong number of inputs or outputs, as far as that is known, and what is wrong.
+    """Yield nodes with a wrong number of inputs or outputs, and the problem.
 
-    A model that imports no standard operators gets the newest, as in ONNX Runtime.
+    A model without an import of standard operators uses the newest, as in ONNX Runtime.
     """
     opset = model.graph.opset_imports.get("", onnx.defs.onnx_opset_version())
     for node in nodes_in(model.graph):
@@ -51,15 +51,15 @@ def _wrong_count(node: ir.Node, opset: int) -> str:
         ("output", outputs, schema.min_output, schema.max_output),
     ):
         if not least <= count <= most:
-            wanted = counted(least, noun) if least == most else f"{least} to {most} {noun}s"
-            wanted = f"at least {counted(least, noun)}" if most > 2**16 else wanted
-            return f"must have {wanted}, got {count}"
+            expected = counted(least, noun) if least == most else f"{least} to {most} {noun}s"
+            expected = f"at least {counted(least, noun)}" if most > 2**16 else expected
+            return f"must have {expected}, got {count}"
     return ""
 
 
 def _count(present: list[bool]) -> int:
-    """How many there are up to the last that is not left out."""
-    return max((index + 1 for index, each in enumerate(present) if each), default=0)
+    """Return the number of values up to the last one present."""
+    return max((index + 1 for index, is_present in enumerate(present) if is_present), default=0)
 
 
 def _schema(node: ir.Node, opset: int) -> onnx.defs.OpSchema | None:
@@ -70,13 +70,13 @@ def _schema(node: ir.Node, opset: int) -> onnx.defs.OpSchema | None:
 
 @cache
 def _standard(name: str, opset: int) -> onnx.defs.OpSchema | None:
-    # The installed onnx gives the last schema that it knows for newer opsets, too.
-    known = opset <= onnx.defs.onnx_opset_version() and onnx.defs.has(name, opset)
-    return onnx.defs.get_schema(name, opset) if known else None
+    # The installed onnx returns its last schema for newer opsets, too.
+    is_listed = opset <= onnx.defs.onnx_opset_version() and onnx.defs.has(name, opset)
+    return onnx.defs.get_schema(name, opset) if is_listed else None
 
 
 @cache
 def _contributed() -> dict[str, onnx.defs.OpSchema]:
-    """The operators of ONNX Runtime's own domain, as far as it lists them."""
+    """Return the operators of ONNX Runtime's domain, as far as it lists them."""
     listed = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", list)
-    return {each.name: each for each in listed() if each.domain == "com.microsoft"}
+    return {schema.name: schema for schema in listed() if schema.domain == "com.microsoft"}

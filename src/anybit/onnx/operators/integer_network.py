@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator that runs the program of an integer region: not one of the pairs.
+"""The operator that runs the program of an integer region; it has no reference pair.
 
-Its inputs are the four arrays of an encoded program, and then those of the program, all float32.
+Its inputs are the four arrays of an encoded program, then those of the program, all float32.
 """
 
 import onnx_ir as ir
@@ -10,7 +10,7 @@ from onnx.defs import OpSchema
 DOMAIN = "anybit"
 NAME = "IntegerNetwork"
 PROGRAM = ("words", "bytes", "integers", "floats")
-"""What its first inputs hold."""
+"""The contents of its first inputs."""
 
 
 def is_integer_network(node: ir.Node) -> bool:
@@ -18,7 +18,7 @@ def is_integer_network(node: ir.Node) -> bool:
 
 
 def integer_network_schema() -> OpSchema:
-    """What the checker of onnx knows of it; shapes stay those that a file declares."""
+    """Return the schema for the checker of onnx; shapes stay as declared."""
     types = {"words": "int64", "bytes": "uint8", "integers": "int32", "floats": "float"}
     parts = [
         OpSchema.FormalParameter(part, f"tensor({types[part]})", f"Its {part}.") for part in PROGRAM

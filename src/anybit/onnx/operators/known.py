@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a session can run, and which need the operator library."""
+"""Operators that a session can run, and that need the operator library."""
 
 import onnx
 import onnx_ir as ir
@@ -21,11 +21,11 @@ STANDARD_DOMAINS = (
 """Domains of the ONNX specification."""
 
 RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft")
-"""Domains whose operators ONNX Runtime itself brings."""
+"""Domains of ONNX Runtime's own operators."""
 
 
 def unknown_operators(model: ir.Model) -> list[str]:
-    """The operators, as `domain::name`, that are neither standard nor ours nor local functions."""
+    """Return the operators (`domain::name`) that are not standard, local, or of this package."""
     graphs = [model.graph, *(function.graph for function in model.functions.values())]
     unknown = set()
     for graph in graphs:
@@ -37,7 +37,7 @@ def unknown_operators(model: ir.Model) -> list[str]:
 
 
 def check_known(model: ir.Model, where: str) -> None:
-    """ModelError if a node's operator is one that no session of ours can run."""
+    """Raise ModelError if a session cannot run an operator."""
     unknown = unknown_operators(model)
     if unknown:
         raise ModelError(
@@ -50,7 +50,7 @@ def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
     if node.op_identifier() in model.functions or node.domain in RUNTIME_DOMAINS:
         return True
     if not node.domain:
-        # Operators younger than the installed onnx are left to the runtime.
+        # Operators newer than the installed onnx are left to the runtime.
         return opset > onnx.defs.onnx_opset_version() or onnx.defs.has(node.op_type, opset)
     if is_integer_network(node) or is_multi_threshold(node):
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MultiThreshold of QONNX, the activations of FINN's files: count the thresholds that x reaches.
+"""MultiThreshold of QONNX, the activations of FINN: number of thresholds that x reaches.
 
     y = out_scale * (number of thresholds t of the channel with x >= t) + out_bias
 
@@ -23,11 +23,11 @@ SPELLINGS = frozenset(
 )
 """The domains and the name that exporters use."""
 
-# Integers up to this are float32, and counts as ONNX's int32.
+# float32 holds integers up to this magnitude.
 _MOST_THRESHOLDS = 2**24
 _LARGEST_INTEGER = 2**53
 
-# The layout that QONNX assumes where a node names none, by the rank of x.
+# The default layout in QONNX, by the rank of x.
 _LAYOUTS = {2: "NC", 3: "NWC", 4: "NCHW"}
 
 
@@ -43,37 +43,37 @@ class Staircase:
     Attributes:
         thresholds: float32 of shape (channels or 1, steps), each row ascending, NaN last.
         values: float32 of shape (steps + 1,): the result for each count of thresholds.
-        behind: How many axes x has behind that of the channels; 0 where all channels share their
+        trailing_axes: The number of axes of x after the channels; 0 if all channels share their
             thresholds.
     """
 
     thresholds: Array
     values: Array
-    behind: int
+    trailing_axes: int
 
 
 def staircase_of(node: ir.Node) -> Staircase:
     """Read the constants of a MultiThreshold.
 
     Raises:
-        ModelError: Thresholds that are computed, or of another shape or type; a layout that does
-            not fit x; numbers of channels that differ; an x whose type or rank is not known.
+        ModelError: Thresholds are computed, or of another shape or type; the layout does not fit x;
+            the numbers of channels differ; or the type or rank of x is unknown.
     """
     axis = channel_axis_of(node)
-    behind = 0 if axis is None else len(_shape_of(node)) - axis - 1
+    following = 0 if axis is None else len(_shape_of(node)) - axis - 1
     thresholds = _rounded_up(node, array_of(_inputs_of(node)[1]))
     steps = thresholds.shape[1]
     scale, bias = attribute_of(node, "out_scale", 1.0), attribute_of(node, "out_bias", 0.0)
     with np.errstate(all="ignore"):
         values = np.arange(steps + 1).astype(np.float32) * np.float32(scale) + np.float32(bias)
-    return Staircase(thresholds, values, behind)
+    return Staircase(thresholds, values, following)
 
 
 def channel_axis_of(node: ir.Node) -> int | None:
-    """Return the axis of x along which thresholds differ; None where all channels share them.
+    """Return the axis of x along which thresholds differ; None if all channels share them.
 
     Raises:
-        ModelError: As `staircase_of`.
+        ModelError: See `staircase_of`.
     """
     x, table = _inputs_of(node)
     if x.dtype not in (None, ir.DataType.FLOAT):
@@ -93,7 +93,7 @@ def channel_axis_of(node: ir.Node) -> int | None:
 
 
 def is_rising(node: ir.Node) -> bool:
-    """Return whether the result does not fall as x rises; otherwise it does not rise."""
+    """Return whether the result is non-decreasing in x; otherwise it is non-increasing."""
     return attribute_of(node, "out_scale", 1.0) >= 0
 
 
@@ -105,20 +105,20 @@ def _inputs_of(node: ir.Node) -> tuple[ir.Value, ir.Value]:
 
 
 def _rounded_up(node: ir.Node, array: Array) -> Array:
-    """Return thresholds of float32 that the same float32 numbers reach, in ascending order."""
+    """Return thresholds in float32 that the same float32 numbers reach, in ascending order."""
     if array.dtype.kind in "iu" and np.any(np.abs(array.astype(np.float64)) > _LARGEST_INTEGER):
         raise ModelError(f"{described(node)}: its thresholds exceed 2^53, use smaller ones")
     if array.dtype.kind not in "iuf":
         raise ModelError(f"{described(node)}: its thresholds are {array.dtype}, must be numbers")
     wide = array.astype(np.float64)
-    with np.errstate(all="ignore"):  # beyond float32 they become infinite
+    with np.errstate(all="ignore"):  # infinite beyond float32
         narrow = wide.astype(np.float32)
     above = np.nextafter(narrow, np.float32(np.inf))
     return np.sort(np.where(narrow < wide, above, narrow), axis=1)
 
 
 def _shape_of(node: ir.Node) -> ir.Shape:
-    """Return the shape of x, which is that of the result, too."""
+    """Return the shape of x, which is also that of the output."""
     x = node.inputs[0]
     assert x is not None, "checked with the inputs"
     shape = x.shape if x.shape is not None else node.outputs[0].shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lower the opset of a model to one that runtimes have, where that changes no operator."""
+"""Lowering of the opset of a model to one that runtimes support."""
 
 from collections.abc import Iterator
 
@@ -21,16 +21,16 @@ _CHANGED = {
 }
 _NEWEST_KNOWN = max(_CHANGED)
 # QuantizeLinear, DequantizeLinear and Cast changed in opset 28 by these types only. onnx_ir before
-# 1.1 has no such members.
+# 1.1 lacks them.
 _SIX_BITS, _SIX_BITS_OPSET = ("FLOAT6E2M3", "FLOAT6E3M2"), 28
 
 
 def lower_opset(model: ir.Model) -> bool:
-    """Import the oldest opset from 25 on in which the operators are the same; True if it changed.
+    """Import the oldest opset from 25 on with the same operators; return whether it changed.
 
-    Local functions are lowered with the model. Opsets that are not known stay.
+    Local functions are lowered with the model. Unknown opsets stay.
     """
-    graphs = (model.graph, *(each.graph for each in model.functions.values()))
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
     present = [graph.opset_imports.get("", 0) for graph in graphs]
     if not NEWEST_OPSET < max(present) <= _NEWEST_KNOWN:
         return False
@@ -46,16 +46,16 @@ def obstacle(model: ir.Model) -> str:
     present = model.graph.opset_imports.get("", 0)
     if present <= NEWEST_OPSET:
         return ""
-    what = f"opset {present} cannot be lowered to {NEWEST_OPSET}"
+    subject = f"opset {present} cannot be lowered to {NEWEST_OPSET}"
     if present > _NEWEST_KNOWN:
-        return f"{what}: opsets after {_NEWEST_KNOWN} are not known"
+        return f"{subject}: opsets after {_NEWEST_KNOWN} are not known"
     needs = sorted({f"{name} is of opset {opset}" for opset, name in _needs(model)})
-    return f"{what}: {', '.join(needs)}" if needs else ""
+    return f"{subject}: {', '.join(needs)}" if needs else ""
 
 
 def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:
     """Yield the operators and types that opset 25 does not have, each with its first opset."""
-    for graph in (model.graph, *(each.graph for each in model.functions.values())):
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for node in nodes_in(graph):
             for opset, names in _CHANGED.items():
                 if node.op_type in names and not node.domain:
@@ -69,7 +69,7 @@ def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:
 
 
 def _named(node: ir.Node) -> str:
-    """Return the name of the type that an attribute of the node asks for; empty for none."""
+    """Return the name of the type in an attribute of the node; empty for none."""
     attribute = {"Cast": "to", "QuantizeLinear": "output_dtype"}.get(node.op_type)
     dtype = attribute_of(node, attribute, 0) if attribute else 0
-    return next((each.name for each in ir.DataType if each.value == dtype), "")
+    return next((native.name for native in ir.DataType if native.value == dtype), "")

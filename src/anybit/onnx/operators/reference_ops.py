@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 def reference_ops() -> list[type["OpRun"]]:
-    """The operators for `onnx.reference.ReferenceEvaluator(model, new_ops=reference_ops())`.
+    """Return the operators for `onnx.reference.ReferenceEvaluator(model, new_ops=...)`.
 
-    They are there under all names and domains that are found in files, so that models need not
-    be normalized; the evaluator itself asks for an import of each domain in use. Versions are told
-    apart by the number of inputs. Results are those of the operators' functions, bit for bit.
+    They have all names and domains that occur in files, so models need not be normalized; the
+    evaluator requires an import of each used domain. The number of inputs distinguishes versions.
+    Results are bit-identical to those of the operators' functions.
 
-    What an operator refuses raises `ModelError`, a wrong number of inputs as soon as the evaluator
-    is made.
+    Invalid inputs raise `ModelError`; a wrong number of inputs does so when the evaluator is
+    created.
     """
     return list(_classes())
 
 
 @functools.cache
 def _classes() -> tuple[type["OpRun"], ...]:
-    # This import fails once somebody has registered one operator name in two domains.
+    # This import fails after the registration of one operator name in two domains.
     from onnx.reference.op_run import OpRun
 
     class Evaluation(OpRun):
-        """One node. The evaluator makes it, and hands it arrays and the node's attributes."""
+        """One node. The evaluator creates it, and passes arrays and the node's attributes."""
 
-        # Without a schema the evaluator gives the attributes that the node has, under the names
-        # that the node uses; the defaults are the function's.
+        # Without a schema, the evaluator passes the attributes of the node under their names in the
+        # file; the defaults are those of the function.
         op_schema = None
 
         def __init__(
@@ -68,7 +68,7 @@ def _classes() -> tuple[type["OpRun"], ...]:
 
 
 def _detached(node: onnx.NodeProto) -> ir.Node:
-    """The node by itself, without attributes: what the registry asks about."""
+    """Return the node by itself, without attributes, for the registry."""
     return ir.Node(
         node.domain,
         node.op_type,
@@ -84,7 +84,7 @@ def _domains(operator: Operator) -> list[str]:
 
 
 def _keywords(operator: Operator, attributes: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a node, in any spelling, as keywords of the operator's function."""
+    """Return the attributes of a node, in any spelling, as keywords of the operator's function."""
     keywords = {}
     for declared in operator.attributes:
         for name in (*reversed(declared.aliases), declared.onnx_name):

@@ -26,16 +26,16 @@ _ours: set[tuple[str, int, str]] = set()
 
 
 def register() -> None:
-    """Tell `onnx` about the operators: its checker and its shape inference know them from then on.
+    """Register the operators with `onnx`, for its checker and its shape inference.
 
-    Every operator gets a schema under its name and its legacy names, in its own domain only:
-    `Normalize` brings models there. `onnx.checker.check_model(model, full_check=True,
-    check_custom_domain=True)` then checks attributes and numbers of inputs, and shape inference,
-    that of onnx_ir included, does not stop at the nodes. A result has x's shape, and x's type
-    unless an attribute says which; where that is unknown it stays unknown.
+    Every operator gets a schema under its name and its legacy names, only in its own domain, which
+    `Normalize` uses. `onnx.checker.check_model(model, full_check=True, check_custom_domain=True)`
+    then checks attributes and numbers of inputs, and shape inference (also of onnx_ir) does not
+    stop at the nodes. An output has the shape of x, and its type unless an attribute selects
+    another.
 
-    Calling it again changes nothing, and a schema that somebody else has registered stays. The
-    schemas go when the interpreter exits.
+    Calling it again has no effect, and existing schemas of others stay. The schemas are removed
+    when the interpreter exits.
 
     Raises:
         RuntimeError: onnx is older than 1.19, which has no shape inference in Python.
@@ -61,10 +61,10 @@ def register() -> None:
 
 
 def _deregister() -> None:
-    """Take the schemas back: onnx frees them after Python has gone, which can crash or hang."""
+    """Deregister the schemas: onnx frees them after Python exits, which can crash or hang."""
     with _lock:
         while _ours:
-            with contextlib.suppress(onnx.defs.SchemaError):  # somebody else has taken it back
+            with contextlib.suppress(onnx.defs.SchemaError):  # already deregistered by others
                 onnx.defs.deregister_schema(*_ours.pop())
 
 
@@ -75,7 +75,7 @@ def _is_registered(name: str, version: int, domain: str) -> bool:
 
 
 def schema_of(operator: Operator, name: str = "") -> OpSchema:
-    """The schema under a name, the operator's own if none is given; it infers no shapes."""
+    """Return the schema under a name (default: the operator's own), without shape inference."""
     name = name or operator.onnx_name
     documented = operator.documentation
     x = operator.inputs[0]
@@ -97,7 +97,7 @@ def schema_of(operator: Operator, name: str = "") -> OpSchema:
 
 
 def _variable(name: str) -> str:
-    """The type variable of one input: sharing one would ask for equal types."""
+    """Return the type variable of one input: shared ones would require equal types."""
     return f"T_{name}"
 
 
@@ -107,7 +107,7 @@ def _constraint(name: str, dtypes: tuple[str, ...]) -> tuple[str, list[str], str
 
 
 def _element(dtype: str) -> str:
-    """ONNX's name of an array-API dtype."""
+    """Return ONNX's name of an array-API dtype."""
     return {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())
 
 
@@ -136,7 +136,7 @@ def _described(operator: Operator, name: str) -> str:
 
 def _inference(operator: Operator) -> Callable[["InferenceContext"], None]:
     def infer(context: "InferenceContext") -> None:
-        # An exception would end the inference of a whole model, even where errors are tolerated.
+        # An exception would end the inference of the whole model, even in tolerant mode.
         with contextlib.suppress(Exception):
             _infer(operator, context)
 
@@ -156,14 +156,17 @@ def _infer(operator: Operator, context: "InferenceContext") -> None:
 
 
 def _values(operator: Operator, context: "InferenceContext") -> dict[str, Any]:
-    """The attributes of a node under their Python names, but for those that a call decides."""
+    """Return the attributes of a node under their Python names.
+
+    Those that a call decides are left out.
+    """
     values: dict[str, Any] = {}
     for declared in operator.attributes:
-        found = context.get_attribute(declared.onnx_name)
-        if found is None:
+        attribute = context.get_attribute(declared.onnx_name)
+        if attribute is None:
             values[declared.name] = declared.default
-        elif not found.ref_attr_name:
-            value = onnx.helper.get_attribute_value(found)
+        elif not attribute.ref_attr_name:
+            value = onnx.helper.get_attribute_value(attribute)
             stored = value.decode() if isinstance(value, bytes) else value
             values[declared.name] = declared.restored(stored)
     return values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass per file. A pass changes a model in place and names no operator."""
+"""Model passes, one per file. A pass changes a model in place and names no operator."""
 
 from anybit.onnx.passes.absorb_transposes import AbsorbTransposes
 from anybit.onnx.passes.add_functions import AddFunctions

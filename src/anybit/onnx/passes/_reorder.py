@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants, quantized or not, in another shape or another order of axes, for one reader."""
+"""Reshaped and transposed constants, quantized or not, for one reader."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -16,12 +16,12 @@ Change: TypeAlias = Callable[[Array], Array]
 
 
 def is_known(value: ir.Value | None) -> bool:
-    """Whether it is a constant, or what a quantizer makes of constants."""
+    """Return whether a value is a constant or a quantized constant."""
     return value is not None and (is_constant(value) or _quantizes_constants(value.producer()))
 
 
 def rank_of(value: ir.Value) -> int | None:
-    """How many axes a known value has."""
+    """Return the rank of a known value."""
     producer = value.producer()
     source = value if producer is None else producer.inputs[0]
     if source is None or source.const_value is None:
@@ -30,10 +30,10 @@ def rank_of(value: ir.Value) -> int | None:
 
 
 def changed(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) -> ir.Value:
-    """A known value of which the reader wants other axes; it and its other readers stay.
+    """Return a known value with other axes for one reader; other readers keep the original.
 
-    `change` is applied to the constant, and to what quantizes it: whatever it does to the axes of
-    x, it does to parameters of as many axes, or fewer, that are broadcast with x.
+    `change` is applied to the constant, and to the parameters of its quantizer: these have the rank
+    of x or less, and broadcast with x.
     """
     if is_constant(value):
         array = array_of(value)
@@ -45,7 +45,7 @@ def changed(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) ->
     quantizer = value.producer()
     assert quantizer is not None, "a known value is a constant, or has been quantized"
     assert reader.graph is not None, "it was found in one"
-    inputs = [each and changed(each, change, editor, reader) for each in quantizer.inputs]
+    inputs = [value and changed(value, change, editor, reader) for value in quantizer.inputs]
     node = ir.Node(
         quantizer.domain,
         quantizer.op_type,
@@ -62,7 +62,7 @@ def changed(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) ->
 
 
 def change_input(node: ir.Node, index: int, change: Change, editor: Editor) -> None:
-    """Let a node read a known value with other axes. If nothing else read it, the name stays."""
+    """Let a node read a known value with other axes; the name stays if it is the only reader."""
     old = node.inputs[index]
     assert old is not None, "a known value"
     new = changed(old, change, editor, node)
@@ -73,7 +73,7 @@ def change_input(node: ir.Node, index: int, change: Change, editor: Editor) -> N
 
 
 def drop_unread(value: ir.Value | None) -> None:
-    """Remove what nothing reads any more: a constant, or a quantizer and its constants.
+    """Remove an unused constant, or an unused quantizer with its constants.
 
     A quantizer that is removed keeps its inputs and outputs, but no uses.
     """
@@ -86,15 +86,15 @@ def drop_unread(value: ir.Value | None) -> None:
         inputs = list(quantizer.inputs)
         value.meta[_INPUTS] = inputs
         quantizer.graph.remove(quantizer, safe=True)
-        for each in inputs:
-            drop_unread(each)
+        for parameter in inputs:
+            drop_unread(parameter)
 
 
 _INPUTS = "what the quantizer read before it was removed"
 
 
 def take_names(new: ir.Value, old: ir.Value) -> None:
-    """Give a value, its quantizer and its constants the names of those that have been dropped."""
+    """Give a value, its quantizer and its constants the names of dropped ones."""
     if new is old or old.is_graph_output() or old.uses():
         return
     one, other = new.producer(), old.producer()
@@ -110,7 +110,7 @@ def take_names(new: ir.Value, old: ir.Value) -> None:
 
 
 def in_order(order: Order) -> Change:
-    """The change that brings the axes of x into that order."""
+    """Return the change that transposes x by an order of axes."""
 
     def change(array: Array) -> Array:
         if array.size == 1:
@@ -121,7 +121,7 @@ def in_order(order: Order) -> Change:
 
 
 def in_shape(shape: Sequence[int]) -> Change:
-    """The change that gives x, which has one axis, another shape of as many elements."""
+    """Return the change that gives a vector another shape of the same size."""
 
     def change(array: Array) -> Array:
         return array if array.size == 1 else array.reshape(shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transposes before a Flatten go into the weight behind it."""
+"""Absorption of Transposes before a Flatten into the following weight."""
 
 import math
 from collections.abc import Iterator
@@ -19,30 +19,30 @@ from anybit.onnx.passes.move_transposes import is_elementwise
 
 
 class AbsorbTransposes(InPlacePass):
-    """A Transpose whose result is flattened, row by row, for a MatMul is the order of its weight.
+    """Absorption of a Transpose before Flatten and MatMul into the rows of the weight.
 
-    Between the two, elementwise nodes may compute with single numbers. The sum has another order
-    then, so that this is done where float32 computes it exactly, in whichever order; other
-    Transposes stay. The model is normalized, and its shapes are inferred.
+    Elementwise nodes with scalar operands may lie in between. The order of the sum changes, so only
+    sums that float32 computes exactly in any order qualify; other Transposes stay. The model is
+    normalized, and its shapes are inferred.
     """
 
     def call(self, model: ir.Model) -> PassResult:
         if not any(order_of(node) for node in nodes_in(model.graph)):
             return PassResult(model, False)
-        exact = {each.node for each in analyze(model).products if each.exact}
-        found = [match for node in nodes_in(model.graph) for match in _matches(node, exact)]
+        exact = {product.node for product in analyze(model).products if product.exact}
+        matches = [match for node in nodes_in(model.graph) for match in _matches(node, exact)]
         editor = Editor(model)
-        for match in found:
+        for match in matches:
             match.flatten.replace_input_with(0, match.transpose.inputs[0])
             change_input(match.product, 1, match.rows_in_order(), editor)
-        if found:
+        if matches:
             RemoveUnusedNodesPass()(model)
-        return PassResult(model, bool(found))
+        return PassResult(model, bool(matches))
 
 
 @dataclass(frozen=True)
 class _Match:
-    """A Transpose of an image of these sizes, behind it a Flatten and a MatMul."""
+    """A Transpose of an image of these sizes, followed by a Flatten and a MatMul."""
 
     transpose: ir.Node
     order: Order
@@ -51,7 +51,7 @@ class _Match:
     product: ir.Node
 
     def rows_in_order(self) -> Change:
-        """The change that gives the rows of a weight the order of what the Transpose reads."""
+        """Return the change that permutes the rows of a weight like the Transpose."""
         sizes = tuple(self.sizes[axis - 1] for axis in self.order[1:])
         back = tuple(axis - 1 for axis in inverse(self.order)[1:])
 
@@ -80,7 +80,7 @@ def _matches(node: ir.Node, exact: set[ir.Node]) -> Iterator[_Match]:
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:
-    """What alone reads the only result, as its first input."""
+    """Return the only reader of the only output, if it reads it as its first input."""
     result = node.outputs[0]
     readers = list(result.uses())
     if len(node.outputs) != 1 or result.is_graph_output() or len(readers) != 1:
@@ -90,7 +90,7 @@ def _only_reader(node: ir.Node) -> ir.Node | None:
 
 
 def _flattens(node: ir.Node, sizes: tuple[int, ...]) -> bool:
-    """Whether each row of an array of such rows becomes a vector."""
+    """Return whether a node flattens each row of an array of this shape to a vector."""
     shape = node.outputs[0].shape
     if node.domain != "" or node.op_type not in ("Reshape", "Flatten") or shape is None:
         return False
@@ -98,7 +98,7 @@ def _flattens(node: ir.Node, sizes: tuple[int, ...]) -> bool:
 
 
 def _is_pointwise(node: ir.Node) -> bool:
-    """Whether one function is applied to every element."""
+    """Return whether a node applies one function to every element."""
     others = [value for value in node.inputs[1:] if value is not None]
     return is_elementwise(node) and all(
         is_known(value) and value.const_value is not None and value.const_value.size == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give a model the bodies of our operators, as local functions of standard ones."""
+"""Local functions with the bodies of this package's operators."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -23,22 +23,21 @@ Keywords: TypeAlias = Mapping[str, bool | int | str]
 
 _COMPUTED_IN_FLOAT32 = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
-# From these versions on the standard operators have what the bodies need.
+# The first versions of the standard operators with everything that the bodies use.
 _OPSET = 15  # CastLike
 _OPSET_WITH_MODES = 19  # Equal for strings
 
 
 class AddFunctions(InPlacePass):
-    """Add, for every operator of ours that the model uses, a local function of that name.
+    """Addition of a local function for each operator of this package that the model uses.
 
-    A runtime that has the operator library takes its kernel; any other runs the function. The
-    functions hold what the operators' references perform (see `Lower`), for the attributes that
-    occur in the model: where nodes differ in them, the function compares, and takes the branch.
+    A runtime with the operator library uses its kernel; any other runs the function. The functions
+    consist of the operations of the references (see `Lower`), for the attributes that occur in the
+    model: if nodes differ in them, the function selects a branch.
 
-    One function per name is all that runtimes heed, so it is made for those nodes that it can
-    serve: with float32, float16 or bfloat16 inputs, and the most common number of inputs. The
-    others are left for `Lower`, and the report says why. The model is normalized, and types are
-    known.
+    Runtimes support one function per name. It covers nodes with float32, float16 or bfloat16 inputs
+    and the most common number of inputs. Others are left for `Lower`, with the reason in the
+    report. The model is normalized, and types are known.
 
     Raises:
         ModelError: An operator refuses its constant parameters, which a function would not.
@@ -56,7 +55,7 @@ class AddFunctions(InPlacePass):
                 imports = model.graph.opset_imports
                 function = _function(operator, served, imports[""])
                 model.functions[function.identifier()] = function
-                # Missing where the file has two versions of an operator; one of them stays.
+                # Missing if the file has two versions of an operator; one of them stays.
                 domain = operator.onnx_domain
                 imports[domain] = max(imports.get(domain, 1), operator.version)
                 for node in served:
@@ -66,7 +65,7 @@ class AddFunctions(InPlacePass):
 
 
 def _served(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
-    """The nodes that one function can stand for; `left` gets the reasons of the others."""
+    """Return the nodes that one function covers; `left` collects reasons for the others."""
     counts = [len(node.inputs) for node in nodes]
     usual = max(counts, key=counts.count)
     served = []
@@ -90,13 +89,13 @@ def _served(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
 
 
 def _check(node: ir.Node, operator: Operator, expansions: Expansions) -> None:
-    """Let the operator look at its constants, as far as the types of the others are known."""
+    """Check the constants of an operator, as far as the other types are known."""
     if all(value is None or is_constant(value) or value.dtype is not None for value in node.inputs):
         expansions.of(node, operator)
 
 
 def opset_for_functions(model: ir.Model) -> int:
-    """The lowest opset that the functions for a normalized model need; 1 if it needs none."""
+    """Return the lowest opset that the functions of a normalized model need; 1 without any."""
     modes = defaultdict(set)
     needed = 1
     for node, operator in operators_in(model):
@@ -104,7 +103,7 @@ def opset_for_functions(model: ir.Model) -> int:
         for name, value in keywords_of(node, operator).items():
             if isinstance(value, str):
                 modes[operator.onnx_name, name].add(value)
-    return _OPSET_WITH_MODES if any(len(each) > 1 for each in modes.values()) else needed
+    return _OPSET_WITH_MODES if any(len(mode) > 1 for mode in modes.values()) else needed
 
 
 def _by_name(model: ir.Model) -> dict[str, list[ir.Node]]:
@@ -116,7 +115,7 @@ def _by_name(model: ir.Model) -> dict[str, list[ir.Node]]:
 
 def _function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Function:
     unique = Names(declared.name for declared in operator.inputs)
-    inputs = [ir.Value(name=each.name) for each in operator.inputs[: len(nodes[0].inputs)]]
+    inputs = [ir.Value(name=value.name) for value in operator.inputs[: len(nodes[0].inputs)]]
     body = _body(unique)
     arguments = [_as_float32(body, value) for value in inputs]
     variants = _variants(operator, nodes)
@@ -130,16 +129,17 @@ def _function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Functi
         name=operator.onnx_name,
     )
     attributes = [
-        ir.Attr(each.onnx_name, attribute_type(each), None) for each in operator.attributes
+        ir.Attr(attribute.onnx_name, attribute_type(attribute), None)
+        for attribute in operator.attributes
     ]
     return ir.Function(operator.onnx_domain, operator.onnx_name, graph=graph, attributes=attributes)
 
 
 def _variants(operator: Operator, nodes: Iterable[ir.Node]) -> list[Keywords]:
-    """The distinct attributes of the nodes, the most common ones first."""
-    found: list[Keywords] = [keywords_of(node, operator) for node in nodes]
-    distinct = [each for place, each in enumerate(found) if each not in found[:place]]
-    return sorted(distinct, key=found.count, reverse=True)
+    """Return the distinct attributes of the nodes, the most common ones first."""
+    variants: list[Keywords] = [keywords_of(node, operator) for node in nodes]
+    distinct = [one for at, one in enumerate(variants) if one not in variants[:at]]
+    return sorted(distinct, key=variants.count, reverse=True)
 
 
 def _choice(
@@ -149,13 +149,13 @@ def _choice(
     variants: list[Keywords],
     unique: Names,
 ) -> ir.Value:
-    """The result for the first variant whose attributes the node has; for the last one, else."""
+    """Return the result of the first variant with the node's attributes, or else of the last."""
     variant, *others = variants
     if not others:
         return body.write(operator.reference(*arguments, **variant))
     condition = None
     for attribute in operator.attributes:
-        if any(each[attribute.name] != variant[attribute.name] for each in others):
+        if any(other[attribute.name] != variant[attribute.name] for other in others):
             same = _has(body, attribute, variant[attribute.name])
             condition = same if condition is None else body.append("And", [condition, same], None)
     branches = {}
@@ -170,26 +170,28 @@ def _choice(
 
 
 def _has(body: Body, attribute: Attribute, value: bool | int | str) -> ir.Value:
-    """Whether the node's attribute has that value."""
+    """Return a value that is true if the node's attribute equals `value`."""
     kind = "value_string" if isinstance(value, str) else "value_int"
     stated = ir.Attr(kind, attribute_type(attribute), attribute.stored(value))
     referred = ir.RefAttr(kind, attribute.onnx_name, attribute_type(attribute))
     dtype = ir.DataType.STRING if isinstance(value, str) else ir.DataType.INT64
-    operands = [body.append("Constant", [], dtype, {kind: each}) for each in (referred, stated)]
+    operands = [
+        body.append("Constant", [], dtype, {kind: operand}) for operand in (referred, stated)
+    ]
     return body.append("Equal", operands, ir.DataType.BOOL)
 
 
 def _body(unique: Names) -> Body:
-    """The body of a function. Its constants are nodes: functions have no initializers."""
-    known: dict[Content, ir.Value] = {}
+    """Create the body of a function. Its constants are nodes: functions have no initializers."""
+    constants: dict[Content, ir.Value] = {}
 
     def constant(_: str, array: Array) -> ir.Value:
         key = content(array)
-        if key not in known:
+        if key not in constants:
             tensor = ir.AttrTensor("value", ir.Tensor(array))
             dtype = ir.DataType.from_numpy(array.dtype)
-            known[key] = body.append("Constant", [], dtype, {"value": tensor})
-        return known[key]
+            constants[key] = body.append("Constant", [], dtype, {"value": tensor})
+        return constants[key]
 
     body = Body(constant, unique, "body")
     return body

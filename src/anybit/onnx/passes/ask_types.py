@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types that ONNX's inference does not find, from ONNX Runtime."""
+"""Types that ONNX's inference does not derive, from ONNX Runtime."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -10,10 +10,10 @@ _SPELLED = {"float": "FLOAT", "double": "DOUBLE"}
 
 
 class AskTypes(InPlacePass):
-    """Type what comes of operators of other domains, as far as the runtime knows them.
+    """Inference of the types of other domains' operators by the runtime.
 
-    The model is loaded once, if anything in its main graph has no type; a model that the runtime
-    does not load stays as it is.
+    The model is loaded once, if a value of its main graph has no type. A model that the runtime
+    cannot load stays as it is.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -26,11 +26,11 @@ class AskTypes(InPlacePass):
             arguments = make_session(copy, threads=1).get_outputs()
         except FAILURES:
             return PassResult(model, False)
-        for each in arguments:
-            spelled = each.type.removeprefix("tensor(").removesuffix(")")
+        for argument in arguments:
+            spelled = argument.type.removeprefix("tensor(").removesuffix(")")
             name = _SPELLED.get(spelled, spelled.upper())
             if name in ir.DataType.__members__:
-                unknown[each.name].type = ir.TensorType(ir.DataType[name])
+                unknown[argument.name].type = ir.TensorType(ir.DataType[name])
         return PassResult(model, any(value.type is not None for value in unknown.values()))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BatchNormalization becomes Mul and Add."""
+"""Replacement of BatchNormalization by Mul and Add."""
 
 import numpy as np
 import onnx_ir as ir
@@ -10,19 +10,19 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import Editor
 
-# Before, attributes said what is normalized.
+# Before, attributes selected the normalized axes.
 _OPSET = 9
 EPSILON = 1e-5
-"""What the operator adds to variances unless it is told."""
+"""The default epsilon."""
 _PROBES = 16
 
 
 class BatchNormToAffine(InPlacePass):
-    """BatchNormalization of known parameters is x * a + b, where that gives the same bits.
+    """Replacement of BatchNormalization with known parameters by x * a + b, if exact.
 
     a = scale * (1 / sqrt(variance + epsilon)) and b = bias - mean * a, each operation rounded to
-    float32: so ONNX Runtime computes it on x86-64. Whether it does so here is asked of it, node
-    by node, with numbers of every size; a node for which a bit differs stays.
+    float32: so ONNX Runtime computes it on x86-64. Each node is run on this machine with numbers of
+    all magnitudes; a node with a different bit stays.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -43,7 +43,7 @@ class BatchNormToAffine(InPlacePass):
 
 
 def parameters_of(node: ir.Node) -> list[Array] | None:
-    """Scale, bias, mean and variance; None for other nodes, and where one is not known."""
+    """Return scale, bias, mean and variance; None for other nodes or unknown parameters."""
     if (node.domain, node.op_type) != ("", "BatchNormalization") or len(node.outputs) != 1:
         return None
     if attribute_of(node, "training_mode", 0) or len(node.inputs) != 5:
@@ -51,8 +51,8 @@ def parameters_of(node: ir.Node) -> list[Array] | None:
     x = node.inputs[0]
     if x is None or x.shape is None or len(x.shape) < 2:
         return None
-    known = [value for value in node.inputs[1:] if value is not None and is_constant(value)]
-    arrays = [array_of(value) for value in known]
+    parameters = [value for value in node.inputs[1:] if value is not None and is_constant(value)]
+    arrays = [array_of(value) for value in parameters]
     same = {(array.shape, array.dtype) for array in arrays}
     if len(arrays) != 4 or len(same) != 1 or arrays[0].dtype != np.float32:
         return None
@@ -62,7 +62,7 @@ def parameters_of(node: ir.Node) -> list[Array] | None:
 def affine_of(
     node: ir.Node, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> tuple[Array, Array]:
-    """Factor and offset of x."""
+    """Return the factor and the offset of x."""
     epsilon = np.float32(attribute_of(node, "epsilon", EPSILON))
     with np.errstate(all="ignore"):
         factor = np.float32(1) / np.sqrt(variance + epsilon) * scale
@@ -80,12 +80,12 @@ def _is_exact(
     random = np.random.default_rng(0)
     exponents = random.uniform(-6, 6, (_PROBES, 1))
     x = random.standard_normal((_PROBES, len(factor))) * 10.0**exponents
-    # Also around the mean, where most of the sum cancels.
+    # Also near the mean, because most of the sum cancels there.
     x = np.concatenate([x, parameters[2] + 1e-3 * x]).astype(np.float32)
-    wanted = evaluate_standard(node, [x, *parameters], opset, ir_version)
+    expected = evaluate_standard(node, [x, *parameters], opset, ir_version)
     with np.errstate(all="ignore"):
         got = x * factor + offset
-    return wanted is not None and wanted.tobytes() == got.tobytes()
+    return expected is not None and expected.tobytes() == got.tobytes()
 
 
 def _replace(node: ir.Node, factor: Array, offset: Array, editor: Editor) -> None:

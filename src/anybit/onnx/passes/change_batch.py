@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another number of rows, or a free one, along the first axis of inputs and outputs."""
+"""Another batch size, or a free one, along the first axis of inputs and outputs."""
 
 import math
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, constant, is_constant
 from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import Names, described, names_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.rows import mixes_rows
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.passes.fold_constants import FoldConstants
@@ -24,20 +25,19 @@ Shapes: TypeAlias = dict[ir.Value, ir.Shape | None]
 
 
 class ChangeBatch(InPlacePass):
-    """Make the first axis of all inputs and outputs that share the batch as long as is asked for.
+    """Change of the batch size of all inputs and outputs.
 
-    The batch is the first axis of the first input; inputs and outputs whose first axis is as long
-    have it too. Reshape nodes whose constant target fixes the batch copy it from their input
-    instead. Shapes inside the model are inferred anew, and so it is found out whether every output
-    follows. The model is normalized.
+    The batch is the first axis of the first input, and of all inputs and outputs of that size.
+    Reshapes whose constant target fixes the batch copy it from their input instead. Shapes are
+    inferred anew to check that every output has the new size. The model is normalized.
 
     Raises:
-        ModelError: No input has a first axis; a Reshape mixes rows; an output does not follow, as
-            far as shape inference shows.
+        ModelError: No input has a first axis; a Reshape mixes rows; an output does not have the new
+            size according to shape inference.
     """
 
     def __init__(self, batch: int | str) -> None:
-        """`batch` is a number >= 1, or "dynamic" for a free size, which is called "batch"."""
+        """Store the batch size: a number >= 1, or "dynamic" for a free size named "batch"."""
         if batch != "dynamic" and (not isinstance(batch, int) or batch < 1):
             raise ModelError(f'batch must be an integer >= 1 or "dynamic", got {batch!r}')
         self._batch = batch
@@ -57,7 +57,7 @@ class ChangeBatch(InPlacePass):
 
 
 def _fix(model: ir.Model, free: Size, rows: int, declared: Shapes) -> None:
-    """Declare that many rows where they are free: the model computes what it did with as many."""
+    """Declare a fixed number of rows for free sizes: the computation stays the same."""
     shapes = {value: _with_rows(value.shape, free, rows) for value in _values(model)}
     shapes |= {value: _with_rows(shape, free, rows) for value, shape in declared.items()}
     _forget_shapes(model)
@@ -85,10 +85,10 @@ def _with_rows(shape: ir.Shape | None, free: Size, rows: int) -> ir.Shape | None
 
 
 def _check_agrees(value: ir.Value, declared: Size, rows: int) -> None:
-    found = _rows(value)
-    if isinstance(found, int) and isinstance(declared, int) and found != declared:
+    actual = _rows(value)
+    if isinstance(actual, int) and isinstance(declared, int) and actual != declared:
         raise ModelError(
-            f"with batch {rows} the output {value.name!r} has {found} rows, where the model "
+            f"with batch {rows} the output {value.name!r} has {actual} rows, where the model "
             f"declares {declared}; export the model with that batch"
         )
 
@@ -99,29 +99,29 @@ def _check_elements(node: ir.Node, rows: int) -> None:
         return
     if target is None or not is_constant(target):
         return
-    given, sizes = x.shape.numpy(), array_of(target).tolist()
+    input_sizes, sizes = x.shape.numpy(), array_of(target).tolist()
     if not attribute_of(node, "allowzero", 0):
         sizes = [
-            given[axis] if size == 0 and axis < len(given) else size
+            input_sizes[axis] if size == 0 and axis < len(input_sizes) else size
             for axis, size in enumerate(sizes)
         ]
-    known = math.prod(size for size in sizes if size != -1)
-    elements = math.prod(given)
-    if elements != known if -1 not in sizes else known and elements % known:
+    count = math.prod(size for size in sizes if size != -1)
+    elements = math.prod(input_sizes)
+    if elements != count if -1 not in sizes else count and elements % count:
         raise ModelError(
             f"{described(node)} reshapes to {array_of(target).tolist()}, which {elements} "
             f"elements, with batch {rows}, do not fill; export the model with that batch"
         )
 
 
-def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim:
-    """Free the batch, and give its size's name. `wanted` is what errors say."""
+def _freed_model(model: ir.Model, old: int, requested: int | str) -> ir.SymbolicDim:
+    """Free the batch, and return its name. Errors report the requested size."""
     before = _folded(model)
     rows = {value.name: _rows(value) for value in _values(before)}
     results = {value.name: value.shape for value in _values(before)}
     targets = _targets(before)
-    outputs = [each for each in model.graph.outputs if rows.get(each.name) in (old, None)]
-    # A free size that no other shape has shows in every shape which axes are the batch.
+    outputs = [value for value in model.graph.outputs if rows.get(value.name) in (old, None)]
+    # A unique free size marks the batch axes in every inferred shape.
     free = ir.SymbolicDim(_free_name(model))
     _forget_shapes(model)
     for value in model.graph.inputs:
@@ -145,7 +145,7 @@ def _freed_model(model: ir.Model, old: int, wanted: int | str) -> ir.SymbolicDim
                 "each row another result; export the model with that batch"
             )
     for value in outputs:
-        _check_follows(value, free, wanted)
+        _check_follows(value, free, requested)
     return free
 
 
@@ -197,7 +197,7 @@ def _reshapes(model: ir.Model) -> list[ir.Node]:
 
 
 def _folded(model: ir.Model) -> ir.Model:
-    """The model with all that is constant, and all shapes, as long as the batch is what it is."""
+    """Return the model with all constants and shapes folded for the current batch size."""
     folded = model.clone()
     FoldConstants(operators=False)(folded)
     InferShapes()(folded)
@@ -205,7 +205,7 @@ def _folded(model: ir.Model) -> ir.Model:
 
 
 def _targets(model: ir.Model) -> dict[str | None, Array]:
-    """The constant target of each Reshape, by its output."""
+    """Return the constant target of each Reshape, by its output."""
     return {
         node.outputs[0].name: array_of(node.inputs[1]).astype(np.int64)
         for node in _reshapes(model)
@@ -214,8 +214,8 @@ def _targets(model: ir.Model) -> dict[str | None, Array]:
 
 
 def _free_states(node: ir.Node, batch: ir.SymbolicDim) -> None:
-    """Leave out states of a recurrent layer that are stored for that many rows, if they are 0."""
-    if node.domain != "" or node.op_type not in ("LSTM", "GRU", "RNN"):
+    """Remove zero initial states that a recurrent layer stores for a fixed batch."""
+    if not has_trait(node, OpTrait.RECURRENT):
         return
     x = node.inputs[0]
     if x is None or x.shape is None or batch not in list(x.shape):
@@ -240,10 +240,10 @@ def _freed(
     targets: dict[str | None, Array],
     unique: Names,
 ) -> bool:
-    """Whether the Reshape fixed the batch and no longer does.
+    """Free the batch in the target of a Reshape; return whether it was fixed.
 
-    Where the batch is the same axis of input and result, and as many elements lie before it, its
-    rows are the same ones, and 0, which copies the size of the input, means the same as the number.
+    If the batch is the same axis of input and output, with the same number of elements before it,
+    then 0 (copy the size of the input) is equivalent to the number.
     """
     x, sizes = node.inputs[0], targets.get(node.outputs[0].name)
     if x is None or x.shape is None or sizes is None or batch not in list(x.shape):
@@ -271,7 +271,7 @@ def _keeps_axis(x: ir.Shape, result: ir.Shape | None, axis: int, old: int) -> bo
 
 
 def _give_target(node: ir.Node, sizes: Array, unique: Names) -> None:
-    """A target of its own: others may read the old one."""
+    """Give a Reshape a target of its own: others may read the old one."""
     graph, old = node.graph, node.inputs[1]
     assert graph is not None, "it was found in one"
     assert old is not None, "it is a constant"
@@ -282,10 +282,10 @@ def _give_target(node: ir.Node, sizes: Array, unique: Names) -> None:
     drop_if_unread(old)
 
 
-def _check_follows(value: ir.Value, batch: ir.SymbolicDim, wanted: int | str) -> None:
+def _check_follows(value: ir.Value, batch: ir.SymbolicDim, expected: int | str) -> None:
     if _rows(value) != batch:
         shape = "unknown" if value.shape is None else str(value.shape)
         raise ModelError(
-            f"with batch {wanted} the output {value.name!r} has the shape {shape}, which does not "
+            f"with batch {expected} output {value.name!r} has the shape {shape}, which does not "
             "follow the batch as far as shape inference shows; export the model with that batch"
         )

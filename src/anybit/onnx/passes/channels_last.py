@@ -27,14 +27,14 @@ _RANKS = (3, 4)
 
 
 class ChannelsLast(InPlacePass):
-    """Conv, MaxPool and BatchNormalization of images become `qonnx.custom_op.channels_last`'s.
+    """Conversion of Conv, MaxPool and BatchNormalization to channels last.
 
-    Transposes stand before and behind them, until `MoveTransposes` lets them cancel. All
-    attributes are written out, as that domain asks for. An input of the model that reaches such an
-    operator through elementwise nodes has channels last afterwards. Operators of other ranks, with
-    further outputs or unknown shapes stay.
+    The operators of `qonnx.custom_op.channels_last` replace those of images, between Transposes
+    that `MoveTransposes` cancels. All attributes are written out, as that domain requires. A model
+    input that reaches such an operator through elementwise nodes gets channels last. Operators of
+    other ranks, with further outputs or unknown shapes stay.
 
-    The domain is not a standard one: `StandardLayout` takes it back.
+    `StandardLayout` is the inverse.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -59,11 +59,11 @@ def _can_change(node: ir.Node) -> bool:
         return False
     if node.op_type == "BatchNormalization":
         return not attribute_of(node, "training_mode", 0)
-    dilated = any(each != 1 for each in attribute_of(node, "dilations", ()))
+    dilated = any(step != 1 for step in attribute_of(node, "dilations", ()))
     if dilated and attribute_of(node, "auto_pad", "NOTSET").startswith("SAME"):
-        return False  # which runtimes do not compute
-    known = _kernel(node) is not None and all(isinstance(size, int) for size in x.shape[2:])
-    return known and not attribute_of(node, "storage_order", 0)
+        return False  # not computed by runtimes
+    is_fixed = _kernel(node) is not None and all(isinstance(size, int) for size in x.shape[2:])
+    return is_fixed and not attribute_of(node, "storage_order", 0)
 
 
 def _kernel(node: ir.Node) -> Sequence[int] | None:
@@ -106,7 +106,7 @@ def _write_out(node: ir.Node) -> None:
 def _same_pads(
     sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], *, upper: bool
 ) -> list[int]:
-    """Zeros before and behind each axis, so that it is divided by its stride, rounded up."""
+    """Return the padding before and after each axis, for output sizes of ceil(size / stride)."""
     begins, ends = [], []
     for size, width, stride in zip(sizes, kernel, strides, strict=True):
         steps = -(-size // stride) - 1
@@ -145,7 +145,7 @@ def _change(node: ir.Node, unique: Callable[[str], str]) -> list[ir.Node]:
 def _change_input(
     value: ir.Value, graph: ir.Graph, transposes: set[ir.Node], unique: Callable[[str], str]
 ) -> None:
-    """Let an input have channels last, if an operator that wants them so reads its elements."""
+    """Give an input channels last, if an operator with channels last reads its elements."""
     rank = len(value.shape) if value.shape is not None else 0
     if rank not in _RANKS or not _reaches(value, transposes):
         return
@@ -163,7 +163,7 @@ def _change_input(
 
 
 def _reaches(value: ir.Value, transposes: set[ir.Node]) -> bool:
-    """Whether elementwise nodes, if any, lie between the value and one of these Transposes."""
+    """Return whether at most elementwise nodes lie between a value and one of the Transposes."""
     seen, waiting = set(), [value]
     while waiting:
         for reader, _ in waiting.pop().uses():

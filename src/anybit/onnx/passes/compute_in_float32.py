@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute in float32 what a model computes in another type."""
+"""Computation in float32 instead of another type."""
 
 from collections.abc import Collection
 
@@ -13,21 +13,21 @@ from anybit.onnx.graph.walk import graphs_in, initializers_in, nodes_in, values_
 from anybit.onnx.passes.infer_shapes import InferShapes
 
 _FLOAT = ir.DataType.FLOAT
-# The attributes of standard operators that hold the type of a result.
+# Attributes of standard operators that hold an output type.
 _TYPES = ("to", "dtype")
 
 
 class ComputeInFloat32(InPlacePass):
-    """Make all constants and values of a type float32; inputs and outputs keep theirs.
+    """Conversion of all constants and values of a type to float32, except inputs and outputs.
 
-    A Cast stands behind each input and before each output of that type. Values between are rounded
-    to 24 bits and no longer to those of their type, so that results are nearly the same. What goes
-    beyond float32 becomes its largest number, since an infinity less an infinity would be NaN.
+    A Cast follows each input and precedes each output of that type. Inner values are rounded to 24
+    bits instead of those of their type, so results are nearly the same. Values beyond float32
+    become its largest number, because infinity minus infinity is NaN.
 
     Args:
         type: float16 or float64.
-        kept: Nodes of the main graph that go on computing in that type, with all that they read.
-            What they give is cast for others.
+        kept: Nodes of the main graph that keep the type, with all their inputs. Their outputs are
+            cast for other readers.
     """
 
     def __init__(self, type: ir.DataType, kept: Collection[ir.Node] = ()) -> None:
@@ -44,12 +44,12 @@ class ComputeInFloat32(InPlacePass):
             for value in (*node.inputs, *node.outputs)
             if value is not None and value.dtype == self._type
         }
-        inputs = [each for each in model.graph.inputs if each.dtype == self._type]
+        inputs = [value for value in model.graph.inputs if value.dtype == self._type]
         wide = {*inputs, *kept}
         outputs = [
-            each
-            for each in dict.fromkeys(model.graph.outputs)
-            if each.dtype == self._type and each not in kept
+            output
+            for output in dict.fromkeys(model.graph.outputs)
+            if output.dtype == self._type and output not in kept
         ]
         for value in initializers_in(model):
             if value.const_value is not None and value.dtype == self._type and value not in kept:
@@ -63,9 +63,9 @@ class ComputeInFloat32(InPlacePass):
                     value.dtype = _FLOAT
         editor = Editor(model)
         nodes = list(model.graph)
-        behind = dict(zip([None, *nodes], nodes, strict=False))
+        following = dict(zip([None, *nodes], nodes, strict=False))
         for value in dict.fromkeys([*inputs, *_in_order(kept, nodes)]):
-            _cast_for_others(editor, behind.get(value.producer()), value, self._kept)
+            _cast_for_others(editor, following.get(value.producer()), value, self._kept)
         for value in outputs:
             _cast_output(editor, model.graph, value, self._type)
         return PassResult(model, True)
@@ -95,7 +95,7 @@ def _is_of(type: ir.DataType, attribute: ir.Attr) -> bool:
 
 
 def _change(node: ir.Node, type: ir.DataType) -> None:
-    """Change the attributes that say a type, or hold a tensor."""
+    """Change the attributes that hold a type or a tensor."""
     for name, attribute in list(node.attributes.items()):
         if _is_of(type, attribute) and attribute.type is ir.AttributeType.INT:
             node.attributes[name] = ir.AttrInt64(name, _FLOAT)
@@ -106,7 +106,7 @@ def _change(node: ir.Node, type: ir.DataType) -> None:
 
 
 def _in_order(values: Collection[ir.Value], nodes: Collection[ir.Node]) -> list[ir.Value]:
-    """As nodes read and give them."""
+    """Return values in the order in which nodes use them."""
     every = (value for node in nodes for value in (*node.inputs, *node.outputs))
     return [value for value in dict.fromkeys(every) if value is not None and value in values]
 
@@ -135,4 +135,4 @@ def _cast_output(editor: Editor, graph: ir.Graph, value: ir.Value, type: ir.Data
     narrow = node.outputs[0]
     narrow.name, narrow.dtype = name, type
     narrow.shape = value.shape.copy() if value.shape is not None else None
-    graph.outputs[:] = [narrow if each is value else each for each in graph.outputs]
+    graph.outputs[:] = [narrow if output is value else output for output in graph.outputs]

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take out nodes that hand on their input."""
+"""Removal of nodes that return their input."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.facts import is_identity
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
 from anybit.onnx.graph.reductions import reduced_axes
-
-# Those that give a single element as it is.
-_REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 
 class DropIdentities(InPlacePass):
-    """No Identity any more, no Dropout that is not in training, and no reduction over no axes.
+    """Removal of Identity, Dropout in inference, and reductions over no axes.
 
-    Graph inputs and outputs keep their names, so that a node between an input, or a constant, and
-    an output stays.
+    Graph inputs and outputs keep their names, so a node between an input or a constant and an
+    output stays.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -30,18 +27,18 @@ def _is_identity(node: ir.Node, opset: int) -> bool:
     if not is_identity(node, opset) and not _reduces_nothing(node):
         return False
     mask = node.outputs[1:]
-    return not any(each.uses() or each.is_graph_output() for each in mask)
+    return not any(output.uses() or output.is_graph_output() for output in mask)
 
 
 def _reduces_nothing(node: ir.Node) -> bool:
     """Return whether noop_with_empty_axes makes a reduction the identity."""
-    return not node.domain and node.op_type in _REDUCTIONS and reduced_axes(node, 1) == ()
+    return has_trait(node, OpTrait.KEEPS_SINGLE_ELEMENT) and reduced_axes(node, 1) == ()
 
 
 def _dropped(node: ir.Node) -> bool:
     x, y, graph = node.inputs[0], node.outputs[0], node.graph
-    assert x is not None, "asked before"
-    assert graph is not None, "it was found in one"
+    assert x is not None, "checked before"
+    assert graph is not None, "the node is in a graph"
     if y.is_graph_output():
         producer = x.producer()
         if producer is None or producer.graph is not graph or x.is_graph_output():

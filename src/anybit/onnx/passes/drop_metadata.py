@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take out what says how a model was made."""
+"""Removal of metadata about a model's origin."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -8,7 +8,7 @@ from anybit.onnx.graph.walk import values_in
 
 
 class DropMetadata(InPlacePass):
-    """No metadata and no comments: exporters write paths and lines of source into them."""
+    """Removal of metadata and comments: exporters write paths and source lines into them."""
 
     def call(self, model: ir.Model) -> PassResult:
         modified = _drop(model)
@@ -20,7 +20,7 @@ class DropMetadata(InPlacePass):
 
 
 def _drop(part: ir.Model | ir.Graph | ir.Node | ir.Value) -> bool:
-    found = bool(part.metadata_props or part.doc_string)
+    has_metadata = bool(part.metadata_props or part.doc_string)
     part.metadata_props.clear()
     part.doc_string = None
-    return found
+    return has_metadata

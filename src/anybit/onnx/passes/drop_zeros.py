@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take out zeros that are computed for nothing."""
+"""Removal of computed zeros."""
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of, zero_inputs_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, zero_inputs_of
 
 
 class DropZeros(InPlacePass):
-    """No bias and no first state of a recurrent layer is computed that is all zeros.
+    """Removal of computed biases and initial states that are all zeros.
 
-    Exporters write such zeros, in the shape that they need, for layers that have none. Stored
-    tensors stay, be they zeros. The sign of a zero may differ: -0 + 0 is 0.
+    Exporters compute such zeros for layers without bias or state. Stored zero tensors stay. The
+    sign of a zero may change: -0 + 0 is 0.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -29,7 +29,7 @@ class DropZeros(InPlacePass):
 
 
 def _is_computed_zero(value: ir.Value | None) -> bool:
-    """Whether nodes make the value of zeros, by moving, repeating and casting them."""
+    """Return whether nodes compute zeros, by moving, repeating and casting zeros."""
     node = None if value is None else value.producer()
     if node is None or node.op_type == "Constant":
         return False
@@ -42,16 +42,15 @@ def _is_computed_zero(value: ir.Value | None) -> bool:
 
 
 def _makes_zeros_of_zeros(node: ir.Node) -> bool:
-    moves = effect_of(node) is Effect.MOVE or node.op_type in ("Cast", "CastLike")
-    return not node.domain and moves and bool(node.inputs)
+    return has_trait(node, OpTrait.DATA_MOVEMENT | OpTrait.CAST) and bool(node.inputs)
 
 
 def _is_zero(node: ir.Node) -> bool:
-    """Whether what a Constant or a ConstantOfShape gives is zeros."""
-    given = node.attributes.get("value")
-    if given is None:
+    """Return whether the output of a Constant or ConstantOfShape is zero."""
+    attribute = node.attributes.get("value")
+    if attribute is None:
         return node.op_type == "ConstantOfShape" and not node.domain
-    tensor = given.value
+    tensor = attribute.value
     return isinstance(tensor, ir.TensorProtocol) and not node.domain and _zeros(tensor.numpy())
 
 

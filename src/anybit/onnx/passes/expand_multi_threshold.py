@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Express MultiThreshold in standard operators."""
+"""MultiThreshold in standard operators."""
 
 from collections.abc import Callable
 
@@ -16,21 +16,21 @@ from anybit.onnx.operators.multi_threshold import Staircase, is_multi_threshold,
 from anybit.onnx.report import Report, Step
 
 OPSET = 12
-"""The first opset that has GreaterOrEqual."""
+"""The first opset with GreaterOrEqual."""
 
 _LARGEST_INDEX = 2**31 - 1
 
 
 class ExpandMultiThreshold(InPlacePass):
-    """Replace each MultiThreshold by a binary search among its sorted thresholds.
+    """Replacement of each MultiThreshold by a binary search in its sorted thresholds.
 
-    A step compares x with one threshold per element (Gather, GreaterOrEqual, Where), so that 255
-    thresholds take 8 steps and no more memory than x does. A last Gather reads the result from the
-    table of all values. Results are equal to the bit. The model is of opset 12 at least, and its
-    shapes are inferred.
+    A step compares x with one threshold per element (Gather, GreaterOrEqual, Where), so 255
+    thresholds take 8 steps and only the memory of x. A last Gather reads the result from the table
+    of all values. Results are equal bit for bit. The model has at least opset 12, and its shapes
+    are inferred.
 
     Raises:
-        ModelError: As `staircase_of`.
+        ModelError: See `staircase_of`.
     """
 
     def call(self, model: ir.Model) -> Report:
@@ -45,8 +45,8 @@ class ExpandMultiThreshold(InPlacePass):
 class _Search:
     """The binary search of one node.
 
-    Row c of the thresholds begins at c * stride in a flat table; rows are filled with NaN, which no
-    x reaches. A position counts from there how many thresholds an element is known to reach.
+    Row c of the thresholds begins at c * stride in a flat table; rows are padded with NaN, which no
+    x reaches. A position is the row's start plus the number of thresholds proven to be reached.
     """
 
     def __init__(self, node: ir.Node, staircase: Staircase, editor: Editor) -> None:
@@ -60,7 +60,7 @@ class _Search:
         table = np.full((channels, self._stride), np.nan, np.float32)
         table[:, :steps] = staircase.thresholds
         self._table = table
-        self._shape = (channels, *[1] * staircase.behind) if channels > 1 else ()
+        self._shape = (channels, *[1] * staircase.trailing_axes) if channels > 1 else ()
 
     def write(self) -> None:
         x, like = self._node.inputs[0], self._node.outputs[0]

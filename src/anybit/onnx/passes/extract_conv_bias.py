@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bias of a convolution becomes an Add."""
+"""Extraction of a convolution's bias to an Add."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.passes._reorder import changed, drop_unread, in_shape, is_known, take_names
 
 
 class ExtractConvBias(InPlacePass):
-    """Conv and ConvTranspose without bias, and Add behind them, where the bias is constant.
+    """Extraction of the constant bias of Conv and ConvTranspose to an Add.
 
-    A quantized bias keeps its quantizer, which has parameters per channel then where it had one
-    per element. ONNX Runtime adds a bias last, too: every result keeps its bits.
+    A quantized bias keeps its quantizer; parameters per element become parameters per channel. ONNX
+    Runtime adds a bias last, too, so results are equal bit for bit.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -24,7 +25,7 @@ class ExtractConvBias(InPlacePass):
 
 
 def _has_bias(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type not in ("Conv", "ConvTranspose"):
+    if not has_trait(node, OpTrait.CONVOLUTION):
         return False
     return len(node.inputs) > 2 and is_known(node.inputs[2]) and _rank(node) is not None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep runtimes from making integer operators of pairs, and from moving them."""
+"""Fences that keep runtimes from fusing or moving quantizer pairs."""
 
 from collections.abc import Iterable
 
@@ -17,14 +17,14 @@ _FLOAT = ir.DataType.FLOAT
 
 
 class FencePairs(InPlacePass):
-    """Put a Min that changes nothing behind each of some DequantizeLinear, or before its pair.
+    """Insertion of a Min without effect after a DequantizeLinear, or before its pair.
 
-    With `before`, nodes may be QuantizeLinear, too.
+    With `before`, nodes may also be QuantizeLinear.
 
-    The bound is the largest value of the codes, so that no value changes. Behind DequantizeLinear
-    the Min hides it from what comes next, so that no integer operator is made of the two. Before
-    QuantizeLinear it keeps runtimes from moving that, as they would where there is one scale; what
-    stands behind a Min, a Max or the nodes that give signs is not moved.
+    The bound is the largest value of the codes, so no value changes. After DequantizeLinear, the
+    Min hides it from the following node, so the two are not fused. Before QuantizeLinear, it keeps
+    runtimes from moving a quantizer with one scale: they do not move quantizers across Min, Max or
+    the nodes of a sign.
 
     The nodes have constant parameters and float32 results. Running it twice changes nothing.
     """
@@ -69,7 +69,7 @@ def _fence_before(editor: Editor, node: ir.Node) -> bool:
     x = None if quantize is None else quantize.inputs[0]
     if quantize is None or x is None:
         return False
-    scaling = scaling_of(quantize)  # of which that of signs is not the node's
+    scaling = scaling_of(quantize)  # signs have a bound of their own
     if scaling.layout.axis is not None:
         return False
     if _is_limited(x) or sign_source(quantize, scaling) is not None:
@@ -87,7 +87,7 @@ def _bound(editor: Editor, owner: str, scaling: Scaling) -> ir.Value:
 
 
 def _quantizer_of(node: ir.Node) -> ir.Node | None:
-    """The QuantizeLinear whose codes the node reads, be they clipped in between."""
+    """Return the QuantizeLinear whose codes a node reads, possibly through a Clip."""
     codes = node.inputs[0]
     producer = None if codes is None else codes.producer()
     if producer is not None and (producer.domain, producer.op_type) == ("", "Clip"):
@@ -97,7 +97,7 @@ def _quantizer_of(node: ir.Node) -> ir.Node | None:
 
 
 def _is_limited(x: ir.Value) -> bool:
-    """Whether it comes from a Min or a Max that does something."""
+    """Return whether a value comes from a Min or Max that has an effect."""
     node = x.producer()
     if node is None or node.domain or node.op_type not in ("Max", "Min"):
         return False

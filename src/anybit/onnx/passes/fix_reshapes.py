@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make targets of Reshapes constant."""
+"""Constant targets of Reshapes."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -17,10 +17,10 @@ Size: TypeAlias = int | str | None
 
 
 class FixReshapes(InPlacePass):
-    """A Reshape to computed sizes says which of them it keeps, by 0, or which one follows, by -1.
+    """Replacement of computed targets of Reshapes by constants with 0 (keep) and -1 (infer).
 
-    It is one to constants then, and gives the same wherever it runs. It stays where two sizes are
-    free that are not those of what it reads, at their places. Shapes have been inferred.
+    A Reshape stays if two free sizes differ from those of its input at the same positions. Shapes
+    are inferred.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -33,37 +33,39 @@ class FixReshapes(InPlacePass):
             x = node.inputs[0] if target is not None else None
             if (node.domain, node.op_type) != ("", "Reshape") or target is None or x is None:
                 continue
-            known = None if target.is_initializer() else sizes.of(target)
-            if known is None or known.ndim != 1:
+            target_sizes = None if target.is_initializer() else sizes.of(target)
+            if target_sizes is None or target_sizes.ndim != 1:
                 continue
-            given = named_sizes_that_follow(x, model)
-            fixed = _fixed(list(known), given or (), bool(attribute_of(node, "allowzero", 0)))
+            input_sizes = named_sizes_that_follow(x, model)
+            fixed = _fixed(
+                list(target_sizes), input_sizes or (), bool(attribute_of(node, "allowzero", 0))
+            )
             if fixed is not None:
                 _fix(node, fixed, unique)
                 modified = True
         return PassResult(model, modified)
 
 
-def _fixed(target: list[Size], given: Sequence[Size], empty: bool) -> list[int] | None:
-    """A target in numbers; None where that cannot be said.
+def _fixed(target: list[Size], input_sizes: Sequence[Size], empty: bool) -> list[int] | None:
+    """Return a target in numbers; None if there is none.
 
-    `given` are the sizes of what is reshaped, for which zeros stand unless they mean `empty` axes.
+    `input_sizes` are the sizes of the input, which zeros copy unless they denote `empty` axes.
     """
-    if 0 in target and empty:  # there are no elements, from which nothing follows
+    if 0 in target and empty:  # without elements nothing follows
         return None
-    own = [*given[: len(target)], *[None] * (len(target) - len(given))]
-    target = [known if size == 0 else size for size, known in zip(target, own, strict=True)]
+    own = [*input_sizes[: len(target)], *[None] * (len(target) - len(input_sizes))]
+    target = [own_size if size == 0 else size for size, own_size in zip(target, own, strict=True)]
     if 0 in target:
         return None
-    # -1 would be refused where there are no rows, and a 0 beside it.
+    # -1 is refused with a batch of no rows, and next to a 0.
     if target.count(-1) == 0 and sum(not isinstance(size, int) for size in target) == 1:
         return [size if isinstance(size, int) else -1 for size in target]
     kept = [
-        0 if isinstance(size, str) and size == known else size
-        for size, known in zip(target, own, strict=True)
+        0 if isinstance(size, str) and size == own_size else size
+        for size, own_size in zip(target, own, strict=True)
     ]
-    found = [size for size in kept if isinstance(size, int)]
-    return found if len(found) == len(kept) else None
+    fixed = [size for size in kept if isinstance(size, int)]
+    return fixed if len(fixed) == len(kept) else None
 
 
 def _fix(node: ir.Node, sizes: list[int], unique: Names) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BatchNormalization goes into the weights before it."""
+"""Folding of BatchNormalization into the preceding weights."""
 
 import numpy as np
 import onnx_ir as ir
@@ -10,15 +10,15 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.passes.batch_norm_to_affine import EPSILON, parameters_of
 
-# Of weights: the axis along which the channels of the result lie.
+# The axis of the weight with the output channels.
 _CHANNEL_AXES = {"Conv": 0, "ConvTranspose": 1}
 
 
 class FoldBatchNorm(InPlacePass):
-    """Where only BatchNormalization reads a sum of products, its factors go into the weights.
+    """Folding of BatchNormalization into the weights of a convolution that nothing else reads.
 
-    The new weights and biases are computed in float64 and rounded once, so that results move by
-    roundings. That is for models that are to be quantized, and for nothing else here.
+    The new weights and biases are computed in float64 and rounded once, so results change by
+    roundings. Only quantization uses this pass.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -40,18 +40,18 @@ class FoldBatchNorm(InPlacePass):
 
 
 def _is_foldable(node: ir.Node) -> bool:
-    """Whether weight and bias are known, and nothing else reads the result."""
+    """Return whether weight and bias are constant and nothing else reads the output."""
     result = node.outputs[0]
     if node.domain != "" or len(result.uses()) != 1 or result.is_graph_output():
         return False
     if node.op_type == "ConvTranspose" and attribute_of(node, "group", 1) != 1:
         return False
-    given = [value for value in node.inputs[1:] if value is not None]
-    return all(is_constant(value) and value.dtype == ir.DataType.FLOAT for value in given)
+    parameters = [value for value in node.inputs[1:] if value is not None]
+    return all(is_constant(value) and value.dtype == ir.DataType.FLOAT for value in parameters)
 
 
 def _affine(parameters: list[Array], epsilon: float) -> tuple[Array, Array]:
-    scale, bias, mean, variance = (each.astype(np.float64) for each in parameters)
+    scale, bias, mean, variance = (parameter.astype(np.float64) for parameter in parameters)
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + np.float64(np.float32(epsilon)))
         return factor, bias - mean * factor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluate what is constant once, before the session."""
+"""Constant folding."""
 
 from collections.abc import Sequence
 
@@ -17,29 +17,29 @@ from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import dequantized, is_dequantize, is_quantize, quantized
 
-# The bytes that folding may add to a model: four times its own constants, and room for small ones.
+# The bytes that folding may add: four times the constants of the model, and room for small ones.
 _GROWTH = 4
 _ROOM = 2**26
 # Codes of few bits become floats.
 _FLOAT = 4
-# Larger results are computed one by one, so that weights are not held twice.
+# Larger results are computed one by one, so weights are not held twice.
 _LARGEST_PIECE = 2**24
 _BUDGET = "anybit.folding.budget"
 _MOST_ROUNDS = 16
 
 
 class FoldConstants(InPlacePass):
-    """Replace nodes whose inputs are all constant by their results. The model is normalized.
+    """Replacement of nodes with constant inputs by their outputs, in a normalized model.
 
-    Our operators are evaluated by their own functions, bit for bit what their kernels compute;
-    the standard operators that scales, bit-widths and weights are computed with, by ONNX Runtime's
-    kernels, whole pieces at a time. Sizes that follow from the inputs' are constants too, and so
-    is what is computed from them; what a file merely declares of a value inside it is not. Loops
-    and branches are never run.
-    Other nodes, and whatever would make the constants more than five times as large, stay: in all
-    passes over one model together, so that what one folds is no reason for the next to fold more.
+    The operators of this package are evaluated by their own functions, bit-identical to their
+    kernels. The standard operators that compute scales, bit-widths and weights are evaluated by
+    ONNX Runtime, one subgraph at a time. Proven sizes are constants, too, and so are values
+    computed from them; declared sizes of inner values are not. Loops and branches are never run.
 
-    Tensors are read one at a time, and each folded input is dropped when its last reader is.
+    Other nodes stay, and those that would make the constants more than five times as large, over
+    all passes on one model.
+
+    Tensors are read one at a time. A folded input is dropped with its last reader.
 
     Raises:
         ModelError: An operator refuses its constant inputs (a bit-width of 2.5, shapes that do
@@ -47,12 +47,12 @@ class FoldConstants(InPlacePass):
     """
 
     def __init__(self, *, operators: bool = True, codes: bool = False) -> None:
-        """`operators=False` folds standard operators only, so that a reader finds the others.
+        """Select what to fold.
 
-        QuantizeLinear of constants becomes codes, and DequantizeLinear of scales becomes scales.
-        `codes=True` also turns stored integers and narrow floats into the floats that they stand
-        for, which a file would not want, but a session does: its kernels treat constant weights in
-        a way of their own, and add in another order.
+        `operators=False` folds standard operators only, so readers find the others. QuantizeLinear
+        of constants becomes codes, and DequantizeLinear of scales becomes scales. `codes=True` also
+        converts stored integers and narrow floats to float values. That suits sessions, not files:
+        kernels of sessions have another order of sums for constant weights.
         """
         self._operators = operators
         self._codes = codes
@@ -68,10 +68,10 @@ class FoldConstants(InPlacePass):
 
 
 class _Folding:
-    """Standard nodes gather in a piece, which one session evaluates; others are done at once.
+    """A folding: standard nodes are collected and evaluated in one session, others at once.
 
-    A node of ours that reads what the piece will give waits for the next round, together with what
-    reads its result, so that few pieces are made, whatever the order of the nodes.
+    An operator of this package that reads an output of the collected subgraph waits for the next
+    round, with its readers: so there are few subgraphs, whatever the order of the nodes.
     """
 
     def __init__(self, model: ir.Model, budget: int, operators: bool, codes: bool) -> None:
@@ -90,12 +90,12 @@ class _Folding:
             if not nodes:
                 break
             nodes = self._round(nodes)
-        for node in nodes:  # whoever nests them that deeply waits a little longer
+        for node in nodes:  # deeply nested ones take more rounds
             self._round([node])
         self._results.finish()
 
     def _round(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-        """Fold nodes; those that must wait for what this round gives."""
+        """Fold nodes; return those that must wait for results of this round."""
         waiting: list[ir.Node] = []
         late: set[ir.Value] = set()
         for node in nodes:
@@ -139,16 +139,16 @@ class _Folding:
         sizes = sizes_that_follow(value, self._model)
         if sizes is None:
             return self._shapes.get(value)
-        known = tuple(size for size in sizes if size is not None)
-        return known if len(known) == len(sizes) else self._shapes.get(value)
+        fixed = tuple(size for size in sizes if size is not None)
+        return fixed if len(fixed) == len(sizes) else self._shapes.get(value)
 
     def _gather(self, node: ir.Node, read: Sequence[ir.Value]) -> None:
-        """Put a standard node into the piece, if it can be folded."""
+        """Add a standard node to the subgraph, if it can be folded."""
         tensor = node.attributes.get("value") if node.op_type == "Constant" else None
         if isinstance(tensor, ir.Attr) and isinstance(tensor.value, ir.TensorProtocol):
             self._replace(node, tensor.as_tensor())
             return
-        # The range that a Clip gives to codes would be lost.
+        # The range of codes that a Clip declares would be lost.
         readers = [reader for reader, _ in node.outputs[0].uses()]
         if node.op_type == "Clip" and not self._codes and any(map(is_dequantize, readers)):
             return
@@ -203,11 +203,14 @@ def _is_linear(node: ir.Node) -> bool:
 
 
 def _gives_scales(node: ir.Node) -> bool:
-    """Whether all that is read of a DequantizeLinear are scales: those of blocks are quantized."""
+    """Return whether all readers use a DequantizeLinear as a scale.
+
+    Scales of blocks are quantized themselves.
+    """
     uses = node.outputs[0].uses()
     return bool(uses) and all(at == 1 and _is_linear(reader) for reader, at in uses)
 
 
 def _bytes(model: ir.Model) -> int:
-    """Of all constants together, in floats where they are narrower."""
+    """Return the bytes of all constants, counting narrow types as floats."""
     return sum(max(tensor.nbytes, _FLOAT * tensor.size) for tensor in tensors_in(model))

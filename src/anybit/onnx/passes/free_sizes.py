@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free the sizes that a file fixes without a reason."""
+"""Release of sizes that a file fixes without a reason."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -13,17 +13,17 @@ from anybit.text import listed
 
 
 class FreeSizes(InPlacePass):
-    """Sizes that are declared, and follow from no input and no initializer, are free.
+    """Release of declared sizes that do not follow from inputs and initializers.
 
-    They may be true of the data that somebody once had, as how many elements of x are not zero,
-    and ONNX Runtime's optimizer computes with them. Shapes have been inferred before. Where nothing
-    can be inferred, behind operators that ONNX does not have, declarations are all there is: they
-    stay.
+    They may hold for the data of an export only, such as the number of nonzero elements, and ONNX
+    Runtime's optimizer uses them. Shapes are inferred. Declarations after operators that ONNX
+    cannot infer stay.
     """
 
     def call(self, model: ir.Model) -> Report:
         unknown = _behind_unknown_operators(model)
-        values = [each for each in declarable(model) if is_noted(each) and each not in unknown]
+        declared = [value for value in declarable(model) if is_noted(value)]
+        values = [value for value in declared if value not in unknown]
         if all(noted(value) is None for value in values):  # the model cannot be inferred
             return Report(model, False)
         freed = [str(value.name) for value in values if _free(value)]
@@ -47,20 +47,20 @@ def _free(value: ir.Value) -> bool:
 
 
 def _behind_unknown_operators(model: ir.Model) -> set[ir.Value]:
-    """What is computed by operators that inference does not know, or from that.
+    """Return the values computed, directly or not, by operators that inference does not know.
 
-    Where there are any, branches and loops may give, or read, what comes from them.
+    If there are any, branches and loops may use their outputs.
     """
     nodes = list(nodes_in(model.graph))
-    found: set[ir.Value] = set()
+    values: set[ir.Value] = set()
     if all(map(_is_known, nodes)):
-        return found
+        return values
     for node in nodes:
         graphs = list(inner_graphs(node))
-        if graphs or not _is_known(node) or any(value in found for value in node.inputs):
-            found.update(node.outputs)
-            found.update(value for graph in graphs for value in graph.inputs)
-    return found
+        if graphs or not _is_known(node) or any(value in values for value in node.inputs):
+            values.update(node.outputs)
+            values.update(value for graph in graphs for value in graph.inputs)
+    return values
 
 
 def _is_known(node: ir.Node) -> bool:

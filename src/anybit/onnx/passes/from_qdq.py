@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lift QuantizeLinear and DequantizeLinear to quantizers."""
+"""Conversion of QuantizeLinear and DequantizeLinear to quantizers."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -16,34 +16,33 @@ from anybit.onnx.report import Report, Step
 
 
 class FromQdq(InPlacePass):
-    """Replace pairs of QuantizeLinear and DequantizeLinear, and the latter behind constants.
+    """Replacement of QuantizeLinear-DequantizeLinear pairs, and of DequantizeLinear of constants.
 
     The model is normalized, its standard operators folded, and types are known.
 
-    * A pair with the same scale, zero-point, type and axis, and perhaps Clips of the codes and
-      nodes that move elements between the two, becomes a quantizer and the same nodes. Limits of x
-      before it that are codes times scale, as `ToQdq` writes them, are part of it. A zero-point
-      only shifts the range of such a pair: uint8 with 128 is 8 bits, signed. A range that no
-      operator has becomes the smallest one around it and a Clip of the values.
-    * Where(x >= 0, 1, -1) before a pair is an operator that gives signs.
-    * A DequantizeLinear of a constant becomes a quantizer of the float values; zero-point and
-      range, be it from a Clip or from what `ToQdq` noted, stay. The operator is run to see that it
-      gives the same values.
+    * A pair with the same scale, zero-point, type and axis becomes a quantizer. Clips of the codes
+      and data movement may lie in between. Limits of x before it that are codes times scale, as
+      `ToQdq` writes them, are part of it. A zero-point only shifts the range of such a pair: uint8
+      with 128 is 8 bits, signed. A range that no operator has becomes the smallest enclosing one
+      and a Clip of the values.
+    * Where(x >= 0, 1, -1) before a pair becomes a sign operator.
+    * A DequantizeLinear of a constant becomes a quantizer of the float values; zero-point and range
+      (from a Clip or the metadata of `ToQdq`) stay. The operator is run to verify the values.
     * A MatMulNBits of ONNX Runtime becomes a quantizer of its weight and a MatMul.
     * QLinearConv and QLinearMatMul become DequantizeLinear, Conv or MatMul and QuantizeLinear
       first, if float32 computes the same: all scales powers of two, sums below 2^24.
 
-    Whatever else there is stays as it is, with a step that says why: parts without a partner,
-    parameters that are computed, scales per block, other integer operators.
+    Everything else stays, with a step that gives the reason: nodes without a partner, computed
+    parameters, scales per block, other integer operators.
 
-    The values stay what they were, but for the sign of a zero, for NaN, whose code ONNX does not
-    define, and for infinite x / scale of float8 types, which saturate where the operator gives
-    NaN. With `allow_approximate` zero-points of activations become those of the operator, which
-    differ at ties, QLinear operators with any scale are taken apart, and MatMulNBits that may
-    round its input becomes a MatMul that does not; the steps say so.
+    The values are preserved, with three exceptions: the sign of zeros; NaN, whose code ONNX does
+    not define; and infinite x / scale of float8 types, which saturate while the operator returns
+    NaN. With `allow_approximate`, zero-points of activations become those of the operator, which
+    differ at ties; QLinear operators with any scale are split; and MatMulNBits that may round its
+    input becomes a MatMul that does not. The steps report it.
 
     Raises:
-        ModelError: A node contradicts itself (an axis that x does not have, scales and zero-points
+        ModelError: A node is inconsistent (an axis that x does not have, scales and zero-points
             that do not match), a tensor cannot be read, or a QLinear operator would change its
             values and that is not allowed.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemm becomes MatMul and Add."""
+"""Replacement of Gemm by MatMul and Add."""
 
 import numpy as np
 import onnx_ir as ir
@@ -14,12 +14,12 @@ _TRANSPOSED = ("transA", "transB")
 
 
 class GemmToMatMul(InPlacePass):
-    """No Gemm any more, except those whose factors `alpha` and `beta` are not powers of two.
+    """Replacement of Gemm, unless a factor `alpha` or `beta` is not a power of two.
 
-    A transposed constant is stored transposed, with its quantizer; what is not a constant gets a
-    Transpose. ONNX Runtime's Gemm starts from C where it has more than 256 products to add, and
-    Add comes last: where sums round, the last bit may differ. Sums of quantized values that
-    float32 holds, which `anybit.check` looks at, do not round.
+    A transposed constant is stored transposed, with its quantizer; other operands get a Transpose.
+    ONNX Runtime's Gemm starts from C for more than 256 products, while Add comes last: sums that
+    round may differ in the last bit. Sums of quantized values that float32 holds (see
+    `anybit.check`) do not round.
     """
 
     def call(self, model: ir.Model) -> PassResult:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of inputs, constants and nodes that C++ takes."""
+"""C++ names of inputs, constants and nodes."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ from anybit.onnx.report import Report
 
 
 class Identifiers(InPlacePass):
-    """Inputs, outputs, constants and nodes are called by identifiers, no two by the same one.
+    """Renaming of inputs, outputs, constants and nodes to unique identifiers.
 
-    Other characters become underscores, and reserved words get a number. Names that are fine stay.
-    A remark names the inputs and outputs that were renamed.
+    Other characters become underscores, and reserved words get a number. Valid names stay. A remark
+    lists the renamed inputs and outputs.
 
     Args:
-        is_usable: Whether the compiler takes a name as it is.
+        is_usable: Return whether the compiler accepts a name.
     """
 
     def __init__(self, is_usable: Callable[[str], bool]) -> None:
@@ -29,7 +29,7 @@ class Identifiers(InPlacePass):
     def call(self, model: ir.Model) -> Report:
         graph = model.graph
         unique = names_of(model)
-        given = {id(value) for value in (*graph.inputs, *graph.outputs)}
+        interface = {id(value) for value in (*graph.inputs, *graph.outputs)}
         taken: set[str] = set()
         renamed: list[str] = []
         count = 0
@@ -39,12 +39,12 @@ class Identifiers(InPlacePass):
                 taken.add(name)
                 continue
             if isinstance(item, ir.Value) and item.const_value is not None:
-                # A new name would reach the tensor, and with it the file it was read from.
+                # Renaming the value would rename its tensor, which belongs to the source file.
                 item.const_value = ir.Tensor(array_of(item), dtype=item.const_value.dtype)
             item.name = self._free(name, unique)
             taken.add(item.name)
             count += 1
-            if id(item) in given:
+            if id(item) in interface:
                 renamed.append(f"{name} is {item.name}")
         remarks = (f"renamed for C++: {', '.join(renamed)}",) if renamed else ()
         return Report(model, bool(count), remarks=remarks)
@@ -58,7 +58,7 @@ class Identifiers(InPlacePass):
 
 
 def _named(graph: ir.Graph) -> Iterator[ir.Value | ir.Node]:
-    """What becomes a name in C++: inputs first, whose names people know."""
+    """Yield everything that becomes a name in C++: inputs first, because users know their names."""
     yield from graph.inputs
     outputs = set(graph.outputs)
     yield from (value for value in values_in(graph) if value in outputs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give the values of a model the types and shapes that follow from its inputs."""
+"""Inference of types and shapes from the inputs of a model."""
 
 from contextlib import suppress
 
@@ -18,16 +18,16 @@ from anybit.onnx.quantizers.nodes import dtype_of
 
 
 class InferShapes(InPlacePass):
-    """ONNX's own inference, with the schemas of our operators. The model is normalized.
+    """ONNX's shape inference with the schemas of this package, on a normalized model.
 
-    Shapes are inferred from the inputs and the initializers alone. What a model declares for other
-    values gives way to what is inferred; it stays, as a mere declaration, where nothing is (see
-    `anybit.onnx.graph.shapes`). Large tensors are not handed over.
+    Shapes are inferred from inputs and initializers only. Inferred shapes replace declared ones;
+    other declarations stay, marked as such (see `anybit.onnx.graph.shapes`). Large tensors are not
+    passed on.
     """
 
     @quiet()
     def call(self, model: ir.Model) -> PassResult:
-        with suppress(RuntimeError):  # onnx before 1.19 cannot do it
+        with suppress(RuntimeError):  # onnx before 1.19 cannot do this
             register()
         values = list(declarable(model))
         before = [(value.type, value.shape) for value in values]
@@ -47,7 +47,7 @@ class InferShapes(InPlacePass):
 
 def _infer(model: ir.Model) -> None:
     imports = model.graph.opset_imports
-    # ONNX asks for an import of every domain; before their first version it skips the operators.
+    # ONNX requires an import of every domain; it skips operators of earlier versions.
     undeclared = {node.domain for node in nodes_in(model.graph)} - imports.keys()
     imports.update(dict.fromkeys(undeclared, 0))
     try:
@@ -58,9 +58,9 @@ def _infer(model: ir.Model) -> None:
 
 
 def _type_unknown(model: ir.Model) -> bool:
-    """Type what nodes give at which ONNX's inference stops, and say whether that gave a type.
+    """Infer types of nodes at which ONNX's inference stops; return whether any was inferred.
 
-    They are our operators in a file that has two versions of one, and so imports none.
+    These are operators of this package in a file with two versions of one, which imports neither.
     """
     typed = False
     for node in nodes_in(model.graph):
@@ -78,6 +78,6 @@ def _type_unknown(model: ir.Model) -> bool:
 
 
 def _of_same_type(node: ir.Node) -> ir.Value | None:
-    """The input whose type the result has; None for what ONNX's inference knows, and the rest."""
+    """Return the input with the type of the output; None if ONNX infers it, and otherwise."""
     operator = operator_of(node)
     return None if operator is None or operator.result_dtype is not None else node.inputs[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put the bodies of local functions in the place of their calls."""
+"""Inlining of local functions."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -19,21 +19,20 @@ Functions: TypeAlias = dict[ir.OperatorIdentifier, ir.Function]
 
 
 class InlineFunctions(InPlacePass):
-    """Inline all local functions but those with an operator's name.
+    """Inlining of all local functions, except those with an operator's name.
 
-    With the bodies, the constants in them can be folded and the operators in them converted.
-    Functions of our names only stand in for the operator: `Normalize` drops them. Where functions
-    and model are written for different versions of the standard operators, all are brought to the
-    newest of these.
+    After inlining, the constants of the bodies can be folded and their operators converted.
+    Functions with the name of an operator are stand-ins: `Normalize` drops them. If functions and
+    model use different opsets, all are lifted to the newest.
 
     Raises:
-        ModelError: A function cannot be inlined, or not be brought to another version.
+        ModelError: A function cannot be inlined, or not be lifted to another opset.
     """
 
     def call(self, model: ir.Model) -> PassResult:
         functions = {
-            key: each
-            for key, each in model.functions.items()
+            key: function
+            for key, function in model.functions.items()
             if not versions_of(*key[:2]) and key[:2] not in SPELLINGS
         }
         if not functions:
@@ -47,8 +46,10 @@ class InlineFunctions(InPlacePass):
 
 
 def _inline_calls(model: ir.Model, functions: Functions) -> None:
-    """From the outside in, so that every attribute has its value when a body is copied. Calls in a
-    circle are refused when a file is read."""
+    """Inline from the outside in, so that attributes have values when a body is copied.
+
+    Recursive calls are refused when a file is read.
+    """
     main, unique = model.graph, names_of(model)
     waiting = list(main.all_nodes())
     while waiting:
@@ -59,7 +60,7 @@ def _inline_calls(model: ir.Model, functions: Functions) -> None:
 
 
 def _inlined(call: ir.Node, function: ir.Function, unique: Names, opset: int) -> list[ir.Node]:
-    """Put the body in the place of the call; all nodes of the body."""
+    """Replace a call by the body; return all nodes of the body."""
     target = call.graph
     assert target is not None, "calls in a graph only"
     body = _body(call, function, opset)
@@ -69,10 +70,10 @@ def _inlined(call: ir.Node, function: ir.Function, unique: Names, opset: int) ->
         for node in graph:
             node.name = unique(node.name) if node.name else node.name
             node.metadata_props.update({**call.metadata_props, **node.metadata_props})
-    given = dict(zip(body.inputs, _given(call, body), strict=True))
-    results = [given.get(value, value) for value in body.outputs]
+    arguments = dict(zip(body.inputs, _arguments(call, body), strict=True))
+    results = [arguments.get(value, value) for value in body.outputs]
     body.outputs.clear()
-    for declared, passed in given.items():
+    for declared, passed in arguments.items():
         for reader, index in list(declared.uses()):
             reader.replace_input_with(index, passed)
     everything, nodes = list(body.all_nodes()), list(body)
@@ -84,7 +85,7 @@ def _inlined(call: ir.Node, function: ir.Function, unique: Names, opset: int) ->
 
 
 def _body(call: ir.Node, function: ir.Function, opset: int) -> ir.Graph:
-    """A copy of a function's graph, with the values of attributes in it, in the model's version."""
+    """Return a copy of a function's graph with attribute values, in the model's opset."""
     body = function.graph.clone()
     if len(call.inputs) > len(body.inputs) or len(call.outputs) > len(body.outputs):
         raise ModelError(
@@ -93,14 +94,14 @@ def _body(call: ir.Node, function: ir.Function, opset: int) -> ir.Graph:
         )
     for node in body.all_nodes():
         _resolve_attributes(node, call, function)
-    for declared, value in zip(body.inputs, _given(call, body), strict=True):
+    for declared, value in zip(body.inputs, _arguments(call, body), strict=True):
         if value is not None:
             declared.type, declared.shape = value.type, value.shape
     return _lifted(body, opset)
 
 
 def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.Value]) -> None:
-    """Let readers of the call read the results, under the names that they know."""
+    """Let readers of the call read the results, under the original names."""
     assert call.graph is not None, "calls in a graph only"
     for old, result in zip(call.outputs, results, strict=False):
         if result is None:
@@ -108,7 +109,7 @@ def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.V
                 f"{described(call)} lacks the input that its local function hands on; export the "
                 "model again"
             )
-        if result not in made:  # an input that is handed on, or a result that has a name already
+        if result not in made:  # an input that is returned, or a result that has a name already
             node = ir.node("Identity", [result])
             call.graph.insert_before(call, node)
             result = node.outputs[0]
@@ -116,7 +117,7 @@ def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.V
         _stand_in(result, old)
 
 
-def _given(call: ir.Node, body: ir.Graph) -> list[ir.Value | None]:
+def _arguments(call: ir.Node, body: ir.Graph) -> list[ir.Value | None]:
     return [*call.inputs, *[None] * (len(body.inputs) - len(call.inputs))]
 
 
@@ -130,20 +131,20 @@ def _stand_in(result: ir.Value, old: ir.Value) -> None:
 
 
 def _resolve_attributes(node: ir.Node, call: ir.Node, function: ir.Function) -> None:
-    """Put values in the place of a function's parameters; those that nobody gives go."""
+    """Replace a function's parameters by values; parameters without a value are dropped."""
     for name, attribute in list(node.attributes.items()):
         if not attribute.is_ref():
             continue
-        wanted = attribute.ref_attr_name or ""
-        given = call.attributes.get(wanted) or function.attributes.get(wanted)
+        expected = attribute.ref_attr_name or ""
+        actual = call.attributes.get(expected) or function.attributes.get(expected)
         del node.attributes[name]
-        if given is not None and given.value is not None:
-            node.attributes.add(ir.Attr(name, given.type, given.value))
+        if actual is not None and actual.value is not None:
+            node.attributes.add(ir.Attr(name, actual.type, actual.value))
 
 
 def _lift_to(model: ir.Model, functions: Functions) -> None:
-    """Bring the model to the newest version of the standard operators that a function has."""
-    versions = [each.graph.opset_imports.get("", 0) for each in functions.values()]
+    """Lift the model to the newest opset of its functions."""
+    versions = [function.graph.opset_imports.get("", 0) for function in functions.values()]
     if "" not in model.graph.opset_imports and max(versions):
         model.graph.opset_imports[""] = max(versions)
     model.graph = _lifted(model.graph, max(versions))
@@ -163,16 +164,19 @@ def _lifted(graph: ir.Graph, opset: int) -> ir.Graph:
 
 
 def _is_same(kind: str, first: int, second: int) -> bool:
-    """Whether an operator did not change between two versions."""
+    """Return whether an operator did not change between two versions."""
     if not (onnx.defs.has(kind, first) and onnx.defs.has(kind, second)):
         return False
-    schemas = [onnx.defs.get_schema(kind, each) for each in (first, second)]
+    schemas = [onnx.defs.get_schema(kind, version) for version in (first, second)]
     return bool(schemas[0].since_version == schemas[1].since_version)
 
 
 def _import_domains(model: ir.Model, functions: Functions) -> None:
-    """Import what the bodies need. A domain of ours in two versions is not imported, as in any
-    file that holds both: those of nodes follow from their inputs."""
+    """Import the domains of the bodies.
+
+    A domain of this package in two versions is not imported, as in any file that has both: the
+    versions follow from the number of inputs.
+    """
     imports, used = model.graph.opset_imports, {node.domain for node in model.graph.all_nodes()}
     for function in functions.values():
         for domain, version in function.graph.opset_imports.items():
@@ -184,5 +188,5 @@ def _import_domains(model: ir.Model, functions: Functions) -> None:
                     f"{function.name!r} version {version}; export it with one of them"
                 )
             imports[domain] = 0
-    for domain in [each for each, version in imports.items() if version == 0]:
+    for domain in [domain for domain, version in imports.items() if version == 0]:
         del imports[domain]

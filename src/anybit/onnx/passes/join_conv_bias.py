@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An Add of a constant per channel becomes the bias of the convolution before it."""
+"""Conversion of an Add of a constant per channel to the bias of the preceding convolution."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -17,10 +17,10 @@ from anybit.onnx.passes._reorder import (
 
 
 class JoinConvBias(InPlacePass):
-    """Convolutions with a bias instead of a constant Add that alone reads them.
+    """Conversion of constant Adds to biases of convolutions that nothing else reads.
 
     The inverse of `ExtractConvBias`: a quantized bias keeps its quantizer. ONNX Runtime adds a bias
-    last, so every result keeps its bits. Shapes have been inferred.
+    last, so results are equal bit for bit. Shapes are inferred.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -65,7 +65,7 @@ def _join(conv: ir.Node, add: ir.Node, bias: ir.Value, editor: Editor) -> None:
     assert conv.graph is not None, "it was found in one"
     new, quantizer = changed(bias, in_shape((-1,)), editor, conv), bias.producer()
     if new is bias and quantizer is not None:
-        # The quantizer of the bias may stand between Conv and Add.
+        # The quantizer of the bias may lie between Conv and Add.
         conv.graph.remove(quantizer)
         conv.graph.insert_before(conv, quantizer)
     old = conv.outputs[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a model to a newer version of the standard operators."""
+"""Conversion to a newer version of the standard operators."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -9,13 +9,13 @@ from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.names import described
 
-# From this version on Hardmax looks at one axis. The converters rewrite Softmax and LogSoftmax,
-# which changed with it, but lift Hardmax as it is.
+# From this version on, Hardmax has one axis. The converters rewrite Softmax and LogSoftmax, which
+# changed in the same way, but not Hardmax.
 _HARDMAX_OPSET = 13
 
 
 class LiftOpset(InPlacePass):
-    """Convert the standard operators to at least that version; newer models stay as they are.
+    """Conversion of the standard operators to at least an opset; newer models stay.
 
     Raises:
         ModelError: An operator in the model cannot be converted, or not with the same values.
@@ -38,21 +38,21 @@ class LiftOpset(InPlacePass):
         from onnxscript.version_converter import ConvertVersionPass
 
         imports = dict(model.graph.opset_imports)
-        # A file with two versions of an operator declares none, but the converter asks for one.
+        # A file with two versions of an operator declares none, but the converter requires one.
         undeclared = {node.domain for node in model.graph.all_nodes()} - imports.keys()
         model.graph.opset_imports.update(dict.fromkeys(undeclared, 1))
         problem = "its operators have no newer form"
         try:
             with quiet():
                 ConvertVersionPass(self._opset, fallback=True)(model)
-        except Exception as error:  # neither converter has a class for what it cannot do
+        except Exception as error:  # the converters have no error class of their own
             problem = str(error)
         if model.graph.opset_imports.get("", 0) < self._opset:
             raise ModelError(
                 f"the model has opset {present} and cannot be brought to {self._opset}, which the "
                 f"result needs: {problem}; export it with opset {self._opset}"
             )
-        # The converter drops the versions of domains that it does not know.
+        # The converter drops the imports of unknown domains.
         model.graph.opset_imports.update({**imports, "": self._opset})
         for domain in undeclared:
             model.graph.opset_imports.pop(domain, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expand our operators into standard ones."""
+"""Expansion of this package's operators into standard ones."""
 
 from collections.abc import Container, Mapping
 
@@ -15,17 +15,17 @@ from anybit.onnx.report import Report, Step
 
 
 class Lower(InPlacePass):
-    """Replace every node of ours by standard nodes. The model is normalized.
+    """Replacement of every operator of this package by standard nodes, in a normalized model.
 
-    The nodes are those that the operator's reference performs, traced (see `expansion`). What
-    follows from constants is computed now. The results have the same values, NaN and infinities
-    included; the sign of a zero may differ. Tensors keep their names.
+    The nodes are the operations of the operator's reference, traced (see `expansion`), with
+    constants folded. The results have the same values, including NaN and infinities; the sign of a
+    zero may differ. Tensors keep their names.
 
-    Parameters that are known only at run time are not checked: where the operator would refuse a
-    fractional width, the standard nodes compute something.
+    Computed parameters are not checked: for a fractional width, which the operator refuses, the
+    standard nodes return an undefined result.
 
     Raises:
-        ModelError: An operator refuses its parameters; a type or a rank is not known.
+        ModelError: An operator refuses its parameters; a type or a rank is unknown.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Lower(InPlacePass):
         *,
         only: Container[str] | None = None,
     ) -> None:
-        """`reasons` says, by the name of a node's output, why it is not expressed otherwise.
+        """Store reasons for lowering by output name, and the outputs to lower.
 
         With `only`, the nodes whose outputs have these names are replaced, and no others.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averages of 2^k values become convolutions, global maxima MaxPool."""
+"""Replacement of means of 2^k values by convolutions, and of global maxima by MaxPool."""
 
 import math
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ _SPATIAL = ("strides", "dilations", "pads")
 
 
 class MeanToConv(InPlacePass):
-    """No AveragePool and GlobalAveragePool of 2^k values, and no GlobalMaxPool any more.
+    """Replacement of AveragePool and GlobalAveragePool of 2^k values, and of GlobalMaxPool.
 
     The mean of 2^k values is a depthwise convolution whose weights are 2^-k, quantized to 2 bits.
-    Sums may have another order: where they round, the last bit may differ. Sums of quantized values
-    that float32 holds do not round. Padded means and means of other counts stay.
+    The order of sums may change: sums that round may differ in the last bit. Sums of quantized
+    values that float32 holds do not round. Padded means and means of other counts stay.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -74,14 +74,14 @@ def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Edit
     assert x.shape is not None, "asked before"
     channels = int(x.shape[1])  # type: ignore[arg-type]
     share = np.asarray(1 / math.prod(window), np.float32)
-    found = match(IntegerGrid(share, np.zeros((), np.float32), range(-1, 2), Coding.NEAREST))
-    assert found is not None, "integers have an operator"
-    operator, name = found.operator, node.name or node.op_type
+    quantizer = match(IntegerGrid(share, np.zeros((), np.float32), range(-1, 2), Coding.NEAREST))
+    assert quantizer is not None, "integers have an operator"
+    operator, name = quantizer.operator, node.name or node.op_type
     model.graph.opset_imports.setdefault(operator.onnx_domain, operator.version)
     weight = editor.constant(f"{name}_weight", ir.Tensor(np.full((channels, 1, *window), share)))
     parameters = [
         None if array is None else editor.parameter(name, declared.name, array, ir.DataType.FLOAT)
-        for declared, array in zip(operator.inputs[1:], arguments_of(found), strict=True)
+        for declared, array in zip(operator.inputs[1:], arguments_of(quantizer), strict=True)
     ]
     quantized = editor.insert(
         node,
@@ -90,7 +90,7 @@ def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Edit
         f"{name}_quantized",
         like=weight,
         dtype=ir.DataType.FLOAT,
-        attributes=attributes_of(found),
+        attributes=attributes_of(quantizer),
         domain=operator.onnx_domain,
     )
     attributes = [node.attributes[key] for key in _SPATIAL if key in node.attributes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ReduceMean over whole images becomes GlobalAveragePool."""
+"""Replacement of ReduceMean over whole images by GlobalAveragePool."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -13,11 +13,10 @@ _RANKS = (3, 4)
 
 
 class MeanToPool(InPlacePass):
-    """No ReduceMean any more over all axes behind the channels; other means stay.
+    """Replacement of ReduceMean over all axes after the channels; other means stay.
 
-    Where those axes are not kept, a Flatten drops them. Both operators add up and divide, in orders
-    of their own: where sums round, the last bit may differ. Sums of quantized values that float32
-    holds do not round.
+    If those axes are not kept, a Flatten drops them. The order of sums may change: sums that round
+    may differ in the last bit. Sums of quantized values that float32 holds do not round.
     """
 
     def call(self, model: ir.Model) -> PassResult:

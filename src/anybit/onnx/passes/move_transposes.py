@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transposes go down to where they cancel."""
+"""Propagation of Transposes down the graph, until they cancel."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.layout import (
     Order,
     composed,
@@ -17,6 +16,7 @@ from anybit.onnx.graph.layout import (
     swap_names,
     transpose_behind,
 )
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes._reorder import (
     change_input,
@@ -30,11 +30,10 @@ from anybit.onnx.passes._reorder import (
 
 
 class MoveTransposes(InPlacePass):
-    """A Transpose before an elementwise node stands behind it; two in a row are one, or none.
+    """Exchange of Transposes with the elementwise nodes that read them, and merging of pairs.
 
-    What else such a node reads must be constant, perhaps quantized, and is brought into the other
-    order; so is a constant that a Transpose reads. Moving elements and then computing on each is
-    the same as computing first, so that every result keeps its bits.
+    Other operands of such a node must be constant, perhaps quantized, and are transposed; so is a
+    constant that a Transpose reads. Results are equal bit for bit.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -51,19 +50,20 @@ class MoveTransposes(InPlacePass):
 
 
 def is_elementwise(node: ir.Node) -> bool:
-    """Whether an element of the result follows from that of each input, broadcast, alone."""
+    """Return whether each output element depends on one element per input, after broadcasting."""
     if len(node.outputs) != 1:
         return False
     operator = operator_of(node)
     if operator is not None:
         return operator.broadcasts
-    if node.domain != "" or node.op_type == "CastLike":  # its second input gives a type only
+    # The second input of CastLike is only used for its type.
+    if node.domain != "" or node.op_type == "CastLike":
         return False
-    return effect_of(node) in (Effect.ELEMENTWISE, Effect.RECTIFY) or node.op_type == "Identity"
+    return has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER) or node.op_type == "Identity"
 
 
 def _joined(node: ir.Node) -> bool:
-    """Whether the Transpose had nothing to do, or stood behind another and is one with it."""
+    """Drop a Transpose without effect, or merge it with a preceding one; return whether it was."""
     x, order = node.inputs[0], order_of(node)
     assert x is not None, "it has an order"
     assert order is not None, "asked before"
@@ -82,7 +82,7 @@ def _joined(node: ir.Node) -> bool:
 
 
 def _dropped(node: ir.Node, x: ir.Value) -> bool:
-    """Let readers of a result that equals x read x. Graph outputs keep their names."""
+    """Let readers of an output that equals x read x. Graph outputs keep their names."""
     result = node.outputs[0]
     if not result.is_graph_output():
         result.replace_all_uses_with(x)
@@ -104,10 +104,10 @@ def _moved_behind(node: ir.Node, editor: Editor) -> bool:
     if not is_elementwise(node):
         return False
     orders = [_order_before(value) for value in node.inputs]
-    order = next((each for each in orders if each is not None), None)
-    if order is None or any(each not in (None, order) for each in orders):
+    order = next((order_before for order_before in orders if order_before is not None), None)
+    if order is None or any(order_before not in (None, order) for order_before in orders):
         return False
-    if operator_of(node) is not None and orders[0] is None:  # a parameter that is computed
+    if operator_of(node) is not None and orders[0] is None:  # a computed parameter
         return False
     others = {
         index: value
@@ -132,12 +132,12 @@ def _order_before(value: ir.Value | None) -> Order | None:
 
 
 def _can_follow(value: ir.Value, rank: int) -> bool:
-    found = rank_of(value) if is_known(value) else None
-    return found is not None and found <= rank
+    known_rank = rank_of(value) if is_known(value) else None
+    return known_rank is not None and known_rank <= rank
 
 
 def _put_behind(node: ir.Node, order: Order, editor: Editor) -> None:
-    """A Transpose behind a node, which gives what the node gave, under its name."""
+    """Insert a Transpose after a node; its output takes the name of the node's output."""
     name = editor.unique(f"{node.name or node.op_type}_transposed")
     last = transpose_behind(node, order, name)
     name_in_passing(last, name)
@@ -145,7 +145,7 @@ def _put_behind(node: ir.Node, order: Order, editor: Editor) -> None:
 
 
 def _moved_into_constant(node: ir.Node, editor: Editor) -> bool:
-    """Whether the Transpose read a constant, perhaps a quantized one, that is transposed now."""
+    """Transpose a constant, perhaps quantized, that a Transpose reads; return whether it was."""
     x, order = node.inputs[0], order_of(node)
     assert x is not None, "it has an order"
     assert order is not None, "it has one"

@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name layers after their weights: `backbone.3.conv2`, not `node_Conv_497`."""
+"""Names of layers after their weights: `backbone.3.conv2`, not `node_Conv_497`."""
 
 import re
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.facts import Effect, effect_of
 from anybit.onnx.graph.names import EXPORTED_NAME_KEY, Names
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import nodes_in
 
-# As PyTorch and Keras name the weights of a module; exporters make up other names.
+# Suffixes of weights in PyTorch and Keras; exporters invent other names.
 _WEIGHT = re.compile(r"(.+)(?:\.weight|[/_.]kernel(?::0)?)")
 _FARTHEST = 8
 
 
 class NameLayers(InPlacePass):
-    """Give Conv, ConvTranspose, Gemm and MatMul the name of the module that their weight is of.
+    """Renaming of Conv, ConvTranspose, Gemm and MatMul to the module of their weight.
 
-    A weight `NAME.weight` or `NAME/kernel`, behind quantizers or data movement or not, gives the
-    name NAME. The name that the node had before is kept in its metadata. Running it twice changes
-    nothing.
+    A weight `NAME.weight` or `NAME/kernel`, possibly followed by quantizers or data movement,
+    yields NAME. The previous name is kept in the node's metadata. The pass is idempotent.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -38,8 +37,8 @@ class NameLayers(InPlacePass):
 
 
 def _module_of(node: ir.Node) -> str | None:
-    """Return the name of the module whose weight the node multiplies; None if there is none."""
-    if effect_of(node) is not Effect.MULTIPLY:
+    """Return the name of the module whose weight a node multiplies; None if there is none."""
+    if not has_trait(node, OpTrait.MATMUL):
         return None
     for value in node.inputs[1::-1]:
         source = _constant_behind(value)
@@ -50,7 +49,7 @@ def _module_of(node: ir.Node) -> str | None:
 
 
 def _constant_behind(value: ir.Value | None) -> ir.Value | None:
-    """Return the initializer that a value is made from by nodes of one computed input each."""
+    """Return the initializer that a value is computed from by nodes of one computed input each."""
     for _ in range(_FARTHEST):
         node = None if value is None else value.producer()
         if value is None or node is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name of its own for every node."""
+"""Unique names of nodes."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -8,10 +8,10 @@ from anybit.onnx.graph.names import name_nodes
 
 
 class NameNodes(InPlacePass):
-    """Nodes without a name are called after their operator; of equal names the later get a number.
+    """Naming of unnamed nodes after their operator, and numbering of duplicates.
 
-    ONNX Runtime refuses models in which two nodes have one name. Values are not touched: the
-    format itself asks for unique names there.
+    ONNX Runtime refuses duplicate names of nodes. Values are not renamed: the format itself
+    requires unique names.
     """
 
     def call(self, model: ir.Model) -> PassResult:

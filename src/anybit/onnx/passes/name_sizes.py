@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call free sizes what the caller calls them."""
+"""The caller's names of free sizes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,10 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 
 class NameSizes(InPlacePass):
-    """Free sizes have these names in all shapes, also inside of expressions such as 4*batch."""
+    """Renaming of free sizes in all shapes, also in expressions such as 4*batch."""
 
     def __init__(self, sizes: Sequence[Mapping[int, str]]) -> None:
-        """`sizes` gives for each input what its free axes are called."""
+        """Store the names of the free axes of each input."""
         self._sizes = sizes
 
     def call(self, model: ir.Model) -> PassResult:
@@ -23,7 +23,7 @@ class NameSizes(InPlacePass):
         for value in _values(model):
             if value.shape is not None:
                 value.shape = ir.Shape(
-                    pattern.sub(lambda found: names[found[1]], size.value)
+                    pattern.sub(lambda match: names[match[1]], size.value)
                     if isinstance(size, ir.SymbolicDim) and size.value is not None
                     else size
                     for size in value.shape
@@ -31,7 +31,7 @@ class NameSizes(InPlacePass):
         return PassResult(model, True)
 
     def _names(self, model: ir.Model) -> Iterator[tuple[str, str]]:
-        """The names that there are, with those that are to be."""
+        """Yield (old name, new name)."""
         for value, named in zip(model.graph.inputs, self._sizes, strict=False):
             for axis, name in named.items():
                 size = value.shape[axis] if value.shape is not None else None

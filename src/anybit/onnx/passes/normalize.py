@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the spellings found in files into the one form that everything else expects."""
+"""Normalization of the spellings of files to the form that all other code expects."""
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +21,7 @@ from anybit.onnx.operators.registry import (
 from anybit.onnx.quantizers.contributed import standardize
 from anybit.ops import Attribute, Operator
 
-# The first versions of the format that have local functions, and these types.
+# The first IR versions with local functions, and with these types.
 _LOWEST_IR_VERSION = 8
 _TYPE_IR_VERSIONS = {
     "FLOAT8E4M3FN": 9,
@@ -40,25 +40,24 @@ _TYPE_IR_VERSIONS = {
 
 
 class Normalize(InPlacePass):
-    """One name, one domain, every attribute written out, and a header that runtimes accept.
+    """One name, one domain, explicit attributes, and a header that runtimes accept.
 
     * Operators get their own domain and name (`onnx.brevitas`, `finn.custom_op.general` and
       legacy names are known), missing attributes their defaults, rounding modes upper case.
     * QuantizeLinear and DequantizeLinear of ONNX Runtime's domain become those of ONNX, if the
       opset of the model has their types.
-    * Results whose type is not that of x are typed: runtimes cannot always infer it.
-    * Local functions with an operator's name go: the operator itself is meant, and some exporters
-      write a body that merely copies its input.
-    * Domains in use are imported: with the version that the file declares, else with the version
-      that its operators have. A file that holds two versions of one operator, and so declares
-      none, gets no import: none would be true.
-    * The opset is the oldest from 25 on in which the operators are the same: runtimes lack newer
-      ones.
-    * Of nodes with one name, which ONNX Runtime refuses, the later get another.
-    * Initializers are no longer inputs, which would keep them from being constants.
-    * The IR version is the lowest that the types in use allow, so that the oldest runtime loads it.
+    * Outputs whose type is not that of x get a type: runtimes cannot always infer it.
+    * Local functions with an operator's name are dropped: they stand for the operator, and some
+      exporters write a body that only copies its input.
+    * Used domains are imported: with the version that the file declares, or else that of the
+      operators. A file with two versions of one operator gets no import, because none is correct.
+    * An opset after 25 is replaced by the oldest from 25 on with the same operators: runtimes lack
+      newer ones.
+    * Duplicate names of nodes, which ONNX Runtime refuses, are numbered.
+    * Initializers are not inputs any more, because inputs are not constants.
+    * The IR version is the lowest one with the used types, for old runtimes.
 
-    Running it twice changes nothing. Weights are not read.
+    The pass is idempotent. Weights are not read.
 
     Raises:
         ModelError: A number of inputs that no version of the operator has or that contradicts the
@@ -68,7 +67,7 @@ class Normalize(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         modified = _drop_functions(model) | lower_opset(model)
-        for graph in (model.graph, *(each.graph for each in model.functions.values())):
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
             declared = dict(graph.opset_imports)
             for node in nodes_in(graph):
                 operator = operator_of(node)
@@ -105,7 +104,7 @@ def _check_version(node: ir.Node, operator: Operator, imports: dict[str, int]) -
     declared = imports.get(node.domain, 0)
     if declared < 1:  # an absent version reads as 0
         return
-    if _meant(node.domain, node.op_type, declared) != operator.version:
+    if _operator_version(node.domain, node.op_type, declared) != operator.version:
         raise ModelError(
             f"{described(node)} has {operator.required_inputs} inputs, which is version "
             f"{operator.version}, but the model imports {node.domain!r} version {declared}; "
@@ -114,10 +113,10 @@ def _check_version(node: ir.Node, operator: Operator, imports: dict[str, int]) -
 
 
 def _rename(node: ir.Node, operator: Operator) -> bool:
-    meant = (operator.onnx_domain, operator.onnx_name, "")
-    if (node.domain, node.op_type, node.overload) == meant:
+    intended = (operator.onnx_domain, operator.onnx_name, "")
+    if (node.domain, node.op_type, node.overload) == intended:
         return False
-    node.domain, node.op_type, node.overload = meant
+    node.domain, node.op_type, node.overload = intended
     return True
 
 
@@ -125,16 +124,16 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
     modified = False
     for attribute in operator.attributes:
         spellings = (attribute.onnx_name, *attribute.aliases)
-        found = [node.attributes.pop(name) for name in spellings if name in node.attributes]
-        value = _value(node, found[0], attribute) if found else attribute.default
+        attributes = [node.attributes.pop(name) for name in spellings if name in node.attributes]
+        value = _value(node, attributes[0], attribute) if attributes else attribute.default
         written = stored_attribute(attribute, value)
-        modified |= list(map(_written, found)) != [_written(written)]
+        modified |= list(map(_written, attributes)) != [_written(written)]
         node.attributes.add(written)
     return modified
 
 
 def _written(attribute: ir.Attr) -> tuple[object, ...]:
-    """What makes an attribute. Those of onnx_ir compare slowly: they ask for each other's kind."""
+    """Return a key of an attribute. Comparing those of onnx_ir is slow."""
     return attribute.name, attribute.type, attribute.value, attribute.doc_string
 
 
@@ -156,15 +155,15 @@ def _type_result(node: ir.Node, operator: Operator) -> bool:
     return modified
 
 
-def _value(node: ir.Node, found: ir.Attr, declared: Attribute) -> bool | int | str:
-    """The value of an attribute, checked against the type of its default."""
-    if found.is_ref():
+def _value(node: ir.Node, attribute: ir.Attr, declared: Attribute) -> bool | int | str:
+    """Return the value of an attribute, checked against the type of its default."""
+    if attribute.is_ref():
         raise ModelError(
-            f"{described(node)}: {found.name} is a parameter of a local function; "
+            f"{described(node)}: {attribute.name} is a parameter of a local function; "
             "inline the function first"
         )
     try:
-        return declared.restored(found.value, found.name)
+        return declared.restored(attribute.value, attribute.name)
     except (TypeError, ValueError) as error:
         raise ModelError(f"{described(node)}: {error}") from None
 
@@ -181,15 +180,15 @@ def _import_domains(graph: ir.Graph, declared: dict[str, int]) -> bool:
     for domain, operators in used.items():
         names = (domain, *(old for old, new in CANONICAL_DOMAINS.items() if new == domain))
         version = max(*(declared.get(name, 1) for name in names), *(o.version for o in operators))
-        if all(_meant(domain, o.onnx_name, version) == o.version for o in operators):
+        if all(_operator_version(domain, o.onnx_name, version) == o.version for o in operators):
             graph.opset_imports[domain] = version
         else:
             graph.opset_imports.pop(domain, None)
     return graph.opset_imports != before
 
 
-def _meant(domain: str, name: str, declared: int) -> int:
-    """The version of an operator that a domain's declared version stands for."""
+def _operator_version(domain: str, name: str, declared: int) -> int:
+    """Return the version of an operator for the declared version of a domain."""
     versions = (operator.version for operator in versions_of(domain, name))
     return max((version for version in versions if version <= declared), default=0)
 

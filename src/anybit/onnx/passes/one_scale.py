@@ -14,18 +14,18 @@ from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, IntegerGrid
 
-# Wider quantizers get the width that their codes need.
+# Wider quantizers are narrowed to the width of their codes.
 _WIDE = 16
 _MOST_BITS = 32
 
 
 class OneScale(InPlacePass):
-    """Quantized constants with power-of-two scales have one scale, and as many bits as they need.
+    """Conversion of constants with power-of-two scales to one scale and the minimal width.
 
-    A weight with such a scale per channel becomes one with the least of these scales and more bits,
-    as a fixed-point type holds it. A bias of more than 16 bits gets the width of its largest code.
-    The stored constant becomes the quantized one; results keep their bits. Constants with other
-    scales, a zero-point, or codes of more than 32 bits stay.
+    A weight with such scales per channel gets the smallest of them and more bits, as a fixed-point
+    type. A bias of more than 16 bits gets the width of its largest code. The stored constant
+    becomes the quantized one; results are equal bit for bit. Constants with other scales, a
+    zero-point, or codes of more than 32 bits stay.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -58,7 +58,7 @@ def _rewritten(quantizer: OwnQuantizer, editor: Editor) -> bool:
     bits = _width(codes, quantizer)
     if bits > _MOST_BITS or (scales.size == 1 and bits >= grid.bits):
         return False
-    # Zeros keep their sign: what is rounded to -0.0 is stored as a quarter of a step below 0.
+    # Zeros keep their sign: a quarter of a step below 0 rounds to -0.0.
     stored = np.where((old == 0) & np.signbit(old), -step / np.float32(4), old).astype(np.float32)
     changed = {Role.SCALE: step, Role.BITWIDTH: np.float32(bits)}
     parameters = {

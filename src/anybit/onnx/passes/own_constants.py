@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of its own of each constant for every input that reads it."""
+"""Separate copies of constants for every reader."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -11,7 +11,7 @@ from anybit.onnx.passes._reorder import is_known
 
 
 class OwnConstants(InPlacePass):
-    """Constants, and quantizers of constants, that several inputs read are copied for each of them.
+    """Copying of shared constants, and of their quantizers, for each reader.
 
     For compilers that move a constant into its reader and drop it.
     """
@@ -19,7 +19,7 @@ class OwnConstants(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
         count = 0
-        # Quantizers first: their copies read the same constants.
+        # Quantizers first: their copies share the constants.
         for node in list(nodes_in(model.graph)):
             for index, value in enumerate(node.inputs):
                 if value is not None and not is_constant(value) and is_known(value):
@@ -32,7 +32,7 @@ class OwnConstants(InPlacePass):
 
 
 def _copied(node: ir.Node, index: int, value: ir.Value, editor: Editor) -> bool:
-    """Whether an input that is not the first reader of a constant reads a copy now."""
+    """Copy a constant for all readers except the first; return whether it was."""
     first = next(iter(value.uses()))
     if (first.node, first.idx) == (node, index) and not value.is_graph_output():
         return False

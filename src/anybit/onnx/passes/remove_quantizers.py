@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove quantizers, so that the float network of the same layers is left."""
+"""Removal of quantizers, which leaves the float network."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -12,10 +12,10 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 
 class RemoveQuantizers(InPlacePass):
-    """Bypass quantizers of floats: our operators, and QuantizeLinear with its DequantizeLinear.
+    """Removal of quantizers of floats: operators of this package, and QuantizeLinear pairs.
 
-    Constants keep the values that they have. Operators that give or read codes stay, and so do
-    pairs with a node between the two.
+    Constants keep their values. Operators that return or read codes stay, and so do pairs with a
+    node in between.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -24,7 +24,7 @@ class RemoveQuantizers(InPlacePass):
 
 
 def has_quantizers(model: ir.Model) -> bool:
-    """Return whether the model has an operator of ours, of ONNX's two, or a MultiThreshold."""
+    """Return whether a model has quantizers of this package or ONNX, or a MultiThreshold."""
     return any(
         operator_of(node) is not None
         or is_quantize(node)

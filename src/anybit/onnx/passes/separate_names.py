@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the names of results apart from those that are given."""
+"""Separation of the names of outputs from those of inputs and initializers."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -8,14 +8,14 @@ from anybit.onnx.graph.names import names_of
 
 
 class SeparateNames(InPlacePass):
-    """No result is called like an input or a stored tensor.
+    """Renaming of outputs of nodes that have the name of an input or a stored tensor.
 
-    An exporter numbers its own names, val_0, and a module may have a buffer of that name.
+    Exporters number outputs, such as val_0, and a module may have a buffer of that name.
     """
 
     def call(self, model: ir.Model) -> PassResult:
         graphs = list(model.graphs())
-        given = {
+        reserved = {
             value.name
             for graph in graphs
             for value in (*graph.inputs, *graph.initializers.values())
@@ -24,7 +24,7 @@ class SeparateNames(InPlacePass):
         modified = False
         for node in model.graph.all_nodes():
             for value in node.outputs:
-                if value.name is not None and value.name in given:
+                if value.name is not None and value.name in reserved:
                     value.name = unique(value.name)
                     modified = True
         return PassResult(model, modified)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fold, and fold again what that made known."""
+"""Repeated folding and cleanup."""
 
 from onnx_ir import Model
 from onnx_ir.passes import InPlacePass, PassResult
@@ -9,15 +9,14 @@ from anybit.onnx.passes.drop_identities import DropIdentities
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
 
-# Each round folds what the shapes of the last one made constant; models need one or two.
+# Each round folds constants that depend on shapes of the last one; models need one or two.
 _MOST_ROUNDS = 8
 
 
 class Simplify(InPlacePass):
-    """Shapes inferred, constants folded, no identity and no dead node. The model is normalized.
+    """Shape inference, constant folding, and removal of identities and dead nodes, until stable.
 
-    `further` passes run in every round behind the inference. Rounds end when they change neither
-    the number of nodes nor that of constants.
+    The model is normalized. Rounds end when the numbers of nodes and constants do not change.
     """
 
     def __init__(self, fold: FoldConstants, *further: InPlacePass) -> None:
@@ -27,8 +26,8 @@ class Simplify(InPlacePass):
         first = before = _size(model)
         for _ in range(_MOST_ROUNDS):
             InferShapes()(model)
-            for each in self._passes:
-                each(model)
+            for step in self._passes:
+                step(model)
             if before == (before := _size(model)):
                 break
         return PassResult(model, first != before)

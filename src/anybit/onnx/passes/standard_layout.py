@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators with channels last become standard ones."""
+"""Conversion of operators with channels last to standard ones."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -24,14 +24,14 @@ from anybit.onnx.passes._reorder import change_input, in_order, rank_of
 
 
 class StandardLayout(InPlacePass):
-    """No operator of `qonnx.custom_op.channels_last` any more.
+    """Replacement of the operators of `qonnx.custom_op.channels_last`.
 
-    `Conv`, `MaxPool` and `BatchNormalization` of that domain have the channels at the end, and
-    Conv's weights too. Each becomes the standard operator between Transposes, which is what QONNX
-    computes for them. `node.meta` of the standard operator then has the key `CHANNELS_LAST`.
+    `Conv`, `MaxPool` and `BatchNormalization` of that domain have channels last, and Conv's
+    weights, too. Each becomes the standard operator between Transposes, as in QONNX. `node.meta` of
+    the standard operator then has the key `CHANNELS_LAST`.
 
     Raises:
-        ModelError: The rank of an operator's input is not known.
+        ModelError: The rank of an operator's input is unknown.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -40,7 +40,7 @@ class StandardLayout(InPlacePass):
             editor = Editor(model)
             for node in nodes:
                 _make_standard(node, editor)
-        for graph in (model.graph, *(each.graph for each in model.functions.values())):
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
             if not any(node.domain == CHANNELS_LAST for node in nodes_in(graph)):
                 graph.opset_imports.pop(CHANNELS_LAST, None)
         return PassResult(model, bool(nodes))

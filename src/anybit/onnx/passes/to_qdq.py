@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write quantizers as QuantizeLinear and DequantizeLinear."""
+"""Conversion of quantizers to QuantizeLinear and DequantizeLinear."""
 
 from dataclasses import replace
 from typing import TypeAlias
@@ -24,39 +24,37 @@ _Planned: TypeAlias = tuple[ir.Node, Operator, Plan | DequantizerPlan | Inexpres
 
 
 class ToQdq(InPlacePass):
-    """Replace quantizers by QuantizeLinear and DequantizeLinear with the narrowest native type.
+    """Replacement of quantizers by the narrowest QuantizeLinear-DequantizeLinear pair.
 
-    The model is normalized and its standard operators are folded, so that scales are constants.
+    The model is normalized and its standard operators are folded, so scales are constants.
 
     * Activations: an operator that rounds to nearest, without zero-point and with one scale or one
-      per channel, becomes QuantizeLinear -> DequantizeLinear. A range that is narrower than any
-      type gets a Clip of 8-bit codes between the two, or Max and Min of x before them where
-      runtimes have no such Clip or do not saturate. An operator that gives signs becomes
-      GreaterOrEqual and Where before them. x of float16 and bfloat16 is cast to float32 and the
-      result back.
+      per channel, becomes QuantizeLinear -> DequantizeLinear. A range narrower than any type gets a
+      Clip of 8-bit codes in between, or Max and Min of x before them if runtimes have no such Clip
+      or do not saturate. Sign operators become GreaterOrEqual and Where before the pair. float16
+      and bfloat16 are cast to float32 and back.
     * Constants: codes in the narrowest type that holds the range, and DequantizeLinear; any
-      rounding and any integral zero-point of the type. Wide ones (biases) are int32. The codes
-      are checked to stand for the same values. A range that is narrower than the type is noted in
-      the metadata of the node. With scales that are the same along one axis only, of a tensor that
-      is cut into blocks, the node has a block_size, and reads codes in the shape that a Reshape,
-      and a Slice, behind the blocks give. Formats of at most 8 bits that are not types are stored
-      as the places of values in a table, in 4 or 8 bits; the scale is multiplied behind it, and
-      many scales of few values are stored so, too.
+      rounding and any integral zero-point of the type. Wide ones (biases) are int32. The codes are
+      verified to decode to the same values. A range narrower than the type is noted in the metadata
+      of the node. For scales per block of a tensor, the node has a block_size, and reads codes in
+      the shape after the Reshape (and Slice) that follows the blocks. Formats of at most 8 bits
+      without a native type are stored as indices into a table, in 4 or 8 bits, followed by a
+      multiplication by the scale; many scales with few distinct values are stored in the same way.
     * Dequantizers: a DequantizeLinear with the same scales and zero-points, constant or computed.
-      It has zero-points of the type of the codes only.
+      Zero-points must have the type of the codes.
     * Style "qcdq": 8-bit types only (int32 for wide constants), and a Clip between the two, also
       behind constants, wherever the range is narrower than the type.
 
-    The values stay what they were, but for the sign of a zero and for inputs for which ONNX
-    defines nothing: NaN has no integer code, and where x / scale is infinite the float8 types
-    saturate, while the operator gives NaN. In bipolar nodes NaN gives -scale, as it must.
+    The values are preserved, except the sign of zeros and inputs that ONNX leaves undefined: NaN
+    has no integer code, and for infinite x / scale the float8 types saturate while the operator
+    returns NaN. Bipolar nodes return -scale for NaN, as the operator does.
 
     With `constants_only`, activations keep their quantizers.
 
-    Nodes that cannot be had so stay, and the report says why (`left`). With `allow_approximate`
-    an integral zero-point of an activation is one that QuantizeLinear adds after rounding, and
-    the step says so. Opset imports and IR version are not changed: types and operators that the
-    model's opset or `opset_limit` lacks are not used.
+    Nodes without such a form stay, with the reason in the report (`left`). With
+    `allow_approximate`, QuantizeLinear adds an integral zero-point of an activation after rounding,
+    which the step reports. Opset imports and IR version are not changed: types and operators that
+    the model's opset or `opset_limit` lacks are not used.
 
     Raises:
         ModelError: An operator refuses its constant inputs, or a tensor cannot be read.
@@ -76,13 +74,14 @@ class ToQdq(InPlacePass):
         self._plans_are_of: tuple[ir.Model, int] | None = None
 
     def needed_opset(self, model: ir.Model, otherwise: int = 1) -> int:
-        """The lowest opset of all that would be written, if the model had the newest allowed.
+        """Return the lowest opset for all nodes that would be written.
 
-        1 if nothing would; `otherwise` is what the activations need that would be left. Weights are
-        not read. A model that has such an opset already is not planned again.
+        The limit is the newest allowed opset. 1 if there are none; `otherwise` is the opset for the
+        activations that would be left. Weights are not read. A model that has such an opset already
+        is not planned again.
 
         Raises:
-            ModelError: A parameter that an operator refuses.
+            ModelError: An operator refuses a parameter.
         """
         needed, opset = 1, model.graph.opset_imports.get("", 1)
         self._plans = self._planned(model, self._options)
@@ -96,8 +95,8 @@ class ToQdq(InPlacePass):
         return needed
 
     def _planned(self, model: ir.Model, options: Options) -> list[_Planned]:
-        """How each quantizer is written, or why it stays. All are planned before one is written."""
-        found: list[_Planned] = []
+        """Plan how each quantizer is written, or why it stays, before any is written."""
+        plans: list[_Planned] = []
         for node, operator in operators_in(model):
             planned: Plan | DequantizerPlan | Inexpressible
             try:
@@ -109,13 +108,15 @@ class ToQdq(InPlacePass):
                 planned = reason
             x = node.inputs[0]
             if not self._constants_only or (x is not None and is_constant(x)):
-                found.append((node, operator, planned))
-        return found
+                plans.append((node, operator, planned))
+        return plans
 
     def call(self, model: ir.Model) -> Report:
-        wanted, present = self._options, model.graph.opset_imports.get("", 1)
+        expected, present = self._options, model.graph.opset_imports.get("", 1)
         if self._plans_are_of != (model, present):
-            self._plans = self._planned(model, replace(wanted, opset=min(wanted.opset, present)))
+            self._plans = self._planned(
+                model, replace(expected, opset=min(expected.opset, present))
+            )
         self._plans_are_of = None
         editor = Editor(model)
         writer = QdqWriter(editor)

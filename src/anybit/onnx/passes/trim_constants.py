@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants in the fewest axes that mean the same."""
+"""Constants with the fewest axes."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -13,10 +13,10 @@ from anybit.onnx.passes.move_transposes import is_elementwise
 
 
 class TrimConstants(InPlacePass):
-    """Operands of elementwise nodes without leading axes of size 1; equal parameters as one.
+    """Removal of leading axes of size 1 from constant operands, and merging of equal parameters.
 
-    A constant [1, 1, 1, 8] that is added to [1, 6, 6, 8] becomes [8]. A scale per channel whose
-    values are all the same becomes one scale per tensor. Results keep their bits and shapes.
+    A constant [1, 1, 1, 8] that is added to [1, 6, 6, 8] becomes [8]. Equal scales per channel
+    become one scale per tensor. Results keep their bits and shapes.
     """
 
     def call(self, model: ir.Model) -> PassResult:
@@ -46,7 +46,7 @@ def _trim_operands(node: ir.Node, editor: Editor) -> int:
         if value is not None and value.shape is not None and not is_known(value)
     ]
     if result is None or max(ranks, default=0) < len(result):
-        return 0  # a constant may give the result its rank
+        return 0  # the constant may determine the rank of the output
     indices = [index for index, value in enumerate(node.inputs) if is_known(value)]
     return sum(_trim(node, index, _without_leading_ones, editor) for index in indices)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call our operators what another program calls them."""
+"""Other programs' names of this package's operators."""
 
 from collections.abc import Collection
 
@@ -10,9 +10,9 @@ from anybit.onnx.operators.registry import operator_of
 
 
 class UseNames(InPlacePass):
-    """Give operators the legacy name that is among `names`, where their own name is not.
+    """Renaming of operators to a legacy name in `names`, unless their own name is in it.
 
-    The model is normalized. `Normalize` takes the names back.
+    The model is normalized. `Normalize` is the inverse.
     """
 
     def __init__(self, names: Collection[str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lift the opset as far as ONNX Runtime's QuantizeLinear and DequantizeLinear need to be ONNX's."""
+"""Replacement of ONNX Runtime's QuantizeLinear and DequantizeLinear by ONNX's, in a newer opset."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -11,11 +11,11 @@ from anybit.onnx.quantizers.contributed import is_contributed, standard_opset, s
 
 
 class UseStandardPair(InPlacePass):
-    """Replace the QuantizeLinear and DequantizeLinear of ONNX Runtime's domain by those of ONNX.
+    """Replacement of QuantizeLinear and DequantizeLinear of ONNX Runtime's domain by ONNX's.
 
-    They are what its tools write for 16- and 4-bit types before opset 21. The model is normalized,
-    and types are known. Nodes stay whose types only an opset beyond the limit has; all stay in a
-    model that cannot be lifted.
+    ONNX Runtime's tools write them for 16- and 4-bit types before opset 21. The model is
+    normalized, and types are known. Nodes stay if their types need an opset beyond the limit; all
+    stay in a model that cannot be lifted.
     """
 
     def __init__(self, opset_limit: int) -> None:
@@ -24,9 +24,9 @@ class UseStandardPair(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         pairs = [node for node in nodes_in(model.graph) if is_contributed(node)]
         opsets = [opset for opset in map(standard_opset, pairs) if opset is not None]
-        needed = max((each for each in opsets if each <= self._limit), default=1)
+        needed = max((opset for opset in opsets if opset <= self._limit), default=1)
         if needed > model.graph.opset_imports.get("", 0):
-            try:  # on a copy first: a converter that fails leaves half of it done
+            try:  # on a copy first: a converter that fails leaves a partial result
                 LiftOpset(needed)(model.clone())
             except ModelError:
                 return PassResult(model, False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before a QuantizeLinear and is part of the quantizer."""
+"""Nodes before a QuantizeLinear that belong to the quantizer."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.quantizers.nodes import Scaling, dtype_of
 from anybit.ops.grids import channels_of
 
-# Up to here RN(RN(n * scale) / scale) is nearer to n than to any other integer.
+# Up to this magnitude, RN(RN(n * scale) / scale) rounds to n.
 _MOST_CODE = 2.0**22
 
 
 @dataclass(frozen=True)
 class Limited:
-    """x before its limits, and the codes that they allow: lowest and highest, per channel."""
+    """The value before its limits, and the lowest and highest codes of the limits, per channel."""
 
     x: ir.Value
     lowest: Array
@@ -24,9 +24,9 @@ class Limited:
 
 
 def limits_before(x: ir.Value, scaling: Scaling) -> Limited | None:
-    """The limits of a Max and a Min, or a Clip, if they are exactly codes times scale."""
+    """Return the limits of a Max and a Min, or a Clip, if they are exactly codes times scale."""
     lowest, highest = np.full((), -np.inf), np.full((), np.inf)
-    found = False
+    is_limited = False
     for _ in range(2):
         node = x.producer()
         if node is None or node.domain:
@@ -40,22 +40,22 @@ def limits_before(x: ir.Value, scaling: Scaling) -> Limited | None:
         if low_codes is None or high_codes is None or before.dtype != ir.DataType.FLOAT:
             break
         lowest, highest = np.maximum(lowest, low_codes), np.minimum(highest, high_codes)
-        x, found = before, True
-    if not found or np.any(lowest > highest):
+        x, is_limited = before, True
+    if not is_limited or np.any(lowest > highest):
         return None
     return Limited(x, lowest, highest)
 
 
 def _bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None:
-    """What a node limits, from below and from above."""
+    """Return the value that a node limits, and its lower and upper bound."""
     inputs = list(node.inputs)
     if node.op_type == "Clip" and 1 <= len(inputs) <= 3 and inputs[0] is not None:
         if {"min", "max"} & set(node.attributes):  # before opset 11
             return None
-        given = [*inputs[1:], None, None][:2]
-        if any(value is not None and not is_constant(value) for value in given):
+        bounds = [*inputs[1:], None, None][:2]
+        if any(value is not None and not is_constant(value) for value in bounds):
             return None
-        low, high = (None if value is None else array_of(value) for value in given)
+        low, high = (None if value is None else array_of(value) for value in bounds)
         return inputs[0], low, high
     if node.op_type in ("Max", "Min") and len(inputs) == 2 and all(inputs):
         constants = [value for value in inputs if value is not None and is_constant(value)]
@@ -68,7 +68,7 @@ def _bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None
 
 
 def _codes(bound: Array | None, scaling: Scaling, x: ir.Value, absent: float) -> Array | None:
-    """The codes, less the zero-point, that a bound stands for; None if it stands for none."""
+    """Return the codes of a bound, less the zero-point; None if it is not on the grid."""
     if bound is None:
         return np.asarray(absent)
     if bound.dtype != np.float32 or not _fits(bound, x):
@@ -83,7 +83,7 @@ def _codes(bound: Array | None, scaling: Scaling, x: ir.Value, absent: float) ->
 
 
 def _fits(array: Array, x: ir.Value) -> bool:
-    """Whether an array is sure to broadcast to x without enlarging it."""
+    """Return whether an array broadcasts to x without enlarging it."""
     if array.ndim == 0:
         return True
     if x.shape is None or len(x.shape) < array.ndim:
@@ -93,7 +93,7 @@ def _fits(array: Array, x: ir.Value) -> bool:
 
 
 def sign_source(quantize: ir.Node, scaling: Scaling) -> ir.Value | None:
-    """x, if the node quantizes Where(x >= 0, a, b) and a and b have the codes 1 and -1."""
+    """Return x if a node quantizes Where(x >= 0, a, b), where a and b have the codes 1 and -1."""
     where = _producer(quantize, 0, "Where", 3)
     compare = _producer(where, 0, "GreaterOrEqual", 2) if where is not None else None
     if where is None or compare is None or not scaling.type.holds(-1, 1):
@@ -110,14 +110,14 @@ def sign_source(quantize: ir.Node, scaling: Scaling) -> ir.Value | None:
 
 def _producer(node: ir.Node, index: int, kind: str, inputs: int) -> ir.Node | None:
     value = node.inputs[index]
-    found = value.producer() if value is not None else None
-    if found is None or (found.op_type, len(found.inputs)) != (kind, inputs):
+    producer = value.producer() if value is not None else None
+    if producer is None or (producer.op_type, len(producer.inputs)) != (kind, inputs):
         return None
-    return found if not found.domain and all(found.inputs) else None
+    return producer if not producer.domain and all(producer.inputs) else None
 
 
 def _single(value: ir.Value | None, x: ir.Value) -> float | None:
-    """The one number of a float32 constant that does not enlarge x."""
+    """Return the only number of a float32 constant that does not enlarge x."""
     if value is None or not is_constant(value):
         return None
     array = array_of(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants that are cut into blocks, and what stands behind them to join these again."""
+"""Constants in blocks, and the nodes that join the blocks."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from anybit.ops.grids import Channels, Grid, channels_of
 
 
 def blocks_of(grid: Grid, x: ir.Value) -> Channels | None:
-    """The layout of parameters that vary along all axes of a constant but one: a block's.
+    """Return the layout of parameters that vary along all axes of a constant except the block axis.
 
-    None if they vary otherwise.
+    None for other layouts.
     """
     assert x.const_value is not None, "asked for constants only"
     shape = tuple(x.const_value.shape.numpy())
@@ -27,20 +27,21 @@ def blocks_of(grid: Grid, x: ir.Value) -> Channels | None:
     if len(shared) != 1 or varying[shared[0]] != 1:
         return None
     scale, zeropt = (
-        np.array(np.broadcast_to(each, varying), np.float32) for each in (grid.scale, grid.zeropt)
+        np.array(np.broadcast_to(parameter, varying), np.float32)
+        for parameter in (grid.scale, grid.zeropt)
     )
     return Channels(scale, zeropt, shared[0] - len(shape), block=shape[shared[0]])
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Codes whose blocks lie behind one another along one axis, as DequantizeLinear reads them.
+    """Codes whose blocks are concatenated along one axis, as DequantizeLinear reads them.
 
     Attributes:
         layout: Scales and zero-points of the joined codes.
-        nodes: Those that joined the blocks: a Reshape, and perhaps a Slice behind it.
-        shape: What the Reshape gives.
-        kept: What is left of it behind the Slice, whose axes begin at 0.
+        nodes: The nodes that join the blocks: a Reshape, possibly followed by a Slice.
+        shape: The output shape of the Reshape.
+        kept: The output shape of the Slice, which starts at 0.
     """
 
     layout: Channels
@@ -49,12 +50,12 @@ class Joined:
     kept: tuple[int, ...]
 
     def codes(self, cut: Array) -> Array:
-        """The codes in their new shape."""
+        """Return the codes in their new shape."""
         return cut.reshape(self.shape)[tuple(slice(size) for size in self.kept)]
 
 
 def joined(node: ir.Node, layout: Channels) -> Joined | None:
-    """How the blocks of a constant are joined behind its quantizer; None if they are not."""
+    """Return how the blocks of a constant are joined after its quantizer; None if they are not."""
     x = node.inputs[0]
     reshape = _only_reader(node.outputs[0], "Reshape")
     if x is None or x.const_value is None or layout.axis is None or reshape is None:
@@ -66,30 +67,32 @@ def joined(node: ir.Node, layout: Channels) -> Joined | None:
     whole = (*shape[:axis], count * layout.block, *shape[within + 1 :])
     if _integers(reshape, 1) != whole:
         return None
-    parts = [np.squeeze(each, within) for each in (layout.scale, layout.zeropt)]
+    parts = [np.squeeze(parameter, within) for parameter in (layout.scale, layout.zeropt)]
     single = channels_of(*parts) if count == 1 else None
-    found = single or Channels(parts[0], parts[1], axis - len(whole), layout.block)
+    layout_of_codes = single or Channels(parts[0], parts[1], axis - len(whole), layout.block)
     cut = _only_reader(reshape.outputs[0], "Slice")
     length = 0 if cut is None else _length(cut, axis, len(whole))
     if cut is None or not (count - 1) * layout.block < length <= whole[axis]:
-        return Joined(found, (reshape,), whole, whole)
-    return Joined(found, (reshape, cut), whole, (*whole[:axis], length, *whole[axis + 1 :]))
+        return Joined(layout_of_codes, (reshape,), whole, whole)
+    return Joined(
+        layout_of_codes, (reshape, cut), whole, (*whole[:axis], length, *whole[axis + 1 :])
+    )
 
 
 def _only_reader(value: ir.Value, kind: str) -> ir.Node | None:
-    """The node of a kind that reads a value, if nothing else does, and it stands in its graph."""
+    """Return the node of a kind that is the only reader of a value, in the same graph."""
     uses = value.uses()
     if len(uses) != 1 or value.is_graph_output():
         return None
     (use,) = uses
     producer = value.producer()
     near = producer is not None and use.node.graph is producer.graph
-    wanted = (use.node.domain, use.node.op_type, use.idx) == ("", kind, 0)
-    return use.node if near and wanted else None
+    expected = (use.node.domain, use.node.op_type, use.idx) == ("", kind, 0)
+    return use.node if near and expected else None
 
 
 def _length(node: ir.Node, axis: int, rank: int) -> int:
-    """What a Slice keeps of an axis from its beginning; 0 if it does anything else."""
+    """Return the length of an axis after a Slice from its beginning; 0 for other nodes."""
     start, end, axes = (_integers(node, index) for index in (1, 2, 3))
     steps = _integers(node, 4) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
     if start != (0,) or steps != (1,) or axes not in ((axis,), (axis - rank,)) or end is None:
@@ -98,8 +101,8 @@ def _length(node: ir.Node, axis: int, rank: int) -> int:
 
 
 def _integers(node: ir.Node, index: int) -> tuple[int, ...] | None:
-    """The integers that a constant input holds."""
+    """Return the integers of a constant input."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None or not is_constant(value):
         return None
-    return tuple(int(each) for each in array_of(value).ravel())
+    return tuple(int(number) for number in array_of(value).ravel())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write dequantizers of ours as DequantizeLinear."""
+"""Conversion of this package's dequantizers to DequantizeLinear."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -24,13 +24,13 @@ _FLOAT, _INDEX = ir.DataType.FLOAT, ir.DataType.INT64
 
 @dataclass(frozen=True)
 class DequantizerPlan:
-    """The DequantizeLinear of a dequantizer. Both compute float32(x - zero-point) * scale.
+    """A DequantizeLinear for a dequantizer; both compute float32(x - zero-point) * scale.
 
     Attributes:
         type: The type of the codes.
-        scale: A constant, or what the graph computes.
+        scale: A constant or a computed value.
         zeropt: The same in the type of the codes; None for 0.
-        axis: That of the channels; None for one scale.
+        axis: The axis of the channels; None for one scale.
     """
 
     type: NativeType
@@ -40,46 +40,46 @@ class DequantizerPlan:
 
     @property
     def opset(self) -> int:
-        """The lowest opset that has all that is written."""
+        """Return the lowest opset with everything that is written."""
         return self.type.opset if self.axis is None else max(self.type.opset, PER_AXIS_OPSET)
 
 
 def plan_dequantizer(node: ir.Node, opset: int) -> DequantizerPlan:
-    """Return the plan of a dequantizer of ours, in at most that opset.
+    """Return the plan of a dequantizer for at most that opset.
 
     Raises:
         Inexpressible: DequantizeLinear does not compute the same, or the types are not known.
-        ModelError: A parameter that the operator would refuse.
+        ModelError: The operator would refuse a parameter.
     """
-    found = own_node(node)
-    assert found is not None, "a node of ours"
-    assert found.x is not None, "operators have an x"
-    dtype = dtype_of(found.x)
-    native = next((each for each in INTEGERS if each.dtype == dtype), None)
+    own = own_node(node)
+    assert own is not None, "a node of ours"
+    assert own.x is not None, "operators have an x"
+    dtype = dtype_of(own.x)
+    native = next((integer for integer in INTEGERS if integer.dtype == dtype), None)
     if native is None or native.bits != 8:
-        what = "not known" if dtype is None else dtype.name.lower()
-        raise Inexpressible(f"the type of x is {what}, must be int8 or uint8")
-    if found.constant:
-        _check_constants(found, found.x)
+        words = "not known" if dtype is None else dtype.name.lower()
+        raise Inexpressible(f"the type of x is {words}, must be int8 or uint8")
+    if own.constant:
+        _check_constants(own, own.x)
     else:
-        Expansions().of(node, found.operator)
-    per_channel = found.attributes["qtype"] == "per_channel"
-    axis = int(found.attributes["axis"]) if per_channel else None
-    scale = _parameter(found, Role.SCALE)
+        Expansions().of(node, own.operator)
+    per_channel = own.attributes["qtype"] == "per_channel"
+    axis = int(own.attributes["axis"]) if per_channel else None
+    scale = _parameter(own, Role.SCALE)
     assert scale is not None, "dequantizers have a scale"
     if isinstance(scale, ir.Value) and scale.dtype != _FLOAT:
-        what = "unknown type" if scale.dtype is None else scale.dtype.name.lower()
-        raise Inexpressible(f"its scale is computed when the model runs, as {what}")
+        words = "unknown type" if scale.dtype is None else scale.dtype.name.lower()
+        raise Inexpressible(f"its scale is computed when the model runs, as {words}")
     if not isinstance(scale, ir.Value) and not scale.size:
         raise Inexpressible("it has no scales, since x has no channels")
-    plan = DequantizerPlan(native, scale, _zeropt(found, native), axis)
+    plan = DequantizerPlan(native, scale, _zeropt(own, native), axis)
     if plan.opset > opset:
         raise Inexpressible(f"one scale per channel needs opset {plan.opset}")
     return plan
 
 
 def write_dequantizer(editor: Editor, node: ir.Node, plan: DequantizerPlan) -> None:
-    """Put the DequantizeLinear of a plan in the place of a node."""
+    """Replace a node by the DequantizeLinear of a plan."""
     x, name = node.inputs[0], str(node.outputs[0].name)
     assert x is not None, "operators have an x"
 
@@ -89,7 +89,7 @@ def write_dequantizer(editor: Editor, node: ir.Node, plan: DequantizerPlan) -> N
         return editor.parameter(name, role, values, dtype)
 
     def single(role: str, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """A scalar of a tensor of one element: that of 1-D tensors is one of channels."""
+        """Return a scalar for a tensor of one element: 1-D tensors are per channel."""
         shape = editor.parameter(name, "no_axes", np.empty(0, np.int64), _INDEX)
         result = editor.insert(
             node, "Reshape", [value, shape], f"{name}_{role}", like=value, dtype=dtype
@@ -113,38 +113,38 @@ def write_dequantizer(editor: Editor, node: ir.Node, plan: DequantizerPlan) -> N
     editor.replace(node, result)
 
 
-def _check_constants(found: OwnQuantizer, x: ir.Value) -> None:
-    """Check what stands beside constant codes, which are too many to compute their values."""
+def _check_constants(own: OwnQuantizer, x: ir.Value) -> None:
+    """Check the parameters of constant codes, which are too many to compute their values."""
     x_shape = array_of(x).shape
     like_x = SimpleNamespace(shape=x_shape, ndim=len(x_shape))
-    attributes = dict(found.attributes)
-    for declared, value in zip(found.inputs[1:], found.node.inputs[1:], strict=False):
+    attributes = dict(own.attributes)
+    for declared, value in zip(own.inputs[1:], own.node.inputs[1:], strict=False):
         if value is None or not is_constant(value):
             continue
         try:
             array = checked(array_of(value), declared.domain, declared.name)
-            found.operator.place(array, like_x, declared.name, attributes)
+            own.operator.place(array, like_x, declared.name, attributes)
         except (TypeError, ValueError) as error:
-            raise ModelError(f"{described(found.node)}: {error}") from error
+            raise ModelError(f"{described(own.node)}: {error}") from error
 
 
-def _parameter(found: OwnQuantizer, role: Role) -> Array | ir.Value | None:
-    """The constant of that role, of one element without an axis, or what computes it."""
-    place = next(i for i, declared in enumerate(found.inputs) if declared.role is role)
-    value = found.node.inputs[place] if place < len(found.node.inputs) else None
+def _parameter(own: OwnQuantizer, role: Role) -> Array | ir.Value | None:
+    """Return a constant parameter of one element as a scalar, or the computed value."""
+    place = next(i for i, declared in enumerate(own.inputs) if declared.role is role)
+    value = own.node.inputs[place] if place < len(own.node.inputs) else None
     if value is None or not is_constant(value):
         return value
     array = array_of(value)
-    return array if found.attributes["qtype"] == "per_channel" else array.reshape(())
+    return array if own.attributes["qtype"] == "per_channel" else array.reshape(())
 
 
-def _zeropt(found: OwnQuantizer, native: NativeType) -> Array | ir.Value | None:
-    value = _parameter(found, Role.ZERO_POINT)
+def _zeropt(own: OwnQuantizer, native: NativeType) -> Array | ir.Value | None:
+    value = _parameter(own, Role.ZERO_POINT)
     if isinstance(value, ir.Value):
         if value.dtype != native.dtype:
-            what = "unknown type" if value.dtype is None else value.dtype.name.lower()
+            words = "unknown type" if value.dtype is None else value.dtype.name.lower()
             raise Inexpressible(
-                f"its zero-point is computed when the model runs, as {what}: that of "
+                f"its zero-point is computed when the model runs, as {words}: that of "
                 f"DequantizeLinear has the type of x, {native.name}"
             )
         return value

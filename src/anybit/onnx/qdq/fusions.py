@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX Runtime's optimizer makes of a QuantizeLinear and the nodes beside it.
+"""Rewrites of a QuantizeLinear and its neighbours by ONNX Runtime's optimizer.
 
-`REWRITES` is the table of what changes values, or fails to load, in 1.17 to 1.31. All of it
-happens to quantizers with one scale, from ORT_ENABLE_BASIC on, and whatever the session's other
-options. A node that does something between the two prevents it; nodes that do nothing do not,
-because the optimizer takes them out first.
+`REWRITES` is the table of rewrites that change values, or fail to load, in 1.17 to 1.31. They apply
+to quantizers with one scale, from ORT_ENABLE_BASIC on, whatever the other options. A node with an
+effect in between prevents them. Nodes without one do not: the optimizer removes them first.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.facts import Effect, effect_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, neutral_operand_of, operators_with
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.native_types import NativeType
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -23,7 +22,7 @@ from anybit.ops.grids import Channels
 
 
 class Neighbour(Enum):
-    """What stands beside a quantizer, or will when nodes that do nothing are gone."""
+    """A neighbour of a quantizer, possibly after the removal of nodes without effect."""
 
     RELU = auto()
     """Before it."""
@@ -32,22 +31,22 @@ class Neighbour(Enum):
     CLIP_OF_INPUT = auto()
     """Before it, and x of the Clip is an input of the graph."""
     QUANTIZER = auto()
-    """Before it, or behind it if it is not a node of ours: those see this one before them."""
+    """Before it, or after it unless it is a node of this package."""
 
 
 class Fence(IntEnum):
-    """Where a node has to stand so that a rewrite is not made."""
+    """The positions of a node that prevents a rewrite."""
 
     NONE = 0
     INSIDE = 1
-    """Before QuantizeLinear, or between it and DequantizeLinear."""
+    """Before QuantizeLinear, or before DequantizeLinear."""
     BEFORE = 2
     """Before QuantizeLinear."""
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A rewrite of the optimizer, and for which codes it may not be made."""
+    """A rewrite of the optimizer, and the codes for which it changes values."""
 
     name: str
     neighbour: Neighbour
@@ -60,19 +59,19 @@ def _known_to_fusions(native: NativeType) -> bool:
 
 
 def _goes_below_zero(native: NativeType, channels: Channels) -> bool:
-    """A Relu is dropped without a look at the zero-point where its type is not known."""
+    """Return whether codes below the zero-point exist: a Relu is dropped without a check of it."""
     if _known_to_fusions(native):
         return False
     return native.format is not None or native.lowest < float(channels.zeropt.max())
 
 
 def _has_no_bounds(native: NativeType, channels: Channels) -> bool:
-    """The fusion asks for the lowest and highest value and raises where it does not know them."""
+    """Return whether the fusion fails because it does not know the lowest and highest value."""
     return not _known_to_fusions(native)
 
 
 def _is_tiny(native: NativeType, channels: Channels) -> bool:
-    """Bounds count as equal if they are 1.2e-7 apart, which may be many steps."""
+    """Return whether bounds are within 1.2e-7: they count as equal, but may be many steps apart."""
     return _known_to_fusions(native) and float(channels.scale.min()) < 2.0**-20
 
 
@@ -84,16 +83,16 @@ REWRITES = (
     Rewrite("ReluQuantFusion", Neighbour.RELU, _goes_below_zero, Fence.BEFORE),
     Rewrite("ClipQuantFusion", Neighbour.CLIP, _has_no_bounds, Fence.BEFORE),
     Rewrite("ClipQuantFusion", Neighbour.CLIP, _is_tiny, Fence.BEFORE),
-    # Up to 1.23 the input's name goes with the Clip, and the session cannot be fed.
+    # Up to 1.23, the input is removed together with the Clip, and the session cannot be fed.
     Rewrite("ClipQuantFusion", Neighbour.CLIP_OF_INPUT, _is_integer, Fence.BEFORE),
-    # Of two quantizers of one type one is dropped, whatever their scales are.
+    # One of two quantizers of one type is dropped, regardless of their scales.
     Rewrite("DoubleQDQPairsRemover", Neighbour.QUANTIZER, _is_integer, Fence.INSIDE),
 )
 
 
 def fence_for(neighbours: frozenset[Neighbour], native: NativeType, channels: Channels) -> Fence:
-    """What a quantizer to this type needs, so that no rewrite changes a value."""
-    if channels.axis is not None:  # all of them ask for one scale
+    """Return the fence that a quantizer to this type needs, so that no rewrite changes a value."""
+    if channels.axis is not None:  # all of them require one scale
         return Fence.NONE
     harmful = (
         rewrite.fence
@@ -104,32 +103,23 @@ def fence_for(neighbours: frozenset[Neighbour], native: NativeType, channels: Ch
 
 
 def neighbours_of(node: ir.Node) -> frozenset[Neighbour]:
-    """What stands beside a quantizer of an activation."""
-    return frozenset(_before(node.inputs[0])) | frozenset(_behind(node.outputs[0]))
+    """Return the neighbours of a quantizer of an activation."""
+    return frozenset(_before(node.inputs[0])) | frozenset(_following(node.outputs[0]))
 
 
-# Nodes that compute stay where they are in all versions; these may do nothing. What is not in the
-# table of operators counts as if it were not there.
-_STAYING = {Effect.SELECT, Effect.AVERAGE, Effect.MULTIPLY}
+# Nodes that compute stay in all versions. Operators without traits are treated as if they had no
+# effect.
+_STAYING = OpTrait.SELECTION | OpTrait.MEAN | OpTrait.MATMUL
 _COMPUTING = {
-    "Einsum",
-    "GRU",
-    "LSTM",
-    "LayerNormalization",
-    "LogSoftmax",
-    "RNN",
-    "Resize",
-    "Softmax",
+    *operators_with(OpTrait.RECURRENT),
+    *("Einsum", "LayerNormalization", "LogSoftmax", "Resize", "Softmax"),
 }
-_MAY_DO_NOTHING = {"And", "Cast", "CastLike", "Clip", "Or", "Where"}
-# The number that makes an elementwise operator hand on its other input.
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
-# Who stands behind so many nodes that may do nothing gets all fences: looking on would take long.
+# A longer chain of nodes without effect gets all fences, to bound the search.
 _FARTHEST = 1000
 
 
 def _before(x: ir.Value | None) -> Iterator[Neighbour]:
-    """What x may come from, were it not for nodes that do nothing."""
+    """Yield the neighbours that x may come from if nodes without effect are removed."""
     waiting, seen = [(x, False)], set()
     while waiting:
         value, clipped = waiting.pop()
@@ -155,7 +145,7 @@ def _before(x: ir.Value | None) -> Iterator[Neighbour]:
             waiting += [(source, clipped or clip) for source in sources]
 
 
-def _behind(result: ir.Value) -> Iterator[Neighbour]:
+def _following(result: ir.Value) -> Iterator[Neighbour]:
     waiting, seen = [result], set()
     while waiting:
         value = waiting.pop()
@@ -173,9 +163,11 @@ def _behind(result: ir.Value) -> Iterator[Neighbour]:
 
 
 def _branches(node: ir.Node, result: ir.Value) -> list[ir.Value]:
-    """What the branches of an If, which may be inlined, give for one of its results."""
+    """Return the outputs of the branches of an If, which may be inlined, for one of its outputs."""
     graphs = [
-        each.value for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH
+        attribute.value
+        for attribute in node.attributes.values()
+        if attribute.type == ir.AttributeType.GRAPH
     ]
     return [graph.outputs[result.index() or 0] for graph in graphs if node.op_type == "If"]
 
@@ -191,27 +183,27 @@ def branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
         output: result
         for node in nodes
         if (node.domain, node.op_type) == ("", "If")
-        for each in node.attributes.values()
-        if each.type == ir.AttributeType.GRAPH
-        for output, result in zip(each.value.outputs, node.outputs, strict=False)
+        for attribute in node.attributes.values()
+        if attribute.type == ir.AttributeType.GRAPH
+        for output, result in zip(attribute.value.outputs, node.outputs, strict=False)
     }
 
 
 def _stays(node: ir.Node) -> bool:
-    effect = effect_of(node)
+    neutral = neutral_operand_of(node)
     if not node.domain and (node.op_type in _COMPUTING or node.op_type == "Concat"):
         return node.op_type in _COMPUTING or len(node.inputs) > 1
-    if effect is not Effect.ELEMENTWISE:
-        return effect in _STAYING
-    if node.op_type in _NEUTRAL:
-        constants = [each for each in node.inputs if each is not None and is_constant(each)]
-        return not any(_is_all(each, _NEUTRAL[node.op_type]) for each in constants)
+    if not has_trait(node, OpTrait.ELEMENTWISE):
+        return has_trait(node, _STAYING)
+    if neutral is not None:
+        constants = [value for value in node.inputs if value is not None and is_constant(value)]
+        return not any(_is_all(value, neutral) for value in constants)
     if node.op_type in ("Max", "Min"):
         return len(node.inputs) > 1
-    return node.op_type not in _MAY_DO_NOTHING
+    return not has_trait(node, OpTrait.MAY_BE_IDENTITY)
 
 
 def _is_all(value: ir.Value, number: int) -> bool:
     array = array_of(value)
-    # The first one alone first: weights may lie on disk.
+    # Check the first element first: weights may lie on disk.
     return array.size == 0 or (array.flat[0] == number and bool(np.all(array == number)))

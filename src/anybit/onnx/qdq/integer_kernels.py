@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes ONNX Runtime 1.17 to 1.32 computes in integers with values that may differ.
+"""Nodes that ONNX Runtime 1.17 to 1.32 may compute in integers, with other values.
 
-The tables follow its optimizer's selectors of QuantizeLinear and DequantizeLinear, which work from
-ORT_ENABLE_EXTENDED on, and what moves quantizers, from ORT_ENABLE_BASIC on. They say what may be
-rewritten: whatever some version asks besides (equal types, one scale, a single reader) is not asked
-here, so that a node may be named that is left alone.
+The tables follow the selectors of QuantizeLinear and DequantizeLinear in its optimizer (from
+ORT_ENABLE_EXTENDED on), and the propagation of quantizers (from ORT_ENABLE_BASIC on). They are a
+superset: further conditions of some versions (equal types, one scale, a single reader) are ignored.
 
-`rewrites_of` proves where values stay: data movement on codes of 8 and 16 bits keeps them; a MatMul
-without QuantizeLinear behind it keeps them up to the order of sums if no sum of its integers
+`rewrites_of` proves which values stay. Data movement on codes of 8 and 16 bits keeps them. A MatMul
+that is not followed by QuantizeLinear keeps them up to the order of sums, if no integer sum
 overflows in any kernel (`saturation`). Everything else rounds again, saturates on some CPUs, or
 does not load.
 """
@@ -20,6 +19,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, operators_with
 from anybit.onnx.qdq.fusions import (
     Fence,
     fence_for,
@@ -36,13 +36,13 @@ _WIDE = {*_SIXTEEN, ir.DataType.INT32}
 
 
 class Reason(Enum):
-    """What ONNX Runtime does to a node, so that its values may differ."""
+    """The effect of a rewrite that may change values."""
 
     ROUNDS = "rounds results in another way"
     SATURATES = "may saturate sums of 8-bit products on CPUs with AVX2 or AVX-512 without VNNI"
     NARROW = "may use MatMulNBits, which rounds the other input to 8 bits"
     MERGED = "merges it with a node before it, which changes values"
-    FAR = "may drop more nodes behind it than are followed"
+    FAR = "may drop more nodes after it than are checked"
     UNSUPPORTED = "has no kernels for such codes in some versions, and does not load them"
 
 
@@ -52,9 +52,9 @@ class Rewrite:
 
     Attributes:
         node: The node.
-        reason: Why its values may differ; None if it is proven that they do not.
+        reason: The reason why values may differ; None if they are proven equal.
         pairs: The DequantizeLinear to fence, so that the node is computed as written. One input
-            is enough: the optimizer asks for all of them.
+            suffices: the optimizer requires all of them.
         quantizers: The QuantizeLinear to fence, so that they are not moved before the node.
     """
 
@@ -64,27 +64,27 @@ class Rewrite:
     quantizers: tuple[ir.Node, ...] = ()
 
 
-# Rewritten with a QuantizeLinear behind them: QLinearConv, QLinearAdd, ... round their own way.
-# Weights and biases of Conv, ConvTranspose and Gemm that are floats are quantized for that.
-_CONVOLUTIONS = {"Conv", "ConvTranspose"}
+# Rewritten if followed by a QuantizeLinear: QLinearConv, QLinearAdd, ... round in their own way.
+# Float weights and biases of Conv, ConvTranspose and Gemm are quantized for that.
+_CONVOLUTIONS = operators_with(OpTrait.CONVOLUTION)
 _UNARY = {"AveragePool", "GlobalAveragePool", "LeakyRelu", "Resize", "Sigmoid", "Softmax"}
 _OF_SEVERAL = {"Add", "Concat", "Mul", "Where"}
 # Rewritten without one, too: MatMulIntegerToFloat, QGemm, MatMulNBits.
-_PRODUCTS = {"Gemm", "MatMul"}
+_PRODUCTS = operators_with(OpTrait.DENSE)
 # Quantizers are moved across some of these, and dropped around others.
 _MOVING = """
     ArgMax DepthToSpace Expand Flatten Gather GatherElements MaxPool ReduceMax ReduceMin Reshape
     Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze
 """
 _MOVED = set(_MOVING.split())
-# Of these codes data movement loads and keeps values in every version. Pairs of int8 are made
-# uint8 on x86, and those that were moved behind a Reshape then have codes of two types.
+# Data movement on these codes loads and keeps values in every version. On x86, pairs of int8 become
+# uint8; pairs that were moved after a Reshape then have codes of two types.
 _FOUR = {ir.DataType.INT4, ir.DataType.UINT4}
 _MOVABLE_BEFORE = {_SIGNED, _UNSIGNED, *_SIXTEEN, *_FOUR}
 _MOVABLE_BEHIND = {_UNSIGNED, *_WIDE, *_FOUR}
-# But these have no kernels for 4 bits.
+# These have no kernels for 4 bits.
 _COMPARING = {"ArgMax", "MaxPool", "ReduceMax", "ReduceMin"}
-# What may become the bias of a product or a convolution before it.
+# Nodes that may become the bias of a preceding product or convolution.
 _MERGED = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
 
 
@@ -94,7 +94,7 @@ def rewrites_of(model: ir.Model) -> tuple[Rewrite, ...]:
 
 
 def _needs_fence(quantize: ir.Node) -> bool:
-    """Whether a rewrite of `fusions` changes the values of a QuantizeLinear."""
+    """Return whether a rewrite of `fusions` changes the values of a QuantizeLinear."""
     try:
         scaling = scaling_of(quantize)
     except (Inexpressible, ModelError):
@@ -105,9 +105,9 @@ def _needs_fence(quantize: ir.Node) -> bool:
 
 
 def fenceable(node: ir.Node) -> bool:
-    """Return whether a Min can stand beside a quantizer: the bound and its type must be known.
+    """Return whether a quantizer can be fenced by a Min: the bound and its type must be known.
 
-    That is behind a DequantizeLinear, or before a QuantizeLinear.
+    The Min follows a DequantizeLinear, or precedes a QuantizeLinear.
     """
     value = node.inputs[0] if is_quantize(node) else node.outputs[0]
     try:
@@ -121,7 +121,7 @@ def fenceable(node: ir.Node) -> bool:
 
 
 class _Search:
-    """The DequantizeLinear before each value, and the rewrites that follow from them."""
+    """The DequantizeLinear nodes before each value, and the rewrites that follow."""
 
     def __init__(self, model: ir.Model) -> None:
         self._nodes = list(model.graph.all_nodes())
@@ -130,7 +130,7 @@ class _Search:
         self._far: set[ir.Node] = set()
         for node in filter(_is_complete, self._nodes):
             try:
-                reached, _ = self._reach.behind(node.outputs)
+                reached, _ = self._reach.after(node.outputs)
             except TooFarError:
                 self._far.add(node)
                 reached = {}
@@ -138,8 +138,8 @@ class _Search:
                 self._sources.setdefault(value, set()).add(node)
 
     def rewrites(self) -> tuple[Rewrite, ...]:
-        found = (self._rewrite(node) for node in self._nodes)
-        return tuple(rewrite for rewrite in found if rewrite is not None)
+        candidates = (self._rewrite(node) for node in self._nodes)
+        return tuple(rewrite for rewrite in candidates if rewrite is not None)
 
     def _rewrite(self, node: ir.Node) -> Rewrite | None:
         kind = node.op_type
@@ -155,7 +155,9 @@ class _Search:
             dequantizers = self._before(node, 0)
             if not dequantizers or not self._is_quantized(node):
                 return None
-            if kind in _UNARY and all(codes_type(each) in _SIXTEEN for each in dequantizers):
+            if kind in _UNARY and all(
+                codes_type(dequantizer) in _SIXTEEN for dequantizer in dequantizers
+            ):
                 return None
             return Rewrite(node, Reason.ROUNDS, dequantizers)
         if kind in _OF_SEVERAL:
@@ -163,40 +165,41 @@ class _Search:
         return self._moved(node) if kind in _MOVED else None
 
     def _of_several(self, node: ir.Node) -> Rewrite | None:
-        """Operators that are rewritten only if all their inputs are dequantized."""
+        """Return the rewrite of an operator whose inputs must all be dequantized."""
         indices = range(node.op_type == "Where", len(node.inputs))
         groups = [self._before(node, index) for index in indices]
         if node.op_type == "Where":  # a constant branch is quantized, too
             groups = [group for group in groups if group]
         if not groups or not all(groups) or not self._is_quantized(node):
             return None
-        types = {codes_type(each) for group in groups for each in group}
+        types = {codes_type(dequantizer) for group in groups for dequantizer in group}
         if types <= _SIXTEEN:
             return None
-        # Activations rather than constants, which are larger.
-        group = min(groups, key=lambda each: all(holds_constant(node) for node in each))
+        # Activations before constants, which are larger.
+        group = min(groups, key=lambda group: all(holds_constant(node) for node in group))
         return Rewrite(node, Reason.ROUNDS, group)
 
     def _moved(self, node: ir.Node) -> Rewrite | None:
-        """Data movement: codes of some types have no kernels."""
+        """Return the rewrite of data movement: codes of some types have no kernels."""
         lacking = _FOUR if node.op_type in _COMPARING else set()
         before = [
-            each
-            for each in self._before(node, 0)
-            if codes_type(each) not in _MOVABLE_BEHIND - lacking and _has_one_scale(each)
+            dequantizer
+            for dequantizer in self._before(node, 0)
+            if codes_type(dequantizer) not in _MOVABLE_BEHIND - lacking
+            and _has_one_scale(dequantizer)
         ]
         try:
             readers = self._readers(node)
         except TooFarError:
             readers = []
-        behind = [
-            each
-            for each in filter(is_quantize, readers)
-            if codes_type(each) not in _MOVABLE_BEFORE - lacking and _has_one_scale(each)
+        following = [
+            quantizer
+            for quantizer in filter(is_quantize, readers)
+            if codes_type(quantizer) not in _MOVABLE_BEFORE - lacking and _has_one_scale(quantizer)
         ]
-        if not before and not behind:
+        if not before and not following:
             return None
-        return Rewrite(node, Reason.UNSUPPORTED, tuple(before), tuple(behind))
+        return Rewrite(node, Reason.UNSUPPORTED, tuple(before), tuple(following))
 
     def _product(self, node: ir.Node) -> Rewrite | None:
         left, right = self._before(node, 0), self._before(node, 1)
@@ -204,57 +207,57 @@ class _Search:
         if not right:
             quantized = left and gemm and self._is_quantized(node)
             return Rewrite(node, Reason.ROUNDS, left) if quantized else None
-        if all(codes_type(each) in _WIDE for each in right):
+        if all(codes_type(dequantizer) in _WIDE for dequantizer in right):
             return None
         if self._is_quantized(node):
             return Rewrite(node, Reason.ROUNDS, right)
         if not left:
-            constant = any(holds_constant(each) for each in right)
+            constant = any(holds_constant(dequantizer) for dequantizer in right)
             return Rewrite(node, Reason.NARROW, right) if constant else None
         if gemm:
             return Rewrite(node, Reason.ROUNDS, right)
-        # Pairs of int8 are MatMulNBits where they were not made uint8 first.
-        unsigned = all(codes_type(each) == _UNSIGNED for each in left)
+        # Pairs of int8 become MatMulNBits, unless they became uint8 first.
+        unsigned = all(codes_type(dequantizer) == _UNSIGNED for dequantizer in left)
         if unsigned and len(left) == len(right) == 1 and is_exact_product(node, left[0], right[0]):
             return Rewrite(node, None)
-        if all(codes_type(each) in BYTES for each in (*left, *right)):
+        if all(codes_type(dequantizer) in BYTES for dequantizer in (*left, *right)):
             return Rewrite(node, Reason.SATURATES, right)
-        constant = any(holds_constant(each) for each in right)
+        constant = any(holds_constant(dequantizer) for dequantizer in right)
         return Rewrite(node, Reason.NARROW if constant else Reason.UNSUPPORTED, right)
 
     def _before(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
         value = node.inputs[index] if index < len(node.inputs) else None
-        found = self._sources.get(value, set()) if value is not None else set()
-        return tuple(sorted(found, key=label_of))
+        dequantizers = self._sources.get(value, set()) if value is not None else set()
+        return tuple(sorted(dequantizers, key=label_of))
 
     def _is_quantized(self, node: ir.Node) -> bool:
-        """Whether the result of a node is quantized, or added to a dequantized constant.
+        """Return whether the output of a node is quantized, or added to a dequantized constant.
 
-        That becomes the bias of a product, whose scale is not looked at.
+        The constant becomes the bias of a product; its scale is ignored.
         """
         try:
             readers = self._readers(node)
         except TooFarError:
             return True
-        merged = (each for reader in readers if _may_join(reader) for each in reader.inputs)
-        biases = (each for each in merged if each is not None and each in self._sources)
+        merged = (value for reader in readers if _may_join(reader) for value in reader.inputs)
+        biases = (value for value in merged if value is not None and value in self._sources)
         return any(map(is_quantize, readers)) or any(map(self._is_bias, biases))
 
     def _readers(self, node: ir.Node) -> list[ir.Node]:
-        """The nodes behind a node, also behind additions that may become part of it."""
+        """Return the readers of a node, also those after additions that may be merged into it."""
         readers: dict[ir.Node, None] = {}
         waiting = [node]
         while waiting:
-            _, behind = self._reach.behind(waiting.pop().outputs)
-            new = [each for each in dict.fromkeys(behind) if each not in readers]
+            _, following = self._reach.after(waiting.pop().outputs)
+            new = [reader for reader in dict.fromkeys(following) if reader not in readers]
             readers.update(dict.fromkeys(new))
             if node.op_type in _CONVOLUTIONS | _PRODUCTS:
                 waiting += filter(self._is_addition, new)
         return list(readers)
 
     def _is_addition(self, node: ir.Node) -> bool:
-        """Whether all inputs but one are constants, dequantized or not."""
-        biases = (each is None or self._is_bias(each) for each in node.inputs)
+        """Return whether all inputs except one are constants, dequantized or not."""
+        biases = (value is None or self._is_bias(value) for value in node.inputs)
         return _may_join(node) and list(biases).count(False) == 1
 
     def _is_bias(self, value: ir.Value) -> bool:
@@ -263,17 +266,17 @@ class _Search:
 
 
 def _may_join(node: ir.Node) -> bool:
-    """Whether a node may become the bias of a product or a convolution before it."""
+    """Return whether a node may become the bias of a preceding product or convolution."""
     return not node.domain and node.op_type in _MERGED
 
 
 def _is_complete(node: ir.Node) -> bool:
-    """Whether it is a DequantizeLinear that has what it must have."""
+    """Return whether a node is a DequantizeLinear with its required inputs."""
     return is_dequantize(node) and len(node.inputs) > 1 and len(node.outputs) == 1
 
 
 def _has_one_scale(node: ir.Node) -> bool:
-    """Whether a quantizer may be moved: those with several scales are not."""
+    """Return whether a quantizer may be moved: those with several scales are not."""
     if len(node.inputs) < 2:
         return False
     scale = node.inputs[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which quantizer gives the values of a QuantizeLinear and a DequantizeLinear."""
+"""Quantizers with the values of a QuantizeLinear-DequantizeLinear pair."""
 
 from dataclasses import dataclass, replace
 
@@ -16,96 +16,97 @@ _NONE = np.zeros((), np.float32)
 
 
 @dataclass(frozen=True)
-class Quantizer:
-    """A call of an operator, the values between which its result is clipped, if it must be, and
-    what differs, if anything does."""
+class LiftedQuantizer:
+    """An operator call, the values to clip its output to, if any, and the difference, if any."""
 
-    found: Match
+    match: Match
     clip: tuple[Array, Array] | None = None
     difference: str = ""
 
 
-def computed(found: Match, x: Array) -> Array:
-    """The operator's result."""
+def computed(quantizer: Match, x: Array) -> Array:
+    """Return the output of the operator."""
     return np.asarray(
-        found.operator.function(x, *arguments_of(found), **dict(found.call.attributes))
+        quantizer.operator.function(x, *arguments_of(quantizer), **dict(quantizer.call.attributes))
     )
 
 
-def exact(scaling: Scaling, lowest: Array, highest: Array) -> Quantizer | None:
-    """The quantizer for codes lowest .. highest, if that is the range of an operator.
+def exact(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer | None:
+    """Return the quantizer for codes lowest .. highest, if that is the range of an operator.
 
-    The codes are given less the zero-point, one or one per channel. ONNX adds the zero-point after
-    rounding, so that it only shifts the range, and an operator without one gives the same values.
+    The codes are relative to the zero-point, one or one per channel. ONNX adds the zero-point after
+    rounding, so it only shifts the range: an operator without one has the same values.
     """
     bottom, top = int(lowest.min()), int(highest.max())
     if np.any(lowest != bottom) or np.any(highest != top):
         return None
-    found = match(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
-    return Quantizer(found) if found is not None else None
+    quantizer = match(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
+    return LiftedQuantizer(quantizer) if quantizer is not None else None
 
 
-def with_zeropt(scaling: Scaling, lowest: Array, highest: Array) -> Quantizer | None:
-    """The quantizer with that zero-point, which differs where x is at a tie or next to it."""
+def with_zeropt(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer | None:
+    """Return the quantizer with that zero-point, which differs for x at or near a tie."""
     zeropt = scaling.layout.zeropt
     bottom, top = int((lowest + zeropt).min()), int((highest + zeropt).max())
     if not np.any(zeropt) or np.any(lowest + zeropt != bottom) or np.any(highest + zeropt != top):
         return None
-    found = match(IntegerGrid(scaling.scale, scaling.zeropt, range(bottom, top + 1)))
-    if found is None:
+    quantizer = match(IntegerGrid(scaling.scale, scaling.zeropt, range(bottom, top + 1)))
+    if quantizer is None:
         return None
     first = zeropt.flat[np.flatnonzero(zeropt)[0]]
-    return Quantizer(
-        found,
+    return LiftedQuantizer(
+        quantizer,
         difference=f"differs by one step at ties and next to them: zero-point {first:g} is added "
         "before rounding",
     )
 
 
-def composed(scaling: Scaling, lowest: Array, highest: Array) -> Quantizer:
-    """The smallest quantizer that has the codes, clipped to their values.
+def composed(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer:
+    """Return the smallest quantizer with the codes, clipped to their values.
 
     Raises:
-        Inexpressible: There is none.
+        Inexpressible: No operator has these codes.
     """
     bottom, top = int(lowest.min()), int(highest.max())
-    found = containing(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
-    if found is None:
+    quantizer = containing(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
+    if quantizer is None:
         raise Inexpressible(f"no operator has the codes {bottom} .. {top}")
-    with np.errstate(all="ignore"):  # infinite where float32 ends
+    with np.errstate(all="ignore"):  # infinite beyond float32
         low, high = (
             np.asarray(scaling.layout.broadcast(codes.astype(np.float32)) * scaling.scale)
             for codes in (lowest, highest)
         )
-    return Quantizer(found, (low, high))
+    return LiftedQuantizer(quantizer, (low, high))
 
 
-def float_activation(scaling: Scaling) -> Quantizer:
+def float_activation(scaling: Scaling) -> LiftedQuantizer:
     assert scaling.type.format is not None, "asked for float types only"
-    found = match(FloatGrid(scaling.scale, scaling.type.format))
-    if found is None:
+    quantizer = match(FloatGrid(scaling.scale, scaling.type.format))
+    if quantizer is None:
         raise Inexpressible(f"no operator has the values of {scaling.type.name}")
-    return Quantizer(found)
+    return LiftedQuantizer(quantizer)
 
 
 def constant(
     scaling: Scaling, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
 ) -> tuple[Match, Array, str]:
-    """The quantizer for a constant, its values, and a word on a range that no quantizer has.
+    """Return the quantizer of a constant, its values, and a remark on a range without a quantizer.
 
-    The range is the given one, else that of the metadata if it fits the codes, else the type's.
+    The range is `span`, else that of the metadata if it contains the codes, else the type's.
 
     Raises:
-        Inexpressible: No operator gives these values from themselves.
+        Inexpressible: No operator maps these values to themselves.
     """
     values = scaling.grid.decode(codes)
     for grid, note in _grids(scaling, codes, span, metadata):
-        found = match(grid)
-        if found is None and isinstance(grid, IntegerGrid) and grid.coding is Coding.NEAREST:
-            found = containing(grid)
+        quantizer = match(grid)
+        if quantizer is None and isinstance(grid, IntegerGrid) and grid.coding is Coding.NEAREST:
+            quantizer = containing(grid)
             note = f"no quantizer has the codes {grid.lowest} .. {grid.highest} only"
-        if found is not None and np.array_equal(computed(found, values), values, equal_nan=True):
-            return found, values, note
+        if quantizer is not None and np.array_equal(
+            computed(quantizer, values), values, equal_nan=True
+        ):
+            return quantizer, values, note
     raise Inexpressible("its codes are too wide for float32, or have values that no operator has")
 
 
@@ -122,7 +123,7 @@ def _grids(
 
 
 def clipped(codes: Array, span: tuple[int, int], native: NativeType) -> Array:
-    """Integer codes, clipped."""
+    """Return integer codes, clipped."""
     if span == (native.lowest, native.highest):
         return codes
     return np.clip(codes.astype(np.int64), *span).astype(native.dtype.numpy())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put quantizers in the place of DequantizeLinear nodes."""
+"""Replacement of DequantizeLinear nodes by quantizers."""
 
 import numpy as np
 import onnx_ir as ir
@@ -10,7 +10,7 @@ from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.qdq.before_quantize import Limited, limits_before, sign_source
 from anybit.onnx.qdq.lift_codes import (
-    Quantizer,
+    LiftedQuantizer,
     clipped,
     composed,
     constant,
@@ -27,12 +27,12 @@ from anybit.ops.grids import Coding, IntegerGrid
 
 _FLOAT = ir.DataType.FLOAT
 
-# The first opset whose Clip takes its bounds as inputs.
+# The first opset whose Clip has bounds as inputs.
 _CLIP_OPSET = 11
 
 
 class Lifter:
-    """Lifts nodes of one model."""
+    """Conversion of the DequantizeLinear nodes of one model."""
 
     def __init__(self, model: ir.Model, editor: Editor, *, allow_approximate: bool) -> None:
         self._opset = model.graph.opset_imports.get("", 1)
@@ -44,18 +44,18 @@ class Lifter:
         self._moved: dict[tuple[ir.Value, ir.Node, ir.Graph | ir.Function | None], ir.Value] = {}
 
     def lifted(self, node: ir.Node) -> Step:
-        """Put a quantizer in the place of a DequantizeLinear.
+        """Replace a DequantizeLinear by a quantizer.
 
         Raises:
-            Inexpressible: It has to stay.
-            ModelError: It contradicts itself.
+            Inexpressible: The node has to stay.
+            ModelError: The node is inconsistent.
         """
         codes = node.inputs[0] if node.inputs else None
         scaling = scaling_of(node, dtype_of(codes) if codes is not None else None)
         assert codes is not None, "checked with the parameters"
         trace = self._traces.of(codes)
         if trace.last is not None and scaling.layout.axis is not None:
-            # Each kind once: a file may have thousands of them.
+            # Each kind of remark once: a file may have thousands.
             kinds = ", ".join(reversed(dict.fromkeys(move.op_type for move in trace.moves)))
             raise Inexpressible(f"{kinds} before it may move its channels")
         lowest, highest = trace.lowest, trace.highest
@@ -71,18 +71,18 @@ class Lifter:
         return Step(name, operator, action, note, exact=not difference)
 
     def _drop_fence(self, node: ir.Node, scaling: Scaling) -> None:
-        """Take out a Min right behind the node that no value of its type reaches."""
+        """Remove a Min directly after the node that no value of its type reaches."""
         result = node.outputs[0]
         uses = list(result.uses())
         fence = uses[0].node if len(uses) == 1 and not result.is_graph_output() else None
         if fence is None or (fence.domain, fence.op_type) != ("", "Min") or len(fence.inputs) != 2:
             return
-        bound = next((each for each in fence.inputs if each is not result), None)
+        bound = next((value for value in fence.inputs if value is not result), None)
         if bound is None or not is_constant(bound) or fence.graph is not node.graph:
             return
         array = array_of(bound)
         if array.shape == () and array >= scaling.type.largest(scaling.layout):
-            # The limit of the next quantizer may be such a Min, and names nothing here.
+            # The Min may be the limit of the next quantizer, which is not named after this node.
             limit = FENCE_KEY not in fence.metadata_props and not fence.outputs[0].is_graph_output()
             own = result.name
             self._editor.replace(fence, result)
@@ -90,17 +90,17 @@ class Lifter:
                 result.name = own
 
     def _place(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
-        """The moves, now of values, and the name of what they begin with."""
+        """Write the data movement, now of values; return the name of its first node."""
         producer = quantized.producer()
         assert producer is not None, "written before"
         action = producer.op_type
         result, shared = quantized, bool(quantized.uses()) or producer.graph is not node.graph
         missing: list[ir.Node] = []
         for move in trace.moves:
-            # Readers of codes behind one another share what lies before them.
-            known = self._moved.get((quantized, move, node.graph))
-            if known is not None:
-                result, shared = known, not missing
+            # Chained readers of codes share the preceding nodes.
+            written = self._moved.get((quantized, move, node.graph))
+            if written is not None:
+                result, shared = written, not missing
                 break
             missing.append(move)
         for move in reversed(missing):
@@ -128,27 +128,29 @@ class Lifter:
         if scaling.type.format is None:
             span = _span(scaling, lowest, highest)
             codes = clipped(codes, span, scaling.type)
-        found, values, note = constant(scaling, codes, span, dict(node.metadata_props))
+        quantizer, values, note = constant(scaling, codes, span, dict(node.metadata_props))
         key = (scaling.scale.shape, scaling.scale.tobytes(), scaling.zeropt.tobytes(), span)
-        known = self._floats.setdefault(source, {})
-        if key not in known:
-            known[key] = self._editor.constant(f"{source.name}_values", ir.tensor(values))
-        result = insert_quantizer(self._editor, node, found, known[key], _name(node), like=source)
+        floats = self._floats.setdefault(source, {})
+        if key not in floats:
+            floats[key] = self._editor.constant(f"{source.name}_values", ir.tensor(values))
+        result = insert_quantizer(
+            self._editor, node, quantizer, floats[key], _name(node), like=source
+        )
         if len(source.uses()) == 1:
-            del self._floats[source]  # or the codes would stay in memory
+            del self._floats[source]  # otherwise the codes stay in memory
         return result, note
 
     def _activation(
         self, node: ir.Node, scaling: Scaling, source: ir.Value, lowest: float, highest: float
-    ) -> tuple[ir.Value, Quantizer]:
+    ) -> tuple[ir.Value, LiftedQuantizer]:
         quantize = source.producer()
         assert quantize is not None, "traced to one"
         x, quantizer = self._chosen(quantize, scaling, lowest, highest)
-        call = quantizer.found.call
+        call = quantizer.match.call
         key = (
             quantize,
             x,
-            quantizer.found.operator.name,
+            quantizer.match.operator.name,
             *((name, array.shape, array.tobytes()) for name, array in call.parameters.items()),
             *call.attributes.items(),
             *(part.tobytes() for part in quantizer.clip or ()),
@@ -159,16 +161,18 @@ class Lifter:
 
     def _chosen(
         self, quantize: ir.Node, scaling: Scaling, lowest: float, highest: float
-    ) -> tuple[ir.Value, Quantizer]:
-        """What is quantized, and how."""
+    ) -> tuple[ir.Value, LiftedQuantizer]:
+        """Return the quantized value, and its quantizer."""
         first = scaling_of(quantize)
         x = sign_source(quantize, first)
         if x is not None and lowest <= -1 and highest >= 1 and first.type == scaling.type:
             if np.any(scaling.zeropt):
                 raise Inexpressible("the zero-points of the two nodes differ")
-            found = match(IntegerGrid(scaling.scale, scaling.zeropt, range(-1, 2, 2), Coding.SIGN))
-            if found is not None:
-                return x, Quantizer(found)
+            quantizer = match(
+                IntegerGrid(scaling.scale, scaling.zeropt, range(-1, 2, 2), Coding.SIGN)
+            )
+            if quantizer is not None:
+                return x, LiftedQuantizer(quantizer)
         if not first.same_as(scaling):
             raise Inexpressible("scale, zero-point, type or axis of the two nodes differ")
         x = quantize.inputs[0]
@@ -184,7 +188,7 @@ class Lifter:
 
     def _integer(
         self, x: ir.Value, scaling: Scaling, lowest: float, highest: float
-    ) -> tuple[ir.Value, Quantizer]:
+    ) -> tuple[ir.Value, LiftedQuantizer]:
         zeropt = scaling.layout.zeropt.astype(np.float64)
         low, high = _span(scaling, lowest, highest)
         starts = [Limited(x, low - zeropt, high - zeropt)]
@@ -208,8 +212,10 @@ class Lifter:
                 return start.x, quantizer
         return x, composed(scaling, starts[-1].lowest, starts[-1].highest)
 
-    def _written(self, quantize: ir.Node, x: ir.Value, quantizer: Quantizer, name: str) -> ir.Value:
-        result = insert_quantizer(self._editor, quantize, quantizer.found, x, name, like=x)
+    def _written(
+        self, quantize: ir.Node, x: ir.Value, quantizer: LiftedQuantizer, name: str
+    ) -> ir.Value:
+        result = insert_quantizer(self._editor, quantize, quantizer.match, x, name, like=x)
         if quantizer.clip is None:
             return result
         bounds = [
@@ -228,28 +234,28 @@ class Lifter:
 
 
 def insert_quantizer(
-    editor: Editor, before: ir.Node, found: Match, x: ir.Value, name: str, *, like: ir.Value
+    editor: Editor, before: ir.Node, quantizer: Match, x: ir.Value, name: str, *, like: ir.Value
 ) -> ir.Value:
-    """The result of a new node of ours."""
-    names = [declared.name for declared in found.operator.inputs[1:]]
+    """Insert a node of this package; return its output."""
+    names = [declared.name for declared in quantizer.operator.inputs[1:]]
     parameters = [
         None if array is None else editor.parameter(name, role, array, _FLOAT)
-        for role, array in zip(names, arguments_of(found), strict=True)
+        for role, array in zip(names, arguments_of(quantizer), strict=True)
     ]
     return editor.insert(
         before,
-        found.operator.onnx_name,
+        quantizer.operator.onnx_name,
         [x, *parameters],
         f"{name}_quantized",
         like=like,
         dtype=_FLOAT,
-        attributes=attributes_of(found),
-        domain=found.operator.onnx_domain,
+        attributes=attributes_of(quantizer),
+        domain=quantizer.operator.onnx_domain,
     )
 
 
 def _span(scaling: Scaling, lowest: float, highest: float) -> tuple[int, int]:
-    """The codes that a Clip leaves of those of the type."""
+    """Return the codes of the type within the bounds of a Clip."""
     low, high = max(lowest, scaling.type.lowest), min(highest, scaling.type.highest)
     if low > high:
         raise Inexpressible("its Clip leaves no code")

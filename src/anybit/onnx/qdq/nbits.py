@@ -30,20 +30,20 @@ from anybit.onnx.report import Step
 _FLOAT = ir.DataType.FLOAT
 # The first opset whose Slice has inputs.
 _SLICE_OPSET = 10
-# What nodes need that stand in a model without standard operators.
+# The opset for a model without standard operators.
 _OPSET = 13
 _EXACT = "the weights are the same bits; the runtime may add sums in another order"
 
 
 @dataclass(frozen=True)
 class Lifted:
-    """Nodes that were replaced, one step each, and why others stay, by the name of their output."""
+    """One step per replaced node, and the reasons why others stay, by the name of their output."""
 
     steps: list[Step] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def reason(self, node: ir.Node) -> str:
-        """Return why a node stays; "" if it is not one of these."""
+        """Return the reason why a node stays; "" if there is none."""
         return self.reasons.get(_result_name(node), "")
 
 
@@ -55,10 +55,9 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
     weight of one block is a matrix [K, N] with a scale per channel. The weights are the same bits
     as those of the operator. Its sums may be added in another order, as MatMul's may.
 
-    Nodes that no quantizer stands for stay. So do those that compute with less than float32, or
-    whose weights differ in the last bit, unless `allow_approximate`: other than QLinearConv, whose
-    conversion is an error then, such a node runs wherever the original ran, and what else there is
-    in the model can be converted without changing a value.
+    Nodes without an equivalent quantizer stay. So do nodes that compute with less than float32, or
+    whose weights differ in the last bit, unless `allow_approximate`: such a node still runs in
+    every runtime of the original, and the rest of the model can be converted exactly.
 
     Raises:
         ModelError: An attribute has another type than the operator's, or a tensor cannot be read.
@@ -97,7 +96,7 @@ def difference_of(node: ir.Node) -> str:
 
 
 class _Writer:
-    """Writes nodes of one model. Nodes that share a weight share what it becomes."""
+    """Writer of the nodes of one model. Nodes with a shared weight share its replacement."""
 
     def __init__(self, model: ir.Model, editor: Editor) -> None:
         self._imports = model.graph.opset_imports
@@ -105,12 +104,12 @@ class _Writer:
         self._weights: dict[object, tuple[ir.Value, Match]] = {}
 
     def write(self, node: ir.Node, packed: PackedWeight) -> str:
-        """Put the new nodes in the place of a node, and return what they are called.
+        """Replace a node by the new nodes, and return their name.
 
         Raises:
-            Inexpressible: No quantizer gives the weights from themselves.
+            Inexpressible: No quantizer maps the weights to themselves.
         """
-        weight, found = self._weight(node, packed)
+        weight, quantizer = self._weight(node, packed)
         self._imports.setdefault("", _OPSET)
         result = self._insert(node, "MatMul", [self._float32(node, packed, A), weight], "product")
         product, name = result.producer(), node.name
@@ -121,7 +120,7 @@ class _Writer:
         self._editor.replace(node, result)
         if product is not None and name:
             product.name = name
-        return f"{found.operator.onnx_name} and MatMul"
+        return f"{quantizer.operator.onnx_name} and MatMul"
 
     def _weight(self, node: ir.Node, packed: PackedWeight) -> tuple[ir.Value, Match]:
         """Return the weight of shape [K, N], and its quantizer."""
@@ -135,19 +134,23 @@ class _Writer:
                         f"opset {opset} has no Slice with inputs: export with opset {_SLICE_OPSET}"
                     )
             grid, values = packed.weight(node)
-            found = match(grid)
-            if found is None or not np.array_equal(computed(found, values), values, equal_nan=True):
+            quantizer = match(grid)
+            if quantizer is None or not np.array_equal(
+                computed(quantizer, values), values, equal_nan=True
+            ):
                 raise Inexpressible("no quantizer has all of its weights")
-            self._weights[key] = self._joined(node, packed, found, values), found
+            self._weights[key] = self._joined(node, packed, quantizer, values), quantizer
         return self._weights[key]
 
-    def _joined(self, node: ir.Node, packed: PackedWeight, found: Match, values: Array) -> ir.Value:
-        """Quantize the values and put their blocks behind one another."""
+    def _joined(
+        self, node: ir.Node, packed: PackedWeight, quantizer: Match, values: Array
+    ) -> ir.Value:
+        """Quantize the values and concatenate their blocks."""
         packed_weight = input_of(node, B)
         assert packed_weight is not None, "checked before"
         name = str(packed_weight.name)
         source = self._editor.constant(f"{name}_values", ir.Tensor(values))
-        weight = insert_quantizer(self._editor, node, found, source, name, like=source)
+        weight = insert_quantizer(self._editor, node, quantizer, source, name, like=source)
         if packed.blocks > 1:
             whole = (packed.blocks * packed.block, packed.n)
             weight = self._shaped(node, "Reshape", [weight, *self._integers(whole)], name, whole)
@@ -173,8 +176,8 @@ class _Writer:
         return result
 
     def _integers(self, *constants: tuple[int, ...]) -> list[ir.Value]:
-        arrays = [np.array(each, np.int64) for each in constants]
-        return [self._editor.shared_constant("sizes", "sizes", each) for each in arrays]
+        arrays = [np.array(constant, np.int64) for constant in constants]
+        return [self._editor.shared_constant("sizes", "sizes", array) for array in arrays]
 
     def _float32(self, node: ir.Node, packed: PackedWeight, index: int) -> ir.Value:
         """Return an input, converted to float32 if it is not."""

@@ -2,8 +2,8 @@
 """Packed weights of ONNX Runtime's MatMulNBits: sizes, types and values.
 
 Codes are packed along K, the lowest bits of a byte first, with a scale and a zero-point per block:
-W = (code - zero_point) * scale. Read in ONNX Runtime's operator schema; the weights were measured
-bit by bit with 1.20.1 (4 bits), 1.23.2 (4 and 8 bits), 1.26.0 and 1.32.0 (2, 4 and 8 bits).
+W = (code - zero_point) * scale. Source: the operator schema of ONNX Runtime. The weights were
+compared bit by bit with 1.20.1 (4 bits), 1.23.2 (4 and 8 bits), 1.26.0 and 1.32.0 (2, 4, 8 bits).
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ A, B, SCALES, ZEROPTS, G_IDX, BIAS = range(6)
 
 _FLOAT, _FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _ATTRIBUTES = {"K", "N", "bits", "block_size", "accuracy_level", "weight_prepacked"}
-# Accuracy levels that compute in float32: unset and float32. Others allow a runtime less.
+# Accuracy levels that compute in float32: unset and float32. Others allow lower precision.
 _FLOAT32_LEVELS = (0, 1)
 _LEVELS = {2: "float16", 3: "bfloat16", 4: "int8"}
 
@@ -34,12 +34,12 @@ def is_nbits(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A node whose sizes fit one another.
+    """A MatMulNBits node with consistent sizes.
 
     Attributes:
         k, n, block, bits: Sizes of the weight [K, N], of a block along K and of a code.
         dtype: The type of A, the scales, the bias and the result.
-        difference: What changes, if anything does.
+        difference: The difference of the result, if any.
     """
 
     k: int
@@ -63,7 +63,7 @@ class PackedWeight:
         if not np.all(np.isfinite(scale)):
             raise Inexpressible("a scale is not finite")
         zeropt = self._zeropts(node)
-        with np.errstate(all="ignore"):  # infinite where float32 ends
+        with np.errstate(all="ignore"):  # infinite beyond float32
             values = np.subtract(codes, zeropt, dtype=np.float32) * scale
         highest = 2**self.bits - 1
         zeropt = np.where(scale < 0, np.float32(highest) - zeropt, zeropt)
@@ -147,12 +147,12 @@ def _check_types(node: ir.Node) -> ir.DataType:
         ir.DataType.UINT8,
         dtype,
     ):
-        given = dtype_name(_dtype(node, ZEROPTS))
-        raise Inexpressible(f"its zero-points are {given}, not uint8 or the type of A")
+        actual = dtype_name(_dtype(node, ZEROPTS))
+        raise Inexpressible(f"its zero-points are {actual}, not uint8 or the type of A")
     for index, name in ((A, "A"), (BIAS, "its bias")):
         if _dtype(node, index) not in (None, dtype):
-            given = dtype_name(_dtype(node, index))
-            raise Inexpressible(f"{name} is {given} and its scales are {dtype_name(dtype)}")
+            actual = dtype_name(_dtype(node, index))
+            raise Inexpressible(f"{name} is {actual} and its scales are {dtype_name(dtype)}")
     return dtype
 
 
@@ -167,10 +167,10 @@ def _check_shapes(node: ir.Node, packed: PackedWeight) -> None:
     ]
     for index, name, expected in shapes:
         value = input_of(node, index)
-        given = None if value is None else _shape(value)
-        if given is not None and given not in expected:
+        actual = None if value is None else _shape(value)
+        if actual is not None and actual not in expected:
             raise Inexpressible(
-                f"{name} has shape {list(given)}, but K = {packed.k}, N = {n}, {bits} bits and "
+                f"{name} has shape {list(actual)}, but K = {packed.k}, N = {n}, {bits} bits and "
                 f"blocks of {packed.block} give {list(expected[0])}"
             )
     a, bias = input_of(node, A), input_of(node, BIAS)
@@ -178,23 +178,23 @@ def _check_shapes(node: ir.Node, packed: PackedWeight) -> None:
     if isinstance(size, int) and size != packed.k:
         raise Inexpressible(f"the last axis of A has {size} elements, but K is {packed.k}")
     if bias is not None:
-        given = _shape(bias)
-        if given is None or len(given) != 1 or given[0] not in (n, None):
+        actual = _shape(bias)
+        if actual is None or len(actual) != 1 or actual[0] not in (n, None):
             raise Inexpressible(f"its bias does not have the shape [{n}]")
 
 
 def _differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
-    """List what float32 MatMul computes in another way than the operator."""
-    found = []
+    """List the differences between float32 MatMul and the operator."""
+    differences = []
     level = attribute_of(node, "accuracy_level", 0)
     if level not in _FLOAT32_LEVELS:
         rounded = f"its input to {_LEVELS[level]}" if level in _LEVELS else "its input"
-        found.append(f"accuracy_level {level} lets a runtime round {rounded}")
+        differences.append(f"accuracy_level {level} lets a runtime round {rounded}")
     if dtype == _FLOAT16:
-        found.append("the operator computes in float16")
+        differences.append("the operator computes in float16")
     if input_of(node, ZEROPTS) is not None and _dtype(node, ZEROPTS) == dtype:
-        found.append("zero-points that are floats are subtracted with other roundings")
-    return found
+        differences.append("zero-points that are floats are subtracted with other roundings")
+    return differences
 
 
 def input_of(node: ir.Node, index: int) -> ir.Value | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which native type a quantizer takes, and what has to be written around it."""
+"""The native type of a quantizer, and the nodes to write around it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,17 +28,17 @@ from anybit.ops.grids import Channels, Coding, FloatGrid, Grid, IntegerGrid
 
 _FLOATING = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
-# Clip of integers, and GreaterOrEqual, which both are younger than QuantizeLinear.
+# Opsets of Clip for integers and of GreaterOrEqual, which are newer than QuantizeLinear.
 _INTEGER_CLIP_OPSET = 12
 _COMPARISON_OPSET = 12
 _BFLOAT16_OPSET = 13  # of Cast
 
-# Bits of codes that are looked up in a table, and of those that are packed.
+# Widths of codes that index a table, and of packed codes.
 _LARGEST_TABLE, _PACKED = 8, 4
 
 
 class Limit(Enum):
-    """Where a range that is narrower than its type is kept."""
+    """The position of the nodes that limit a range narrower than its type."""
 
     NOWHERE = "nothing"
     CODES = "a Clip of the codes"
@@ -51,7 +51,7 @@ class Limit(Enum):
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller wants and allows; the style is QDQ or QCDQ."""
+    """The requirements of the caller; the style is QDQ or QCDQ."""
 
     style: Form
     opset: int
@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one node is written. `approximation` says what changes, and is empty if nothing does."""
+    """The form of one node. `approximation` describes the difference, or is empty."""
 
     grid: Grid
     layout: Channels
@@ -73,7 +73,7 @@ class Plan:
 
     @property
     def table(self) -> FloatFormat | None:
-        """The format of codes whose type has other values: these are looked up."""
+        """Return the format of codes that index a table of its values; None for native types."""
         if isinstance(self.grid, IntegerGrid) or self.type.format is not None:
             return None
         return self.grid.format
@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def remark(self) -> str:
-        """What is worth telling about the result; empty if nothing is."""
+        """Return a remark about the result; empty if there is none."""
         if self.table is not None:
             return f"codes of {self.table}, whose values stand in a table"
         if self.approximation or not isinstance(self.grid, IntegerGrid):
@@ -97,9 +97,9 @@ class Plan:
 
     @property
     def opset(self) -> int:
-        """The lowest opset that has all that is written."""
+        """Return the lowest opset with everything that is written."""
         needed = self.type.opset
-        if self.table is not None:  # DequantizeLinear gives numbers of the codes, without scales
+        if self.table is not None:  # DequantizeLinear returns the codes as floats, without scales
             return needed
         if self.layout.axis is not None:
             needed = max(needed, PER_AXIS_OPSET)
@@ -115,11 +115,11 @@ class Plan:
 
 
 def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
-    """The plan with the narrowest type.
+    """Return the plan with the narrowest type.
 
     Raises:
-        Inexpressible: The values cannot be had, or not with the allowed opset.
-        ModelError: A parameter that the operator would refuse.
+        Inexpressible: The values cannot be represented, or not in the allowed opset.
+        ModelError: The operator would refuse a parameter.
     """
     x = node.inputs[0]
     assert x is not None, "operators have an x"
@@ -139,12 +139,12 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
     opsets = []
     subject = _Subject(grid, layout, constant, neighbours, options.style)
     for native, limit in _candidates(subject):
-        each = Plan(grid, layout, native, dtype, constant, limit, approximation)
-        if layout.block and each.table is None and (join := joined(node, layout)):
-            each = replace(each, layout=join.layout, joined=join)
-        if each.opset <= options.opset:
-            return each
-        opsets.append(each.opset)
+        candidate = Plan(grid, layout, native, dtype, constant, limit, approximation)
+        if layout.block and candidate.table is None and (join := joined(node, layout)):
+            candidate = replace(candidate, layout=join.layout, joined=join)
+        if candidate.opset <= options.opset:
+            return candidate
+        opsets.append(candidate.opset)
     if not opsets:
         raise Inexpressible(_no_type(grid, layout, options.style))
     raise Inexpressible(f"the type that holds its range needs opset {min(opsets)}")
@@ -175,18 +175,18 @@ def _layout(grid: Grid, x: ir.Value, in_blocks: bool) -> Channels:
 
 
 def _approximation(layout: Channels, options: Options) -> str:
-    """What a zero-point changes, if that is allowed."""
+    """Return the difference that a zero-point causes, if that is allowed."""
     if not np.any(layout.zeropt):
         return ""
-    what = f"zero-point {layout.zeropt.flat[np.flatnonzero(layout.zeropt)[0]]:g}"
+    words = f"zero-point {layout.zeropt.flat[np.flatnonzero(layout.zeropt)[0]]:g}"
     if not options.allow_approximate:
-        raise Inexpressible(f"{what} is added before rounding, by QuantizeLinear after it")
-    return f"differs by one step at ties and next to them: {what} is added after rounding"
+        raise Inexpressible(f"{words} is added before rounding, by QuantizeLinear after it")
+    return f"differs by one step at ties and next to them: {words} is added after rounding"
 
 
 @dataclass(frozen=True)
 class _Subject:
-    """What decides about the type."""
+    """The properties that decide about the type."""
 
     grid: Grid
     layout: Channels
@@ -199,7 +199,7 @@ class _Subject:
 
 
 def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
-    """All types with what keeps the range in them, the best first."""
+    """Yield all types with the limits that keep the range, the best first."""
     grid, zeropt = of.grid, of.layout.zeropt
     if isinstance(grid, FloatGrid):
         for native in FLOATS if of.style is Form.QDQ else ():
@@ -220,20 +220,20 @@ def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
 
 
 def _for_tables(of: _Subject) -> Iterator[NativeType]:
-    """The types for codes of constants of a format that is not a type."""
+    """Yield the types for table indices of constants whose format is not a native type."""
     assert isinstance(of.grid, FloatGrid), "integers need no table"
     narrow = of.grid.bits <= _LARGEST_TABLE and of.style is Form.QDQ and of.constant
-    known = any(native.format == of.grid.format for native in FLOATS)
+    is_native = any(native.format == of.grid.format for native in FLOATS)
     held = of.grid.format.largest <= LARGEST_FLOAT32  # by the table
-    for native in INTEGERS if narrow and held and not known else ():
+    for native in INTEGERS if narrow and held and not is_native else ():
         if not native.signed and native.bits >= max(of.grid.bits, _PACKED):
             yield native
 
 
 def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
-    """What keeps the range in a type; None if the type is not to be used."""
+    """Return how the range is limited in a type; None if the type is unsuitable."""
     whole = (native.lowest, native.highest) == (grid.lowest, grid.highest)
-    # The nodes that give signs stand before.
+    # The nodes of a sign come before.
     fence = Fence.NONE if grid.coding is Coding.SIGN else of.fence(native)
     if of.style is Form.QCDQ and (of.constant or grid.coding is Coding.SIGN):
         return Limit.NOWHERE if whole else Limit.CODES
@@ -241,10 +241,10 @@ def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
         return Limit.NOWHERE
     per_channel = of.layout.axis is not None
     if native.bits == 2 and per_channel:
-        return None  # ONNX Runtime 1.26 gives other codes
+        return None  # ONNX Runtime 1.26 returns other codes
     if whole and (native.bits == 2 or (native.bits == 4 and (per_channel or fence))):
-        # From 2^31 on these kernels of ONNX Runtime 1.31 do not saturate, but give the lowest
-        # code; where the highest value is infinite, a limit cannot keep x from there.
+        # From 2^31 on, these kernels of ONNX Runtime 1.31 return the lowest code instead of
+        # saturating; with an infinite highest value, a limit cannot prevent that.
         finite = float(of.layout.scale.max()) * native.highest < LARGEST_FLOAT32
         return Limit.VALUES if finite else None
     if whole and not fence:
@@ -256,9 +256,9 @@ def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
 
 
 def _types(grid: IntegerGrid, style: Form) -> list[NativeType]:
-    """The integer types of a style; of two of one width first the one with the grid's sign."""
-    types = [each for each in INTEGERS if style is Form.QDQ or each.bits in (8, 32)]
-    return sorted(types, key=lambda each: (each.bits, each.signed != (grid.lowest < 0)))
+    """Return the integer types of a style by width, first those with the grid's sign."""
+    types = [integer for integer in INTEGERS if style is Form.QDQ or integer.bits in (8, 32)]
+    return sorted(types, key=lambda native: (native.bits, native.signed != (grid.lowest < 0)))
 
 
 def _no_type(grid: Grid, layout: Channels, style: Form) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take QLinearConv and QLinearMatMul apart into nodes of floats between scaling ones."""
+"""Decomposition of QLinearConv and QLinearMatMul into float nodes between quantizers."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ KEPT_REASON = "it computes with codes, and there is no exact form of it with qua
 
 _FLOAT = ir.DataType.FLOAT
 _INTEGER_OPERATORS = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
-# Operators of ONNX Runtime that read or write codes, its own pair left out.
+# Operators of ONNX Runtime that read or write codes, except its own quantizer pair.
 _CONTRIBUTED = re.compile(
     "QLinear.*|QOrdered.*|QGemm|QAttention|QMoE|QEmbedLayerNormalization|DynamicQuantize.*"
     "|MatMul(NBits|Bnb4|FpQ4|BlockQuantized).*|.*Integer(16|ToFloat)?|GatherBlockQuantized"
@@ -30,7 +30,7 @@ _CONTRIBUTED = re.compile(
 
 # Scales in this range leave room for the codes on both sides.
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-50, 2.0**50
-# float32 has all integers up to this.
+# float32 holds all integers up to this.
 _LARGEST_SUM = 2**24
 
 # The x86-64 instruction vpmaddubsw adds two products of uint8 and int8 in a saturated int16.
@@ -42,22 +42,22 @@ _SATURATES = (
 
 
 def is_integer_operator(node: ir.Node) -> bool:
-    """Whether a node computes with codes, other than the two scaling ones."""
+    """Return whether a node computes with codes, except the quantizer pair."""
     return is_integer_name(node.domain, node.op_type)
 
 
 def is_integer_name(domain: str, name: str) -> bool:
-    """Return whether an operator computes with codes, other than the two scaling ones."""
+    """Return whether an operator computes with codes, except the quantizer pair."""
     if domain == "com.microsoft":
         return _CONTRIBUTED.fullmatch(name) is not None
     return not domain and (name in _INTEGER_OPERATORS or name.startswith("QLinear"))
 
 
 def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> list[Step]:
-    """Take apart what has constant parameters, one step each; what differs is allowed or refused.
+    """Split nodes with constant parameters, one step each; differences are allowed or refused.
 
     Raises:
-        ModelError: A node would give other values, and that is not allowed.
+        ModelError: A node would have other values, and that is not allowed.
     """
     steps = []
     for node in list(model.graph.all_nodes()):
@@ -82,10 +82,10 @@ def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool)
 
 
 def inexact_parts(node: ir.Node) -> str:
-    """Return why the parts of a node would give other values; "" if they give the same.
+    """Return why the parts of a node would have other values; "" if they are equal.
 
     Raises:
-        Inexpressible: It is not one that `split_operators` takes apart.
+        Inexpressible: `split_operators` does not support the node.
     """
     parts = _parts_of(node)
     if parts is None:
@@ -95,8 +95,10 @@ def inexact_parts(node: ir.Node) -> str:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A node's constants. `kind` is the operator of floats, `axis` that of the result's channels
-    in the weights."""
+    """The constants of a node.
+
+    `kind` is the float operator, `axis` that of the output channels in the weights.
+    """
 
     kind: str
     axis: int
@@ -110,21 +112,27 @@ class _Parts:
     y_zeropt: Array
 
     def usual(self) -> bool:
-        """Whether types and shapes are those of the ONNX standard for 8 bits."""
+        """Return whether types and shapes are those of the ONNX standard for 8 bits."""
         single = (self.x_scale, self.x_zeropt, self.y_scale, self.y_zeropt)
         codes = (self.x_zeropt, self.weights, self.y_zeropt)
         channels = self.weights.shape[self.axis]
         return (
-            all(each.size == 1 for each in single)
-            and all(each.size == 1 or each.shape == (channels,) for each in self._of_weights())
-            and all(each.dtype in (np.int8, np.uint8) for each in codes)
+            all(parameter.size == 1 for parameter in single)
+            and all(
+                parameter.size == 1 or parameter.shape == (channels,)
+                for parameter in self._of_weights()
+            )
+            and all(parameter.dtype in (np.int8, np.uint8) for parameter in codes)
             and self.w_zeropt.dtype == self.weights.dtype
-            and all(each.dtype == np.float32 for each in (self.x_scale, self.w_scale, self.y_scale))
+            and all(
+                parameter.dtype == np.float32
+                for parameter in (self.x_scale, self.w_scale, self.y_scale)
+            )
             and (self.bias is None or self.bias.dtype == np.int32)
         )
 
     def inexact(self) -> str:
-        """Why float32 would compute something else; empty if it computes the same."""
+        """Return why float32 would compute another value; empty if it is equal."""
         scales = {"x": self.x_scale, "w": self.w_scale, "y": self.y_scale}
         for name, scale in scales.items():
             usable = are_powers_of_two(scale) & (scale >= _SMALLEST_SCALE)
@@ -137,8 +145,8 @@ class _Parts:
     def may_saturate(self) -> bool:
         """Return whether two products of a channel can exceed 16 bits: uint8 x, int8 weights.
 
-        A kernel multiplies raw codes, and the order of the reduction axis is its own: any two
-        weights of a channel may be neighbours.
+        A kernel multiplies raw codes in its own order of the reduction axis: any two weights of a
+        channel may be neighbours.
         """
         if self.x_zeropt.dtype != np.uint8 or self.weights.dtype != np.int8:
             return False
@@ -153,7 +161,7 @@ class _Parts:
         return 255 * high > _LARGEST_PAIR or 255 * low < -_LARGEST_PAIR - 1
 
     def zeropts(self) -> Array:
-        """The zero-points of the weights in the shape of their scales, which ONNX asks for."""
+        """Return the zero-points of the weights in the shape of their scales, as ONNX requires."""
         if self.w_scale.size == 1 and self.w_zeropt.size == 1:
             return self.w_zeropt.reshape(self.w_scale.shape)
         return np.broadcast_to(self.w_zeropt.reshape(-1), np.broadcast_shapes(*self._flat()))
@@ -177,22 +185,22 @@ class _Parts:
         return self.w_scale, self.w_zeropt
 
     def _flat(self) -> list[tuple[int, ...]]:
-        return [(each.size,) for each in self._of_weights()]
+        return [(of_weight.size,) for of_weight in self._of_weights()]
 
 
 def _parts_of(node: ir.Node) -> _Parts | None:
-    """The constants, if the node is one of the two and they are constants of usual shapes."""
+    """Return the constants of a supported node with usual shapes; None otherwise."""
     kinds = {"QLinearConv": ("Conv", 9), "QLinearMatMul": ("MatMul", 8)}
     if node.domain or node.op_type not in kinds:
         return None
     kind, most = kinds[node.op_type]
     values = list(node.inputs)
     bias = values.pop(8) if len(values) == most == 9 else None
-    given = [value for value in values[1:] if value is not None and is_constant(value)]
-    known = len(values) == 8 and len(given) == 7 and (bias is None or is_constant(bias))
-    if not known or values[0] is None or len(node.outputs) != 1:
+    constants = [value for value in values[1:] if value is not None and is_constant(value)]
+    is_complete = len(values) == 8 and len(constants) == 7 and (bias is None or is_constant(bias))
+    if not is_complete or values[0] is None or len(node.outputs) != 1:
         return None
-    arrays = [array_of(value) for value in given]
+    arrays = [array_of(value) for value in constants]
     rank = arrays[2].ndim
     if rank < (3 if kind == "Conv" else 2):
         return None
@@ -242,7 +250,7 @@ def _split(node: ir.Node, parts: _Parts, editor: Editor) -> None:
         dequantized(weights, parts.axis, w_scale=scales, w_zero_point=parts.zeropts()),
     ]
     if parts.bias is not None:
-        with np.errstate(all="ignore"):  # such scales are approximate at best
+        with np.errstate(all="ignore"):  # such scales are approximations anyway
             bias_scales = parts.x_scale.reshape(()) * scales
         operands.append(dequantized(node.inputs[8], 0, bias_scale=np.asarray(bias_scales)))
     attributes = list(node.attributes.values()) if parts.kind == "Conv" else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand behind a value once ONNX Runtime has moved and dropped nodes."""
+"""Nodes that may follow a value after ONNX Runtime has moved and dropped nodes."""
 
 from collections.abc import Iterable
 
@@ -13,23 +13,24 @@ _FARTHEST = 1000
 
 
 class TooFarError(Exception):
-    """More nodes lie behind a value than are followed."""
+    """More nodes follow a value than the search allows."""
 
 
 class Reach:
     """The nodes of a model, and the values that reach them.
 
-    Quantizers are moved across data movement, and dropped around it; what does nothing is dropped.
+    Quantizers are moved across data movement, or dropped around it; nodes without effect are
+    dropped.
     """
 
     def __init__(self, nodes: Iterable[ir.Node]) -> None:
         self._results = branch_results(nodes)
 
-    def behind(self, values: Iterable[ir.Value]) -> tuple[dict[ir.Value, None], list[ir.Node]]:
-        """Return the values that may become one of some values, and the nodes that read them.
+    def after(self, values: Iterable[ir.Value]) -> tuple[dict[ir.Value, None], list[ir.Node]]:
+        """Return the values that may merge with any of `values`, and the nodes that read them.
 
         Raises:
-            TooFarError: There are more of them than are followed.
+            TooFarError: There are more of them than the search allows.
         """
         reached = dict.fromkeys(values)
         readers: list[ir.Node] = []
@@ -41,7 +42,7 @@ class Reach:
                 readers.append(reader)
                 if _passes(reader):
                     following += reader.outputs
-            new = [each for each in dict.fromkeys(following) if each not in reached]
+            new = [result for result in dict.fromkeys(following) if result not in reached]
             reached.update(dict.fromkeys(new))
             waiting += new
             if len(reached) > _FARTHEST:
@@ -50,7 +51,7 @@ class Reach:
 
 
 def _passes(node: ir.Node) -> bool:
-    """Whether quantizers may be moved across a node, or the node may be dropped."""
+    """Return whether quantizers may be moved across a node, or the node may be dropped."""
     if node.domain or is_quantize(node) or is_dequantize(node):
         return False
     return node.op_type in _SELECTING or does_nothing(node)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that replace operators on codes: the remedies that messages name."""
+"""Commands that replace operators on codes: the remedies of messages."""
 
 import onnx_ir as ir
 
@@ -15,7 +15,7 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 def conversion_of(node: ir.Node, form: Form = Form.QONNX) -> str:
     """Return the call of `anybit convert` that replaces a node; "" if `convert` keeps it.
 
-    The model's constants are folded. What a QuantizeLinear stands beside is not looked at.
+    The model's constants are folded. The neighbours of a QuantizeLinear are not checked.
     """
     command = f"anybit convert --to {form}"
     if is_quantize(node) or is_dequantize(node):

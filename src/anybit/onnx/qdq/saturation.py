@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether sums of pairs of 8-bit products fit in 16 bits, in any integer kernel.
+"""Proofs that sums of pairs of 8-bit products fit in 16 bits, in any integer kernel.
 
 x86 CPUs with AVX2 or AVX-512 but without VNNI multiply unsigned by signed bytes and add two
 neighbouring products with saturation to 16 bits (vpmaddubsw). ARM CPUs without dot product
@@ -25,28 +25,28 @@ _SHIFT = 128
 
 
 @dataclass(frozen=True)
-class Codes:
-    """The range of 8-bit codes, both ends included."""
+class CodeSpan:
+    """The range of 8-bit codes, including both ends."""
 
     lowest: int
     highest: int
     signed: bool
 
     def forms(self) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that kernels add pairs of products with.
+        """Return the ranges of codes in kernels that add pairs of products.
 
-        On x86 they are unsigned bytes, for which signed ones have 128 added. On ARM only signed
-        bytes are added in pairs.
+        On x86 they are unsigned bytes: 128 is added to signed ones. On ARM only signed bytes are
+        added in pairs.
         """
         own = (self.lowest, self.highest)
         return (own, (self.lowest + _SHIFT, self.highest + _SHIFT)) if self.signed else (own,)
 
 
-BYTES = {ir.DataType.INT8: Codes(-128, 127, True), ir.DataType.UINT8: Codes(0, 255, False)}
+BYTES = {ir.DataType.INT8: CodeSpan(-128, 127, True), ir.DataType.UINT8: CodeSpan(0, 255, False)}
 """The types that integer kernels multiply."""
 
 
-def sums_fit(activations: Codes, weights: Array) -> bool:
+def sums_fit(activations: CodeSpan, weights: Array) -> bool:
     """Return whether no pair of products leaves 16 bits, and no sum 32.
 
     Args:
@@ -56,7 +56,7 @@ def sums_fit(activations: Codes, weights: Array) -> bool:
     if weights.size == 0:
         return True
     terms = weights.shape[0]
-    # A product is largest where a weight is: of each sum two at either end are enough.
+    # A product is largest for an extreme weight: two at either end of each sum suffice.
     ends = sorted({0, min(1, terms - 1), max(terms - 2, 0), terms - 1})
     extremes = np.partition(weights, ends, axis=0)[ends].astype(np.int64)
     largest = terms * int(np.abs(extremes).max())
@@ -65,7 +65,7 @@ def sums_fit(activations: Codes, weights: Array) -> bool:
 
 def _form_fits(form: tuple[int, int], extremes: Array, largest: int) -> bool:
     products = np.stack([code * extremes for code in form])
-    # 0: what pads an odd number of terms, and what a code of 0 gives.
+    # 0: the padding of an odd number of terms, and the product of a code of 0.
     upper = np.sort(np.maximum(products.max(0), 0), axis=0)[-2:].sum(axis=0)
     lower = np.sort(np.minimum(products.min(0), 0), axis=0)[:2].sum(axis=0)
     fits = upper.max() <= _HIGHEST and lower.min() >= _LOWEST
@@ -95,8 +95,8 @@ def is_exact_product(node: ir.Node, left: ir.Node, right: ir.Node) -> bool:
     return all(_form_fits(form, ends, sums) for form in activations.forms())
 
 
-def _codes_of(dequantize: ir.Node) -> Codes | None:
-    """The range of computed 8-bit codes: that of a Clip before the node, or that of the type."""
+def _codes_of(dequantize: ir.Node) -> CodeSpan | None:
+    """Return the range of computed 8-bit codes: that of a Clip before the node, or of the type."""
     dtype = codes_type(dequantize)
     codes = dequantize.inputs[0]
     if dtype not in BYTES or codes is None:
@@ -105,24 +105,24 @@ def _codes_of(dequantize: ir.Node) -> Codes | None:
     clip = codes.producer()
     if clip is None or (clip.domain, clip.op_type) != ("", "Clip") or len(clip.inputs) != 3:
         return whole
-    limits = [each for each in clip.inputs[1:] if each is not None and is_constant(each)]
+    limits = [value for value in clip.inputs[1:] if value is not None and is_constant(value)]
     if len(limits) != 2:
         return whole
-    low, high = (array_of(each) for each in limits)
+    low, high = (array_of(limit) for limit in limits)
     if low.size != 1 or high.size != 1 or low.reshape(()) > high.reshape(()):
         return whole
-    return Codes(int(low.reshape(())), int(high.reshape(())), whole.signed)
+    return CodeSpan(int(low.reshape(())), int(high.reshape(())), whole.signed)
 
 
 def _has_one_scale(dequantize: ir.Node) -> bool:
     return all(
-        each is None or (is_constant(each) and array_of(each).size == 1)
-        for each in dequantize.inputs[1:]
+        value is None or (is_constant(value) and array_of(value).size == 1)
+        for value in dequantize.inputs[1:]
     )
 
 
 def _has_scales_of_sums(dequantize: ir.Node) -> bool:
-    """Whether the scales of constant weights are one, or one per column."""
+    """Return whether constant weights have one scale, or one per column."""
     try:
         layout = scaling_of(dequantize, codes_type(dequantize), blocks=True).layout
     except (Inexpressible, ModelError):
@@ -133,14 +133,14 @@ def _has_scales_of_sums(dequantize: ir.Node) -> bool:
 def codes_type(node: ir.Node) -> ir.DataType | None:
     """Return the type of the codes of a QuantizeLinear or DequantizeLinear, None if not known.
 
-    The zero-point has it, too: files need not declare what is between nodes.
+    The zero-point has the same type: files need not declare inner types.
     """
     for value in (node.outputs[0] if is_quantize(node) else node.inputs[0], *node.inputs[2:3]):
-        known = None if value is None else value.dtype
+        declared = None if value is None else value.dtype
         if value is not None and value.const_value is not None:
-            known = value.const_value.dtype
-        if known is not None:
-            return known
+            declared = value.const_value.dtype
+        if declared is not None:
+            return declared
     if is_quantize(node):
         stated = attribute_of(node, "output_dtype", 0)
         return ir.DataType(stated) if stated else ir.DataType.UINT8
@@ -152,7 +152,7 @@ def codes_type(node: ir.Node) -> ir.DataType | None:
 
 
 def holds_constant(dequantize: ir.Node) -> bool:
-    """Return whether a DequantizeLinear reads what is constant once constants are folded."""
+    """Return whether a DequantizeLinear reads a constant after constant folding."""
     waiting, seen = [dequantize.inputs[0]], set()
     while waiting:
         value = waiting.pop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes of formats that are not types of ONNX Runtime: places in a table of their values."""
+"""Codes of formats that are not types of ONNX Runtime: indices into a table of values."""
 
 import numpy as np
 
@@ -8,15 +8,15 @@ from anybit.onnx.graph.constants import Array
 
 
 def values_of(format: FloatFormat) -> Array:
-    """The values, ascending."""
+    """Return the values in ascending order."""
     return format.values().astype(np.float32)
 
 
 def encoded(values: Array, format: FloatFormat, scale: Array) -> Array:
-    """Where in the table the numbers lie that give these values when they are scaled.
+    """Return the indices in the table whose values, times the scale, are the numbers.
 
     Raises:
-        ValueError: There are none: the values are off the grid.
+        ValueError: The values are not on the grid.
     """
     table = values_of(format)
     with np.errstate(all="ignore"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizeLinear, Clip and DequantizeLinear for one quantizer, as planned."""
+"""Writer of the planned QuantizeLinear, Clip and DequantizeLinear of a quantizer."""
 
 from collections.abc import Sequence
 
@@ -19,16 +19,16 @@ from anybit.ops.grids import Channels, FloatGrid, IntegerGrid
 
 _FLOAT, _INDEX = ir.DataType.FLOAT, ir.DataType.INT32
 
-# From so many scales on they are codes, too, if they are few different ones.
+# From this number on, scales with few distinct values are stored as codes, too.
 _MANY = 1024
-_BYTE = next(each for each in INTEGERS if each.dtype == ir.DataType.UINT8)
+_BYTE = next(integer for integer in INTEGERS if integer.dtype == ir.DataType.UINT8)
 
 
 class QdqWriter:
-    """Writes plans into a model.
+    """Writer of plans into a model.
 
     Attributes:
-        pairs: The DequantizeLinear that were written, but for those of tables.
+        pairs: The DequantizeLinear that were written, except those of tables.
     """
 
     def __init__(self, editor: Editor) -> None:
@@ -37,10 +37,10 @@ class QdqWriter:
         self._codes: dict[ir.Value, dict[object, ir.Value]] = {}
 
     def write(self, node: ir.Node, operator: Operator, plan: Plan) -> None:
-        """Put the nodes of a plan in the place of a node.
+        """Replace a node by the nodes of a plan.
 
         Raises:
-            Inexpressible: The codes of a constant do not stand for its values.
+            Inexpressible: The codes of a constant do not decode to its values.
             ModelError: The operator refuses its constants.
         """
         x = node.inputs[0]
@@ -53,21 +53,21 @@ class QdqWriter:
             result = self._looked_up(node, plan, codes)
         else:
             result = self._dequantized(node, plan, codes)
-        for each in (node, *(plan.joined.nodes if plan.joined else ())):
-            self._editor.replace(each, result)
+        for replaced in (node, *(plan.joined.nodes if plan.joined else ())):
+            self._editor.replace(replaced, result)
         if x.const_value is not None and not is_read(x):
-            self._codes.pop(x, None)  # or the weights would stay in memory
+            self._codes.pop(x, None)  # otherwise the weights stay in memory
 
     def _constant(self, node: ir.Node, operator: Operator, plan: Plan, x: ir.Value) -> ir.Value:
-        """The codes as an initializer. Nodes with the same inputs and attributes share one."""
-        attributes = sorted((name, each.value) for name, each in node.attributes.items())
+        """Return the codes as an initializer, shared by nodes with equal inputs and attributes."""
+        attributes = sorted((name, attribute.value) for name, attribute in node.attributes.items())
         shape = plan.joined and (plan.joined.shape, plan.joined.kept)
         key = (plan.type, operator.name, tuple(node.inputs), tuple(attributes), shape)
-        known = self._codes.setdefault(x, {})
-        if key not in known:
+        stored = self._codes.setdefault(x, {})
+        if key not in stored:
             arrays = [None if value is None else array_of(value) for value in node.inputs]
             assert arrays[0] is not None, "operators have an x"
-            # In the compute type: rounded to x's own type the codes could not be told.
+            # In the compute type: after rounding to the type of x, codes may be ambiguous.
             arrays[0] = np.asarray(arrays[0], dtype=np.float32)
             values = evaluate_operator(node, operator, arrays)
             try:
@@ -75,11 +75,11 @@ class QdqWriter:
             except ValueError as reason:
                 raise Inexpressible(str(reason)) from None
             tensor = ir.tensor(codes, dtype=plan.type.dtype)
-            known[key] = self._editor.constant(f"{x.name}_{plan.type.name}", tensor)
-        return known[key]
+            stored[key] = self._editor.constant(f"{x.name}_{plan.type.name}", tensor)
+        return stored[key]
 
     def _quantized(self, node: ir.Node, plan: Plan, x: ir.Value) -> ir.Value:
-        """QuantizeLinear behind what x needs before it."""
+        """Write QuantizeLinear, after the nodes that x needs before it."""
         if plan.dtype != _FLOAT:
             x = self._insert(node, "Cast", [x], "float32", _FLOAT, attributes=[_to(_FLOAT)])
         if plan.sign:
@@ -98,7 +98,7 @@ class QdqWriter:
         )
 
     def _signs(self, node: ir.Node, x: ir.Value) -> ir.Value:
-        """+1 where x >= 0, -1 elsewhere: Sign would give 0 for 0."""
+        """Return +1 for x >= 0 and -1 otherwise: Sign is 0 for 0."""
         zero, one, minus = (
             self._parameter(node, name, np.asarray(number))
             for name, number in (("zero", 0), ("plus_one", 1), ("minus_one", -1))
@@ -107,14 +107,14 @@ class QdqWriter:
         return self._insert(node, "Where", [positive, one, minus], "sign", _FLOAT)
 
     def _limited(self, node: ir.Node, plan: Plan, x: ir.Value) -> ir.Value:
-        """x, clipped to the values of the lowest and the highest code where the type has more."""
+        """Return x, clipped to the values of the lowest and highest code if the type has more."""
         grid, native = plan.grid, plan.type
         if isinstance(grid, FloatGrid):
             return self._bounded(node, plan, x, "Min", "highest", grid.format.largest)
         limited = x
         if grid.lowest > native.lowest:
             limited = self._bounded(node, plan, x, "Max", "lowest", grid.lowest)
-        if grid.highest < native.highest or limited is x:  # a whole range needs no more than one
+        if grid.highest < native.highest or limited is x:  # a one-sided range needs only one
             limited = self._bounded(node, plan, limited, "Min", "highest", grid.highest)
         return limited
 
@@ -122,7 +122,7 @@ class QdqWriter:
         self, node: ir.Node, plan: Plan, x: ir.Value, kind: str, name: str, code: float
     ) -> ir.Value:
         layout = plan.layout
-        with np.errstate(all="ignore"):  # an infinite bound changes nothing
+        with np.errstate(all="ignore"):  # an infinite bound has no effect
             bound = (np.float32(code) - layout.zeropt) * layout.scale
         limit = self._parameter(node, name, layout.broadcast(np.asarray(bound)))
         return self._insert(node, kind, [x, limit], "limited", _FLOAT)
@@ -157,7 +157,7 @@ class QdqWriter:
         return self._as_declared(node, plan, result)
 
     def _as_declared(self, node: ir.Node, plan: Plan, result: ir.Value) -> ir.Value:
-        """The values in the type that the quantizer gives, which is not always float32."""
+        """Return the values in the type of the quantizer's output, which may not be float32."""
         if plan.dtype == _FLOAT:
             return result
         to = [_to(plan.dtype)]
@@ -166,7 +166,7 @@ class QdqWriter:
         )
 
     def _looked_up(self, node: ir.Node, plan: Plan, codes: ir.Value) -> ir.Value:
-        """The values of codes from a table, times the scale. DequantizeLinear unpacks the codes."""
+        """Return table values of codes, times the scale. DequantizeLinear unpacks the codes."""
         assert plan.table is not None, "asked before"
         result = self._picked(node, "value", codes, plan.type, values_of(plan.table))
         scale = self._scale(node, plan.grid.scale)
@@ -174,7 +174,7 @@ class QdqWriter:
         return self._as_declared(node, plan, result)
 
     def _scale(self, node: ir.Node, scale: Array) -> ir.Value:
-        """The scales, as codes of one byte where there are few different ones."""
+        """Return the scales, as codes of one byte if there are few distinct ones."""
         table, codes = np.unique(scale, return_inverse=True)
         if scale.size < _MANY or table.size > _BYTE.highest + 1:
             return self._parameter(node, "scale", scale)
@@ -183,28 +183,28 @@ class QdqWriter:
         return self._picked(node, "scale", stored, _BYTE, table)
 
     def _picked(
-        self, node: ir.Node, what: str, codes: ir.Value, native: NativeType, table: Array
+        self, node: ir.Node, column: str, codes: ir.Value, native: NativeType, table: Array
     ) -> ir.Value:
-        """The elements of a table that codes stand for."""
+        """Return the elements of a table at the codes."""
         names = _name(node)
         one, zero, values = (
             self._editor.parameter(names, role, array, dtype)
             for role, array, dtype in (
                 ("one", np.ones(()), _FLOAT),
                 ("zero_point", np.zeros(()), native.dtype),
-                (f"{what}s", table, _FLOAT),
+                (f"{column}s", table, _FLOAT),
             )
         )
         floats = self._insert(
-            node, "DequantizeLinear", [codes, one, zero], f"{what}_codes", _FLOAT, like=codes
+            node, "DequantizeLinear", [codes, one, zero], f"{column}_codes", _FLOAT, like=codes
         )
         index = self._insert(
-            node, "Cast", [floats], f"{what}_index", _INDEX, attributes=[_to(_INDEX)], like=codes
+            node, "Cast", [floats], f"{column}_index", _INDEX, attributes=[_to(_INDEX)], like=codes
         )
-        return self._insert(node, "Gather", [values, index], what, _FLOAT, like=codes)
+        return self._insert(node, "Gather", [values, index], column, _FLOAT, like=codes)
 
     def _parameters(self, node: ir.Node, plan: Plan, layout: Channels) -> list[ir.Value]:
-        """Scale and zero-point; the latter always, because readers differ in what they assume."""
+        """Return scale and zero-point; the latter always, because readers' defaults differ."""
         zeropt = self._editor.parameter(_name(node), "zero_point", layout.zeropt, plan.type.dtype)
         return [self._parameter(node, "scale", layout.scale), zeropt]
 
@@ -223,7 +223,7 @@ class QdqWriter:
         metadata: dict[str, str] | None = None,
         like: ir.Value | None = None,
     ) -> ir.Value:
-        """The result of a new node, in the shape of x unless it is that of another value."""
+        """Insert a node; return its output, in the shape of x or of `like`."""
         x = node.inputs[0]
         if like is None:
             like = x if x is not None and x.shape is not None else node.outputs[0]
@@ -248,20 +248,20 @@ def _to(dtype: ir.DataType) -> ir.Attr:
 
 
 def _axis(layout: Channels, x: ir.Value) -> list[ir.Attr]:
-    """Axis and block; counted from the front where the rank is known, as most readers expect."""
+    """Return axis and block size; from the front if the rank is known, as most readers expect."""
     axis = layout.axis
     if axis is None:
         return []
-    known = x.shape is not None and x.shape.rank() >= -axis
-    found = ir.AttrInt64("axis", axis + x.shape.rank() if known and x.shape else axis)
-    return [found, *([ir.AttrInt64("block_size", layout.block)] if layout.block else [])]
+    has_rank = x.shape is not None and x.shape.rank() >= -axis
+    attribute = ir.AttrInt64("axis", axis + x.shape.rank() if has_rank and x.shape else axis)
+    return [attribute, *([ir.AttrInt64("block_size", layout.block)] if layout.block else [])]
 
 
 def _codes(values: Array, plan: Plan) -> Array:
-    """The codes of values that are on the grid.
+    """Return the codes of values that are on the grid.
 
     Raises:
-        ValueError: The codes do not stand for the same values.
+        ValueError: The codes do not decode to the same values.
     """
     if plan.table is not None:
         return encoded(values, plan.table, plan.grid.scale)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values a node can give, be it ours or QuantizeLinear's.
+"""Quantizers of a graph, of this package or ONNX, and the values they can return.
 
 quantizer       the one `Quantizer`
 grids           from the grid of an operator to a call, and back
-pairs           what QuantizeLinear and DequantizeLinear can give; the rest is what they are:
+pairs           grids of QuantizeLinear and DequantizeLinear; their parts are in
                 nodes, native_types, metadata, trace
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizeLinear and DequantizeLinear of ONNX Runtime's own domain, as the standard operators.
+"""QuantizeLinear and DequantizeLinear of ONNX Runtime's domain, as the standard operators.
 
-ONNX Runtime had them for 16 and 4 bits before opset 21 did; its tools write them for older opsets,
-or where UseQDQContribOps asks for them. The formulas are the same.
+ONNX Runtime had 16 and 4 bits before opset 21. Its tools write these operators for older opsets, or
+with UseQDQContribOps. The formulas are the same.
 """
 
 import numpy as np
@@ -18,13 +18,15 @@ _BLOCK_SIZE = "block_size"
 
 
 def is_contributed(node: ir.Node) -> bool:
-    """Whether it is one of the two in ONNX Runtime's own domain."""
+    """Return whether a node is one of the pair in ONNX Runtime's domain."""
     return bool(node.domain) and (is_quantize(node) or is_dequantize(node))
 
 
 def standard_opset(node: ir.Node) -> int | None:
-    """Return the first opset whose operator computes the same; None if there is none, or if the
-    type of the codes is not known."""
+    """Return the first opset whose operator computes the same.
+
+    None if there is none, or if the type of the codes is unknown.
+    """
     native = native_type(_type_of_codes(node))
     if native is None or len(node.inputs) < 2 or (native.wide and not _has_no_zeropt(node)):
         return None
@@ -41,7 +43,7 @@ def standard_opset(node: ir.Node) -> int | None:
 
 
 def standardize(node: ir.Node, opset: int) -> bool:
-    """Make a node of ONNX Runtime's domain the standard operator, if the opset has it."""
+    """Replace a node of ONNX Runtime's domain by the standard operator, if the opset has it."""
     if not is_contributed(node):
         return False
     needed = standard_opset(node)
@@ -49,7 +51,7 @@ def standardize(node: ir.Node, opset: int) -> bool:
         return False
     node.domain = ""
     if opset < PER_BLOCK_OPSET:
-        node.attributes.pop(_BLOCK_SIZE, None)  # 0, which newer opsets take for none
+        node.attributes.pop(_BLOCK_SIZE, None)  # 0, the default of newer opsets
     return True
 
 
@@ -67,6 +69,6 @@ def _type_of_codes(node: ir.Node) -> ir.DataType | None:
 
 
 def _has_no_zeropt(node: ir.Node) -> bool:
-    """Whether the zero-point is 0: the standard operator has none for 32 bits."""
+    """Return whether the zero-point is 0: the standard operator has none for 32 bits."""
     zeropt = node.inputs[2] if len(node.inputs) > 2 else None
     return zeropt is None or (is_constant(zeropt) and not np.any(array_of(zeropt)))

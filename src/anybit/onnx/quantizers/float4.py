@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FLOAT4E2M1, a type that ONNX Runtime has no CPU kernels for: what models with it must know."""
+"""Obstacles of FLOAT4E2M1, a type without CPU kernels in ONNX Runtime."""
 
 import onnx_ir as ir
 
@@ -11,12 +11,12 @@ _NO_KERNELS = "ONNX Runtime has no CPU kernels for float4_e2m1fn"
 
 
 def float4_obstacle(model: ir.Model) -> str:
-    """Return why a model cannot run that computes with the type; empty for others."""
+    """Return why a model that computes with the type cannot run; empty for other models."""
     values = [*model.graph.inputs, *model.graph.outputs]
     for node in nodes_in(model.graph):
         x = node.inputs[0] if is_quantize(node) and node.inputs else None
         if x is not None and not is_constant(x):
-            values += [each for each in node.inputs[2:] if each is not None]
+            values += [value for value in node.inputs[2:] if value is not None]
     if not any(map(_is_float4, values)):
         return ""
     return (
@@ -26,7 +26,7 @@ def float4_obstacle(model: ir.Model) -> str:
 
 
 def float4_remarks(model: ir.Model) -> list[str]:
-    """Return a remark on the nodes that read codes of the type, if there are any."""
+    """Return a remark on the nodes that read codes of the type, if any."""
     nodes = (node for node in nodes_in(model.graph) if is_dequantize(node) and node.inputs)
     if not any(_is_float4(node.inputs[0]) for node in nodes):
         return []

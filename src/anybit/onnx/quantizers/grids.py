@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which node of ours gives the values of a grid."""
+"""Operators of this package with the values of a grid."""
 
 from dataclasses import dataclass, replace
 
@@ -12,19 +12,19 @@ from anybit.ops.grids import Call, Grid, IntegerGrid
 
 
 class Inexpressible(Exception):
-    """Why a node cannot be written in another form with the same values."""
+    """A node has no equivalent of the target form."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A call of an operator that gives the values of a grid."""
+    """A call of an operator that returns the values of a grid."""
 
     operator: Operator
     call: Call
 
 
 def match(grid: Grid) -> Match | None:
-    """The first operator that can be called to give these values, and the call."""
+    """Return the first operator that can return these values, with the call."""
     for operator in OPERATORS:
         call = operator.from_grid(grid) if operator.from_grid is not None else None
         if call is not None:
@@ -33,7 +33,7 @@ def match(grid: Grid) -> Match | None:
 
 
 def containing(grid: IntegerGrid) -> Match | None:
-    """As `match`, for the smallest range that holds that of the grid."""
+    """Return the match of the smallest range that contains that of the grid."""
     for bits in range(1, 33):
         half = 2 ** (bits - 1)
         codes = range(-half, half) if grid.lowest < 0 else range(2 * half)
@@ -42,15 +42,15 @@ def containing(grid: IntegerGrid) -> Match | None:
     return None
 
 
-def arguments_of(found: Match) -> list[Array | None]:
-    """The parameters of a call in the order of the operator's inputs, x left out."""
-    names = [declared.name for declared in found.operator.inputs[1:]]
-    return [found.call.parameters.get(name) for name in names]
+def arguments_of(match: Match) -> list[Array | None]:
+    """Return the parameters of a call in the order of the operator's inputs, without x."""
+    names = [declared.name for declared in match.operator.inputs[1:]]
+    return [match.call.parameters.get(name) for name in names]
 
 
-def attributes_of(found: Match) -> list[ir.Attr]:
-    """All attributes of a call, defaults written out."""
+def attributes_of(match: Match) -> list[ir.Attr]:
+    """Return all attributes of a call, including defaults."""
     return [
-        stored_attribute(each, found.call.attributes.get(each.name, each.default))
-        for each in found.operator.attributes
+        stored_attribute(attribute, match.call.attributes.get(attribute.name, attribute.default))
+        for attribute in match.operator.attributes
     ]

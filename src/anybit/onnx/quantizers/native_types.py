@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that QuantizeLinear and DequantizeLinear take, in one table."""
+"""The types of QuantizeLinear and DequantizeLinear."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from anybit.ops.grids import Channels
 
 @dataclass(frozen=True)
 class NativeType:
-    """An element type of ONNX for codes, with the first opset whose QuantizeLinear takes it.
+    """An element type of codes, with the first opset whose QuantizeLinear supports it.
 
-    Integers have a range, floats a format. A `wide` type is one for constants only: no
-    QuantizeLinear gives it, and its DequantizeLinear has no zero-point.
+    Integers have a range, floats a format. A `wide` type is for constants only: QuantizeLinear does
+    not support it, and its DequantizeLinear has no zero-point.
     """
 
     dtype: ir.DataType
@@ -37,28 +37,28 @@ class NativeType:
 
     @property
     def lowest(self) -> int:
-        """The lowest code of an integer type."""
+        """Return the lowest code of an integer type."""
         return -(2 ** (self.bits - 1)) if self.signed else 0
 
     @property
     def highest(self) -> int:
-        """The highest code of an integer type."""
+        """Return the highest code of an integer type."""
         return int(2 ** (self.bits - self.signed)) - 1
 
     @property
     def codes(self) -> range:
-        """All codes of an integer type."""
+        """Return all codes of an integer type."""
         return range(self.lowest, self.highest + 1)
 
     def largest(self, channels: Channels) -> np.float32:
-        """No value of these codes is greater, whatever the channel."""
+        """Return an upper bound of the values of these codes, in all channels."""
         highest = self.highest if self.format is None else self.format.largest
-        with np.errstate(all="ignore"):  # infinite where float32 ends
+        with np.errstate(all="ignore"):  # infinite beyond float32
             values = (np.float32(highest) - channels.zeropt) * channels.scale
         return np.float32(values.max())
 
     def holds(self, lowest: int, highest: int) -> bool:
-        """Whether an integer type has all codes from lowest to highest."""
+        """Return whether an integer type has all codes from lowest to highest."""
         return self.lowest <= lowest and highest <= self.highest
 
 
@@ -78,21 +78,23 @@ INTEGERS = (
 FLOATS = (
     NativeType(ir.DataType.FLOAT8E4M3FN, 19, float8_e4m3fn),
     NativeType(ir.DataType.FLOAT8E5M2, 19, float8_e5m2),
-    # "fnuz": no infinities, and the code of -0.0 means NaN, so that no value is lost to it.
+    # "fnuz": no infinities; the code of -0.0 is NaN, so NaN takes no other value.
     NativeType(ir.DataType.FLOAT8E4M3FNUZ, 19, FloatFormat(4, 3, 8, name="float8_e4m3fnuz")),
     NativeType(ir.DataType.FLOAT8E5M2FNUZ, 19, FloatFormat(5, 2, 16, name="float8_e5m2fnuz")),
 )
 
 FLOAT4 = NativeType(ir.DataType.FLOAT4E2M1, 23, float4_e2m1fn)
-"""Read from files, and never written: ONNX Runtime has no CPU kernel for it."""
+"""Read but never written: ONNX Runtime has no CPU kernel for it."""
 
 PER_AXIS_OPSET = 13
-"""The first opset whose QuantizeLinear and DequantizeLinear take one scale per channel."""
+"""The first opset whose QuantizeLinear and DequantizeLinear support one scale per channel."""
 
 PER_BLOCK_OPSET = 21
-"""The first whose take one per block."""
+"""The first opset that supports one scale per block."""
 
 
 def native_type(dtype: ir.DataType | None) -> NativeType | None:
-    """The entry of an element type, if it is in the table."""
-    return next((each for each in (*INTEGERS, *FLOATS, FLOAT4) if each.dtype == dtype), None)
+    """Return the entry of an element type, if it is in the table."""
+    return next(
+        (integer for integer in (*INTEGERS, *FLOATS, FLOAT4) if integer.dtype == dtype), None
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read QuantizeLinear and DequantizeLinear as files have them."""
+"""Parameters of QuantizeLinear and DequantizeLinear nodes."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.native_types import NativeType, native_type
 from anybit.ops.grids import Channels, FloatGrid, Grid, IntegerGrid
 
-# ONNX Runtime's own domain had them for more types before ONNX did.
+# ONNX Runtime's domain supported more types earlier than ONNX.
 _DOMAINS = ("", "com.microsoft")
 _DEFAULT_AXIS = 1
 _FLOAT = ir.DataType.FLOAT
@@ -32,13 +32,13 @@ def is_dequantize(node: ir.Node | None) -> bool:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What one of the two nodes computes with: its type, scale and zero-point."""
+    """The parameters of a node: type, scale and zero-point."""
 
     type: NativeType
     layout: Channels
 
     def same_as(self, other: "Scaling") -> bool:
-        """Whether one undoes the other: compared are values, not names."""
+        """Return whether one is the inverse of the other, comparing values rather than names."""
         return (
             self.type == other.type
             and self.layout.axis == other.layout.axis
@@ -48,12 +48,15 @@ class Scaling:
 
     @property
     def scale(self) -> Array:
-        """In the shape that broadcasts to x."""
+        """Return the scale in a shape that broadcasts to x."""
         return self.layout.broadcast(self.layout.scale)
 
     @property
     def zeropt(self) -> Array:
-        """In the shape that broadcasts to x, float32; one number if all are equal."""
+        """Return the zero-point in float32, in a shape that broadcasts to x.
+
+        It is 0-d if all are equal.
+        """
         zeropt = self.layout.zeropt
         if np.all(zeropt == zeropt.flat[0]):
             return np.asarray(zeropt.flat[0])
@@ -61,21 +64,21 @@ class Scaling:
 
     @property
     def grid(self) -> Grid:
-        """The values of all codes of the type."""
+        """Return the values of all codes of the type."""
         if self.type.format is not None:
             return FloatGrid(self.scale, self.type.format)
         return IntegerGrid(self.scale, self.zeropt, self.type.codes)
 
 
 def scaling_of(node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool = False) -> Scaling:
-    """The parameters of a node; `codes` is the type of what a DequantizeLinear reads.
+    """Return the parameters of a node; `codes` is the type of a DequantizeLinear's input.
 
-    Those of blocks are wanted only where `blocks` says so; each is repeated for its elements then.
+    Parameters per block are supported with `blocks` only, repeated for their elements.
 
     Raises:
-        Inexpressible: Parameters that are computed, per block or not float32; a type that is not
-            in the table; an axis in a tensor of unknown rank.
-        ModelError: Parameters that contradict one another or x.
+        Inexpressible: Parameters are computed, per block or not float32; the type is not in the
+            table; an axis in a tensor of unknown rank.
+        ModelError: Parameters are inconsistent with each other or with x.
     """
     _check_inputs(node)
     native = _type(node, codes)
@@ -98,10 +101,10 @@ def scaling_of(node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool 
 
 
 def dequantized(node: ir.Node) -> Array | None:
-    """The floats that a DequantizeLinear of constant codes gives; None if it is of a rare kind.
+    """Return the floats of a DequantizeLinear of constant codes; None for rare kinds.
 
     Raises:
-        ModelError: Parameters that contradict one another or x.
+        ModelError: Parameters are inconsistent with each other or with x.
     """
     codes = node.inputs[0]
     if codes is None:
@@ -114,13 +117,13 @@ def dequantized(node: ir.Node) -> Array | None:
 
 
 def quantized(node: ir.Node) -> Array | None:
-    """Return the codes that a QuantizeLinear of constant floats gives, as ONNX defines them.
+    """Return the codes of a QuantizeLinear of constant floats, as ONNX defines them.
 
-    None for kinds that are left to the runtime: parameters that `scaling_of` refuses, x that is
-    not a float of at most 32 bits, and x / scale that is NaN where the type of the codes has none.
+    None for kinds that are left to the runtime: parameters that `scaling_of` refuses, an x that is
+    not a float of at most 32 bits, and x / scale that is NaN if the type of the codes has none.
 
     Raises:
-        ModelError: Parameters that contradict one another or x.
+        ModelError: Parameters are inconsistent with each other or with x.
     """
     x = node.inputs[0]
     if x is None or dtype_of(x) not in _QUANTIZED:
@@ -148,16 +151,16 @@ def dtype_of(value: ir.Value) -> ir.DataType | None:
 
 
 def _check_inputs(node: ir.Node) -> None:
-    given = [value is not None for value in node.inputs]
-    if not 2 <= len(given) <= 3 or not all(given[:2]) or len(node.outputs) != 1:
+    present = [value is not None for value in node.inputs]
+    if not 2 <= len(present) <= 3 or not all(present[:2]) or len(node.outputs) != 1:
         raise ModelError(
             f"{described(node)} must have x, a scale and perhaps a zero-point, and one output"
         )
 
 
 def _type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    zeropt = dtype_of(given) if given is not None else None
+    stored = node.inputs[2] if len(node.inputs) > 2 else None
+    zeropt = dtype_of(stored) if stored is not None else None
     if zeropt is not None and codes is not None and zeropt != codes:
         raise ModelError(
             f"{described(node)} reads {codes.name.lower()}, but its zero-point is "
@@ -166,17 +169,17 @@ def _type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
     dtype = zeropt or codes
     if dtype is None and is_quantize(node):
         named = attribute_of(node, "output_dtype", 0) or ir.DataType.UINT8.value
-        known = {each.value for each in ir.DataType}
-        dtype = ir.DataType(named) if named in known else None
+        dtypes = {dtype.value for dtype in ir.DataType}
+        dtype = ir.DataType(named) if named in dtypes else None
     native = native_type(dtype)
     if native is None or (native.wide and is_quantize(node)):
-        what = "unknown" if dtype is None else dtype.name.lower()
-        raise Inexpressible(f"its codes are {what}")
+        words = "unknown" if dtype is None else dtype.name.lower()
+        raise Inexpressible(f"its codes are {words}")
     return native
 
 
 def _scale(node: ir.Node) -> Array:
-    """The scale in float32, the type that the node computes in."""
+    """Return the scale in float32, the compute type of the node."""
     scale = _constant(node, 1, "scale")
     dtype = ir.DataType.from_numpy(scale.dtype)
     computes = attribute_of(node, "precision" if is_quantize(node) else "output_dtype", 0)
@@ -187,10 +190,10 @@ def _scale(node: ir.Node) -> Array:
     return scale
 
 
-def _constant(node: ir.Node, index: int, what: str) -> Array:
+def _constant(node: ir.Node, index: int, role: str) -> Array:
     value = node.inputs[index]
     if value is None or not is_constant(value):
-        raise Inexpressible(f"its {what} is computed when the model runs")
+        raise Inexpressible(f"its {role} is computed when the model runs")
     return array_of(value)
 
 
@@ -208,7 +211,7 @@ def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Channels:
 
 
 def _blocks(node: ir.Node, scale: Array, zeropt: Array, block: int) -> Channels:
-    """Scale and zero-point of each element of x, whose shape must be known."""
+    """Return scale and zero-point of each element of x, whose shape must be known."""
     shape = _shape(node.inputs[0])
     axis = attribute_of(node, "axis", _DEFAULT_AXIS)
     if shape is None or not all(isinstance(size, int) for size in shape):
@@ -225,7 +228,10 @@ def _blocks(node: ir.Node, scale: Array, zeropt: Array, block: int) -> Channels:
             f"{zeropt.shape} for blocks of {block} along axis {axis} of shape {tuple(sizes)}"
         )
     owners = np.arange(sizes[axis]) // block
-    parts = [np.take(each, owners, axis) if each.ndim else each for each in (scale, zeropt)]
+    parts = [
+        np.take(parameter, owners, axis) if parameter.ndim else parameter
+        for parameter in (scale, zeropt)
+    ]
     return Channels(parts[0], parts[1], axis - len(sizes), block)
 
 
@@ -236,7 +242,7 @@ def _shape(value: ir.Value | None) -> tuple[object, ...] | None:
 
 
 def _axis(node: ir.Node, size: int) -> int:
-    """The axis, counted from the end."""
+    """Return the axis, counted from the end."""
     axis = attribute_of(node, "axis", _DEFAULT_AXIS)
     shape = _shape(node.inputs[0])
     shape = _shape(node.outputs[0]) if shape is None else shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values a QuantizeLinear and the DequantizeLinear behind it can give together."""
+"""Grids of QuantizeLinear-DequantizeLinear pairs."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from anybit.ops.grids import Coding, Grid, IntegerGrid
 
 
 def trace_of(node: ir.Node, traces: Traces) -> Trace | None:
-    """Where the codes that a DequantizeLinear reads come from, if that can be said."""
+    """Return the trace of the codes of a DequantizeLinear, if there is one."""
     codes = node.inputs[0] if node.inputs else None
     if codes is None or not is_dequantize(node):
         return None
@@ -25,7 +25,7 @@ def trace_of(node: ir.Node, traces: Traces) -> Trace | None:
 
 
 def grid_of_codes(node: ir.Node, trace: Trace | None) -> Grid | None:
-    """The grid of one of ONNX's own two, less what a Clip of the codes or the metadata exclude."""
+    """Return the grid of a node of ONNX's pair, narrowed by Clips and metadata."""
     codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
     try:
         grid = scaling_of(node, None if codes is None else dtype_of(codes)).grid

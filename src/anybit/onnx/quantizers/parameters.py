@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stored parameters as the operators compute with them."""
+"""Stored parameters in the compute types of operators."""
 
 from functools import lru_cache
 
@@ -9,15 +9,15 @@ from anybit.onnx.graph.constants import Array
 from anybit.ops import Input
 from anybit.ops.arrays import parameter
 
-# Parameters are converted to the compute type of such an x.
+# Parameters are converted to the compute type of this x.
 _FLOAT32 = np.zeros((), np.float32)
 
 
 def in_compute_type(declared: Input, array: Array) -> Array:
-    """A parameter in the type that its operator computes with. It is not to be written to.
+    """Return a parameter in the compute type of its operator; read-only.
 
     Raises:
-        TypeError: It does not hold real numbers.
+        TypeError: The array does not hold real numbers.
         ValueError: A value is outside the domain.
     """
     if array.size == 1 and array.dtype.isbuiltin == 1:
@@ -27,7 +27,7 @@ def in_compute_type(declared: Input, array: Array) -> Array:
 
 @lru_cache(2**14)
 def _number(declared: Input, dtype: np.dtype, shape: tuple[int, ...], data: bytes) -> Array:
-    """One element: the same few widths and zero-points come again and again in a model."""
+    """Return one element: the same few widths and zero-points occur again and again in a model."""
     return _converted(declared, np.frombuffer(data, dtype).reshape(shape))
 
 

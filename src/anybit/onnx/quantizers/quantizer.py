@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quantizers of a graph: one description for nodes of ours and for ONNX's own two.
+"""The quantizers of a graph: one description for nodes of this package and of ONNX.
 
 The graph is normalized. A QuantizeLinear and the DequantizeLinear that reads its codes are one
 quantizer; so is a DequantizeLinear of stored codes.
@@ -16,8 +16,8 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.facts import bias_input_of
 from anybit.onnx.graph.names import described
+from anybit.onnx.graph.op_traits import bias_input_of
 from anybit.onnx.operators.registry import keywords_of, operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.pairs import grid_of_codes, trace_of
@@ -28,7 +28,7 @@ from anybit.ops.domain import REAL, Role
 from anybit.ops.grids import Call, Grid, Spacing
 
 Use: TypeAlias = Literal["weight", "bias", "input", "activation"]
-"""What a quantizer quantizes."""
+"""The use of a quantizer's output."""
 
 _LINEAR_INPUTS = (
     Input("x", REAL, Role.DATA, optional=False),
@@ -43,16 +43,16 @@ class Quantizer:
     """One quantizer.
 
     Attributes:
-        node: What gives the quantized values: a node of ours, a DequantizeLinear, or a
-            QuantizeLinear whose codes are read by something else.
-        operator: What a node of ours stands for; None for ONNX's own two.
-        x: What is quantized: of a pair what its QuantizeLinear reads, or the stored codes.
-        parameters: The known parameters by the names of `inputs`, as they are stored.
+        node: The node with the quantized values: of this package, a DequantizeLinear, or a
+            QuantizeLinear whose codes have other readers.
+        operator: The operator of a node of this package; None for ONNX's pair.
+        x: The quantized input: that of the QuantizeLinear of a pair, or the stored codes.
+        parameters: The constant parameters by the names of `inputs`, as they are stored.
         attributes: All attributes by their Python names.
-        constant: Whether x is known before the model runs.
+        constant: Whether x is constant.
         quantize: The QuantizeLinear of a pair.
         spelled: The operator as the file spells it.
-        trace: Where a DequantizeLinear has its codes from, if that can be said.
+        trace: The source of the codes of a DequantizeLinear, if it is known.
     """
 
     node: ir.Node
@@ -67,19 +67,19 @@ class Quantizer:
 
     @property
     def kind(self) -> str:
-        """The operator, or what a pair of nodes is called."""
+        """Return the name of the operator, or of the pair of nodes."""
         if self.operator is not None:
             return self.operator.onnx_name
         return "QDQ" if self.quantize is not None or self.constant else self.node.op_type
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """What the inputs of the node are, x included."""
+        """Return the declarations of the inputs, including x."""
         return _LINEAR_INPUTS if self.operator is None else self.operator.inputs
 
     @property
     def role(self) -> Use:
-        """What it quantizes, as far as its readers show."""
+        """Return the use of the output, as far as its readers show it."""
         if not self.constant:
             return "input" if self.x is not None and self.x.is_graph_input() else "activation"
         readers = self.node.outputs[0].uses()
@@ -88,14 +88,14 @@ class Quantizer:
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """The parameters that are known only when the model runs."""
-        given = zip(self.inputs[1:], self.node.inputs[1:], strict=False)
-        names = (declared.name for declared, value in given if value is not None)
+        """Return the names of the parameters that the graph computes."""
+        pairs = zip(self.inputs[1:], self.node.inputs[1:], strict=False)
+        names = (declared.name for declared, value in pairs if value is not None)
         return tuple(name for name in names if name not in self.parameters)
 
     @property
     def known(self) -> bool:
-        """Whether every parameter is known before the model runs."""
+        """Return whether every parameter is constant."""
         return not self.computed
 
     @property
@@ -104,12 +104,12 @@ class Quantizer:
 
     @property
     def before(self) -> str:
-        """The operator that computes x; empty for inputs and constants."""
+        """Return the operator that computes x; empty for inputs and constants."""
         producer = None if self.x is None else self.x.producer()
         return "" if producer is None else producer.op_type
 
     def parameter(self, *roles: Role) -> Array | None:
-        """The first known parameter that has one of these roles."""
+        """Return the first constant parameter that has one of these roles."""
         for role in roles:
             for declared in self.inputs[1:]:
                 if declared.role is role and declared.name in self.parameters:
@@ -118,17 +118,17 @@ class Quantizer:
 
     @cached_property
     def grid(self) -> Grid | None:
-        """The values that it can give, if that can be said."""
+        """Return the values that the quantizer can return, if known."""
         try:
             return self.checked_grid()
         except ModelError:
             return None
 
     def checked_grid(self) -> Grid | None:
-        """The same.
+        """Return the same as `grid`, after checks.
 
         Raises:
-            ModelError: A parameter that the operator would refuse, or that cannot be read.
+            ModelError: The operator would refuse a parameter, or it cannot be read.
         """
         if self.operator is None:
             return grid_of_codes(self.node, self.trace)
@@ -139,38 +139,38 @@ class Quantizer:
             if declared.name in self.parameters:
                 values[declared.name] = self._checked(declared, self.parameters[declared.name])
             elif value is not None and is_constant(value):
-                array_of(value)  # which says why it could not be read
+                array_of(value)  # which reports why it cannot be read
         return self.operator.grid(Call(values, self.attributes)) if self.known else None
 
     def _checked(self, declared: Input, array: Array) -> Array:
-        """A parameter in the type that the operator computes with."""
+        """Return a parameter in the compute type of the operator."""
         try:
             return in_compute_type(declared, array)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{described(self.node)}: {error}") from error
 
     def spacing(self, shape: tuple[int, ...], *, made: bool) -> Spacing | None:
-        """How far the values of a tensor of that shape lie apart: the result's, or x's.
+        """Return the distances of the values of a tensor of this shape: the output, or x.
 
         None if the scale is unknown or does not broadcast.
         """
         inner = any(declared.role is Role.IN_SCALE for declared in self.inputs)
         scales = (Role.SCALE, Role.IN_SCALE) if made or not inner else (Role.IN_SCALE,)
-        found = []
+        parts = []
         for roles in (scales, (Role.MANTISSA_BITWIDTH,), (Role.EXPONENT_BIAS,)):
             array = self.parameter(*roles)
-            found.append(None if array is None else self._aligned(array.astype(np.float64), shape))
+            parts.append(None if array is None else self._aligned(array.astype(np.float64), shape))
         try:
-            for each in found:
-                if each is not None and each.ndim:
-                    np.broadcast_to(each, shape)
+            for part in parts:
+                if part is not None and part.ndim:
+                    np.broadcast_to(part, shape)
         except ValueError:
             return None
-        scale, mantissa_bitwidth, exponent_bias = found
+        scale, mantissa_bitwidth, exponent_bias = parts
         return None if scale is None else Spacing(np.abs(scale), mantissa_bitwidth, exponent_bias)
 
     def _aligned(self, array: Array, shape: tuple[int, ...]) -> Array:
-        """A parameter per channel or per block of an axis, in a shape that broadcasts to x."""
+        """Return a parameter per channel or per block in a shape that broadcasts to x."""
         if array.size == 1:
             return array.reshape(())
         axis, block = (int(self.attributes.get(name, 0)) for name in _LINEAR_ATTRIBUTES)
@@ -188,13 +188,13 @@ class Quantizer:
 
 @dataclass(frozen=True)
 class OwnQuantizer(Quantizer):
-    """A node of ours: a quantizer, or a dequantizer where one is asked for."""
+    """A node of this package: a quantizer, or a dequantizer if requested."""
 
     operator: Operator
 
 
 def inputs_of(node: ir.Node) -> tuple[Input, ...]:
-    """What the inputs of a quantizer are; () for other nodes."""
+    """Return the declarations of the inputs of a quantizer; () for other nodes."""
     if is_quantize(node) or is_dequantize(node):
         return _LINEAR_INPUTS
     operator = operator_of(node)
@@ -204,13 +204,13 @@ def inputs_of(node: ir.Node) -> tuple[Input, ...]:
 def quantizer_of(
     node: ir.Node, traces: Traces, arrays: Mapping[str, Array] | None = None
 ) -> Quantizer | None:
-    """The quantizer that a node is. Whoever asks for many gives the same traces with each.
+    """Return the quantizer of a node. Calls for many nodes should share `traces`.
 
-    Its parameters are those that are stored, or those of a run: `arrays` are all tensors by name.
-    A node of ours that reads codes is not a quantizer: see `own_node`.
+    Its parameters are the stored ones, or those of a run: `arrays` are all tensors by name. A node
+    of this package that reads codes is not a quantizer: see `own_node`.
 
     Raises:
-        ModelError: A number of inputs or an attribute that makes no sense.
+        ModelError: The number of inputs or an attribute is invalid.
     """
     if is_quantize(node) or is_dequantize(node):
         return _linear_quantizer(node, traces, arrays)
@@ -219,10 +219,10 @@ def quantizer_of(
 
 
 def own_node(node: ir.Node, arrays: Mapping[str, Array] | None = None) -> OwnQuantizer | None:
-    """Return a node of ours with its parameters, be it a quantizer or a dequantizer.
+    """Return a quantizer or dequantizer of this package with its parameters.
 
     Raises:
-        ModelError: As `quantizer_of`.
+        ModelError: See `quantizer_of`.
     """
     operator = operator_of(node)
     if operator is None:
@@ -265,27 +265,27 @@ def _linear_quantizer(
 
 
 def quantizers_in(model: ir.Model) -> list[Quantizer]:
-    """Each quantizer of a model once, in the order of the nodes that give the values.
+    """Return each quantizer of a model once, in the order of their nodes.
 
-    As a DequantizeLinear is, so is a dequantizer of ours among them.
+    Dequantizers of this package are included, like DequantizeLinear.
 
     Raises:
-        ModelError: As `quantizer_of`.
+        ModelError: See `quantizer_of`.
     """
     constants = set(model.graph.initializers.values())
-    found: list[Quantizer] = []
+    quantizers: list[Quantizer] = []
     traces = Traces()
     for node in model.graph.all_nodes():
         if node.inputs and all(value is None or value in constants for value in node.inputs):
             constants.update(node.outputs)
         quantizer = quantizer_of(node, traces) or own_node(node)
         if quantizer is not None and quantizer.x is not None:
-            found.append(replace(quantizer, constant=quantizer.x in constants))
-    paired = {quantizer.quantize for quantizer in found}
+            quantizers.append(replace(quantizer, constant=quantizer.x in constants))
+    paired = {quantizer.quantize for quantizer in quantizers}
     shown: set[ir.Node] = set()
     once = []
-    for quantizer in found:
-        # Runtimes like a DequantizeLinear of its own for each reader.
+    for quantizer in quantizers:
+        # Each reader may have its own DequantizeLinear, as runtimes prefer.
         key = quantizer.quantize or quantizer.node
         if quantizer.node not in paired and key not in shown:
             shown.add(key)
@@ -294,14 +294,14 @@ def quantizers_in(model: ir.Model) -> list[Quantizer]:
 
 
 def _parameters(node: ir.Node, arrays: Mapping[str, Array] | None) -> dict[str, Array]:
-    found = {}
+    parameters = {}
     for declared, value in zip(inputs_of(node)[1:], node.inputs[1:], strict=False):
         if value is not None and arrays is not None:
             if value.name is not None and value.name in arrays:
-                found[declared.name] = arrays[value.name]
+                parameters[declared.name] = arrays[value.name]
         elif value is not None and is_constant(value):
             try:
-                found[declared.name] = array_of(value)
+                parameters[declared.name] = array_of(value)
             except ModelError:  # reported when the model is folded
                 continue
-    return found
+    return parameters

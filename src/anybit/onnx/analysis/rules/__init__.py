@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators do to carriers: one function per kind, and in `table` one row per operator."""
+"""Transfer functions: the abstract value of a node's output, from those of its inputs."""

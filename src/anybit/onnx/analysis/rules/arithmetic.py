@@ -7,36 +7,42 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval, on_units
+from anybit.onnx.analysis.abstract_values import (
+    AbstractValue,
+    CodeRanges,
+    of_codes,
+    of_interval,
+    on_units,
+)
 from anybit.onnx.analysis.rules.elementwise import applied, sources_of
 from anybit.onnx.analysis.sums import beyond_float32
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponents_of
-from anybit.onnx.analysis.view import View, channels_of_constant, given
+from anybit.onnx.analysis.view import View, channels_of_constant, input_of
 from anybit.onnx.graph.constants import Array, are_powers_of_two
 
 _MOST_SOURCES = 2
 
 
-def arithmetic(node: ir.Node, view: View) -> Carrier | None:
-    """One of the four operations."""
+def arithmetic(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of one of the four operations."""
     for at in (1, 0):
-        array = view.array(given(node, at))
+        array = view.array(input_of(node, at))
         layout = None if array is None else channels_of_constant(array)
         if layout is not None and array is not None and array.dtype == np.float32:
-            found = _with_constant(node, view, at, *layout)
-            if found is not None:
-                return found
+            result = _with_constant(node, view, at, *layout)
+            if result is not None:
+                return result
     return _of_two(node, view)
 
 
 def _with_constant(
     node: ir.Node, view: View, at: int, axis: int | None, operand: Array
-) -> Carrier | None:
-    """`at` is the input that is the constant."""
-    first, second = given(node, 0), given(node, 1)
+) -> AbstractValue | None:
+    """Return the result with a constant operand, which is input `at`."""
+    first, second = input_of(node, 0), input_of(node, 1)
     if first is None or second is None or not np.isfinite(operand).all():
         return None
-    x = view.carrier(second if at == 0 else first)
+    x = view.abstract(second if at == 0 else first)
     if x is None:
         return None
     compute = _OPERATIONS[node.op_type]
@@ -47,22 +53,22 @@ def _with_constant(
     def function(values: Array) -> Array:
         return np.asarray(compute(operand, values) if at == 0 else compute(values, operand))
 
-    def scales(codes: Codes) -> list[tuple[Array, Array]]:
+    def scales(codes: CodeRanges) -> list[tuple[Array, Array]]:
         return _scales(node.op_type, codes, operand, at)
 
-    found = applied(node, view, function, axis, operand, scales=scales, at=1 - at)
-    if found is None or found.codes is not None:
-        return found
+    result = applied(node, view, function, axis, operand, scales=scales, at=1 - at)
+    if result is None or result.codes is not None:
+        return result
     exponent = _exponent(node.op_type, x, operand, at)
-    return on_units(replace(found, exponent=exponent)) if found.exponent is None else found
+    return on_units(replace(result, exponent=exponent)) if result.exponent is None else result
 
 
 def _has_zero(lowest: Array, highest: Array) -> bool:
     return bool(np.any((lowest <= 0) & (highest >= 0)))
 
 
-def _scales(kind: str, codes: Codes, operand: Array, at: int) -> list[tuple[Array, Array]]:
-    """Scales and zero-points that the result may have."""
+def _scales(kind: str, codes: CodeRanges, operand: Array, at: int) -> list[tuple[Array, Array]]:
+    """Return candidate scales and zero-points of the result."""
     scale, zeropt = codes.scale, codes.zeropt
     if kind == "Mul":
         return [(np.asarray(scale * operand), zeropt)]
@@ -73,31 +79,31 @@ def _scales(kind: str, codes: Codes, operand: Array, at: int) -> list[tuple[Arra
     return moved if kind == "Add" or at == 1 else []
 
 
-def _exponent(kind: str, x: Carrier, operand: Array, at: int) -> int | None:
-    """Of which power of two results are multiples, rounded or not."""
+def _exponent(kind: str, x: AbstractValue, operand: Array, at: int) -> int | None:
+    """Return the exponent that results are multiples of, rounded or not."""
     if x.exponent is None:
         return None
     if kind == "Div":
         if at == 0 or not are_powers_of_two(np.abs(operand)).all():
             return None
-        found = x.exponent - int(exponents_of(operand).max())
+        exponent = x.exponent - int(exponents_of(operand).max())
     elif kind == "Mul":
         nonzero = operand[operand != 0]
-        found = x.exponent + int(exponents_of(nonzero).min(initial=2**10)) if nonzero.size else 0
+        exponent = x.exponent + int(exponents_of(nonzero).min(initial=2**10)) if nonzero.size else 0
     else:
         nonzero = operand[operand != 0]
-        found = int(exponents_of(nonzero).min(initial=x.exponent))
-    return max(found, LOWEST_EXPONENT)
+        exponent = int(exponents_of(nonzero).min(initial=x.exponent))
+    return max(exponent, LOWEST_EXPONENT)
 
 
-def _of_two(node: ir.Node, view: View) -> Carrier | None:
-    first, second = given(node, 0), given(node, 1)
+def _of_two(node: ir.Node, view: View) -> AbstractValue | None:
+    first, second = input_of(node, 0), input_of(node, 1)
     if first is None or second is None:
         return None
-    carriers = view.carrier(first), view.carrier(second)
-    if carriers[0] is None or carriers[1] is None:
+    abstracts = view.abstract(first), view.abstract(second)
+    if abstracts[0] is None or abstracts[1] is None:
         return None
-    a, b = _together(carriers[0], carriers[1])
+    a, b = _together(abstracts[0], abstracts[1])
     if not a.bounded or not b.bounded:
         return None
     bounds = _bounds(node.op_type, a, b)
@@ -110,9 +116,9 @@ def _of_two(node: ir.Node, view: View) -> Carrier | None:
     reach = np.maximum(-low, high).max()
     nan = beyond_float32(reach)
     if exponent is None or nan or reach > EXACT * 2.0**exponent:
-        low, high = (_rounded(each, way) for each, way in ((low, -np.inf), (high, np.inf)))
-        found = of_interval(low, high, axis, exponent=exponent, sources=sources, nan=nan)
-        return replace(found, exponent=None) if nan else found
+        low, high = (_rounded(bound, way) for bound, way in ((low, -np.inf), (high, np.inf)))
+        result = of_interval(low, high, axis, exponent=exponent, sources=sources, nan=nan)
+        return replace(result, exponent=None) if nan else result
     codes = _summed(node.op_type, a, b)
     if codes is not None:
         found_codes = of_codes(codes, axis)
@@ -121,14 +127,14 @@ def _of_two(node: ir.Node, view: View) -> Carrier | None:
     return on_units(of_interval(low, high, axis, exponent=exponent, sources=sources))
 
 
-def _together(a: Carrier, b: Carrier) -> tuple[Carrier, Carrier]:
-    """Two tensors with the same channels, or the one without them that has others."""
+def _together(a: AbstractValue, b: AbstractValue) -> tuple[AbstractValue, AbstractValue]:
+    """Return two tensors with the same channels; one without them is expanded."""
     if a.axis is None or b.axis is None or (a.axis == b.axis and a.lowest.size == b.lowest.size):
         return a, b
     return a.whole(), b.whole()
 
 
-def _bounds(kind: str, a: Carrier, b: Carrier) -> tuple[Array, Array] | None:
+def _bounds(kind: str, a: AbstractValue, b: AbstractValue) -> tuple[Array, Array] | None:
     match kind:
         case "Add":
             return a.lowest + b.lowest, a.highest + b.highest
@@ -146,11 +152,11 @@ def _bounds(kind: str, a: Carrier, b: Carrier) -> tuple[Array, Array] | None:
 
 
 def _rounded(bound: Array, way: float) -> Array:
-    """The next float32 in a direction."""
+    """Return the next float32 in a direction."""
     return np.asarray(np.nextafter(np.float32(bound), np.float32(way)), np.float64)
 
 
-def _common_exponent(kind: str, a: Carrier, b: Carrier) -> int | None:
+def _common_exponent(kind: str, a: AbstractValue, b: AbstractValue) -> int | None:
     if a.exponent is None or b.exponent is None or kind == "Div":
         return None
     if kind == "Mul":
@@ -158,8 +164,8 @@ def _common_exponent(kind: str, a: Carrier, b: Carrier) -> int | None:
     return min(a.exponent if a.reach else b.exponent, b.exponent if b.reach else a.exponent)
 
 
-def _summed(kind: str, a: Carrier, b: Carrier) -> Codes | None:
-    """The codes of a sum of two that have one scale: they add up, and their zero-points are 0."""
+def _summed(kind: str, a: AbstractValue, b: AbstractValue) -> CodeRanges | None:
+    """Return the codes of a sum of two tensors with one scale: they add up, with zero-points 0."""
     if kind not in ("Add", "Sub") or a.codes is None or b.codes is None:
         return None
     if not a.codes.integral or not b.codes.integral:
@@ -174,19 +180,23 @@ def _summed(kind: str, a: Carrier, b: Carrier) -> Codes | None:
     lowest = low + other_low
     if np.any((lowest - lowest.min()) % step):
         step = 1
-    return Codes(scale, np.zeros((), np.float32), lowest, high + other_high, step)
+    return CodeRanges(scale, np.zeros((), np.float32), lowest, high + other_high, step)
 
 
-def _both(first: ir.Value, a: Carrier, second: ir.Value, b: Carrier) -> tuple[ir.Value, ...]:
-    """Of which tensors the result is a function; () if of too many."""
-    found: dict[ir.Value, None] = {}
-    for value, carrier in ((first, a), (second, b)):
-        own = sources_of(value, carrier)
-        constant = np.array_equal(carrier.lowest, carrier.highest) or carrier.integers is not None
+def _both(
+    first: ir.Value, a: AbstractValue, second: ir.Value, b: AbstractValue
+) -> tuple[ir.Value, ...]:
+    """Return the tensors that determine the result; () if there are too many."""
+    tensors: dict[ir.Value, None] = {}
+    for value, abstract in ((first, a), (second, b)):
+        own = sources_of(value, abstract)
+        constant = (
+            np.array_equal(abstract.lowest, abstract.highest) or abstract.integers is not None
+        )
         if not own and not constant and not value.is_initializer():
             return ()
-        found |= dict.fromkeys(own)
-    return tuple(found) if len(found) <= _MOST_SOURCES else ()
+        tensors |= dict.fromkeys(own)
+    return tuple(tensors) if len(tensors) <= _MOST_SOURCES else ()
 
 
 _OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of single elements that IEEE arithmetic determines, one input aside constant."""
+"""Elementwise functions that IEEE arithmetic determines; only one input is not constant."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,39 +7,39 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, on_units
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, on_units
 from anybit.onnx.analysis.points import image, points_of
 from anybit.onnx.analysis.unions import union
 from anybit.onnx.analysis.units import EXACT
-from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
+from anybit.onnx.analysis.view import View, channels_of_constant, input_of, is_float, unknown
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 
 Function = Callable[[Array], Array]
-Scales = Callable[[Codes], Sequence[tuple[Array, Array]]]
-"""Other scales and zero-points of which results may be codes."""
+Scales = Callable[[CodeRanges], Sequence[tuple[Array, Array]]]
+"""Further candidate scales and zero-points of results."""
 
 _ZERO = np.float32(0)
 
 
-def relu(node: ir.Node, view: View) -> Carrier | None:
+def relu(node: ir.Node, view: View) -> AbstractValue | None:
     return applied(node, view, lambda x: np.maximum(x, _ZERO), among=True)
 
 
-def leaky_relu(node: ir.Node, view: View) -> Carrier | None:
+def leaky_relu(node: ir.Node, view: View) -> AbstractValue | None:
     slope = np.float32(attribute_of(node, "alpha", 0.01))
     return applied(node, view, lambda x: np.where(x < 0, x * slope, x))
 
 
-def thresholded_relu(node: ir.Node, view: View) -> Carrier | None:
+def thresholded_relu(node: ir.Node, view: View) -> AbstractValue | None:
     limit = np.float32(attribute_of(node, "alpha", 1.0))
     turns = (0.0, float(limit), float(np.nextafter(limit, np.float32(np.inf))))
     return applied(node, view, lambda x: np.where(x > limit, x, _ZERO), turns=turns, among=True)
 
 
-def prelu(node: ir.Node, view: View) -> Carrier | None:
-    slope = view.array(given(node, 1))
+def prelu(node: ir.Node, view: View) -> AbstractValue | None:
+    slope = view.array(input_of(node, 1))
     layout = None if slope is None else channels_of_constant(slope)
     if layout is None or layout[1].dtype != np.float32:
         return None
@@ -47,26 +47,26 @@ def prelu(node: ir.Node, view: View) -> Carrier | None:
     return applied(node, view, lambda x: np.where(x < 0, x * slopes, x), axis, slopes)
 
 
-def clip(node: ir.Node, view: View) -> Carrier | None:
+def clip(node: ir.Node, view: View) -> AbstractValue | None:
     bounds = []
     for index, name in ((1, "min"), (2, "max")):
-        value = given(node, index)
+        value = input_of(node, index)
         array = view.array(value)
         if value is not None and (array is None or array.size != 1):
             return None
         infinite = np.inf if index == 2 else -np.inf
         bounds.append(attribute_of(node, name, infinite) if array is None else array.flat[0])
     low, high = np.float32(bounds[0]), np.float32(bounds[1])
-    x = view.carrier(given(node, 0))
+    x = view.abstract(input_of(node, 0))
     if x is not None and low <= x.lowest.min() and x.highest.max() <= high:
-        return _typed(x, float(low), float(high))  # nothing is cut off
+        return _typed(x, float(low), float(high))  # no value is clipped
     turns = (0.0, float(low), float(high))
-    found = applied(node, view, lambda x: np.minimum(np.maximum(x, low), high), turns=turns)
-    return found if found is None or x is None else _within(found, x, low, high)
+    result = applied(node, view, lambda x: np.minimum(np.maximum(x, low), high), turns=turns)
+    return result if result is None or x is None else _within(result, x, low, high)
 
 
-def _typed(x: Carrier, low: float, high: float) -> Carrier:
-    """What a Clip leaves as it is; its codes have a narrower type then."""
+def _typed(x: AbstractValue, low: float, high: float) -> AbstractValue:
+    """Return x, unchanged by a Clip; its codes then have a narrower type."""
     codes = x.codes
     if x.integers is None:
         return _within(x, x, np.float32(low), np.float32(high))
@@ -77,54 +77,56 @@ def _typed(x: Carrier, low: float, high: float) -> Carrier:
     return replace(x, codes=replace(codes, allowed=range(int(low), int(high) + 1)))
 
 
-def _within(found: Carrier, x: Carrier, low: np.float32, high: np.float32) -> Carrier:
-    """Narrow the type of the codes that a Clip of x gives to those between its bounds.
+def _within(
+    clipped: AbstractValue, x: AbstractValue, low: np.float32, high: np.float32
+) -> AbstractValue:
+    """Narrow the type of the codes after a Clip to those between its bounds.
 
-    A quantizer with a zero-point is written as a wider one and a Clip to values on its grid.
+    A quantizer with a zero-point is written as a wider one and a Clip to values of its grid.
     """
-    codes, before = found.codes, x.codes
+    codes, before = clipped.codes, x.codes
     allowed = None if before is None else before.allowed
     if codes is None or before is None or not isinstance(allowed, range) or allowed.step != 1:
-        return found
+        return clipped
     scales, zeropts = (
-        {float(each) for each in (*one.flat, *other.flat)}
+        {float(bound) for bound in (*one.flat, *other.flat)}
         for one, other in ((codes.scale, before.scale), (codes.zeropt, before.zeropt))
     )
     if len(scales) > 1 or len(zeropts) > 1 or min(scales) <= 0:
-        return found
-    scale, zeropt = (np.asarray(each.pop(), np.float32) for each in (scales, zeropts))
+        return clipped
+    scale, zeropt = (np.asarray(bound.pop(), np.float32) for bound in (scales, zeropts))
     grid = IntegerGrid(scale, zeropt, allowed)
     bounds = np.array([low, high])
     with np.errstate(all="ignore"):
         whole = np.rint(bounds.astype(np.float64) / scale + zeropt)
     whole = np.where(np.isinf(bounds), [allowed[0], allowed[-1]], whole)
     if not np.all(np.abs(whole) <= EXACT):
-        return found
+        return clipped
     if not np.all(np.isinf(bounds) | (grid.decode(whole.astype(np.int64)) == bounds)):
-        return found
-    ends = [int(each) for each in whole]
+        return clipped
+    ends = [int(bound) for bound in whole]
     narrower = range(max(allowed[0], ends[0]), min(allowed[-1], ends[1]) + 1)
     if int(codes.lowest.min()) < narrower.start or int(codes.highest.max()) >= narrower.stop:
-        return found
-    return replace(found, codes=replace(codes, allowed=narrower))
+        return clipped
+    return replace(clipped, codes=replace(codes, allowed=narrower))
 
 
-def negated(node: ir.Node, view: View) -> Carrier | None:
+def negated(node: ir.Node, view: View) -> AbstractValue | None:
     return applied(node, view, lambda x: -x, scales=lambda codes: [(codes.scale, -codes.zeropt)])
 
 
-def simple(function: Function) -> Callable[[ir.Node, View], Carrier | None]:
-    """The rule of a function without parameters."""
+def simple(function: Function) -> Callable[[ir.Node, View], AbstractValue | None]:
+    """Return the rule of a function without parameters."""
 
-    def rule(node: ir.Node, view: View) -> Carrier | None:
+    def rule(node: ir.Node, view: View) -> AbstractValue | None:
         return applied(node, view, function)
 
     return rule
 
 
-def cast(node: ir.Node, view: View) -> Carrier | None:
-    """To float32, or to integers that hold the values."""
-    x = view.carrier(given(node, 0))
+def cast(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of a cast to float32, or to integers that hold the values."""
+    x = view.abstract(input_of(node, 0))
     to = attribute_of(node, "to", 0)
     if x is None or to == ir.DataType.FLOAT.value:
         return x
@@ -152,13 +154,13 @@ def applied(
     turns: Sequence[float] = (0.0,),
     among: bool = False,
     at: int = 0,
-) -> Carrier | None:
-    """What a function gives that is monotone between its turning points.
+) -> AbstractValue | None:
+    """Return the result of a function that is monotone between its turning points.
 
-    `axis` is that of its own `parameters`; what is `among` gives the element itself, or 0.
+    `axis` is that of its `parameters`; with `among`, every result is the element itself or 0.
     """
-    value = given(node, at)
-    x = view.carrier(value)
+    value = input_of(node, at)
+    x = view.abstract(value)
     if value is None or (x is None and not is_float(value)):
         return None
     if x is None:
@@ -169,34 +171,34 @@ def applied(
     tried: list[tuple[Array, Array]] = []
     if x.codes is not None:
         tried = [*scales(x.codes), (x.codes.scale, x.codes.zeropt)]
-    found = image(points, function, tried, nan=x.nan, sources=sources_of(value, x))
+    result = image(points, function, tried, nan=x.nan, sources=sources_of(value, x))
     if among and not points.every:
-        found = replace(found, exponent=x.exponent)
+        result = replace(result, exponent=x.exponent)
         kept = None if x.codes is None else union([x, _zero(x)])
         if kept is not None and kept.codes is not None:
-            return _limited(kept, found)
-        return on_units(found)
-    if np.all(found.lowest == -np.inf) and np.all(found.highest == np.inf):
-        return None  # nothing is known of it
-    return found
+            return _limited(kept, result)
+        return on_units(result)
+    if np.all(result.lowest == -np.inf) and np.all(result.highest == np.inf):
+        return None  # it is unknown
+    return result
 
 
-def _zero(x: Carrier) -> Carrier:
+def _zero(x: AbstractValue) -> AbstractValue:
     none = np.zeros(())
-    return Carrier(none, none, exponent=x.exponent)
+    return AbstractValue(none, none, exponent=x.exponent)
 
 
-def _limited(kept: Carrier, found: Carrier) -> Carrier:
-    """The codes of one carrier within the bounds of the other.
+def _limited(kept: AbstractValue, other: AbstractValue) -> AbstractValue:
+    """Return the codes of one value within the bounds of the other.
 
     A value is (code - zeropt) * scale * (1 + d) with |d| <= 2^-23, for both its roundings: a bound
-    of values is one of codes but for that share of it. Float64 rounds by less than 2^-20 codes.
+    of values is a bound of codes up to that share. Float64 rounds by less than 2^-20 codes.
     """
     codes, grid = kept.codes, kept.grid
-    if codes is None or grid is None or kept.axis != found.axis or np.any(codes.scale <= 0):
+    if codes is None or grid is None or kept.axis != other.axis or np.any(codes.scale <= 0):
         return kept
     scale = codes.scale.astype(np.float64)
-    low, high = (np.clip(each / scale, -EXACT, EXACT) for each in (found.lowest, found.highest))
+    low, high = (np.clip(bound / scale, -EXACT, EXACT) for bound in (other.lowest, other.highest))
     low = np.ceil(low + codes.zeropt - np.abs(low) * 2.0**-22 - 2.0**-20).astype(np.int64)
     high = np.floor(high + codes.zeropt + np.abs(high) * 2.0**-22 + 2.0**-20).astype(np.int64)
     lowest, highest = np.maximum(codes.lowest, low), np.minimum(codes.highest, high)
@@ -204,13 +206,13 @@ def _limited(kept: Carrier, found: Carrier) -> Carrier:
         return kept
     narrower = replace(codes, lowest=lowest, highest=highest, step=1)
     return replace(
-        found,
-        lowest=np.maximum(kept.lowest, found.lowest),
-        highest=np.minimum(kept.highest, found.highest),
+        other,
+        lowest=np.maximum(kept.lowest, other.lowest),
+        highest=np.minimum(kept.highest, other.highest),
         codes=narrower,
     )
 
 
-def sources_of(value: ir.Value, x: Carrier) -> tuple[ir.Value, ...]:
-    """Of what a function of the elements of a tensor is a function."""
+def sources_of(value: ir.Value, x: AbstractValue) -> tuple[ir.Value, ...]:
+    """Return the tensors that determine an elementwise function of a tensor."""
     return x.sources or ((value,) if x.codes is not None else ())

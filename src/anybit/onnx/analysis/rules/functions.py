@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of single elements that each runtime approximates in its own way: bounds only.
+"""Elementwise functions that each runtime approximates in its own way: bounds only.
 
-Behind a tensor of codes they are functions of one code, and before a quantizer they become tables.
+Applied to codes they are functions of one code, and before a quantizer they become tables.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, of_interval
+from anybit.onnx.analysis.abstract_values import AbstractValue, of_interval
 from anybit.onnx.analysis.points import image, points_of
 from anybit.onnx.analysis.rules.elementwise import sources_of
 from anybit.onnx.analysis.sums import beyond_float32
-from anybit.onnx.analysis.view import View, given, is_float, unknown
+from anybit.onnx.analysis.view import View, input_of, is_float, unknown
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 
-# No runtime is so far off.
+# No runtime deviates that much.
 _MARGIN = 2.0**-12
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """A function in float64, its attributes with their defaults, and where it turns."""
+    """A function in float64, the defaults of its attributes, and its turning points."""
 
     compute: Callable[..., Array]
     attributes: Mapping[str, float]
@@ -36,12 +36,12 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    # Good to 1.5e-7 (Abramowitz and Stegun 7.1.26); the margin is wider.
+    # Accurate to 1.5e-7 (Abramowitz and Stegun 7.1.26); the margin is wider.
     t = 1 / (1 + 0.3275911 * np.abs(x))
     coefficients = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
     polynomial = np.zeros_like(t)
-    for each in coefficients:
-        polynomial = (polynomial + each) * t
+    for coefficient in coefficients:
+        polynomial = (polynomial + coefficient) * t
     return np.asarray(np.sign(x) * (1 - polynomial * np.exp(-x * x)))
 
 
@@ -71,7 +71,7 @@ FUNCTIONS: dict[str, Smooth] = {
     "Elu": Smooth(_elu, {"alpha": 1.0}),
     "Erf": Smooth(_erf, {}),
     "Exp": Smooth(np.exp, {}),
-    # The smallest value of either form lies there, to all digits that count.
+    # The minimum of either form, to all relevant digits.
     "Gelu": Smooth(lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), {}, (0.0, -0.7518)),
     "HardSigmoid": Smooth(_hard_sigmoid, {"alpha": 0.2, "beta": 0.5}),
     "HardSwish": Smooth(lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5), {}, (0.0, -3.0, -1.5)),
@@ -84,10 +84,10 @@ FUNCTIONS: dict[str, Smooth] = {
 }
 
 
-def smooth(node: ir.Node, view: View) -> Carrier | None:
-    """A function of the table."""
-    value = given(node, 0)
-    x = view.carrier(value)
+def smooth(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of a function of the table."""
+    value = input_of(node, 0)
+    x = view.abstract(value)
     if value is None or (x is None and not is_float(value)):
         return None
     if x is None:
@@ -102,16 +102,16 @@ def smooth(node: ir.Node, view: View) -> Carrier | None:
 
     points = points_of(x, None, turns=form.turns)
     sources = sources_of(value, x)
-    found = image(points, function, (), nan=x.nan, margin=_MARGIN, sources=sources)
-    # A bound that float32 does not hold is none.
-    low = np.where(beyond_float32(found.lowest), -np.inf, found.lowest)
-    high = np.where(beyond_float32(found.highest), np.inf, found.highest)
+    result = image(points, function, (), nan=x.nan, margin=_MARGIN, sources=sources)
+    # Bounds beyond float32 are infinite.
+    low = np.where(beyond_float32(result.lowest), -np.inf, result.lowest)
+    high = np.where(beyond_float32(result.highest), np.inf, result.highest)
     if np.isinf(low).all() and np.isinf(high).all():
         return None
-    return replace(found, lowest=low, highest=high)
+    return replace(result, lowest=low, highest=high)
 
 
-def share(node: ir.Node, view: View) -> Carrier | None:
-    """Softmax: numbers from 0 to 1."""
-    x = view.carrier(given(node, 0))
+def share(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of Softmax: numbers from 0 to 1."""
+    x = view.abstract(input_of(node, 0))
     return None if x is None or not x.bounded else of_interval(0, 1 + _MARGIN)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What puts tensors together, takes parts of them, or fills in between."""
+"""Concatenation, selection, padding, resizing, slicing and gathering."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,111 +8,113 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_interval
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_interval
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.points import regrid
 from anybit.onnx.analysis.rules.elementwise import applied
 from anybit.onnx.analysis.unions import joined, union
-from anybit.onnx.analysis.view import View, channels_of_constant, given
+from anybit.onnx.analysis.view import View, channels_of_constant, input_of
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 
 
-def concatenated(node: ir.Node, view: View) -> Carrier | None:
-    carriers = [view.carrier(value) for value in node.inputs]
-    known = [each for each in carriers if each is not None]
-    if not known or len(known) < len(carriers):
+def concatenated(node: ir.Node, view: View) -> AbstractValue | None:
+    abstracts = [view.abstract(value) for value in node.inputs]
+    parts = [part for part in abstracts if part is not None]
+    if not parts or len(parts) < len(abstracts):
         return None
-    codes = next((each.codes for each in known if each.codes is not None), None)
-    known = [_alike(each, codes) for each in known]
+    codes = next((part.codes for part in parts if part.codes is not None), None)
+    parts = [_alike(part, codes) for part in parts]
     axis = view.axis(node.inputs[0], attribute_of(node, "axis", 1))
     if axis is None:
-        return _plain(union([each.whole() for each in known]))
-    if len(_scales(known)) == 1 and all(each.axis != axis for each in known):
-        return _plain(union(known))
+        return _plain(union([part.whole() for part in parts]))
+    if len(_scales(parts)) == 1 and all(part.axis != axis for part in parts):
+        return _plain(union(parts))
     sizes = [(view.sizes(value) or ())[axis:][:1] for value in node.inputs]
-    whole = [size for each in sizes for size in each if size is not None]
-    found = joined(known, axis, whole) if len(whole) == len(known) else None
-    if found is None:
-        found = union([each.whole() if each.axis == axis else each for each in known])
-    return _plain(found)
+    whole = [size for part in sizes for size in part if size is not None]
+    result = joined(parts, axis, whole) if len(whole) == len(parts) else None
+    if result is None:
+        result = union([part.whole() if part.axis == axis else part for part in parts])
+    return _plain(result)
 
 
-def _alike(x: Carrier, grid: Codes | None) -> Carrier:
-    """A constant of one value on the grid of others, if it is on it."""
+def _alike(x: AbstractValue, grid: CodeRanges | None) -> AbstractValue:
+    """Return a constant of one value on the grid of the others, if it is on it."""
     if x.codes is not None or grid is None or grid.scale.ndim or x.lowest.ndim:
         return x
     if x.lowest != x.highest:
         return x
     value = np.full((1, 1), x.lowest, np.float32)
-    found = regrid(value, np.ones((1, 1), np.bool_), grid.scale, grid.zeropt, None)
-    return x if found is None else found
+    result = regrid(value, np.ones((1, 1), np.bool_), grid.scale, grid.zeropt, None)
+    return x if result is None else result
 
 
-def _scales(carriers: Sequence[Carrier]) -> set[tuple[bytes, bytes] | None]:
+def _scales(abstracts: Sequence[AbstractValue]) -> set[tuple[bytes, bytes] | None]:
     return {
-        None if each.codes is None else (each.codes.scale.tobytes(), each.codes.zeropt.tobytes())
-        for each in carriers
+        None
+        if abstract.codes is None
+        else (abstract.codes.scale.tobytes(), abstract.codes.zeropt.tobytes())
+        for abstract in abstracts
     }
 
 
-def selected(node: ir.Node, view: View) -> Carrier | None:
-    """Where: elements of the second or of the third input."""
-    carriers = [view.carrier(given(node, index)) for index in (1, 2)]
-    known = [each for each in carriers if each is not None]
-    return _plain(union(known)) if len(known) == 2 else None
+def selected(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of Where: elements of the second or the third input."""
+    abstracts = [view.abstract(input_of(node, index)) for index in (1, 2)]
+    parts = [part for part in abstracts if part is not None]
+    return _plain(union(parts)) if len(parts) == 2 else None
 
 
-def extreme(node: ir.Node, view: View) -> Carrier | None:
-    """Min and Max: elements of one of the inputs, or a Clip where the other is a constant."""
+def extreme(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of Min or Max: elements of an input, or a Clip by a constant."""
     limited = _limited(node, view) if len(node.inputs) == 2 else None
     if limited is not None:
         return limited
-    carriers = [view.carrier(value) for value in node.inputs]
-    known = [each for each in carriers if each is not None]
-    if not known or len(known) < len(carriers):
+    abstracts = [view.abstract(value) for value in node.inputs]
+    parts = [part for part in abstracts if part is not None]
+    if not parts or len(parts) < len(abstracts):
         return None
-    return _plain(union(known))
+    return _plain(union(parts))
 
 
-def _limited(node: ir.Node, view: View) -> Carrier | None:
-    """The one input that is not a constant, cut off at the other."""
+def _limited(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the only input that is not constant, clipped at the other."""
     least = node.op_type == "Min"
     for at in (0, 1):
-        x, array = view.carrier(given(node, at)), view.array(given(node, 1 - at))
+        x, array = view.abstract(input_of(node, at)), view.array(input_of(node, 1 - at))
         layout = None if array is None else channels_of_constant(array)
-        if x is None or layout is None or view.array(given(node, at)) is not None:
+        if x is None or layout is None or view.array(input_of(node, at)) is not None:
             continue
         axis, bound = layout
         if bool(np.all(bound >= x.highest.max() if least else bound <= x.lowest.min())):
-            return x  # nothing is cut off
+            return x  # no value is clipped
         compute = np.minimum if least else np.maximum
         return applied(node, view, partial(compute, bound), axis, bound, at=at)
     return None
 
 
-def padded(node: ir.Node, view: View) -> Carrier | None:
-    value = given(node, 0)
-    x = view.carrier(value)
+def padded(node: ir.Node, view: View) -> AbstractValue | None:
+    value = input_of(node, 0)
+    x = view.abstract(value)
     if x is None:
         return None
-    pads = view.integers(given(node, 1))
-    if given(node, 1) is None:
+    pads = view.integers(input_of(node, 1))
+    if input_of(node, 1) is None:
         pads = list(attribute_of(node, "pads", ()))
     rank = view.rank(value)
-    if x.axis is not None and _touches(x.axis, pads, rank, view.integers(given(node, 3))):
+    if x.axis is not None and _touches(x.axis, pads, rank, view.integers(input_of(node, 3))):
         x = x.whole()
     if attribute_of(node, "mode", "constant") != "constant":
         return _plain(x)
-    filled = view.carrier(given(node, 2))
-    if given(node, 2) is None:
+    filled = view.abstract(input_of(node, 2))
+    if input_of(node, 2) is None:
         fill = float(attribute_of(node, "value", 0.0))
         filled = of_interval(fill, fill, exponent=0 if fill == 0 else None)
     return None if filled is None else _plain(union([x, filled]))
 
 
 def _touches(axis: int, pads: list[int] | None, rank: int | None, axes: list[int] | None) -> bool:
-    """Whether there may be padding along an axis that is counted from the end."""
+    """Return whether there may be padding along an axis, counted from the end."""
     if pads is None or rank is None or axes is not None or len(pads) != 2 * rank:
         return True
     if -axis > rank:
@@ -120,10 +122,10 @@ def _touches(axis: int, pads: list[int] | None, rank: int | None, axes: list[int
     return bool(pads[rank + axis] or pads[2 * rank + axis])
 
 
-def resized(node: ir.Node, view: View) -> Carrier | None:
-    """Resize and Upsample, where each element is one of x: to the nearest."""
-    value = given(node, 0)
-    x = view.carrier(value)
+def resized(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of a nearest-neighbour Resize or Upsample."""
+    value = input_of(node, 0)
+    x = view.abstract(value)
     if x is None or attribute_of(node, "mode", "nearest") != "nearest":
         return None
     if attribute_of(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
@@ -131,8 +133,10 @@ def resized(node: ir.Node, view: View) -> Carrier | None:
     return _plain(_unless_resized(x, value, node, view))
 
 
-def _unless_resized(x: Carrier, value: ir.Value | None, node: ir.Node, view: View) -> Carrier:
-    """x with channels if their axis has the size that it had."""
+def _unless_resized(
+    x: AbstractValue, value: ir.Value | None, node: ir.Node, view: View
+) -> AbstractValue:
+    """Return x, with channels only if their axis keeps its size."""
     before, after = view.sizes(value), view.sizes(node.outputs[0])
     if x.axis is None or before is None or after is None or len(before) != len(after):
         return x.whole()
@@ -142,9 +146,9 @@ def _unless_resized(x: Carrier, value: ir.Value | None, node: ir.Node, view: Vie
     return x if same else x.whole()
 
 
-def sliced(node: ir.Node, view: View) -> Carrier | None:
-    value = given(node, 0)
-    x = view.carrier(value)
+def sliced(node: ir.Node, view: View) -> AbstractValue | None:
+    value = input_of(node, 0)
+    x = view.abstract(value)
     if x is None:
         return None
     if x.axis is None:
@@ -157,55 +161,55 @@ def sliced(node: ir.Node, view: View) -> Carrier | None:
 
 
 def _slices(node: ir.Node, view: View, rank: int | None) -> dict[int, slice] | None:
-    """The parts of axes, counted from the end; None if they are not known."""
+    """Return the slices of axes, counted from the end; None if unknown."""
     if len(node.inputs) < 3 or rank is None:
         return None
-    given_parts = [view.integers(given(node, index)) for index in range(1, 5)]
+    given_parts = [view.integers(input_of(node, index)) for index in range(1, 5)]
     starts, ends, axes, steps = given_parts
     if starts is None or ends is None or len(starts) != len(ends) or rank == 0:
         return None
     if axes is None:
-        if given(node, 3) is not None:
+        if input_of(node, 3) is not None:
             return None
         axes = list(range(len(starts)))
     if steps is None:
-        if given(node, 4) is not None:
+        if input_of(node, 4) is not None:
             return None
         steps = [1] * len(starts)
     if len(axes) != len(starts) or len(steps) != len(starts) or 0 in steps:
         return None
-    found = {}
+    slices = {}
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # Ends below the first element mean it, too, where Python would count from the end.
+        # ONNX clamps negative ends at the first element; Python would count from the end.
         last = None if step < 0 and end < -(2**31) + 1 else end
-        found[axis % rank - rank] = slice(start, last, step)
-    return found
+        slices[axis % rank - rank] = slice(start, last, step)
+    return slices
 
 
-def split(node: ir.Node, view: View) -> list[Carrier | None]:
-    value = given(node, 0)
-    x = view.carrier(value)
+def split(node: ir.Node, view: View) -> list[AbstractValue | None]:
+    value = input_of(node, 0)
+    x = view.abstract(value)
     if x is None:
         return []
     axis = view.axis(value, attribute_of(node, "axis", 0))
     if x.axis is None or (axis is not None and axis != x.axis):
         return [_plain(x)] * len(node.outputs)
-    found: list[Carrier | None] = []
+    parts: list[AbstractValue | None] = []
     begin = 0
     for output in node.outputs:
         sizes = view.sizes(output)
-        known = sizes is not None and axis is not None and -axis <= len(sizes)
-        size = sizes[axis] if known else None  # type: ignore[index]
+        is_fixed = sizes is not None and axis is not None and -axis <= len(sizes)
+        size = sizes[axis] if is_fixed else None  # type: ignore[index]
         if size is None or begin + size > x.lowest.size:
             return [_plain(x.whole())] * len(node.outputs)
-        found.append(_plain(_taken(x, np.arange(begin, begin + size))))
+        parts.append(_plain(_taken(x, np.arange(begin, begin + size))))
         begin += size
-    return found
+    return parts
 
 
-def gathered(node: ir.Node, view: View) -> Carrier | None:
-    value, places = given(node, 0), given(node, 1)
-    x, rank = view.carrier(value), view.rank(places)
+def gathered(node: ir.Node, view: View) -> AbstractValue | None:
+    value, places = input_of(node, 0), input_of(node, 1)
+    x, rank = view.abstract(value), view.rank(places)
     if x is None:
         return None
     axis = view.axis(value, attribute_of(node, "axis", 0))
@@ -214,25 +218,25 @@ def gathered(node: ir.Node, view: View) -> Carrier | None:
     if axis is None or rank is None:
         return _plain(x.whole())
     if axis != x.axis:
-        behind = rank - 1 if axis > x.axis else 0
-        return _plain(replace(x, axis=x.axis - behind))
+        following = rank - 1 if axis > x.axis else 0
+        return _plain(replace(x, axis=x.axis - following))
     chosen = view.array(places)
     if chosen is None or chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         return _plain(x.whole())
     return _plain(_taken(x, chosen))
 
 
-def _taken(x: Carrier, channels: Array) -> Carrier:
-    """Some of the channels."""
+def _taken(x: AbstractValue, channels: Array) -> AbstractValue:
+    """Return some of the channels."""
     if channels.size == 0 or channels.max() >= x.lowest.size or channels.min() < -x.lowest.size:
         return x.whole()
-    if channels.size == 1:  # one channel is a tensor without
+    if channels.size == 1:  # a single channel is dropped
         channels = np.repeat(channels, 2)
         return _of_channels(x, channels).whole()
     return _of_channels(x, channels)
 
 
-def _of_channels(x: Carrier, channels: Array) -> Carrier:
+def _of_channels(x: AbstractValue, channels: Array) -> AbstractValue:
     codes = x.codes
     if codes is not None:
         codes = codes.arranged(lambda array: array[channels])
@@ -241,6 +245,6 @@ def _of_channels(x: Carrier, channels: Array) -> Carrier:
     return replace(x, lowest=x.lowest[channels], highest=x.highest[channels], codes=codes)
 
 
-def _plain(x: Carrier) -> Carrier:
-    """Without what holds for elements in their places only."""
+def _plain(x: AbstractValue) -> AbstractValue:
+    """Drop the properties of elements at fixed positions."""
     return replace(x, integers=None, sources=())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves elements, or takes the largest of some."""
+"""Data movement and maxima."""
 
 import math
 from dataclasses import replace
@@ -7,51 +7,51 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier
+from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue
 from anybit.onnx.analysis.mismatch import Mismatch
-from anybit.onnx.analysis.view import View, given
+from anybit.onnx.analysis.view import View, input_of
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 
 
-def moved(node: ir.Node, view: View) -> Carrier | None:
-    """Elements of the first input in other places, without channels."""
-    x = view.carrier(given(node, 0))
+def moved(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return elements of the first input at other positions, without channels."""
+    x = view.abstract(input_of(node, 0))
     return None if x is None else _variable(x.whole())
 
 
-def kept(node: ir.Node, view: View) -> Carrier | None:
-    """Elements of the first input that stay in their channels."""
-    x = view.carrier(given(node, 0))
+def kept(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return elements of the first input that stay in their channels."""
+    x = view.abstract(input_of(node, 0))
     return None if x is None else _variable(x)
 
 
-def identity(node: ir.Node, view: View) -> Carrier | None:
-    return view.carrier(given(node, 0))
+def identity(node: ir.Node, view: View) -> AbstractValue | None:
+    return view.abstract(input_of(node, 0))
 
 
-def pooled(node: ir.Node, view: View) -> list[Carrier | None] | None:
-    """The largest element of a window: of axes behind the second, or of any for a reduction."""
-    x = view.carrier(given(node, 0))
+def pooled(node: ir.Node, view: View) -> list[AbstractValue | None] | None:
+    """Return the maximum of a window: over axes after the second, or any for a reduction."""
+    x = view.abstract(input_of(node, 0))
     if x is None:
         return None
-    rank = view.rank(given(node, 0))
+    rank = view.rank(input_of(node, 0))
     spatial = x.axis is not None and (rank is None or x.axis > 1 - rank)
-    found = x.whole() if spatial else x
-    return [_variable(found)]  # a second output has positions
+    result = x.whole() if spatial else x
+    return [_variable(result)]  # the second output holds indices
 
 
-def pooled_channels_last(node: ir.Node, view: View) -> Carrier | None:
-    """Return what a MaxPool with channels last gives: any value of its input."""
-    x = view.carrier(given(node, 0))
+def pooled_channels_last(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the output of a MaxPool with channels last: any value of its input."""
+    x = view.abstract(input_of(node, 0))
     return None if x is None else _variable(x.whole())
 
 
-def transposed(node: ir.Node, view: View) -> Carrier | None:
-    x = view.carrier(given(node, 0))
+def transposed(node: ir.Node, view: View) -> AbstractValue | None:
+    x = view.abstract(input_of(node, 0))
     if x is None:
         return None
-    rank = view.rank(given(node, 0)) if x.integers is None else x.integers.ndim
+    rank = view.rank(input_of(node, 0)) if x.integers is None else x.integers.ndim
     order = attribute_of(node, "perm", ())
     order = order or (tuple(range(rank))[::-1] if rank is not None else ())
     if sorted(order) != list(range(len(order))) or (rank is not None and len(order) != rank):
@@ -65,18 +65,18 @@ def transposed(node: ir.Node, view: View) -> Carrier | None:
     return replace(x, integers=x.integers.transpose(order), sources=())
 
 
-def reshaped(node: ir.Node, view: View) -> Carrier | None:
-    """Reshape, Flatten, Squeeze, Unsqueeze: the same elements in the same order."""
-    value = given(node, 0)
-    x = view.carrier(value)
+def reshaped(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of Reshape, Flatten, Squeeze or Unsqueeze: same elements, same order."""
+    value = input_of(node, 0)
+    x = view.abstract(value)
     if x is None or value is None:
         return None
     before, after = view.sizes(value), view.sizes(node.outputs[0])
     integers = _reshaped_integers(x.integers, after, view)
     if x.integers is not None and integers is not None:
         before = x.integers.shape
-    found = x.whole() if x.axis is None else _spread(x, before, after) or x.whole()
-    return replace(found, integers=integers, sources=())
+    result = x.whole() if x.axis is None else _spread(x, before, after) or x.whole()
+    return replace(result, integers=integers, sources=())
 
 
 def _reshaped_integers(integers: Array | None, after: object, view: View) -> Array | None:
@@ -89,24 +89,24 @@ def _reshaped_integers(integers: Array | None, after: object, view: View) -> Arr
     return integers.reshape(after)
 
 
-def _spread(x: Carrier, before: object, after: object) -> Carrier | None:
-    """Channels where they are after a change of shape, as far as that can be said.
+def _spread(x: AbstractValue, before: object, after: object) -> AbstractValue | None:
+    """Return the value with its channels mapped through a reshape, if possible.
 
-    What lies behind the axis must be what lies behind the new one, or the new axis must be the last
-    and have the old one and all behind it.
+    The sizes after the axis must be those after the new one, or the new axis must be the last and
+    combine the old one and all following axes.
     """
     if not isinstance(before, tuple) or not isinstance(after, tuple) or x.axis is None:
         return None
-    behind = before[len(before) + x.axis :]
-    if None in behind or -x.axis > len(before) or behind[0] != x.lowest.size:
+    following = before[len(before) + x.axis :]
+    if None in following or -x.axis > len(before) or following[0] != x.lowest.size:
         return None
-    rest = math.prod(behind[1:])
+    rest = math.prod(following[1:])
     inner = 1
     for axis in range(-1, -len(after) - 1, -1):
         size = after[axis]
-        if inner == rest and size == behind[0]:
+        if inner == rest and size == following[0]:
             return _placed(x, axis, 1)
-        if inner == 1 and size == rest * behind[0] and rest * behind[0] <= MOST_CHANNELS:
+        if inner == 1 and size == rest * following[0] and rest * following[0] <= MOST_CHANNELS:
             return _placed(x, axis, rest)
         if size is None:
             return None
@@ -114,8 +114,8 @@ def _spread(x: Carrier, before: object, after: object) -> Carrier | None:
     return None
 
 
-def _placed(x: Carrier, axis: int, times: int) -> Carrier:
-    """Channels along another axis, each so many times."""
+def _placed(x: AbstractValue, axis: int, times: int) -> AbstractValue:
+    """Return the channels along another axis, each repeated `times` times."""
 
     def repeated(array: Array) -> Array:
         return np.repeat(array, times)
@@ -126,6 +126,6 @@ def _placed(x: Carrier, axis: int, times: int) -> Carrier:
     )
 
 
-def _variable(x: Carrier) -> Carrier:
-    """Without what holds for elements in their places only."""
+def _variable(x: AbstractValue) -> AbstractValue:
+    """Drop the properties of elements at fixed positions."""
     return replace(x, integers=None, sources=())

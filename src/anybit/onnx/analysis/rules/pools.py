@@ -8,22 +8,28 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval, on_units
+from anybit.onnx.analysis.abstract_values import (
+    AbstractValue,
+    CodeRanges,
+    of_codes,
+    of_interval,
+    on_units,
+)
 from anybit.onnx.analysis.sums import error_of
 from anybit.onnx.analysis.units import EXACT
-from anybit.onnx.analysis.view import View, given
+from anybit.onnx.analysis.view import View, input_of
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import are_powers_of_two
 from anybit.onnx.graph.reductions import reduced_axes
 
 
 def averaged(node: ir.Node, view: View) -> int | None:
-    """Of how many elements each mean is that a node gives; None if it is not known.
+    """Return the number of elements of each mean; None if unknown.
 
     Raises:
         ModelError: An attribute of a wrong type.
     """
-    sizes = view.sizes(given(node, 0))
+    sizes = view.sizes(input_of(node, 0))
     if node.op_type == "AveragePool":
         return math.prod(attribute_of(node, "kernel_shape", (0,)))
     if sizes is None:
@@ -34,38 +40,38 @@ def averaged(node: ir.Node, view: View) -> int | None:
     return None if axes is None else _product([sizes[axis] for axis in axes])
 
 
-def average_pool(node: ir.Node, view: View) -> Carrier | None:
+def average_pool(node: ir.Node, view: View) -> AbstractValue | None:
     kernel = attribute_of(node, "kernel_shape", ())
     x = _with_channels(node, view)
     if x is None or not kernel or any(size < 1 for size in kernel):
         return None
     padded = any(attribute_of(node, "pads", ())) or attribute_of(node, "ceil_mode", 0)
     padded = padded or attribute_of(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    if padded:  # windows at borders have fewer elements
+    if padded:  # windows at borders are smaller
         return _bounded_mean(x, math.prod(kernel), node, with_zero=True)
     return _mean(x, math.prod(kernel), node)
 
 
-def global_average_pool(node: ir.Node, view: View) -> Carrier | None:
-    x, sizes = _with_channels(node, view), view.sizes(given(node, 0))
+def global_average_pool(node: ir.Node, view: View) -> AbstractValue | None:
+    x, sizes = _with_channels(node, view), view.sizes(input_of(node, 0))
     if x is None or sizes is None or len(sizes) < 3:
         return None
     return _mean(x, _product(sizes[2:]), node)
 
 
-def _with_channels(node: ir.Node, view: View) -> Carrier | None:
-    """What is pooled, with its channels if they lie along axis 1."""
-    value = given(node, 0)
-    x = view.carrier(value)
+def _with_channels(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the pooled tensor, with its channels if they lie along axis 1."""
+    value = input_of(node, 0)
+    x = view.abstract(value)
     if x is None or x.axis is None or x.axis == view.axis(value, 1):
         return x
     return x.whole()
 
 
-def reduced(node: ir.Node, view: View) -> Carrier | None:
-    """ReduceMean, ReduceSum, ReduceMin and ReduceMax."""
-    value = given(node, 0)
-    x, sizes = view.carrier(value), view.sizes(value)
+def reduced(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the result of ReduceMean, ReduceSum, ReduceMin or ReduceMax."""
+    value = input_of(node, 0)
+    x, sizes = view.abstract(value), view.sizes(value)
     if x is None:
         return None
     axes = None if sizes is None else reduced_axes(node, len(sizes))
@@ -78,30 +84,30 @@ def reduced(node: ir.Node, view: View) -> Carrier | None:
     return _mean(x, count, node) if node.op_type == "ReduceMean" else _total(x, count, node)
 
 
-# No tensor has more; nor do int64 sums of so many codes overflow.
+# No tensor has more, and int64 sums of that many codes do not overflow.
 _MOST_ELEMENTS = 2**38
 _EXTREMES = ("ReduceMax", "ReduceMin")
 
 
-def _plain(x: Carrier) -> Carrier:
+def _plain(x: AbstractValue) -> AbstractValue:
     return replace(x, integers=None, sources=())
 
 
-def _remaining(x: Carrier, axes: Sequence[int], rank: int, keeps: bool) -> Carrier:
-    """x with its channels where they are after a reduction, unless they are reduced."""
+def _remaining(x: AbstractValue, axes: Sequence[int], rank: int, keeps: bool) -> AbstractValue:
+    """Return x with its channels at their axis after a reduction, unless they are reduced."""
     if x.axis is None or rank + x.axis in axes:
         return x.whole()
-    behind = 0 if keeps else sum(axis > rank + x.axis for axis in axes)
-    return replace(x, axis=x.axis + behind)
+    following = 0 if keeps else sum(axis > rank + x.axis for axis in axes)
+    return replace(x, axis=x.axis + following)
 
 
 def _product(sizes: Sequence[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return math.prod(known) if len(known) == len(sizes) else None
+    fixed = [size for size in sizes if size is not None]
+    return math.prod(fixed) if len(fixed) == len(sizes) else None
 
 
-def _total(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
-    """A sum of so many elements; exact where they are multiples of a power of two and few."""
+def _total(x: AbstractValue, count: int | None, node: ir.Node) -> AbstractValue | None:
+    """Return a sum of `count` elements; exact for few multiples of a power of two."""
     if count is None or count > _MOST_ELEMENTS or not x.bounded:
         return None
     low, high = x.lowest * count, x.highest * count
@@ -113,18 +119,18 @@ def _total(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
         return of_interval(low - error, high + error, x.axis, sources=node.outputs[:1])
     codes = x.codes
     if codes is not None and codes.integral:
-        lowest, highest = (each * count for each in codes.centered)
+        lowest, highest = (bound * count for bound in codes.centered)
         step = codes.step if count else 1
         if np.any((lowest - lowest.min()) % step):
             step = 1
-        summed = Codes(codes.scale, np.zeros((), np.float32), lowest, highest, step)
-        found = of_codes(summed, x.axis)
-        if found is not None:
-            return found
+        summed = CodeRanges(codes.scale, np.zeros((), np.float32), lowest, highest, step)
+        result = of_codes(summed, x.axis)
+        if result is not None:
+            return result
     return on_units(of_interval(low, high, x.axis, exponent=x.exponent))
 
 
-def _mean(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
+def _mean(x: AbstractValue, count: int | None, node: ir.Node) -> AbstractValue | None:
     if count == 0 or not x.bounded:
         return None
     total = None if count is None else _total(x, count, node)
@@ -137,8 +143,10 @@ def _mean(x: Carrier, count: int | None, node: ir.Node) -> Carrier | None:
     return of_codes(replace(codes, scale=scale), total.axis)
 
 
-def _bounded_mean(x: Carrier, count: int | None, node: ir.Node, *, with_zero: bool) -> Carrier:
-    """Means of numbers lie between them, but for rounding, where their sums are not infinities."""
+def _bounded_mean(
+    x: AbstractValue, count: int | None, node: ir.Node, *, with_zero: bool
+) -> AbstractValue:
+    """Return bounds of means: those of the elements, up to rounding, unless sums are infinite."""
     low, high = x.lowest, x.highest
     if with_zero:
         low, high = np.minimum(low, 0), np.maximum(high, 0)

@@ -7,57 +7,57 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_interval, on_units
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_interval, on_units
 from anybit.onnx.analysis.costs import multiplications
 from anybit.onnx.analysis.integers import divisor_of
 from anybit.onnx.analysis.layouts import Layout, layout_of
 from anybit.onnx.analysis.products import ProductAnalysis, Sum
 from anybit.onnx.analysis.sums import Parts, accumulator_of, beyond_float32, error_of, units_of
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponents_of
-from anybit.onnx.analysis.view import View, given
+from anybit.onnx.analysis.view import View, input_of
 from anybit.onnx.graph.constants import Array, are_powers_of_two
 
 
-def product(node: ir.Node, view: View) -> tuple[ProductAnalysis, Carrier | None]:
-    """What is known of a sum of products, and of its result."""
-    found = ProductAnalysis(node, None)
+def product(node: ir.Node, view: View) -> tuple[ProductAnalysis, AbstractValue | None]:
+    """Return the analysis of a MatMul-like node, and its output."""
+    analysis = ProductAnalysis(node, None)
     try:
         layout = layout_of(node, view)
-        found = replace(found, layout=layout, macs=multiplications(node, layout, view))
-        return _analyzed(found, layout, view)
+        analysis = replace(analysis, layout=layout, macs=multiplications(node, layout, view))
+        return _analyzed(analysis, layout, view)
     except ModelError as invalid:
-        return replace(found, reason=f"invalid: {invalid}"), None
+        return replace(analysis, reason=f"invalid: {invalid}"), None
 
 
 def _analyzed(
-    found: ProductAnalysis, layout: Layout | None, view: View
-) -> tuple[ProductAnalysis, Carrier | None]:
-    node = found.node
+    analysis: ProductAnalysis, layout: Layout | None, view: View
+) -> tuple[ProductAnalysis, AbstractValue | None]:
+    node = analysis.node
     if layout is None:
-        return replace(found, reason="its attributes are none that are known"), None
-    x_value, weight_value = given(node, layout.x), given(node, layout.weight)
+        return replace(analysis, reason="its attributes are none that are known"), None
+    x_value, weight_value = input_of(node, layout.x), input_of(node, layout.weight)
     if x_value is None or weight_value is None:
-        return replace(found, reason="an input is missing"), None
-    x = _along(view.carrier(x_value), layout.x_axis)
+        return replace(analysis, reason="an input is missing"), None
+    x = _along(view.abstract(x_value), layout.x_axis)
     weight = view.weight(weight_value, layout.weight_axis)
-    found = replace(found, x=x, weight=weight)
+    analysis = replace(analysis, x=x, weight=weight)
     values = _values(weight_value, weight, view)
     if values is None:
-        return replace(found, reason="the weight is computed when the model runs"), None
+        return replace(analysis, reason="the weight is computed when the model runs"), None
     if not view.afford(values.size):
-        return replace(found, reason="too many products read too large weights"), None
+        return replace(analysis, reason="too many products read too large weights"), None
     parts = Parts(layout.canonical(values))
-    found = _with_codes(found, layout)
-    return _judged(found, layout, values, parts, view)
+    analysis = _with_codes(analysis, layout)
+    return _judged(analysis, layout, values, parts, view)
 
 
-def _along(x: Carrier | None, axis: int) -> Carrier | None:
-    """x with channels along that axis, or without any."""
+def _along(x: AbstractValue | None, axis: int) -> AbstractValue | None:
+    """Return x with channels along an axis, or without any."""
     return x if x is None or x.axis == axis else x.whole()
 
 
-def _values(value: ir.Value, weight: Carrier | None, view: View) -> Array | None:
-    """The values of a constant weight."""
+def _values(value: ir.Value, weight: AbstractValue | None, view: View) -> Array | None:
+    """Return the values of a constant weight."""
     if weight is not None and weight.integers is not None and weight.grid is not None:
         return weight.grid.decode(weight.integers)
     array = view.array(value)
@@ -66,22 +66,22 @@ def _values(value: ir.Value, weight: Carrier | None, view: View) -> Array | None
     return array
 
 
-def _with_codes(found: ProductAnalysis, layout: Layout) -> ProductAnalysis:
-    x, weight = found.x, found.weight
+def _with_codes(analysis: ProductAnalysis, layout: Layout) -> ProductAnalysis:
+    x, weight = analysis.x, analysis.weight
     if weight is None or weight.codes is None or weight.integers is None:
-        return found
+        return analysis
     if not weight.codes.integral:
-        return found
+        return analysis
     zeropt = weight.broadcast(weight.codes.zeropt).astype(np.int32)
     codes = weight.integers.astype(np.int32) - zeropt
-    found = replace(found, codes=codes, scale=_scale(weight, layout))
-    if x is None or x.codes is None or found.scale is None or _x_scale(x, layout) is None:
-        return found
-    return replace(found, accumulator=accumulator_of(x, codes, weight, layout))
+    analysis = replace(analysis, codes=codes, scale=_scale(weight, layout))
+    if x is None or x.codes is None or analysis.scale is None or _x_scale(x, layout) is None:
+        return analysis
+    return replace(analysis, accumulator=accumulator_of(x, codes, weight, layout))
 
 
-def _scale(weight: Carrier, layout: Layout) -> Array | None:
-    """The scale of the weight per channel of the result; None if one sum has several."""
+def _scale(weight: AbstractValue, layout: Layout) -> Array | None:
+    """Return the scale of the weight per output channel; None if one sum has several."""
     codes = weight.codes
     assert codes is not None, "asked before"
     if codes.scale.ndim == 0 or np.all(codes.scale == codes.scale[0]):
@@ -91,8 +91,8 @@ def _scale(weight: Carrier, layout: Layout) -> Array | None:
     return np.tile(codes.scale, layout.groups if layout.kind == "ConvTranspose" else 1)
 
 
-def _x_scale(x: Carrier, layout: Layout) -> Array | None:
-    """The scale of x: one number, or one per group; None if one sum has several."""
+def _x_scale(x: AbstractValue, layout: Layout) -> Array | None:
+    """Return the scale of x: one number, or one per group; None if one sum has several."""
     codes = x.codes
     assert codes is not None, "asked before"
     if codes.scale.ndim == 0 or np.all(codes.scale == codes.scale[0]):
@@ -104,30 +104,30 @@ def _x_scale(x: Carrier, layout: Layout) -> Array | None:
 
 
 def _judged(
-    found: ProductAnalysis, layout: Layout, values: Array, parts: Parts, view: View
-) -> tuple[ProductAnalysis, Carrier | None]:
-    bias_value = None if layout.bias is None else given(found.node, layout.bias)
-    bias = view.carrier(bias_value)
-    found = replace(found, bias=bias)
-    x = found.x
+    analysis: ProductAnalysis, layout: Layout, values: Array, parts: Parts, view: View
+) -> tuple[ProductAnalysis, AbstractValue | None]:
+    bias_value = None if layout.bias is None else input_of(analysis.node, layout.bias)
+    bias = view.abstract(bias_value)
+    analysis = replace(analysis, bias=bias)
+    x = analysis.x
     if x is None:
-        return replace(found, reason="nothing is known of its input"), None
+        return replace(analysis, reason="nothing is known of its input"), None
     reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))
     magnitudes = parts.magnitudes(reach)
     magnitudes = np.where(np.isnan(magnitudes), np.inf, magnitudes)  # 0 times infinity
     added = _bias_values(bias_value, bias, parts.channels, view)
     error = error_of(magnitudes + np.abs(added if added is not None else np.inf), parts.terms)
-    total = _sum(found, layout, values, parts, magnitudes, added)
-    found = replace(found, sum=total, error=error)
-    reason = _reason(found, total, added)
-    found = replace(found, exact=not reason, reason=reason)
-    return found, _result(found, layout, parts, total, added)
+    total = _sum(analysis, layout, values, parts, magnitudes, added)
+    analysis = replace(analysis, sum=total, error=error)
+    reason = _reason(analysis, total, added)
+    analysis = replace(analysis, exact=not reason, reason=reason)
+    return analysis, _result(analysis, layout, parts, total, added)
 
 
 def _bias_values(
-    value: ir.Value | None, bias: Carrier | None, channels: int, view: View
+    value: ir.Value | None, bias: AbstractValue | None, channels: int, view: View
 ) -> Array | None:
-    """What is added to each channel: 0 without a bias; None if it is computed, or broadcast."""
+    """Return the bias per channel: 0 without one; None if it is computed or broadcast."""
     if value is None:
         return np.zeros(channels)
     array = view.array(value)
@@ -141,18 +141,18 @@ def _bias_values(
 
 
 def _sum(
-    found: ProductAnalysis,
+    analysis: ProductAnalysis,
     layout: Layout,
     values: Array,
     parts: Parts,
     magnitudes: Array,
     added: Array | None,
 ) -> Sum:
-    """How long the sums are, in units that all their products are multiples of."""
-    x = found.x
+    """Return the exactness of the sums, in units that all their products are multiples of."""
+    x = analysis.x
     assert x is not None, "asked before"
     reach = magnitudes + (0 if added is None else np.abs(added))
-    off = _off(x, found.weight)
+    off = _off(x, analysis.weight)
     if x.exponent is None:
         return Sum(None, magnitudes, reach, parts.terms, off)
     unit = x.exponent + units_of(values, layout)
@@ -160,7 +160,7 @@ def _sum(
         return Sum(unit, magnitudes / _powers(unit), reach, parts.terms, off)
     finer = np.where(added == 0, unit, np.minimum(unit, exponents_of(added)))
     longest = reach / _powers(finer)
-    # A bias between the steps of the products makes sums longer, in its own steps.
+    # A bias that is not a multiple of the unit of the products needs a smaller unit.
     wrong = (longest > EXACT) & (reach / _powers(unit) <= EXACT)
     bias = float(added[wrong][0]) if wrong.any() else None
     return Sum(finer, longest, reach, parts.terms, off, bias)
@@ -170,19 +170,19 @@ def _powers(exponents: Array) -> Array:
     return np.exp2(exponents.astype(np.float64))
 
 
-def _off(*carriers: Carrier | None) -> float | None:
-    """A scale that is not a power of two."""
-    for carrier in carriers:
-        if carrier is not None and carrier.codes is not None:
-            wrong = carrier.codes.scale[~are_powers_of_two(np.abs(carrier.codes.scale))]
+def _off(*abstracts: AbstractValue | None) -> float | None:
+    """Return a scale that is not a power of two."""
+    for abstract in abstracts:
+        if abstract is not None and abstract.codes is not None:
+            wrong = abstract.codes.scale[~are_powers_of_two(np.abs(abstract.codes.scale))]
             wrong = wrong[wrong != 0]
             if wrong.size:
                 return float(wrong.flat[0])
     return None
 
 
-def _reason(found: ProductAnalysis, total: Sum, added: Array | None) -> str:
-    """Why float32 does not compute the sum exactly; "" if it does."""
+def _reason(analysis: ProductAnalysis, total: Sum, added: Array | None) -> str:
+    """Return why float32 does not compute the sum exactly; "" if it does."""
     if not np.isfinite(total.reach).all():
         return "nothing bounds its input"
     if total.unit is None:
@@ -206,10 +206,10 @@ def _reason(found: ProductAnalysis, total: Sum, added: Array | None) -> str:
 
 
 def _result(
-    found: ProductAnalysis, layout: Layout, parts: Parts, total: Sum, added: Array | None
-) -> Carrier | None:
-    """What is known of the sums: their codes where they are exact, bounds else."""
-    x, error = found.x, found.error
+    analysis: ProductAnalysis, layout: Layout, parts: Parts, total: Sum, added: Array | None
+) -> AbstractValue | None:
+    """Return the output: codes if the sums are exact, bounds otherwise."""
+    x, error = analysis.x, analysis.error
     assert x is not None, "asked before"
     assert error is not None, "asked before"
     if added is None or not np.isfinite(total.reach).all():
@@ -218,9 +218,9 @@ def _result(
     if layout.padded:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
     lowest, highest = (end + added for end in parts.ends(low, high))
-    sources = found.node.outputs[:1]
-    if not found.exact or total.unit is None:
-        # The sums above are rounded too, in float64.
+    sources = analysis.node.outputs[:1]
+    if not analysis.exact or total.unit is None:
+        # The sums above are rounded, too, in float64.
         if np.isinf(error).any():
             return of_interval(-np.inf, np.inf, nan=True, sources=sources)
         lowest, highest = lowest - error, highest + error
@@ -228,7 +228,7 @@ def _result(
             lowest, highest = lowest.min(), highest.max()
         return of_interval(lowest, highest, layout.y_axis, nan=x.nan, sources=sources)
     unit = int(total.unit.min())
-    counted = _counted(found, layout, added)
+    counted = _counted(analysis, layout, added)
     if counted is not None:
         return replace(counted, exponent=unit, nan=x.nan)
     if layout.y_axis is None:
@@ -237,21 +237,22 @@ def _result(
     return on_units(plain)
 
 
-def _are_multiples(x: Carrier, found: ProductAnalysis) -> bool:
-    """Return whether both factors are their codes times their scales without a rounding.
+def _are_multiples(x: AbstractValue, analysis: ProductAnalysis) -> bool:
+    """Return whether both factors are their codes times their scales, without rounding.
 
-    Else a sum of rounded multiples is exact, but need not be the rounded multiple of its code.
+    Otherwise a sum of rounded multiples is exact, but may differ from the rounded multiple of its
+    code.
     """
-    weight, codes = found.weight, x.codes
+    weight, codes = analysis.weight, x.codes
     assert codes is not None, "there is an accumulator"
     assert weight is not None, "there is an accumulator"
     assert weight.codes is not None, "there is an accumulator"
     assert weight.integers is not None, "there is an accumulator"
     assert weight.grid is not None, "there is an accumulator"
-    assert found.codes is not None, "there is an accumulator"
+    assert analysis.codes is not None, "there is an accumulator"
     scales = np.asarray(weight.broadcast(weight.codes.scale), np.float64)
     values = weight.grid.decode(weight.integers).astype(np.float64)
-    if not np.array_equal(found.codes * scales, values):
+    if not np.array_equal(analysis.codes * scales, values):
         return False
     farthest = np.maximum(*(np.abs(end) for end in codes.centered))
     with np.errstate(all="ignore"):
@@ -259,20 +260,20 @@ def _are_multiples(x: Carrier, found: ProductAnalysis) -> bool:
     return bool(np.all(np.where(codes.scale == 0, 0, units) * farthest <= EXACT))
 
 
-def _counted(found: ProductAnalysis, layout: Layout, added: Array) -> Carrier | None:
-    """Exact sums with their accumulators for codes, where each channel has one scale."""
-    x, accumulator = found.x, found.accumulator
-    if accumulator is None or x is None or found.scale is None or layout.y_axis is None:
+def _counted(analysis: ProductAnalysis, layout: Layout, added: Array) -> AbstractValue | None:
+    """Return exact sums with their accumulators as codes, if each channel has one scale."""
+    x, accumulator = analysis.x, analysis.accumulator
+    if accumulator is None or x is None or analysis.scale is None or layout.y_axis is None:
         return None
-    if not _are_multiples(x, found):
+    if not _are_multiples(x, analysis):
         return None
     channels = accumulator.lowest.size
     x_scale = _x_scale(x, layout)
     assert x_scale is not None, "there is an accumulator"
     if x_scale.ndim:
         x_scale = np.repeat(x_scale, channels // x_scale.size)
-    scale = np.asarray(x_scale * found.scale, np.float32)
-    exact = x_scale.astype(np.float64) * np.asarray(found.scale, np.float64)
+    scale = np.asarray(x_scale * analysis.scale, np.float32)
+    exact = x_scale.astype(np.float64) * np.asarray(analysis.scale, np.float64)
     if np.any(scale != exact) or np.any(scale == 0) or scale.size not in (1, channels):
         return None
     offset = added / scale
@@ -280,9 +281,9 @@ def _counted(found: ProductAnalysis, layout: Layout, added: Array) -> Carrier | 
         return None
     assert x.codes is not None, "there is an accumulator"
     step = 1
-    if not layout.padded and found.codes is not None:
-        # A sum is a multiple of this above the lowest: those of signs are odd, or even.
-        step = x.codes.step * divisor_of(found.codes)
+    if not layout.padded and analysis.codes is not None:
+        # The step of the sums above the lowest one: sums of signs are all odd, or all even.
+        step = x.codes.step * divisor_of(analysis.codes)
     whole = offset.astype(np.int64)
     lowest, highest = accumulator.lowest + whole, accumulator.highest + whole
     if max(np.abs(lowest).max(), np.abs(highest).max()) > EXACT:
@@ -290,7 +291,7 @@ def _counted(found: ProductAnalysis, layout: Layout, added: Array) -> Carrier | 
     if np.any((lowest - lowest.min()) % step):
         step = 1
     none = np.zeros((), np.float32)
-    axis, codes = Codes(scale, none, lowest, highest, step).uniform(layout.y_axis)
+    axis, codes = CodeRanges(scale, none, lowest, highest, step).uniform(layout.y_axis)
     exact = codes.scale.astype(np.float64)
     ends = np.stack([codes.lowest * exact, codes.highest * exact])
-    return Carrier(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
+    return AbstractValue(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)

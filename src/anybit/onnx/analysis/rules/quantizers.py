@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our operators, QuantizeLinear and DequantizeLinear."""
+"""Quantizers of this package, QuantizeLinear and DequantizeLinear."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.carriers import MOST_CHANNELS, Carrier, Codes, of_codes
+from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue, CodeRanges, of_codes
 from anybit.onnx.analysis.constants import of_constant, of_integers, recovered, with_codes
 from anybit.onnx.analysis.mismatch import Mismatch, check_channels
 from anybit.onnx.analysis.points import Points, image, points_of, regrid
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
-from anybit.onnx.analysis.view import View, channels_of_constant, given, is_float, unknown
+from anybit.onnx.analysis.view import View, channels_of_constant, input_of, is_float, unknown
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.operators.multi_threshold import staircase_of
@@ -23,67 +23,67 @@ from anybit.onnx.quantizers.quantizer import OwnQuantizer, own_node, quantizer_o
 from anybit.ops.domain import Role
 from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 
-# Formats of more values are described by their bounds.
+# Larger formats are described by their bounds.
 _MOST_VALUES = 2**12
 _MOST_IN_KEY = 64
 
 _ONE, _ZERO = np.ones((), np.float32), np.zeros((), np.float32)
 
 
-def quantized(node: ir.Node, view: View) -> Carrier | None:
-    """Any quantizer: a node of ours, or one of ONNX's own two."""
-    found = quantizer_of(node, view.traces)
-    if found is None:
-        own = own_node(node)
-        return None if own is None else _of_stored_codes(own, view)
-    if not isinstance(found, OwnQuantizer):
-        return _linear(node, view, found.grid)
-    if not is_float(node.outputs[0]) or not found.known or found.operator.result_dtype:
+def quantized(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the output of any quantizer: of this package, or one of ONNX's pair."""
+    quantizer = quantizer_of(node, view.traces)
+    if quantizer is None:
+        stored = own_node(node)
+        return None if stored is None else _of_stored_codes(stored, view)
+    if not isinstance(quantizer, OwnQuantizer):
+        return _linear(node, view, quantizer.grid)
+    if not is_float(node.outputs[0]) or not quantizer.known or quantizer.operator.result_dtype:
         return None
-    grid, allowed = _integer_grid(found.grid)
-    constant = _of_constant(found, grid, allowed, view)
+    grid, allowed = _integer_grid(quantizer.grid)
+    constant = _of_constant(quantizer, grid, allowed, view)
     if constant is not None:
         return constant
-    return _of_activation(found, grid, allowed, view)
+    return _of_activation(quantizer, grid, allowed, view)
 
 
-def counted(node: ir.Node, view: View) -> Carrier | None:
-    """Return what a MultiThreshold gives: the values of all its counts, of one scale or none."""
+def counted(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the output of a MultiThreshold: the values of all its counts."""
     values = staircase_of(node).values
-    found = recovered(values[:, None], -1) if view.afford(values.size) else None
-    return None if found is None else replace(found, integers=None)
+    result = recovered(values[:, None], -1) if view.afford(values.size) else None
+    return None if result is None else replace(result, integers=None)
 
 
-def _of_stored_codes(found: OwnQuantizer, view: View) -> Carrier | None:
-    """The values of constant codes that a dequantizer of ours reads; None for codes of a run."""
-    if not found.constant or not found.known or found.x is None:
+def _of_stored_codes(own: OwnQuantizer, view: View) -> AbstractValue | None:
+    """Return the values of constant codes that a dequantizer reads; None for computed codes."""
+    if not own.constant or not own.known or own.x is None:
         return None
-    codes = array_of(found.x)
-    scale, zeropt = found.parameter(Role.SCALE), found.parameter(Role.ZERO_POINT)
-    if scale is None or codes.dtype.name not in found.inputs[0].domain.dtypes:
+    codes = array_of(own.x)
+    scale, zeropt = own.parameter(Role.SCALE), own.parameter(Role.ZERO_POINT)
+    if scale is None or codes.dtype.name not in own.inputs[0].domain.dtypes:
         return None
     zeropt = np.zeros_like(scale) if zeropt is None else zeropt
     usual = np.isfinite(scale).all() and (scale > 0).all() and (np.abs(zeropt) < EXACT).all()
     if not usual:
-        return _of_constant(found, None, None, view)
-    limits, attributes = np.iinfo(codes.dtype), dict(found.attributes)
+        return _of_constant(own, None, None, view)
+    limits, attributes = np.iinfo(codes.dtype), dict(own.attributes)
     try:
         placed = [
-            found.operator.place(np.asarray(each, np.float32), codes, role, attributes)
-            for role, each in ((Role.SCALE, scale), (Role.ZERO_POINT, zeropt))
+            own.operator.place(np.asarray(parameter, np.float32), codes, role, attributes)
+            for role, parameter in ((Role.SCALE, scale), (Role.ZERO_POINT, zeropt))
         ]
-    except ValueError:  # told with its parameters
+    except ValueError:  # reported with its parameters
         return None
     grid = IntegerGrid(placed[0], placed[1], range(limits.min, limits.max + 1))
-    return _of_constant(found, grid, grid.codes, view)
+    return _of_constant(own, grid, grid.codes, view)
 
 
 def _integer_grid(
     grid: Grid | None,
 ) -> tuple[IntegerGrid | None, range | frozenset[int] | None]:
-    """The grid in terms of integers, and which of them there are.
+    """Return the grid in integers, and the integers that occur.
 
-    The numbers of a small floating-point format are integers times its smallest one.
+    The numbers of a small floating-point format are integers times its smallest number.
     """
     if not isinstance(grid, FloatGrid):
         return grid, None if grid is None else grid.codes
@@ -100,42 +100,42 @@ def _integer_grid(
 
 
 def _of_constant(
-    found: OwnQuantizer,
+    own: OwnQuantizer,
     grid: IntegerGrid | None,
     allowed: range | frozenset[int] | None,
     view: View,
-) -> Carrier | None:
-    arrays = [None if value is None else view.array(value) for value in found.node.inputs]
+) -> AbstractValue | None:
+    arrays = [None if value is None else view.array(value) for value in own.node.inputs]
     x = arrays[0] if arrays else None
     if x is None or not view.afford(x.size):
         return None
     try:
-        values = evaluate_operator(found.node, found.operator, arrays)
-    except ModelError:  # told with its parameters
+        values = evaluate_operator(own.node, own.operator, arrays)
+    except ModelError:  # reported with its parameters
         return None
     if values.dtype != np.float32:
         return None
     coded = None if grid is None or allowed is None else with_codes(values, grid, allowed)
     if coded is None:
-        view.keep(found.node.outputs[0], values)
+        view.keep(own.node.outputs[0], values)
     return coded or of_constant(values)
 
 
 def _of_activation(
-    found: OwnQuantizer,
+    own: OwnQuantizer,
     grid: IntegerGrid | None,
     allowed: range | frozenset[int] | None,
     view: View,
-) -> Carrier | None:
-    value = found.node.inputs[0]
-    x = view.carrier(value) or unknown(value)
-    aligned = _aligned([view.array(each) for each in found.node.inputs[1:]])
+) -> AbstractValue | None:
+    value = own.node.inputs[0]
+    x = view.abstract(value) or unknown(value)
+    aligned = _aligned([view.array(value) for value in own.node.inputs[1:]])
     if aligned is None:
         return _of_elements(grid, allowed, nan=x.nan)
     axis, arrays = aligned
-    key = _key(found, x, axis, arrays)
+    key = _key(own, x, axis, arrays)
     if key is None or key not in view.quantized:
-        made = _quantized_points(found, grid, allowed, x, axis, arrays)
+        made = _quantized_points(own, grid, allowed, x, axis, arrays)
         if key is None:
             return made
         view.quantized[key] = made
@@ -143,33 +143,37 @@ def _of_activation(
 
 
 def _key(
-    found: OwnQuantizer, x: Carrier, axis: int | None, arrays: Sequence[Array | None]
+    own: OwnQuantizer, x: AbstractValue, axis: int | None, arrays: Sequence[Array | None]
 ) -> tuple[object, ...] | None:
-    """What calls that give the same have in common: networks repeat their quantizers."""
+    """Return a key that calls with equal results share: networks repeat their quantizers."""
     described = x.key
-    if described is None or any(each is not None and each.size > _MOST_IN_KEY for each in arrays):
+    if described is None or any(
+        array is not None and array.size > _MOST_IN_KEY for array in arrays
+    ):
         return None
-    parameters = tuple(None if each is None else (each.dtype, each.tobytes()) for each in arrays)
-    attributes = tuple(sorted(found.attributes.items()))
-    return found.operator.name, axis, parameters, attributes, described
+    parameters = tuple(
+        None if array is None else (array.dtype, array.tobytes()) for array in arrays
+    )
+    attributes = tuple(sorted(own.attributes.items()))
+    return own.operator.name, axis, parameters, attributes, described
 
 
 def _quantized_points(
-    found: OwnQuantizer,
+    own: OwnQuantizer,
     grid: IntegerGrid | None,
     allowed: range | frozenset[int] | None,
-    x: Carrier,
+    x: AbstractValue,
     axis: int | None,
     arrays: Sequence[Array | None],
-) -> Carrier | None:
-    """What becomes of the values that can occur, or of their ends."""
-    points = points_of(x, axis, *(each for each in arrays if each is not None))
-    channels = check_channels(*(each for each in arrays if each is not None))
+) -> AbstractValue | None:
+    """Return the quantized values that can occur, or their bounds."""
+    points = points_of(x, axis, *(array for array in arrays if array is not None))
+    channels = check_channels(*(array for array in arrays if array is not None))
 
     def function(values: Array) -> Array:
         shape = np.broadcast_shapes(values.shape, (channels,))
         spread = np.ascontiguousarray(np.broadcast_to(values, shape))
-        return evaluate_operator(found.node, found.operator, [spread, *arrays])
+        return evaluate_operator(own.node, own.operator, [spread, *arrays])
 
     results = function(points.values)
     keeps = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())
@@ -178,11 +182,11 @@ def _quantized_points(
         if made is not None:
             return made
     plain = image(points, lambda values: results, (), nan=keeps)
-    return replace(plain, exponent=_exponent(found.grid)) if grid is None else plain
+    return replace(plain, exponent=_exponent(own.grid)) if grid is None else plain
 
 
 def _exponent(grid: Grid | None) -> int | None:
-    """Of which power of two the values of a floating-point format are multiples."""
+    """Return the exponent that the values of a floating-point format are multiples of."""
     if not isinstance(grid, FloatGrid) or not np.isfinite(grid.scale).all():
         return None
     exponent = exponent_of(np.asarray(grid.format.smallest_subnormal)) + exponent_of(grid.scale)
@@ -196,7 +200,7 @@ def _on_grid(
     allowed: range | frozenset[int] | None,
     *,
     nan: bool,
-) -> Carrier | None:
+) -> AbstractValue | None:
     layout = grid.channels
     if layout is None:
         return None
@@ -204,49 +208,49 @@ def _on_grid(
     if np.isnan(results[occur]).any():
         return _of_all(grid, allowed, nan=True)
     axis = points.axis if points.axis is not None else layout.axis
-    found = regrid(results, occur, layout.scale, layout.zeropt, axis)
-    if found is None or found.codes is None:
+    result = regrid(results, occur, layout.scale, layout.zeropt, axis)
+    if result is None or result.codes is None:
         return None
-    codes = replace(found.codes, allowed=allowed)
+    codes = replace(result.codes, allowed=allowed)
     if not points.every:
         among = None if allowed is None or isinstance(allowed, range) else allowed
         codes = replace(codes, step=grid.codes.step, members=among)
-    return replace(found, codes=codes, nan=nan)
+    return replace(result, codes=codes, nan=nan)
 
 
 def _of_all(
     grid: IntegerGrid, allowed: range | frozenset[int] | None, *, nan: bool
-) -> Carrier | None:
-    """All values of a grid."""
+) -> AbstractValue | None:
+    """Return all values of a grid."""
     layout = grid.channels
     if layout is None or layout.scale.size > MOST_CHANNELS:
         return None
-    lowest, highest = (np.asarray(each, np.int64) for each in (grid.lowest, grid.highest))
+    lowest, highest = (np.asarray(bound, np.int64) for bound in (grid.lowest, grid.highest))
     members = None if allowed is None or isinstance(allowed, range) else allowed
     step = grid.codes.step
-    codes = Codes(layout.scale, layout.zeropt, lowest, highest, step, members, allowed)
+    codes = CodeRanges(layout.scale, layout.zeropt, lowest, highest, step, members, allowed)
     return of_codes(codes, layout.axis, nan=nan)
 
 
 def _of_elements(
     grid: IntegerGrid | None, allowed: range | frozenset[int] | None, *, nan: bool
-) -> Carrier | None:
-    """A grid with a scale per element, as a whole."""
+) -> AbstractValue | None:
+    """Return a grid with a scale per element, without channels."""
     if grid is None or not 0 < grid.scale.size <= 2**16 or not 0 < grid.zeropt.size <= 2**16:
         return None
     try:
         scale, zeropt = np.broadcast_arrays(grid.scale, grid.zeropt)
     except ValueError:
         raise Mismatch("scales and zero-points have other shapes") from None
-    lowest, highest = (np.asarray(each, np.int64) for each in (grid.lowest, grid.highest))
+    lowest, highest = (np.asarray(bound, np.int64) for bound in (grid.lowest, grid.highest))
     flat = scale.reshape(-1), zeropt.reshape(-1)
-    codes = Codes(*flat, lowest, highest, grid.codes.step, allowed=allowed)
-    found = of_codes(codes, -1, nan=nan)
-    return None if found is None else found.whole()
+    codes = CodeRanges(*flat, lowest, highest, grid.codes.step, allowed=allowed)
+    result = of_codes(codes, -1, nan=nan)
+    return None if result is None else result.whole()
 
 
 def _aligned(arrays: Sequence[Array | None]) -> tuple[int | None, list[Array | None]] | None:
-    """Parameters as numbers or one per channel, and the axis; None if several axes vary."""
+    """Return parameters as numbers or per channel, and the axis; None if several axes vary."""
     axes, flat = set(), []
     for array in arrays:
         layout = None if array is None else channels_of_constant(array)
@@ -260,9 +264,12 @@ def _aligned(arrays: Sequence[Array | None]) -> tuple[int | None, list[Array | N
     return next(iter(axes), None), flat
 
 
-def _linear(node: ir.Node, view: View, known: Grid | None) -> Carrier | None:
-    """`known` is the grid with what Clips and metadata say of its codes."""
-    source = given(node, 0)
+def _linear(node: ir.Node, view: View, hinted: Grid | None) -> AbstractValue | None:
+    """Return the output of a node of ONNX's pair.
+
+    `hinted` is its grid, narrowed by Clips and metadata.
+    """
+    source = input_of(node, 0)
     if source is None:
         return None
     try:
@@ -273,13 +280,13 @@ def _linear(node: ir.Node, view: View, known: Grid | None) -> Carrier | None:
         return _of_stored(node, source, None, view)
     if isinstance(grid, FloatGrid):
         return _of_stored(node, source, grid, view)
-    codes, layout = view.carrier(source), grid.channels
+    codes, layout = view.abstract(source), grid.channels
     if not isinstance(grid, IntegerGrid) or layout is None:
         return None
     if codes is None or codes.codes is None:
         return _of_all(grid, grid.codes, nan=False)
     if codes.integers is not None and view.afford(codes.integers.size):
-        allowed = known.codes if isinstance(known, IntegerGrid) else grid.codes
+        allowed = hinted.codes if isinstance(hinted, IntegerGrid) else grid.codes
         return of_integers(codes.integers, layout.scale, layout.zeropt, layout.axis, allowed)
     if layout.axis is not None and codes.axis not in (None, layout.axis):
         codes = codes.whole()
@@ -291,8 +298,8 @@ def _linear(node: ir.Node, view: View, known: Grid | None) -> Carrier | None:
 
 def _of_stored(
     node: ir.Node, source: ir.Value, grid: FloatGrid | None, view: View
-) -> Carrier | None:
-    """A constant whose codes are floats, or have a scale per block; None for all else."""
+) -> AbstractValue | None:
+    """Return a constant whose codes are floats, or have a scale per block; None otherwise."""
     if not is_constant(source) or not view.afford(array_of(source).size):
         return None
     values = dequantized(node)
@@ -307,26 +314,26 @@ def _of_stored(
     return coded or of_constant(values)
 
 
-def _quantized(node: ir.Node, view: View) -> Carrier | None:
-    """The integers that a QuantizeLinear gives."""
+def _quantized(node: ir.Node, view: View) -> AbstractValue | None:
+    """Return the integers of a QuantizeLinear."""
     scaling = scaling_of(node)
     grid, layout = scaling.grid, scaling.layout
     if not isinstance(grid, IntegerGrid):
         return None
-    x = view.carrier(node.inputs[0]) or unknown(node.inputs[0])
+    x = view.abstract(node.inputs[0]) or unknown(node.inputs[0])
     points = points_of(x, layout.axis, layout.scale, layout.zeropt)
 
     def function(values: Array) -> Array:
         codes = np.rint(values / layout.scale).astype(np.float64) + layout.zeropt
         return np.clip(codes, grid.lowest, grid.highest).astype(np.float32)
 
-    found = image(points, function, [(_ONE, _ZERO)], nan=False)
-    if found.codes is None and not found.infinite:
-        ends = found.lowest.astype(np.int64), found.highest.astype(np.int64)
-        found = of_codes(Codes(_ONE, _ZERO, *ends), found.axis) or found
-    # What it makes of NaN is up to the runtime.
-    if x.nan or found.nan or found.codes is None:
-        found = _of_all(IntegerGrid(_ONE, _ZERO, grid.codes), grid.codes, nan=False) or found
-    if found.codes is None:
-        return found
-    return replace(found, codes=replace(found.codes, allowed=grid.codes))
+    result = image(points, function, [(_ONE, _ZERO)], nan=False)
+    if result.codes is None and not result.infinite:
+        ends = result.lowest.astype(np.int64), result.highest.astype(np.int64)
+        result = of_codes(CodeRanges(_ONE, _ZERO, *ends), result.axis) or result
+    # The code of NaN depends on the runtime.
+    if x.nan or result.nan or result.codes is None:
+        result = _of_all(IntegerGrid(_ONE, _ZERO, grid.codes), grid.codes, nan=False) or result
+    if result.codes is None:
+        return result
+    return replace(result, codes=replace(result.codes, allowed=grid.codes))

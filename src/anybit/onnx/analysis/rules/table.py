@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule is for which operator."""
+"""The rule of each operator."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.rules import elementwise, joins, moves, pools
 from anybit.onnx.analysis.rules.arithmetic import arithmetic
 from anybit.onnx.analysis.rules.functions import FUNCTIONS, share, smooth
@@ -19,9 +19,9 @@ from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
-Found: TypeAlias = Carrier | Sequence[Carrier | None] | None
+Found: TypeAlias = AbstractValue | Sequence[AbstractValue | None] | None
 Rule: TypeAlias = Callable[[ir.Node, View], Found]
-"""What is known of the first output, or of each."""
+"""The abstract value of the first output, or of each."""
 
 RULES: dict[str, Rule] = {
     "Abs": elementwise.simple(np.abs),
@@ -76,7 +76,7 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(node: ir.Node) -> Rule | None:
-    """The rule of an operator that is not a product; None if nothing is known of it."""
+    """Return the rule of an operator that is not MatMul-like; None without one."""
     if is_quantize(node) or is_dequantize(node) or versions_of(node.domain, node.op_type):
         return quantized
     if is_multi_threshold(node):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each target cannot take. One file per target; this is the table of them."""
+"""Table of the targets; one file per target."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Rules = Callable[[Subject], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class Target:
-    """Rules, and the names that the target wants our operators by, if it wants any."""
+    """The rules of a target, and its names of this package's operators, if it requires any."""
 
     rules: Rules
     names: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FINN's conversion from QONNX (`ConvertQONNXtoFINN`).
 
-Read in finn/transformation/qonnx: qonnx_activation_handlers.py at commit 02147ee,
+Source: finn/transformation/qonnx: qonnx_activation_handlers.py at commit 02147ee,
 quant_act_to_multithreshold.py at 12be6c9, fold_quant_weights.py at 0023563,
 infer_quant_avg_pool_2d.py at 5080639.
 """
@@ -25,13 +25,13 @@ from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, IntegerGrid
 
 NAMES = frozenset(("Quant", "BipolarQuant", "Trunc"))
-"""The operators that FINN looks for, by name."""
+"""The operators that FINN recognizes, by name."""
 
 # Domains of operators that FINN and QONNX define, such as MultiThreshold.
 _DOMAINS = re.compile(r"(finn|qonnx\.custom_op)(\..*)?")
 
 _WIDEST_ACTIVATION = 8
-# Scales of weights are moved behind these; Gemm is split, Transpose folded, before.
+# Scales of weights are moved after these; Gemm is split and Transpose folded before.
 _READERS = {"Add", "Conv", "ConvTranspose", "Div", "Gather", "Gemm", "MatMul", "Mul", "Sub"}
 
 
@@ -42,14 +42,14 @@ def findings(subject: Subject) -> Iterator[Finding]:
             remedy = foreign.remedy(node, Form.QONNX)
             yield error(node, "operator", f"FINN has no {foreign.spelled(node)}", remedy)
     for quantizer in subject.quantizers:
-        known = NAMES.intersection((quantizer.operator.onnx_name, *quantizer.operator.onnx_aliases))
-        if not known:
+        names = NAMES.intersection((quantizer.operator.onnx_name, *quantizer.operator.onnx_aliases))
+        if not names:
             problem = f"FINN has no {quantizer.spelled}"
             remedy = "quantize to integers with a zero-point of 0"
             yield error(quantizer.node, "operator", problem, remedy)
             continue
         if quantizer.spelled not in NAMES:
-            problem = f"FINN looks for {min(known)} and ignores {quantizer.spelled}"
+            problem = f"FINN looks for {min(names)} and ignores {quantizer.spelled}"
             yield error(quantizer.node, "name", problem, "run anybit clean --target finn")
         yield from _quantizer_findings(quantizer)
 
@@ -69,13 +69,13 @@ def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
         yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
         return
     if zeropt is not None and (zeropt != 0).any():
-        problem = f"zero-point {zeropt[zeropt != 0][0]:g}; FINN takes 0 only"
+        problem = f"zero-point {zeropt[zeropt != 0][0]:g}; FINN supports only 0"
         yield error(node, "zero-point", problem, "train with symmetric quantization")
     if _requantizes(quantizer):
         yield from _trunc_findings(quantizer)
         return
     if not isinstance(quantizer.grid, IntegerGrid):
-        problem = "FINN takes one bit-width per tensor"
+        problem = "FINN supports one bit-width per tensor"
         yield error(node, "granularity", problem, "use one bit-width")
         return
     findings_of = _weight_findings if quantizer.constant else _activation_findings
@@ -85,12 +85,12 @@ def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
 def _activation_findings(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator[Finding]:
     node, shape = quantizer.node, None if quantizer.x is None else quantizer.x.shape
     if not _per_channel(grid.scale, 1, None if shape is None else len(shape)):
-        problem = f"scale of shape {list(grid.scale.shape)}; FINN takes one, or one per channel"
+        problem = f"scale of shape {list(grid.scale.shape)}; FINN supports one, or one per channel"
         yield error(node, "granularity", problem, "use a scale per tensor or per channel")
     if grid.coding is Coding.SIGN:
         is_one = grid.scale.size == 1 and grid.scale.item() == 1
         if quantizer.before not in ("Relu", "Selu") and not is_one:
-            problem = "scale is not 1, which FINN asks of bipolar activations"
+            problem = "scale is not 1, which FINN requires of bipolar activations"
             yield error(node, "scale", problem, "train with a scale of 1")
         return
     if grid.coding is Coding.OTHER:
@@ -99,10 +99,11 @@ def _activation_findings(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator
         yield error(node, "rounding-mode", problem, "train with ROUND")
     signed, narrow = grid.lowest < 0, quantizer.attributes.get("narrow", False)
     if quantizer.before == "Relu" and (signed or narrow):
-        problem = "signed or narrow behind Relu; FINN takes unsigned ones of the full range there"
+        problem = "signed or narrow after Relu; FINN requires unsigned, full-range quantizers there"
         yield error(node, "range", problem, "train with an unsigned quantizer")
     elif quantizer.before not in ("Relu", "Selu") and not signed:
-        problem = f"unsigned behind {quantizer.before or 'an input'}; FINN takes signed ones there"
+        before = quantizer.before or "an input"
+        problem = f"unsigned after {before}; FINN requires signed quantizers there"
         yield error(node, "range", problem, "train with a signed quantizer, or with Relu before it")
     bits = grid.bits
     if bits > _WIDEST_ACTIVATION:
@@ -114,17 +115,17 @@ def _weight_findings(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator[Fin
     node = quantizer.node
     readers = _readers(node)
     if len(readers) != 1:
-        problem = f"the weight has {len(readers)} readers; FINN takes one"
+        problem = f"the weight has {len(readers)} readers; FINN supports one"
         yield error(node, "fork", problem, "give each reader a quantizer of its own")
         return
     if (grid.scale == 1).all():
         return
     reader = readers[0]
     if reader.op_type not in _READERS:
-        problem = f"FINN cannot move the scale of a weight behind {reader.op_type}"
+        problem = f"FINN cannot move the scale of a weight past {reader.op_type}"
         yield error(node, "reader", problem, "use a scale of 1, or quantize elsewhere")
     if reader.op_type == "Conv" and not _per_channel(grid.scale, 0, grid.scale.ndim):
-        problem = f"scale of shape {list(grid.scale.shape)}; FINN takes one per output channel"
+        problem = f"scale of shape {list(grid.scale.shape)}; FINN supports one per output channel"
         yield error(node, "granularity", problem, "use a scale per tensor or output channel")
 
 
@@ -134,29 +135,29 @@ def _trunc_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
         problem = "six inputs; FINN reads the fifth as the width of the result"
         yield error(node, "version", problem, "export with version 1 (five inputs) for FINN")
     if quantizer.attributes["rounding_mode"] != "FLOOR":
-        problem = f"rounding mode {quantizer.attributes['rounding_mode']}; FINN takes FLOOR"
+        problem = f"rounding mode {quantizer.attributes['rounding_mode']}; FINN supports FLOOR"
         yield error(node, "rounding-mode", problem, "export with FLOOR")
     product = None if quantizer.x is None else quantizer.x.producer()
     mean = product.inputs[0].producer() if product and product.inputs[0] else None
     if quantizer.before != "Mul" or mean is None or mean.op_type != "AveragePool":
-        problem = "FINN takes it behind AveragePool and Mul only"
+        problem = "FINN supports it after AveragePool and Mul only"
         yield error(node, "place", problem, "use a quantizer instead")
 
 
 def _requantizes(quantizer: OwnQuantizer) -> bool:
-    """Whether it goes from one scale and width to another."""
+    """Return whether a node converts from one scale and width to another."""
     return any(declared.role is Role.IN_BITWIDTH for declared in quantizer.operator.inputs)
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:
-    """What reads the result; transpositions of weights go into them."""
-    found = []
+    """Return the readers of the result; transpositions of weights are folded into them."""
+    readers = []
     for reader, _ in node.outputs[0].uses():
-        found += _readers(reader) if reader.op_type == "Transpose" else [reader]
-    return found
+        readers += _readers(reader) if reader.op_type == "Transpose" else [reader]
+    return readers
 
 
 def _per_channel(scale: Array, axis: int, rank: int | None) -> bool:
-    """Whether there is one value, or one per channel of that axis of x."""
+    """Return whether there is one value, or one per channel of that axis of x."""
     varying = [at - scale.ndim for at, size in enumerate(np.shape(scale)) if size != 1]
     return not varying or (len(varying) == 1 and (rank is None or varying[0] == axis - rank))

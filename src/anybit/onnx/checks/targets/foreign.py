@@ -20,28 +20,28 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 
 def findings(subject: Subject, form: Form) -> Iterator[Finding]:
-    """Report each operator that is neither ONNX's nor expressed by ours, subgraphs included."""
+    """Yield each operator that is not ONNX's and has no equivalent, including inner graphs."""
     for node in nodes_in(subject.model.graph):
-        if is_foreign(node) and not is_multi_threshold(node):  # which becomes standard operators
+        if is_foreign(node) and not is_multi_threshold(node):  # becomes standard operators
             problem = f"{spelled(node)} is not an ONNX operator"
             yield error(node, "foreign-operator", problem, remedy(node, form))
 
 
 def is_foreign(node: ir.Node) -> bool:
-    """Return whether an operator is neither ONNX's nor ours."""
-    known = (*STANDARD_DOMAINS, UNUSABLE_DOMAIN)  # the latter is reported by itself
-    return node.domain not in known and not versions_of(node.domain, node.op_type)
+    """Return whether an operator is neither ONNX's nor of this package."""
+    domains = (*STANDARD_DOMAINS, UNUSABLE_DOMAIN)  # the latter is reported separately
+    return node.domain not in domains and not versions_of(node.domain, node.op_type)
 
 
 def is_quantized(node: ir.Node) -> bool:
-    """Return whether an operator that is not ours reads or writes codes."""
+    """Return whether an operator of another package reads or writes codes."""
     return is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
 
 
 def spelled(node: ir.Node) -> str:
     """Return the name of an operator, with its domain unless that is ONNX's own.
 
-    Nothing is quoted: findings whose problems differ in quoted text only are reported as one.
+    Nothing is quoted: findings that differ only in quoted text are merged.
     """
     own = node.domain not in ("", UNUSABLE_DOMAIN)
     return f"{node.op_type} of {node.domain}" if own else node.op_type

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """hls4ml's frontend for QONNX, as of version 1.3.0, whose emulation the tests compare with.
 
-Read in hls4ml: model/optimizer/passes/quant_opt.py at commit f3ff077, bipolar_quant_opt.py at
+Source, in hls4ml: model/optimizer/passes/quant_opt.py at commit f3ff077, bipolar_quant_opt.py at
 18ce38e, converters/onnx/core.py, merge.py and reshape.py at 0110414, docs/frontend/qonnx.rst at
 312395e; pull request 1355, which adds BipolarQuant and the name IntQuant.
 """
@@ -24,7 +24,7 @@ from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.domain import Role
 
 NAMES = frozenset(("Quant", "IntQuant", "BipolarQuant"))
-"""The operators of ours that hls4ml reads, by name."""
+"""The operators of this package that hls4ml supports, by name."""
 
 _IN_CHANNELS_LAST = {*CHANNELS_LAST_OPERATORS, "AveragePool"}
 _JOINED_WITH_SIGNS = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
@@ -93,13 +93,13 @@ def _no_layer(node: ir.Node) -> Finding:
 
 
 def _operand_findings(node: ir.Node) -> Iterator[Finding]:
-    """Find operands that hls4ml refuses, or keeps in another type than the model does."""
+    """Yield operands that hls4ml refuses, or stores in another type."""
     if None in node.inputs:
         problem = "an input is left out, which hls4ml looks for"
         yield error(node, "layer", problem, "give all inputs, or use another layer")
     shape = _shape(node)
     if node.op_type == "MatMul" and shape is not None and len(shape) != 2:
-        problem = f"hls4ml takes an input of shape {list(shape)} for a vector"
+        problem = f"hls4ml treats an input of shape {list(shape)} as a vector"
         yield error(node, "rank", problem, "multiply matrices [batch, features]")
     if node.op_type == "MatMul" and (_is_constant(node, 0) or not _is_constant(node, 1)):
         problem = "hls4ml multiplies with constants from the right only"
@@ -110,25 +110,25 @@ def _operand_findings(node: ir.Node) -> Iterator[Finding]:
     if node.op_type in ("Conv", "MatMul"):
         for value in node.inputs[1:]:
             yield from _float_findings(node, value)
-    known = [index for index in range(len(node.inputs)) if _is_constant(node, index)]
-    if node.op_type in ("Max", "Min") and known:
+    constants = [index for index in range(len(node.inputs)) if _is_constant(node, index)]
+    if node.op_type in ("Max", "Min") and constants:
         problem = f"hls4ml has no {node.op_type} with a constant"
         yield error(node, "layer", problem, "use Relu, or let a quantizer clip")
-    if node.op_type in ("Add", "Sub", "Mul", "Div") and known:
-        yield from _constant_operand_findings(node, known)
+    if node.op_type in ("Add", "Sub", "Mul", "Div") and constants:
+        yield from _constant_operand_findings(node, constants)
     if node.op_type in _TABLES:
         problem = f"hls4ml reads {node.op_type} from a table of rounded values"
         yield warning(node, "table", problem, "compare results, or use Relu")
 
 
-def _constant_operand_findings(node: ir.Node, known: list[int]) -> Iterator[Finding]:
+def _constant_operand_findings(node: ir.Node, constants: list[int]) -> Iterator[Finding]:
     if node.op_type == "Add" and any(map(_comes_from_conv, node.inputs)):
         problem = "hls4ml cannot add a constant to a convolution"
         yield error(
             node, "bias", problem, f"make it the bias of the convolution: {hls4ml_names.CLEAN}"
         )
         return
-    for index in known:
+    for index in constants:
         value = node.inputs[index]
         rank = 0 if value is None or value.shape is None else len(value.shape)
         if rank > 1 and rank == len(node.outputs[0].shape or ()):
@@ -139,7 +139,7 @@ def _constant_operand_findings(node: ir.Node, known: list[int]) -> Iterator[Find
 
 
 def _comes_from_conv(value: ir.Value | None) -> bool:
-    """Whether a Conv gives it, which stands before a Transpose if it had channels last."""
+    """Return whether a Conv computes a value, possibly followed by a Transpose to channels last."""
     producer = None if value is None else value.producer()
     if producer is not None and producer.op_type == "Transpose":
         return _comes_from_conv(producer.inputs[0])
@@ -193,24 +193,24 @@ def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
         yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
     width = quantizer.parameter(Role.BITWIDTH)
     if width is not None and width.size != 1:
-        problem = f"bitwidth of shape {list(width.shape)}; hls4ml takes one per tensor"
+        problem = f"bitwidth of shape {list(width.shape)}; hls4ml supports one per tensor"
         yield error(node, "granularity", problem, "use one bit-width")
     if quantizer.spelled == "BipolarQuant" and quantizer.before in _JOINED_WITH_SIGNS:
         problem = f"hls4ml joins it with {quantizer.before} and rounds the threshold down"
-        yield error(node, "threshold", problem, "quantize what the sign is taken of")
+        yield error(node, "threshold", problem, "quantize the input of the sign")
     scale = quantizer.parameter(Role.SCALE)
     if scale is not None and scale.ndim > 1 and scale.size == 1:
-        problem = f"scale of shape {list(scale.shape)}; hls4ml takes a scalar"
+        problem = f"scale of shape {list(scale.shape)}; hls4ml supports a scalar"
         yield error(node, "granularity", problem, hls4ml_names.CLEAN)
     if quantizer.constant and len(node.outputs[0].uses()) > 1:
         problem = "a quantized constant with several readers; hls4ml drops it after the first"
         yield error(node, "fork", problem, hls4ml_names.CLEAN)
     mode = quantizer.attributes.get("rounding_mode", "ROUND")
     if mode not in ("ROUND", "FLOOR"):
-        problem = f"rounding mode {mode}; hls4ml takes ROUND and FLOOR"
+        problem = f"rounding mode {mode}; hls4ml supports ROUND and FLOOR"
         yield error(node, "rounding-mode", problem, "train with one of them")
     if quantizer.attributes.get("narrow") and not quantizer.attributes.get("signed"):
-        problem = "narrow and unsigned; hls4ml takes narrow ranges of signed quantizers only"
+        problem = "narrow and unsigned; hls4ml supports narrow ranges of signed quantizers only"
         yield error(node, "range", problem, "train with the full range")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and constants as hls4ml's frontend and the C++ that it writes take them."""
+"""Names and constants that hls4ml's frontend and its generated C++ accept."""
 
 import re
 from collections.abc import Iterator
@@ -25,15 +25,15 @@ _GENERATED_NAMES = """
     CHECKPOINT current e fin fout fpr i iline in in_begin cptr output_path pline pr
 """
 RESERVED = frozenset((*_KEYWORDS.split(), *_GENERATED_NAMES.split()))
-"""Names that nothing in the C++ of hls4ml can have: words of the language, and of its own."""
+"""Reserved names in the C++ of hls4ml: words of the language, and its own."""
 GENERATED = re.compile(
     r"N_.*|__.*|_[A-Z].*|.*_t|(config|index|layer)[0-9]+.*"
     r"|([abdepstwz]|br|th|tl|wr|output_transform_w)[0-9]+"
 )
-"""What names that hls4ml generates look like: types, configurations, results and weights."""
+"""Patterns of generated names in hls4ml: types, configurations, results and weights."""
 
 CLEAN = "run anybit clean --target hls4ml"
-"""The remedy for what cleaning mends."""
+"""The remedy for problems that cleaning fixes."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -45,7 +45,7 @@ def is_usable(name: str) -> bool:
 
 
 def findings(graph: ir.Graph) -> Iterator[Finding]:
-    """Find names and constants of a file that hls4ml refuses, or takes for something else."""
+    """Yield names and constants of a file that hls4ml refuses or misinterprets."""
     constants = [value for value in graph.initializers.values() if is_constant(value)]
     items = (*graph.inputs, *graph.outputs, *constants, *graph)
     names = list(dict.fromkeys(str(item.name or "") for item in items))
@@ -54,9 +54,9 @@ def findings(graph: ir.Graph) -> Iterator[Finding]:
         "name",
         "cannot be a name in the C++ of hls4ml",
     )
-    given = {value.name for value in (*graph.inputs, *constants)}
+    interface = {value.name for value in (*graph.inputs, *constants)}
     yield from _named(
-        [str(node.name) for node in graph if node.name in given],
+        [str(node.name) for node in graph if node.name in interface],
         "name",
         "is the name of a node and of an input or a constant, which hls4ml takes for one",
     )
@@ -71,7 +71,7 @@ def findings(graph: ir.Graph) -> Iterator[Finding]:
 
 
 def _named(names: list[str], code: str, problem: str) -> Iterator[Finding]:
-    """One finding for all names, with the first of them."""
+    """Yield one finding for all names, with the first of them."""
     if names:
         others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
         yield error(None, code, f"{shown(repr(names[0]))}{others} {problem}", CLEAN)

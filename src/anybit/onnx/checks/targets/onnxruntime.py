@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime with the operator library, given the file as it is.
+"""ONNX Runtime with the operator library, running the file as it is.
 
-Measured with ONNX Runtime 1.17 to 1.31. A file of standard operators alone that has QuantizeLinear
-or DequantizeLinear is loaded and run by the installed version, with its default options. Nodes that
-may become integer operators with other values are named, whatever the installed version does.
+Measured with ONNX Runtime 1.17 to 1.31. The installed version loads and runs files of only standard
+operators that include QuantizeLinear or DequantizeLinear, with default options. Nodes that may
+become integer operators with other values are named, whatever the installed version does.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
 
 
 def _default_options(subject: Subject) -> Iterator[Finding]:
-    """What the runtime's own integer operators change."""
+    """Yield differences that the runtime's integer operators cause."""
     if not any(is_quantize(node) or is_dequantize(node) for node in subject.file.graph.all_nodes()):
         return
     yield from _integer_operators(subject)
@@ -62,7 +62,7 @@ def _default_options(subject: Subject) -> Iterator[Finding]:
 
 
 def _integer_operators(subject: Subject) -> Iterator[Finding]:
-    """Nodes whose integer operators may give other values, on some x86 or ARM CPU."""
+    """Yield nodes whose integer operators may have other values, on some x86 or ARM CPU."""
     remedy = f"give the session {DISABLE} = 1, or convert it with anybit convert --to qdq"
     for rewrite in rewrites_of(subject.file):
         if rewrite.reason is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizeLinear and DequantizeLinear alone: `anybit convert --to qdq`, planned for every node."""
+"""Only QuantizeLinear and DequantizeLinear: `anybit convert --to qdq`, planned for every node."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard ONNX operators alone: `anybit convert --to standard`, tried on every node."""
+"""Only standard ONNX operators: `anybit convert --to standard`, tried on every node."""
 
 from collections.abc import Iterator
 

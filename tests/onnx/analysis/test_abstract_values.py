@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What carriers say: codes per channel, units, and the codes of constants."""
+"""What abstracts say: codes per channel, units, and the codes of constants."""
 
 from fractions import Fraction
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from small_models import model, node
 
 import anybit
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_codes, of_interval
 from anybit.onnx.analysis.analysis import analyze
-from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
 from anybit.onnx.analysis.constants import recovered
 from anybit.onnx.analysis.integers import divisor_of, few
 from anybit.onnx.analysis.unions import union
@@ -20,9 +20,9 @@ from anybit.onnx.analysis.units import exponent_of, exponents_of
 from anybit.ops.grids import IntegerGrid
 
 
-def carriers(nodes: list, constants: dict, **options: object) -> dict[str, Carrier]:
-    found = analyze(prepared(model(nodes, constants, **options)))
-    return {str(value.name): each for value, each in found.carriers.items()}
+def abstracts(nodes: list, constants: dict, **options: object) -> dict[str, AbstractValue]:
+    actual = analyze(prepared(model(nodes, constants, **options)))
+    return {str(value.name): item for value, item in actual.values.items()}
 
 
 def test_units() -> None:
@@ -36,17 +36,17 @@ def test_units() -> None:
 def test_codes_per_channel() -> None:
     lowest, highest = np.int64([0, -2]), np.int64([3, 2])
     scale = np.float32([0.5, 2])
-    codes = Codes(scale, np.zeros((), np.float32), lowest, highest)
-    found = of_codes(codes, -3)
-    assert found.codes.of_channel(0) == range(4)
-    assert found.codes.of_channel(1) == range(-2, 3)
-    assert found.lowest.tolist() == [0, -4]
-    assert found.highest.tolist() == [1.5, 4]
-    assert found.exponent == -1
-    assert found.grid.scale.shape == (2, 1, 1)
-    assert isinstance(found.grid, IntegerGrid)
-    assert found.whole().codes is None
-    assert (found.whole().lowest, found.whole().highest) == (-4, 4)
+    codes = CodeRanges(scale, np.zeros((), np.float32), lowest, highest)
+    actual = of_codes(codes, -3)
+    assert actual.codes.of_channel(0) == range(4)
+    assert actual.codes.of_channel(1) == range(-2, 3)
+    assert actual.lowest.tolist() == [0, -4]
+    assert actual.highest.tolist() == [1.5, 4]
+    assert actual.exponent == -1
+    assert actual.grid.scale.shape == (2, 1, 1)
+    assert isinstance(actual.grid, IntegerGrid)
+    assert actual.whole().codes is None
+    assert (actual.whole().lowest, actual.whole().highest) == (-4, 4)
 
 
 def test_signs_and_what_becomes_of_them() -> None:
@@ -58,29 +58,29 @@ def test_signs_and_what_becomes_of_them() -> None:
             node("MatMul", "q wq", domain=""),
         ]
         weight = np.random.default_rng(0).standard_normal((size, 3)).astype(np.float32)
-        found = carriers(nodes, {"one": 1, "w": weight}, inputs={"x": [1, size]})
-        assert found["q"].codes.hull == range(-1, 2, 2)
-        assert found["y"].codes.of_channel(2) == range(-size, size + 1, 2)
+        actual = abstracts(nodes, {"one": 1, "w": weight}, inputs={"x": [1, size]})
+        assert actual["q"].codes.hull == range(-1, 2, 2)
+        assert actual["y"].codes.of_channel(2) == range(-size, size + 1, 2)
 
 
 def test_minifloats_are_sparse_integers() -> None:
     form = anybit.formats.float4_e2m1fn
     names = "exponent mantissa bias largest"
     constants = {"scale": 0.5} | dict(zip(names.split(), form, strict=True))
-    found = carriers([node("FloatQuant", f"x scale {names}")], constants)["y"]
-    assert found.codes.members == {0, 1, 2, 3, 4, 6, 8, 12, -1, -2, -3, -4, -6, -8, -12}
-    assert found.codes.scale == 0.25
-    assert found.codes.bits == 4
+    actual = abstracts([node("FloatQuant", f"x scale {names}")], constants)["y"]
+    assert actual.codes.members == {0, 1, 2, 3, 4, 6, 8, 12, -1, -2, -3, -4, -6, -8, -12}
+    assert actual.codes.scale == 0.25
+    assert actual.codes.bits == 4
 
 
 def test_nan_where_there_may_be_one() -> None:
     """0 / 0 in a quantizer, or overflow before it; a sign is none."""
     scales = np.float32([0.5, 0, 0.5, 0.5])
     nodes = [node("Quant", "x scale zero four", "q", name="q"), node("BipolarQuant", "q one")]
-    found = carriers(nodes, {"scale": scales, "zero": 0, "four": 4, "one": 1})
-    assert found["q"].nan
-    assert not found["y"].nan
-    usual = carriers(nodes, {"scale": 0.5, "zero": 0, "four": 4, "one": 1})
+    actual = abstracts(nodes, {"scale": scales, "zero": 0, "four": 4, "one": 1})
+    assert actual["q"].nan
+    assert not actual["y"].nan
+    usual = abstracts(nodes, {"scale": 0.5, "zero": 0, "four": 4, "one": 1})
     assert not usual["q"].nan
 
 
@@ -92,11 +92,11 @@ def test_constants_have_integers() -> None:
     ]
     weight = np.float32([[0.5, -0.5, 0, 1], [2, 0, 2, -4]])
     constants = {"w": weight, "scale": np.float32([[0.5], [2]]), "zero": 0, "three": 3}
-    found = carriers(nodes, constants)
-    assert found["q"].integers.tolist() == [[1, -1, 0, 2], [1, 0, 1, -2]]
-    assert found["t"].integers.tolist() == [[1, 1], [-1, 0], [0, 1], [2, -2]]
-    assert (found["q"].axis, found["t"].axis) == (-2, -1)
-    assert found["t"].codes.allowed == range(-4, 4)
+    actual = abstracts(nodes, constants)
+    assert actual["q"].integers.tolist() == [[1, -1, 0, 2], [1, 0, 1, -2]]
+    assert actual["t"].integers.tolist() == [[1, 1], [-1, 0], [0, 1], [2, -2]]
+    assert (actual["q"].axis, actual["t"].axis) == (-2, -1)
+    assert actual["t"].codes.allowed == range(-4, 4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,10 +112,10 @@ def test_codes_are_recovered_from_values(bits: int, scales: list[float], seed: i
     codes = random.integers(-largest, largest + 1, (len(scales), 40))
     codes[:, :2] = [1, largest]
     array = (codes.astype(np.float32) * np.float32(scales)[:, None]).astype(np.float32)
-    found = recovered(array, -2)
-    assert found is not None
-    assert np.array_equal(found.grid.decode(found.integers), array)
-    assert np.abs(found.integers).max() <= max(largest, 2**15)
+    actual = recovered(array, -2)
+    assert actual is not None
+    assert np.array_equal(actual.grid.decode(actual.integers), array)
+    assert np.abs(actual.integers).max() <= max(largest, 2**15)
 
 
 @pytest.mark.parametrize("array", [np.float32([np.nan]), np.zeros(0, np.float32), np.ones(2)])
@@ -127,7 +127,7 @@ def test_unions() -> None:
     half = np.asarray(0.5, np.float32)
     none = np.zeros((), np.float32)
     low, high = np.asarray(-2, np.int64), np.asarray(2, np.int64)
-    first = of_codes(Codes(half, none, low, high, 2))
+    first = of_codes(CodeRanges(half, none, low, high, 2))
     zero = of_interval(0, 0, exponent=0)
     one_more = of_interval(0.5, 0.5, exponent=-1)
     assert union([first, zero]).codes.hull == range(-2, 3, 2)
@@ -141,9 +141,9 @@ def test_exponents_by_their_bits() -> None:
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**32, 2000, dtype=np.uint64).astype(np.uint32)
     for values in (bits.view(np.float32), random.integers(-99, 99, 40_000).astype(np.float64)):
-        found = exponents_of(values, 999).tolist()
-        some = slice(None, None, max(1, len(found) // 2000))
-        for value, exponent in zip(values[some].tolist(), found[some], strict=True):
+        actual = exponents_of(values, 999).tolist()
+        some = slice(None, None, max(1, len(actual) // 2000))
+        for value, exponent in zip(values[some].tolist(), actual[some], strict=True):
             if not np.isfinite(value) or value == 0:
                 assert exponent == 999
                 continue
