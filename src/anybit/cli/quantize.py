@@ -116,8 +116,8 @@ def quantize(
     effort: Annotated[
         str,
         typer.Option(
-            metavar="fast|default|best",
-            help="How much is tried: one pass over the data, what is worth its time, or all.",
+            metavar="fast|default",
+            help="fast: one pass over the data, whole ranges, weights rounded to nearest.",
         ),
     ] = "default",
     workers: Workers = None,

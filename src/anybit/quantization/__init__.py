@@ -7,7 +7,7 @@ shard by shard, by workers (`calibration`, `survey`, `recording`); what is kept 
 and extremes (`statistics`, `findings`), and a few samples, on which ranges and smoothing are
 chosen by the error of layers (`search`, `weights`). What was chosen is written into the model
 (`insertion`) and judged on other data (`verdict`, `certainty`). How much of it is done is one word
-(`effort`); with the most, weights are learned in PyTorch (`learned`).
+(`effort`).
 
 Words say what each layer gets (`plan`). A budget (`budget`) finds widths for them instead: by what
 rounding a layer does to the outputs (`sensitivity`, `mixing`) and what it costs (`knapsack`,

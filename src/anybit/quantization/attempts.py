@@ -191,7 +191,7 @@ class Attempts:
         )
         given = self.model, wanted, self._samples, self.where, seen
         together = Together(self.model, plan.weights)
-        tried = wanted if self._effort.kept else ()
+        tried = wanted if self._effort.searches else ()
         again = [source for source in tried if together.concerns(source)]
 
         def advance(done: int) -> None:

@@ -94,19 +94,19 @@ def gather(
 
     With no samples kept there are statistics alone.
     """
-    if not effort.kept:
+    if not effort.searches:
         for source, statistics in zip(sources, seen.statistics, strict=True):
             if source in wanted:
                 yield Evidence(source, statistics, (), (), ())
         return
     order, _ = divided_samples(samples)
-    common = order[: _count(seen.size, effort.kept)]
+    common = order[: _count(seen.size)]
     divided = _divided(common)
     allowed = frozenset(order)
     own = [_own([-i for _, i in pair if -i in allowed], *divided) for pair in seen.farthest]
     deciding = {number for _, decider in own for number in decider}
     others = [number for number in order[len(common) :] if number not in deciding]
-    more = others[: max(effort.kept * min(_TO_ROUND, MEMORY // seen.size) - len(common), 0)]
+    more = others[: max(min(_TO_ROUND, MEMORY // seen.size) - len(common), 0)]
     parts = *divided, tuple(more)
     together = max(1, MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
     known = zip(sources, seen.statistics, own, strict=True)
@@ -152,9 +152,9 @@ def _own(
     )
 
 
-def _count(size: int, times: int) -> int:
-    """Of how few samples of that many bytes all is kept, or of so many times as many."""
-    fewest = times * (_TO_CHOOSE + _TO_DECIDE)
+def _count(size: int) -> int:
+    """Return the number of calibration samples to keep in full, for a size in bytes per sample."""
+    fewest = _TO_CHOOSE + _TO_DECIDE
     return fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)
 
 

@@ -4,7 +4,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import onnx_ir as ir
@@ -36,7 +35,7 @@ from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.branches import separate
-from anybit.quantization.calibration import decides_by_others, divided_samples
+from anybit.quantization.calibration import decides_by_others
 from anybit.quantization.dynamic import OPSET
 from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
@@ -62,11 +61,6 @@ from anybit.words.thresholds import thresholds
 from anybit.workers import chosen
 
 _POWER_OF_TWO = "power-of-two"
-_NOT_LEARNED = (
-    'Rounding was not learned, which needs PyTorch: pip install "anybit[torch]", or take --effort '
-    "default."
-)
-_NO_DATA = "There were no data: nothing was learned from them, and weights are rounded to nearest."
 _NOT_MEASURED = (
     "What each layer does to the outputs was not measured, which needs data and a float output."
 )
@@ -74,12 +68,8 @@ _NOT_JUDGED = (
     "What each layer adds is not said: there are too few samples for some to have no part in its "
     "choices."
 )
-_TOO_FEW = (
-    "Rounding was not learned: one of six samples that are not held back decides about it; give "
-    "at least eight, better hundreds."
-)
-# The share of the time until the verdict, and of that until weights are learned.
-_CHOSEN, _BEFORE = 0.9, 0.5
+# The share of the time until the verdict.
+_CHOSEN = 0.9
 
 
 @seldom_collected()
@@ -148,9 +138,8 @@ def quantize(
             bits where operations are.
         sensitivity: Whether to measure what each layer alone does to the outputs, before biases
             make up for it: as many runs as there are layers. A budget does it anyway.
-        effort: "fast" runs the model once for each sample: ranges are whole, and weights rounded to
-            nearest. "best" keeps four times as many samples to choose by, and learns how weights
-            of few bits are rounded, if PyTorch is installed: that takes minutes.
+        effort: "default", or "fast": runs the model once per sample, takes the whole range of each
+            tensor and rounds weights to nearest.
         workers: So many processes read the data, choose and judge; without it, threads of this one.
             Nothing else depends on who does it.
         cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
@@ -214,16 +203,10 @@ def quantize(
         samples.take_whole_unless(independent(floats.recording.recorder(alone=False).run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
-    learns = much.learned and samples is not None and find_spec("torch") is not None
-    choosing = _BEFORE if learns else 1.0
-
-    def chosen_so_far(share: float) -> None:
-        advance(choosing * share)
-
     with chosen(workers, cluster) as hands:
         attempts = Attempts(model, where, samples, floats, hands, cache, much)
         if limit is None or samples is None:
-            found = attempts.attempt(wanted, lambda share: chosen_so_far(_CHOSEN * share))
+            found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
             if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:
                 from anybit.quantization.budget import noises_of
 
@@ -231,14 +214,8 @@ def quantize(
         else:
             from anybit.quantization.budget import mixed
 
-            mix = mixed(limit, wanted, attempts, samples, macs, size, chosen_so_far)
+            mix = mixed(limit, wanted, attempts, samples, macs, size, advance)
             found, noises = mix.attempt, mix.noises
-        if learns and samples is not None:
-            from anybit.quantization.learned.driver import with_learned_weights
-
-            found = with_learned_weights(
-                found, attempts, samples, lambda share: advance(_BEFORE + (1 - _BEFORE) * share)
-            )
     advance(1.0)
     found.model.metadata_props.update(origin)
     if found.verdict is not None:
@@ -246,14 +223,10 @@ def quantize(
     if integer_only:
         found.model.metadata_props[INTEGER_ONLY] = "1"
     judged = samples is None or decides_by_others(samples)
-    if much.kept and not judged:
+    if much.searches and not judged:
         remarks += (_NOT_JUDGED,)
     if sensitivity and noises is None:
         remarks += (_NOT_MEASURED,)
-    if much.learned and not learns:
-        remarks += (_NO_DATA if samples is None else _NOT_LEARNED,)
-    if learns and samples is not None and not divided_samples(samples)[1]:
-        remarks += (_TOO_FEW,)
     return Quantized(
         found.model,
         tuple(row(layer, found, macs, noises, judged) for layer in found.plan.layers),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much is tried: the one dial between seconds and few errors."""
+"""Effort presets: how much of the search runs."""
 
 from dataclasses import dataclass
 
@@ -9,30 +9,29 @@ from anybit.words.meant import unknown
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried.
+    """An effort preset.
 
     Attributes:
-        word: What it is called.
-        kept: So many times as many samples are kept to choose by; 0 for none: then ranges are whole
-            ones, weights are rounded to nearest, and the model is run once for each sample.
-        learned: Whether weights of few bits are learned in PyTorch.
+        word: Its name.
+        searches: Whether ranges, scaling and weight rounding are searched on samples. If not,
+            tensors get their whole range, weights are rounded to nearest, and the model runs once
+            per sample.
     """
 
     word: str
-    kept: int
-    learned: bool = False
+    searches: bool
 
 
-_EFFORTS = (Effort("fast", 0), Effort("default", 1), Effort("best", 4, learned=True))
+_EFFORTS = (Effort("fast", searches=False), Effort("default", searches=True))
 
 
 def effort(word: str) -> Effort:
-    """What a word stands for.
+    """Return the preset of that name.
 
     Raises:
-        ModelError: There is no such word.
+        ModelError: There is no such preset.
     """
-    known = {each.word: each for each in _EFFORTS}
-    if word not in known:
-        raise ModelError(unknown("effort", str(word), list(known)))
-    return known[word]
+    presets = {preset.word: preset for preset in _EFFORTS}
+    if word not in presets:
+        raise ModelError(unknown("effort", str(word), list(presets)))
+    return presets[word]
