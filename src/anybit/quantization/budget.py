@@ -18,7 +18,6 @@ from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
 from anybit.quantization.kinds_of_budget import Known, Size, best_within
 from anybit.quantization.knapsack import Option, front
-from anybit.quantization.latency import STORED, Clock, latency
 from anybit.quantization.mixing import (
     BASE,
     NARROW,
@@ -58,7 +57,7 @@ class Mixed:
         attempt: The model.
         noises: What its tensors do to the outputs.
         front: The best mixes, and those of one width, by bytes and operations.
-        remarks: How long a run takes, if that was asked for; what is not promised.
+        remarks: What the budget replaces or cannot promise.
     """
 
     attempt: Attempt
@@ -96,16 +95,11 @@ def mixed(
             f"budget {budget.words}: mixes are told apart by what they add to outputs that are "
             "floats, and there are none; let the model give its scores, too, or say --weights"
         )
-    clock = Clock(next(iter(samples)))
-    known = _known(budget, wanted, attempts, samples, macs, size, clock, progress)
-    try_it = Trials(
-        known.base, attempts, clock, lambda share: progress(_TRIED + (1 - _TRIED) * share)
-    )
+    known = _known(budget, wanted, attempts, samples, macs, size, progress)
+    try_it = Trials(known.base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share))
     option = best_within(known, try_it)
     attempt = try_it(option)
     remarks = _replaced(weights) + _not_promised(budget, attempt)
-    if budget.seconds is not None:
-        remarks += (clock.remark(try_it.seconds(option)),)
     return Mixed(attempt, known.noises, _front(known, option, try_it.factor(option)), remarks)
 
 
@@ -116,7 +110,6 @@ def _known(
     samples: Samples,
     macs: Mapping[Layer, int],
     size: Size,
-    clock: Clock,
     progress: Progress,
 ) -> Known:
     """What is measured before any mix is tried."""
@@ -141,9 +134,6 @@ def _known(
         lambda share: progress(_CHOSEN + _MEASURED * share),
         least,
     )
-    if budget.seconds is not None:
-        stored = {bits: changed(base, tuple((each, bits) for each in weights)) for bits in STORED}
-        costs = replace(costs, latency=latency(attempts.model, stored, choices, clock))
     return Known(budget, wanted, base, least, costs, noises, size)
 
 

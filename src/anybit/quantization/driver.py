@@ -131,8 +131,7 @@ def quantize(
             for hls4ml with one power-of-two scale per tensor. Remarks say what `anybit.check`
             finds for it after `anybit.clean(result, target=target)`.
         budget: A mix of widths, instead of one for all: "4MB" for the constants, "50%bops" of the
-            operations on bits that the words above stand for, "2ms" for a run of one sample,
-            compiled, on this machine, or "30dB" on the outputs. Integers
+            operations on bits that the words above stand for, or "30dB" on the outputs. Integers
             that are not named in `layers` get the widths that harm the outputs least: weights 2 to
             8 bits or 16, activations 8 or 16, these as said where bytes are counted, and down to 4
             bits where operations are.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the best mix of widths is within each kind of budget: noise, time, bytes, operations."""
+"""What the best mix of widths is within each kind of budget: noise, bytes, operations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from anybit.quantization.mixing import BASE, Noises, changed, varied
 from anybit.quantization.operations import evenly, quieter
 from anybit.quantization.options import Costs, parts
 from anybit.quantization.plan import Plan
-from anybit.quantization.trials import Trials, in_time, or_cheaper, or_even, quiet_enough
+from anybit.quantization.trials import Trials, or_cheaper, or_even, quiet_enough
 from anybit.words.budgets import Budget
 
 Size = Callable[[Plan], int]
@@ -66,28 +66,15 @@ def best_within(known: Known, try_it: Trials) -> Option:
     budget = known.budget
     if budget.noise is not None:
         return _within_noise(known, budget.noise, try_it)
-    if budget.seconds is not None:
-        return _within_seconds(known, budget.seconds, try_it)
     if budget.bytes is not None:
         return _within_bytes(known, budget.bytes, try_it)
-    assert budget.bops is not None, "one of the four"
+    assert budget.bops is not None, "one of the three"
     return _within_operations(known, budget.bops * known.costs.bops(known.wanted), try_it)
 
 
 def _within_noise(known: Known, most: float, try_it: Trials) -> Option:
     option = quiet_enough(known.budget, known.options, try_it)
     return or_cheaper(most, option, _possible(known.even(BASE)), try_it)
-
-
-def _within_seconds(known: Known, most: float, try_it: Trials) -> Option:
-    assert known.costs.latency is not None, "measured"
-    rest = known.costs.latency.rest
-
-    def keeps(option: Option) -> bool:
-        return rest + option.cost <= most and try_it.seconds(option) <= most
-
-    option = in_time(known.budget, known.options, rest, try_it)
-    return or_even(option, _possible(known.even(BASE)), keeps, try_it)
 
 
 def _within_bytes(known: Known, most: float, try_it: Trials) -> Option:

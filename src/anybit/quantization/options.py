@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from anybit.quantization.common import bytes_of, constants_of, linked
 from anybit.quantization.knapsack import Option, Picks, front
-from anybit.quantization.latency import Latency
 from anybit.quantization.mixing import (
     BASE,
     FLOAT_BITS,
@@ -40,13 +39,11 @@ class Costs:
             the widths of both factors.
         narrow_first: Whether operations on more than 8 bits, which no kernel for integers does, are
             avoided before anything else is.
-        latency: Where seconds count instead, those of all layers.
     """
 
     macs: Mapping[Layer, int]
     by_bytes: bool
     narrow_first: bool
-    latency: Latency | None = None
 
     def bops(self, wanted: Plan) -> float:
         """Operations on bits of a whole plan."""
@@ -73,8 +70,6 @@ class Costs:
 
     def _of(self, layer: Layer, weights: Scheme | None, others: Sequence[int]) -> float:
         widths = self._widths(layer, weights, others)
-        if self.latency is not None:
-            return self.latency.of(layer, max(widths) if max(widths) > BASE else widths[0])
         outweighed = self.narrow_first and max(widths) > BASE
         return self.macs[layer] * (_OUTWEIGHED if outweighed else math.prod(widths))
 

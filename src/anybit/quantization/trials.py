@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
 from anybit.quantization.decibels import LEAST, decibels, noise_of
-from anybit.quantization.knapsack import Option, Picks, cheaper, cheapest, front, quietest
-from anybit.quantization.latency import Clock
+from anybit.quantization.knapsack import Option, Picks, cheaper, cheapest, front
 from anybit.quantization.mixing import changed
 from anybit.quantization.plan import Plan
-from anybit.text import duration
 from anybit.words.budgets import Budget
 
 _ROUNDS = 3
@@ -24,7 +22,6 @@ _MOST_BETWEEN, _APART = 5, 10**-0.03
 _MOST_TRIMS, _WORTH = 8, 0.01
 # What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
 _AIM, _NEAR = 10**-0.02, 10**-0.05
-_AIM_SECONDS, _NEAR_SECONDS = 0.97, 0.93
 
 
 class Trials:
@@ -33,15 +30,12 @@ class Trials:
     Args:
         base: What they differ from in widths.
         attempts: What quantizes the model.
-        clock: What times mixes.
         progress: Called with the share that is done.
     """
 
-    def __init__(self, base: Plan, attempts: Attempts, clock: Clock, progress: Progress) -> None:
-        self._base, self._attempts = base, attempts
-        self._clock, self._progress = clock, progress
+    def __init__(self, base: Plan, attempts: Attempts, progress: Progress) -> None:
+        self._base, self._attempts, self._progress = base, attempts, progress
         self._tried: dict[Picks, Attempt] = {}
-        self._seconds: dict[Picks, float] = {}
         self._count = 0
 
     def __call__(self, option: Option) -> Attempt:
@@ -73,13 +67,6 @@ class Trials:
     def forget(self, option: Option) -> None:
         """A model that is not wanted any more takes no memory."""
         self._tried.pop(option.picks, None)
-
-    def seconds(self, option: Option) -> float:
-        """What a run of the compiled model takes."""
-        if option.picks not in self._seconds:
-            compiled, _ = self._clock.compiled(self(option).model)
-            self._seconds[option.picks] = self._clock.seconds(compiled)
-        return self._seconds[option.picks]
 
     def factor(self, option: Option) -> float:
         """How much more noise there is than was predicted."""
@@ -191,30 +178,3 @@ def or_cheaper(most: float, option: Option, evenly: Sequence[Option], try_it: Tr
             break
         option = each
     return option
-
-
-def in_time(
-    budget: Budget, options: Sequence[Sequence[Option]], rest: float, try_it: Trials
-) -> Option:
-    """The quietest mix that was tried and takes no longer than that; costs are seconds.
-
-    What is not chosen takes the rest. Times of layers do not quite add up, so that what is aimed at
-    is corrected by what the whole takes.
-    """
-    assert budget.seconds is not None, "asked before"
-    aim, best = _AIM_SECONDS * budget.seconds, None
-    tried: dict[Picks, float] = {}
-    for _ in range(_ROUNDS):
-        option = quietest(options, aim - rest) or front(options)[0]
-        tried[option.picks] = taken = try_it.seconds(option)
-        if taken <= budget.seconds and (best is None or option.noise < best.noise):
-            best = option
-        if _NEAR_SECONDS * budget.seconds <= taken <= budget.seconds:
-            break
-        aim *= _AIM_SECONDS * budget.seconds / taken
-    if best is None:
-        raise ModelError(
-            f"budget {budget.words}: not reached; the fastest of {len(tried)} that were tried "
-            f"takes {duration(min(tried.values()))} on this machine"
-        )
-    return best
