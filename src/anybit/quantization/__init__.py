@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From float models to few bits: `quantize`.
 
-Models in float16 and float64 are computed in float32 first (`precision`). Quantizers go before
+Models in float16 are computed in float32 first (`precision`). Quantizers go before
 what multiplies and adds up (`placement`). The data (`items`, `samples`) are read in two passes,
 shard by shard, by workers (`calibration`, `survey`, `recording`); what is kept of them is counts
 and extremes (`statistics`, `findings`), and a few samples, on which ranges and smoothing are

@@ -45,7 +45,7 @@ from anybit.quantization.macs import multiplications
 from anybit.quantization.nonfinite import nonfinite
 from anybit.quantization.placement import placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
-from anybit.quantization.precision import in_float32
+from anybit.quantization.precision import compute_in_float32
 from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
@@ -167,7 +167,7 @@ def quantize(
         raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
     if limit is not None and data is None:
         raise ModelError("a budget needs data to find what layers do to the outputs; give some")
-    model, remarks, narrow = _prepared(source, where)
+    model, remarks = _prepared(source, where)
     origin = origin_of(source) if isinstance(source, str | os.PathLike) else {}
     named = [keep] if isinstance(keep, str) else keep
     said = (weights, activations or FLOAT), layers or {}, named, scales is not None
@@ -197,7 +197,7 @@ def quantize(
     check_weights(wanted.layers)
     samples, floats, macs = None, None, {}
     if data is not None:
-        samples = Samples(data, declared_inputs(model.graph, where), narrow=narrow)
+        samples = Samples(data, declared_inputs(model.graph, where))
         floats = outputs_of(model, where)
         samples.take_whole_unless(independent(floats.recording.recorder(alone=False).run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
@@ -247,9 +247,8 @@ def quantize(
     )
 
 
-def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...], frozenset[str]]:
-    """A copy, with constants folded and batch normalization in the weights; what is to be said; the
-    inputs in float64 that it computes in float32."""
+def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...]]:
+    """Return a copy with constants folded and batch normalization in the weights, and remarks."""
     model = read_copy(source)
     inline(model, source)
     # Files of old versions list their constants among the inputs. Nobody replaces them from now on.
@@ -267,13 +266,13 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
             "model that it was made of"
         )
     with errors_named_after(source):
-        remarks, narrow = in_float32(model)
+        remarks = compute_in_float32(model)
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
     separate(model)
     *_, asked = apply(model, source, Normalize(), InferShapes(), AskTypes())
     if asked.modified:
         apply(model, source, InferShapes())
-    return model, remarks, narrow
+    return model, remarks
 
 
 def _check_integers(wanted: Plan, limit: Budget | None) -> None:
