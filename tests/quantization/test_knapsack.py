@@ -118,9 +118,9 @@ class _Mixes:
     """Mixes with the noise that a function says, on what judges and on few others."""
 
     def __init__(
-        self, noise: Callable[[Option], float], few: Callable[[Option], float] | None = None
+        self, noise: Callable[[Option], float], other: Callable[[Option], float] | None = None
     ) -> None:
-        self._noise, self._few = noise, few or noise
+        self._noise, self._other = noise, other or noise
         self.tried: list[Option] = []
         self.forgotten: list[Option] = []
 
@@ -130,7 +130,7 @@ class _Mixes:
         return self._noise(option)
 
     def quiet(self, option: Option, most: float) -> bool:
-        return max(self.noise(option), self._few(option)) <= most
+        return max(self.noise(option), self._other(option)) <= most
 
     def factor(self, option: Option) -> float:
         return max(self.noise(option), 1e-30) / max(option.noise, 1e-30)
@@ -205,7 +205,7 @@ def test_luck_is_no_reason_for_fewer_bits() -> None:
     def noise(option: Option) -> float:
         return option.noise - (8e-4 if ("a", 8) in option.picks else 0)
 
-    tried = _Mixes(noise, few=lambda option: option.noise)
+    tried = _Mixes(noise, other=lambda option: option.noise)
     found = _chosen("30dB", parts, tried)
     assert ("a", 16) in found.picks
     assert any(("a", 8) in each.picks for each in tried.forgotten)

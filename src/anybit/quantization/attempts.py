@@ -8,13 +8,14 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from anybit.quantization.ablation import AblationSet, best_variant, remark, variants_of
 from anybit.quantization.calibration import Evidence, divided_samples, gather, surveyed
 from anybit.quantization.choices import Choice
 from anybit.quantization.common import Common, Shared, linked
 from anybit.quantization.copies import on_copies
 from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
-from anybit.quantization.judging import Few, Outputs, few_of, judged
+from anybit.quantization.judging import Outputs, judged
 from anybit.quantization.parts import Part
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
@@ -23,7 +24,6 @@ from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.search import Trial
-from anybit.quantization.simpler import best, outdone
 from anybit.quantization.together import Parts, Together
 from anybit.quantization.verdict import Verdict
 from anybit.quantization.weights import Rounded, nearest
@@ -44,9 +44,8 @@ class Attempt:
         choices: What became of the tensors that layers multiply.
         model: The model.
         verdict: What that did to the outputs; None without data.
-        remarks: What became of choices that did harm.
-        few: What it does to the outputs for few samples that were not held back; None where these
-            were not asked, since there was nothing that they might decide.
+        remarks: The choices that were dropped because they did harm.
+        ablation: The quality on the ablation samples; None if there was nothing to drop.
     """
 
     plan: Plan
@@ -54,7 +53,7 @@ class Attempt:
     model: ir.Model
     verdict: Verdict | None
     remarks: tuple[str, ...] = ()
-    few: Verdict | None = None
+    ablation: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -93,45 +92,16 @@ class Attempts:
         self._found: dict[Hashable, Choice] = {}
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
-        """The model quantized by a plan, and judged."""
-        chosen: Mapping[Source, Choice] = self.choices(plan, progress)
-        if self._samples is None:
-            return self.judged(plan, chosen)
-        tried: list[tuple[Mapping[Source, Choice], _Written, Verdict]] = []
-
-        def by_few(some: Mapping[Source, Choice]) -> Verdict:
-            these = self._written(plan, some)
-            tried.append((some, these, self._few.verdict(these.outputs)))
-            return tried[-1][2]
-
-        choices, said = best(chosen, by_few)
-        kept = next((each for each in tried if each[0] is choices), None)
-        of_simpler = [verdict for _, _, verdict in tried[1:]]
-        tried.clear()
-        if kept is None:
-            return self.judged(plan, choices)
-        _, these, few = kept
-        found = replace(self._judged(plan, choices, these), few=few)
-        instead, better = self._outdone(plan, chosen, found, of_simpler)
-        said = better or said
-        return replace(instead or found, remarks=(said,) if said else ())
-
-    def _outdone(
-        self, plan: Plan, choices: Mapping[Source, Choice], kept: Attempt, few: Sequence[Verdict]
-    ) -> tuple[Attempt | None, str | None]:
-        """What does far better on the samples that were held back, of simpler choices of which a
-        few samples said that."""
-        tried: list[Attempt] = []
-
-        def by_held(some: Mapping[Source, Choice]) -> Verdict:
-            tried.append(replace(self.judged(plan, some), few=few[len(tried)]))
-            assert tried[-1].verdict is not None, "there are samples"
-            return tried[-1].verdict
-
-        assert kept.few is not None, "asked before"
-        assert kept.verdict is not None, "there are samples"
-        found, said = outdone(choices, kept.few, kept.verdict, by_held)
-        return next((each for each in tried if each.choices is found), None), said
+        """Quantize the model by a plan, drop choices that do harm, and judge the result."""
+        variants = variants_of(self.choices(plan, progress))
+        if self._samples is None or len(variants) == 1:
+            return self.judged(plan, variants[0].choices)
+        written = [self._written(plan, variant.choices) for variant in variants]
+        verdicts = [self._ablation_set.verdict(model.outputs) for model in written]
+        best = best_variant(verdicts)
+        result = self._judged(plan, variants[best].choices, written[best])
+        said = (remark(variants[best], verdicts[best], verdicts[0]),) if best else ()
+        return replace(result, remarks=said, ablation=verdicts[best])
 
     @property
     def parts(self) -> Mapping[str, Sequence[Part]]:
@@ -159,13 +129,11 @@ class Attempts:
         return _Written(model, recording(model, model.graph.outputs, self.where))
 
     @cached_property
-    def _few(self) -> Few:
-        """The samples that show whether fewer choices do better, first those set apart."""
-        samples = self._samples
-        assert samples is not None, "asked before"
+    def _ablation_set(self) -> AblationSet:
+        assert self._samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
-        known, unknown = divided_samples(samples)
-        return few_of(self._floats, samples, unknown, known[::-1], self.workers)
+        searched, apart = divided_samples(self._samples)
+        return AblationSet(self._floats, self._samples, apart, searched[::-1], self.workers)
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""

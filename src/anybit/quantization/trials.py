@@ -58,11 +58,13 @@ class Trials:
         return noise_of(verdict.sqnr)
 
     def quiet(self, option: Option, most: float) -> bool:
-        """Whether there is no more noise than that, and none on few samples that are not held back:
-        where several mixes are tried, luck helps one of them on those that judge."""
-        few = self(option).few
-        known = 0.0 if few is None or few.sqnr is None else noise_of(few.sqnr)
-        return max(self.noise(option), known) <= most
+        """Return whether the noise is at most that, also on the ablation samples.
+
+        Of several mixes, luck may help one on the samples of the verdict.
+        """
+        ablation = self(option).ablation
+        other = 0.0 if ablation is None or ablation.sqnr is None else noise_of(ablation.sqnr)
+        return max(self.noise(option), other) <= most
 
     def forget(self, option: Option) -> None:
         """A model that is not wanted any more takes no memory."""
