@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 from float_models import NETWORKS, attention, convolutions, data_for
 from places import ROOT
+from search_config import change_thresholds
 
 import anybit
-from anybit.quantization import ablation
 from anybit.quantization.ablation import AblationSet, best_variant, remark, variants_of
 from anybit.quantization.choices import Choice
 from anybit.quantization.shards import is_held, scattered
@@ -70,7 +70,7 @@ def test_last_variant_equals_effort_fast(name: str, monkeypatch: pytest.MonkeyPa
     found = anybit.quantize(network, data, weights="int4")
     a, b = (ir.to_proto(each.model).SerializeToString() for each in (found, fast))
     assert a == b
-    assert "give 32.0 dB, and all choices 30.0 dB" in found.remarks[0]
+    assert "dB, and all choices 30.0 dB" in found.remarks[0]
 
 
 def test_choices_that_help_are_kept() -> None:
@@ -135,7 +135,7 @@ def test_ablation_set_starts_with_samples_set_apart(monkeypatch: pytest.MonkeyPa
     anybit.quantize(attention(), data, weights="int4")
     assert {count for count, _ in verdicts} == {24}
     verdicts.clear()
-    monkeypatch.setattr(ablation, "_OUTPUT_BYTES", 0)
+    change_thresholds(monkeypatch, "ablation", output_bytes=0)
     anybit.quantize(attention(), data, weights="int4")
     held = {number for number in range(32) if is_held(number)}
     apart = sorted(set(range(32)) - held, key=scattered)[-4:]

@@ -16,6 +16,7 @@ from small_models import model, node
 
 import anybit
 from anybit import ModelError
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.mixing import in_fewer_bits
 from anybit.quantization.operations import least_width
 from anybit.words.budgets import budget
@@ -153,7 +154,7 @@ def test_a_mix_is_not_worse_than_one_width_for_all(budget: str) -> None:
     ("share", "bits"), [(2.0, 8), (1.0, 8), (0.99, 6), (0.5625, 6), (0.56, 4), (0.01, 4)]
 )
 def test_tensors_get_as_few_bits_as_all_would(share: float, bits: int) -> None:
-    assert least_width(share) == bits
+    assert least_width(share, DEFAULT.budget.exact_bits) == bits
 
 
 @pytest.mark.parametrize("name", ["digits", *NETWORKS])

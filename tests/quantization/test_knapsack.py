@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from anybit import ModelError
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.knapsack import Option, cheaper, cheapest, front, hull, quietest
 from anybit.quantization.trials import quiet_enough
 from anybit.words.budgets import budget
@@ -140,7 +141,7 @@ class _Mixes:
 
 
 def _chosen(words: str, parts: list[list[Option]], tried: _Mixes) -> Option:
-    return quiet_enough(budget(words), parts, tried)  # type: ignore[arg-type]
+    return quiet_enough(budget(words), parts, tried, DEFAULT.budget)  # type: ignore[arg-type]
 
 
 def _wide(count: int, noise: float = 1e-4) -> list[list[Option]]:

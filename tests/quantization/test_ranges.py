@@ -5,10 +5,11 @@ import numpy as np
 import onnx
 import pytest
 from passes import random
+from search_config import change_thresholds
 from small_models import model, node
 
 import anybit
-from anybit.quantization import search
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.pieces import Piece
 from anybit.quantization.ranges import within
 from anybit.quantization.smoothing import reaches
@@ -73,10 +74,11 @@ def test_how_far_channels_go() -> None:
     x[5] = [8, -4, 0.125, 0]
     statistics.add(x)
     wanted = [[-1, -4, -0.5, -4], [8, 2, 0.625, 8]]
-    np.testing.assert_array_equal(reaches(statistics), wanted)
+    np.testing.assert_array_equal(reaches(statistics, DEFAULT.scaling), wanted)
     few = Statistics("x", -1)
     few.add(x[:16])
-    np.testing.assert_array_equal(reaches(few), [[-4, -4, -2, -4], [8, 8, 2.125, 8]])
+    expected = [[-4, -4, -2, -4], [8, 8, 2.125, 8]]
+    np.testing.assert_array_equal(reaches(few, DEFAULT.scaling), expected)
 
 
 @pytest.mark.parametrize("rank", [3, 2])
@@ -102,7 +104,7 @@ def test_few_samples_show_which_candidates_are_tried_on_all(
     monkeypatch.setattr(Piece, "powers", counted)
     found = []
     for few in (4, 1):
-        monkeypatch.setattr(search, "_FEW", few)
+        change_thresholds(monkeypatch, "ranges", halving=few)
         (layer,) = anybit.quantize(proto, data).layers
         found.append((sum(seen), layer.sqnr))
         seen.clear()

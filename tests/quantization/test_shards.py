@@ -5,6 +5,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from anybit.inputs import Tensor
 from anybit.quantization import attempts, calibration, judging, sensitivity
 from anybit.quantization import samples as samples_module
 from anybit.quantization.calibration import gather, surveyed
-from anybit.quantization.effort import effort
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.findings import Findings
 from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.recording import Recorder
@@ -97,17 +98,15 @@ def test_two_processes_give_the_same_though_one_is_killed_in_every_step(
 
 @pytest.mark.parametrize("rows", [4, 20, 60, 300])
 @pytest.mark.parametrize("farthest", range(6))
-def test_nothing_is_learned_from_samples_that_decide(
-    rows: int, farthest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calibration, "_MOST_TIMES", 1)
+def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -> None:
+    config = replace(DEFAULT, calibration=replace(DEFAULT.calibration, most_times=1))
     data = random(rows, 4)
     data[[farthest * 7 % rows, farthest * 11 % rows]] += np.float32([[30], [20]])
     samples = Samples(data, (X,))
     network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
     source = sources_of(placement_of(network).layers)[0]
     seen = surveyed(network, [source], samples, "m", Here(), None, lambda share: None)
-    (found,) = gather(network, [source], samples, "m", seen, [source], effort("default"))
+    (found,) = gather(network, [source], samples, "m", seen, [source], config)
     to_choose, to_decide, to_round = (
         {row.tobytes() for each in part for row in each["x"]}
         for part in (found.to_choose, found.to_decide, found.to_round)

@@ -6,8 +6,8 @@ what multiplies and adds up (`placement`). The data (`items`, `samples`) are rea
 shard by shard, by workers (`calibration`, `survey`, `recording`); what is kept of them is counts
 and extremes (`statistics`, `findings`), and a few samples, on which ranges and smoothing are
 chosen by the error of layers (`search`, `weights`). What was chosen is written into the model
-(`insertion`) and judged on other data (`verdict`, `certainty`). How much of it is done is one word
-(`effort`).
+(`insertion`) and judged on other data (`verdict`, `certainty`). How much of it is done, and all thresholds, are one object
+(`config`).
 
 Words say what each layer gets (`plan`). A budget (`budget`) finds widths for them instead: by what
 rounding a layer does to the outputs (`sensitivity`, `mixing`) and what it costs (`knapsack`,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from anybit.inputs import Array
 from anybit.quantization.choices import Choice
+from anybit.quantization.config import AblationConfig
 from anybit.quantization.items import Sample
 from anybit.quantization.judging import Outputs
 from anybit.quantization.placement import Source
@@ -27,8 +28,6 @@ from anybit.workers import Workers
 
 Choices = Mapping[Source, Choice]
 
-# The number of ablation samples, bytes of their inputs, of their float outputs, and of a batch.
-_SAMPLES, _INPUT_BYTES, _OUTPUT_BYTES, _BATCH_BYTES = 40, 2**26, 2**27, 2**20
 _ABLATIONS = (
     ("Weight rounding and bias correction", "weights rounded to nearest"),
     (
@@ -62,6 +61,7 @@ class AblationSet:
         apart: The numbers of the samples that no search has used.
         others: Those of further samples, for when these are few.
         workers: Who runs the models.
+        config: The most samples and bytes.
     """
 
     def __init__(
@@ -71,18 +71,22 @@ class AblationSet:
         apart: Sequence[int],
         others: Sequence[int],
         workers: Workers,
+        config: AblationConfig,
     ) -> None:
         self._workers, self._parts = workers, floats.parts
-        numbers = samples.fitting([*apart, *others][:_SAMPLES], _INPUT_BYTES)
+        numbers = samples.fitting([*apart, *others][: config.samples], config.input_bytes)
         groups = (numbers[: len(apart)], numbers[len(apart) :])
         batches = [
-            batch for group in groups if group for batch in samples.several(group, _BATCH_BYTES)
+            batch
+            for group in groups
+            if group
+            for batch in samples.several(group, config.batch_bytes)
         ]
         self._floats, size = [], 0
         for outputs in self._outputs(floats.recording, batches):
             self._floats.append(outputs)
             size += sum(array.nbytes for array in outputs.values())
-            if size > _OUTPUT_BYTES:
+            if size > config.output_bytes:
                 break
         self._batches = batches[: len(self._floats)]
         self._count = sum(map(samples.count, self._batches))

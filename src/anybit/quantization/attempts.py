@@ -12,8 +12,8 @@ from anybit.quantization.ablation import AblationSet, best_variant, remark, vari
 from anybit.quantization.calibration import Evidence, divided_samples, gather, surveyed
 from anybit.quantization.choices import Choice
 from anybit.quantization.common import Common, Shared, linked
+from anybit.quantization.config import QuantizeConfig, WeightConfig
 from anybit.quantization.copies import on_copies
-from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
 from anybit.quantization.judging import Outputs, judged
 from anybit.quantization.parts import Part
@@ -74,7 +74,7 @@ class Attempts:
         floats: The outputs of the model; None without data.
         workers: Who reads the data, chooses and judges.
         cache: A folder for what is found in them; None for none.
-        effort: How much is tried.
+        config: The thresholds of the search.
     """
 
     def __init__(
@@ -85,10 +85,11 @@ class Attempts:
         floats: Outputs | None,
         workers: Workers,
         cache: str | os.PathLike[str] | None,
-        effort: Effort,
+        config: QuantizeConfig,
     ) -> None:
         self.model, self.where, self.workers = model, where, workers
-        self._samples, self._floats, self._cache, self._effort = samples, floats, cache, effort
+        self._samples, self._floats, self._cache = samples, floats, cache
+        self.config = config
         self._found: dict[Hashable, Choice] = {}
 
     def attempt(self, plan: Plan, progress: Progress) -> Attempt:
@@ -110,7 +111,8 @@ class Attempts:
 
     def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
         """The model with what was chosen."""
-        return written(self.model, _weights(plan.weights, choices), choices)
+        weights = _weights(plan.weights, choices, self.config.weights)
+        return written(self.model, weights, choices)
 
     def judged(self, plan: Plan, choices: Mapping[Source, Choice]) -> Attempt:
         """It, and what became of its outputs."""
@@ -132,8 +134,10 @@ class Attempts:
     def _ablation_set(self) -> AblationSet:
         assert self._samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
-        searched, apart = divided_samples(self._samples)
-        return AblationSet(self._floats, self._samples, apart, searched[::-1], self.workers)
+        searched, apart = divided_samples(self._samples, self.config.calibration)
+        return AblationSet(
+            self._floats, self._samples, apart, searched[::-1], self.workers, self.config.ablation
+        )
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""
@@ -158,8 +162,8 @@ class Attempts:
             lambda share: progress(_GATHERED * share),
         )
         given = self.model, wanted, self._samples, self.where, seen
-        together = Together(self.model, plan.weights)
-        tried = wanted if self._effort.searches else ()
+        together = Together(self.model, plan.weights, self.config)
+        tried = wanted if self.config.searches else ()
         again = [source for source in tried if together.concerns(source)]
 
         def advance(done: int) -> None:
@@ -168,15 +172,15 @@ class Attempts:
         choices, revised = {}, {}
         pieces = (
             (each, plan.activations.get(each.source))
-            for each in gather(*given, set(wanted), self._effort)
+            for each in gather(*given, set(wanted), self.config)
         )
-        found = on_copies(self.workers, self.model, chooser, plan.weights, pieces)
+        found = on_copies(self.workers, self.model, chooser, (plan.weights, self.config), pieces)
         for source, (choice, moments) in zip(wanted, found, strict=True):
             choices[source] = choice
             together.add(source, choice, moments)
             advance(len(choices))
-        shared = plan.weights, together.rounded()
-        those = ((each, choices[each.source]) for each in gather(*given, again, self._effort))
+        shared = plan.weights, together.rounded(), self.config
+        those = ((each, choices[each.source]) for each in gather(*given, again, self.config))
         found_again = on_copies(self.workers, self.model, reviser, shared, those)
         for source, choice in zip(again, found_again, strict=True):
             revised[source] = choice
@@ -185,14 +189,15 @@ class Attempts:
 
 
 def chooser(
-    model: ir.Model, weights: Mapping[Layer, Scheme]
+    model: ir.Model, shared: tuple[Mapping[Layer, Scheme], QuantizeConfig]
 ) -> Callable[[tuple[Evidence, Scheme | None]], tuple[Choice, Parts]]:
-    """Who chooses what becomes of a tensor, by what is known of it."""
+    """Return a function that chooses what becomes of a tensor, by its samples and statistics."""
+    weights, config = shared
     common = Common(weights)
 
     def chosen(piece: tuple[Evidence, Scheme | None]) -> tuple[Choice, Parts]:
         each, scheme = piece
-        trial = Trial(model, each.source, weights, common)
+        trial = Trial(model, each.source, weights, common, config)
         samples = each.to_choose, each.to_decide, each.to_round
         choice = trial.choice(scheme, each.statistics, *samples)
         moments = trial.moments(choice, each.to_round)
@@ -208,15 +213,15 @@ def _bare(choice: Choice) -> Choice:
 
 
 def reviser(
-    model: ir.Model, shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, Rounded]]
+    model: ir.Model, shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, Rounded], QuantizeConfig]
 ) -> Callable[[tuple[Evidence, Choice]], Choice]:
-    """Who tries weights that several layers have in common."""
-    weights, rounded = shared
+    """Return a function that tries weights that several layers have in common."""
+    weights, rounded, config = shared
     common = Common(weights)
 
     def revised(piece: tuple[Evidence, Choice]) -> Choice:
         each, choice = piece
-        trial = Trial(model, each.source, weights, common)
+        trial = Trial(model, each.source, weights, common, config)
         given = {
             layer: (rounded[layer], *choice.weights[layer][1:])
             for layer, _ in each.source.readers
@@ -256,11 +261,12 @@ def _looked_at(plan: Plan) -> tuple[Source, ...]:
 
 
 def _weights(
-    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, Choice]
+    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, Choice], config: WeightConfig
 ) -> dict[Layer, Sequence[Rounded]]:
-    """The weights of all layers as they are stored, those that nothing was chosen for included."""
+    """Return the weights of all layers as they are stored, those without a choice included."""
     chosen = {layer: each for choice in choices.values() for layer, each in choice.weights.items()}
     return {
-        layer: chosen.get(layer) or [nearest(each, weight, of) for weight, each in layer.constants]
+        layer: chosen.get(layer)
+        or [nearest(array, weight, of, config) for weight, array in layer.constants]
         for layer, of in schemes.items()
     }

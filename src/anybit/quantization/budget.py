@@ -14,6 +14,7 @@ from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
 from anybit.quantization.certainty import FEWEST
 from anybit.quantization.choices import Choice
+from anybit.quantization.config import SensitivityConfig
 from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
 from anybit.quantization.kinds_of_budget import Known, Size, best_within
@@ -21,7 +22,6 @@ from anybit.quantization.knapsack import Option, front
 from anybit.quantization.mixing import (
     BASE,
     NARROW,
-    TOO_MUCH,
     Noises,
     changed,
     measured,
@@ -41,10 +41,6 @@ from anybit.quantization.trials import Trials
 from anybit.text import counted
 from anybit.words.budgets import Budget
 
-_SAMPLES, _ITEMS, _TOGETHER = 40, 2, 5
-# No layer gets more than that of the noise that is allowed.
-_SHARE = 0.25
-_MOST_POINTS = 100
 # Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
 _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
 
@@ -113,6 +109,7 @@ def _known(
     progress: Progress,
 ) -> Known:
     """What is measured before any mix is tried."""
+    config = attempts.config
     weights, activations = varied(wanted)
     # With activations as floats operations fall with the bytes of weights.
     by_bytes = budget.bytes is not None or (budget.noise is not None and not activations)
@@ -121,25 +118,40 @@ def _known(
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
     least = BASE
     if budget.bops is not None and tensors:
-        least = least_width(budget.bops * costs.bops(wanted) / max(costs.bops(base), 1))
+        least = least_width(
+            budget.bops * costs.bops(wanted) / max(costs.bops(base), 1), config.budget.exact_bits
+        )
     choices, narrow = _choices(base, least, attempts, lambda share: progress(_CHOSEN * share))
     noises = measured(
         attempts.workers,
         attempts.model,
         Probed(
-            tuple(base.weights), choices, _probed(samples), attempts.where, narrow, attempts.parts
+            tuple(base.weights),
+            choices,
+            _probed(samples, config.sensitivity),
+            attempts.where,
+            config,
+            narrow,
+            attempts.parts,
         ),
         base,
-        TOO_MUCH if budget.noise is None else _SHARE * budget.noise,
+        config.sensitivity.too_much
+        if budget.noise is None
+        else config.budget.layer_share * budget.noise,
         lambda share: progress(_CHOSEN + _MEASURED * share),
         least,
     )
-    return Known(budget, wanted, base, least, costs, noises, size)
+    return Known(budget, wanted, base, least, costs, noises, size, config.budget)
 
 
 def _front(known: Known, option: Option, factor: float) -> tuple[Mix, ...]:
     """A mix that was chosen, others that are good, and those of one width, by operations."""
-    told = [option, *_thinned(front(known.options)), *known.even(BASE), *known.even(known.least)]
+    told = [
+        option,
+        *_thinned(front(known.options), known.config.front_points),
+        *known.even(BASE),
+        *known.even(known.least),
+    ]
     plans = [changed(known.base, each.picks) for each in told]
     mixes = [_mix(each, each is plans[0], known, factor) for each in plans]
     once = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
@@ -150,8 +162,11 @@ def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
     """What each layer of a model does to its outputs at its own widths, all else being float."""
     plan = found.plan
     choices = {each: found.choices[each] for each in plan.activations}
-    where, parts = attempts.where, attempts.parts
-    probed = Probed(tuple(plan.weights), choices, _probed(samples), where, parts=parts)
+    config = attempts.config
+    probes = _probed(samples, config.sensitivity)
+    probed = Probed(
+        tuple(plan.weights), choices, probes, attempts.where, config, parts=attempts.parts
+    )
     return measured(attempts.workers, attempts.model, probed, plan, None, lambda share: None)
 
 
@@ -171,15 +186,16 @@ def _choices(
     }
 
 
-def _probed(samples: Samples) -> list[Sample]:
-    """A few samples from everywhere; less if one is all that was given together."""
+def _probed(samples: Samples, config: SensitivityConfig) -> list[Sample]:
+    """Return batches of calibration samples, spread evenly over the data."""
     numbers = [each for each in range(len(samples)) if not is_held(each)]
-    most = _SAMPLES if samples.apart else _ITEMS
+    most = config.samples if samples.apart else config.whole_items
     step = math.ceil(len(numbers) / most)
     wanted = frozenset(each for at, each in enumerate(numbers) if is_taken(at, step))
     found = [each for _, each in samples.numbered(wanted)]
-    starts = range(0, len(found), _TOGETHER)
-    return [each for at in starts for each in samples.joined(found[at : at + _TOGETHER])]
+    step = config.batch_samples
+    starts = range(0, len(found), step)
+    return [each for at in starts for each in samples.joined(found[at : at + step])]
 
 
 def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:
@@ -215,8 +231,8 @@ def _not_promised(budget: Budget, attempt: Attempt) -> tuple[str, ...]:
     )
 
 
-def _thinned(options: Sequence[Option]) -> list[Option]:
-    step = math.ceil(len(options) / _MOST_POINTS)
+def _thinned(options: Sequence[Option], most: int) -> list[Option]:
+    step = math.ceil(len(options) / most)
     return list(options[::step])
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from anybit.inputs import Array
-from anybit.quantization.effort import Effort
+from anybit.quantization.config import CalibrationConfig, QuantizeConfig
 from anybit.quantization.findings import Findings
 from anybit.quantization.items import Sample
-from anybit.quantization.keeping import MEMORY, kept
+from anybit.quantization.keeping import kept
 from anybit.quantization.placement import Source
 from anybit.quantization.recording import recording
 from anybit.quantization.samples import Samples
@@ -22,14 +22,6 @@ from anybit.quantization.smoothing import channels_of, smoothable
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.survey import Survey, surveyor
 from anybit.workers import Workers
-
-_TO_CHOOSE, _TO_DECIDE = 12, 6
-# Rows of few numbers say little each: so many times as many samples are kept as fit into that.
-_MOST_TIMES, _SMALL = 8, 2**20
-# So many samples at most say how to round weights.
-_TO_ROUND = 128
-# One of so many is set apart to decide about the whole, and so many at most.
-_APART, _MOST_APART = 6, 64
 
 
 @dataclass(frozen=True)
@@ -88,34 +80,37 @@ def gather(
     where: str,
     seen: Findings,
     wanted: Container[Source],
-    effort: Effort,
+    config: QuantizeConfig,
 ) -> Iterator[Evidence]:
     """The evidence for each tensor that is wanted, in their order, by what was seen of all.
 
     With no samples kept there are statistics alone.
     """
-    if not effort.searches:
+    if not config.searches:
         for source, statistics in zip(sources, seen.statistics, strict=True):
             if source in wanted:
                 yield Evidence(source, statistics, (), (), ())
         return
-    order, _ = divided_samples(samples)
-    common = order[: _count(seen.size)]
-    divided = _divided(common)
+    limits = config.calibration
+    order, _ = divided_samples(samples, limits)
+    common = order[: _count(seen.size, limits)]
+    divided = _divided(common, limits)
     allowed = frozenset(order)
     own = [_own([-i for _, i in pair if -i in allowed], *divided) for pair in seen.farthest]
     deciding = {number for _, decider in own for number in decider}
     others = [number for number in order[len(common) :] if number not in deciding]
-    more = others[: max(min(_TO_ROUND, MEMORY // seen.size) - len(common), 0)]
+    most = min(limits.rounding_samples, limits.memory_bytes // seen.size)
+    more = others[: max(most - len(common), 0)]
     parts = *divided, tuple(more)
-    together = max(1, MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
+    size = seen.size * (len(common) + len(more))
+    together = max(1, limits.memory_bytes * len(sources) // size)
     known = zip(sources, seen.statistics, own, strict=True)
     left = [each for each in known if each[0] in wanted]
     for start in range(0, len(left), together):
         group = left[start : start + together]
         runs = [(*chooser, *decider) for _, _, (chooser, decider) in group]
         common_to_all, alone = kept(
-            model, [source for source, *_ in group], samples, parts, runs, seen.size, where
+            model, [source for source, *_ in group], samples, parts, runs, seen.size, where, limits
         )
         for (source, statistics, numbers), far in zip(group, alone, strict=True):
             parts_read = [_only(source, each) for each in common_to_all]
@@ -152,28 +147,33 @@ def _own(
     )
 
 
-def _count(size: int) -> int:
+def _count(size: int, config: CalibrationConfig) -> int:
     """Return the number of calibration samples to keep in full, for a size in bytes per sample."""
-    fewest = _TO_CHOOSE + _TO_DECIDE
-    return fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)
+    fewest = config.compare_samples + config.confirm_samples
+    return fewest * min(max(config.small_bytes // (size * fewest), 1), config.most_times)
 
 
-def divided_samples(samples: Samples) -> tuple[list[int], list[int]]:
-    """The numbers of those that are not held back, by a hash: to choose by, and to decide about
-    what was chosen for all layers. These are for nothing else but statistics."""
+def divided_samples(samples: Samples, config: CalibrationConfig) -> tuple[list[int], list[int]]:
+    """Divide the numbers of the samples that are not held out, in the order of a hash.
+
+    The first part is for the search, the second for the ablation, and else for statistics alone.
+    """
     numbers = [index for index in range(len(samples)) if not is_held(index)]
     order = sorted(numbers, key=scattered)
-    apart = min(len(order) // _APART, _MOST_APART)
+    apart = min(len(order) // config.ablation_one_of, config.most_ablation)
     return order[: len(order) - apart], order[len(order) - apart :]
 
 
-def decides_by_others(samples: Samples) -> bool:
-    """Whether there are enough samples for some to decide about what others chose."""
-    to_choose, to_decide = _divided(divided_samples(samples)[0])
+def decides_by_others(samples: Samples, config: CalibrationConfig) -> bool:
+    """Return whether there are samples to confirm candidates that others were compared on."""
+    to_choose, to_decide = _divided(divided_samples(samples, config)[0], config)
     return set(to_choose).isdisjoint(to_decide)
 
 
-def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Two parts to choose by and one to decide by, as far as there are several."""
-    to_choose = math.ceil(len(numbers) * _TO_CHOOSE / (_TO_CHOOSE + _TO_DECIDE))
+def _divided(
+    numbers: list[int], config: CalibrationConfig
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Divide samples into those to compare candidates on, and those to confirm the best on."""
+    fewest = config.compare_samples + config.confirm_samples
+    to_choose = math.ceil(len(numbers) * config.compare_samples / fewest)
     return tuple(numbers[:to_choose]), tuple(numbers[to_choose:] or numbers)

@@ -36,8 +36,8 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.branches import separate
 from anybit.quantization.calibration import decides_by_others
+from anybit.quantization.config import preset
 from anybit.quantization.dynamic import OPSET
-from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
 from anybit.quantization.judging import outputs_of
 from anybit.quantization.logarithms import logarithms
@@ -160,7 +160,7 @@ def quantize(
     advance = progress or (lambda share: None)
     if scales not in (None, _POWER_OF_TWO):
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
-    limit, much = None if budget is None else parsed(budget), effort_of(effort)
+    limit, config = None if budget is None else parsed(budget), preset(effort)
     limits = thresholds(fail_below, has_data=data is not None)
     check_target(target)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
@@ -203,7 +203,7 @@ def quantize(
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
     with chosen(workers, cluster) as hands:
-        attempts = Attempts(model, where, samples, floats, hands, cache, much)
+        attempts = Attempts(model, where, samples, floats, hands, cache, config)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
             if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:
@@ -221,8 +221,8 @@ def quantize(
         found = replace(found, verdict=replace(found.verdict, thresholds=limits))
     if integer_only:
         found.model.metadata_props[INTEGER_ONLY] = "1"
-    judged = samples is None or decides_by_others(samples)
-    if much.searches and not judged:
+    judged = samples is None or decides_by_others(samples, config.calibration)
+    if config.searches and not judged:
         remarks += (_NOT_JUDGED,)
     if sensitivity and noises is None:
         remarks += (_NOT_MEASURED,)

@@ -37,8 +37,6 @@ from anybit.quantization.weights import Rounded, nearest
 _MOST_BITS = 8
 # Sums of more terms are handled in parts, as if these had nothing to do with one another.
 _MOST_TERMS = 2048
-# Rows that are looked at: so many per term, and so many in any case.
-_ROWS_PER_TERM, _ROWS = 8, 1024
 
 Nearest = Callable[[Array, Array], Array]
 
@@ -72,23 +70,6 @@ def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
 def is_fine(scheme: Scheme) -> bool:
     """Whether rounding to nearest will do."""
     return scheme.bits > _MOST_BITS
-
-
-def refined(
-    piece: Piece,
-    grid: Grid | DynamicGrid | None,
-    smoothing: Array | None,
-    samples: Sequence[Sample],
-) -> tuple[Rounded, ...]:
-    """The weights of a layer on their grids, by what it reads; none if there is no such way.
-
-    Args:
-        piece: The layer.
-        grid: That of what it reads; None if that stays as it is.
-        smoothing: As for the piece.
-        samples: What to learn from.
-    """
-    return Refiner(grid, smoothing, samples).refined(piece)
 
 
 class Refiner:
@@ -142,7 +123,7 @@ class Refiner:
             key = reads, part.start
             if self._last is None or self._last[0] != key:
                 self._last = None
-                self._last = key, factors_of(moments(part))
+                self._last = key, factors_of(moments(part), piece.config.gptq)
             return self._last[1]
 
         return factors
@@ -161,7 +142,8 @@ def moments_of(
 
     def moments(part: slice) -> Moments:
         terms = part.stop - part.start
-        most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(samples))
+        config = piece.config.gptq
+        most = -(-max(config.least_rows, config.rows_per_term * terms) // len(samples))
         found = Moments(np.zeros((product.groups, terms, terms)))
         become = piece.reader(grid, smoothing)
         read = map(piece.read, samples)
@@ -186,7 +168,7 @@ def refined_by(
     matrix = product.matrix(array)
     factors = _last_kept(factors)
     costs = _all_costs(product, array.shape, factors)
-    best = nearest(array, product.weight, piece.scheme, costs)
+    best = nearest(array, product.weight, piece.scheme, piece.config.weights, costs)
     on_grid = _rounding(product, best)
     # Backwards: the factors of the last part are still known.
     found = [

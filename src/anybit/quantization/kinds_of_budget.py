@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from anybit.errors import ModelError
+from anybit.quantization.config import BudgetConfig
 from anybit.quantization.knapsack import Option, front, quietest
 from anybit.quantization.mixing import BASE, Noises, changed, varied
 from anybit.quantization.operations import evenly, quieter
@@ -30,6 +31,7 @@ class Known:
         costs: What widths cost.
         noises: What they do to the outputs.
         size: The bytes of all constants, by a plan.
+        config: The thresholds.
     """
 
     budget: Budget
@@ -39,11 +41,16 @@ class Known:
     costs: Costs
     noises: Noises
     size: Size
+    config: BudgetConfig
 
     @cached_property
     def options(self) -> list[list[Option]]:
         """What can be chosen, part by part."""
-        return parts(self.base, self.noises, self.costs, self.least)
+        return self.parts(self.least)
+
+    def parts(self, least: int) -> list[list[Option]]:
+        """Return what can be chosen, part by part, if tensors get so many bits at least."""
+        return parts(self.base, self.noises, self.costs, self.config.own_widths, least)
 
     def even(self, least: int) -> list[Option]:
         """All weights in one width, and all tensors in the same, but in so many bits at least."""
@@ -73,8 +80,8 @@ def best_within(known: Known, try_it: Trials) -> Option:
 
 
 def _within_noise(known: Known, most: float, try_it: Trials) -> Option:
-    option = quiet_enough(known.budget, known.options, try_it)
-    return or_cheaper(most, option, _possible(known.even(BASE)), try_it)
+    option = quiet_enough(known.budget, known.options, try_it, known.config)
+    return or_cheaper(most, option, _possible(known.even(BASE)), try_it, known.config)
 
 
 def _within_bytes(known: Known, most: float, try_it: Trials) -> Option:
@@ -111,7 +118,7 @@ def _within_operations(known: Known, most: float, try_it: Trials) -> Option:
     if known.least == BASE:
         return or_even(option, _possible(known.even(BASE)), keeps, try_it)
     # First without fewer bits of tensors: what is tried before may change a choice a bit.
-    wide = quietest(parts(known.base, known.noises, known.costs), most)
+    wide = quietest(known.parts(BASE), most)
     first = or_even(wide or option, _possible(known.even(BASE)), keeps, try_it)
     return quieter([first, option], _possible(known.even(known.least)), keeps, try_it)
 

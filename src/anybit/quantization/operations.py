@@ -15,15 +15,17 @@ from anybit.quantization.mixing import BASE, NARROW, WIDTHS
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.trials import Trials
 
-# The fewest bits whose noise that of 8 bits tells: ranges are the same, or nearly.
-_KNOWN = 6
 
+def least_width(share: float, exact_bits: int) -> int:
+    """Return the fewest bits that tensors get, by the share of the operations that 8 bits take.
 
-def least_width(share: float) -> int:
-    """The fewest bits that tensors get, by the share of the operations that 8 bits of all take."""
+    Args:
+        share: The share.
+        exact_bits: The fewest bits whose noise follows from that of 8: ranges are nearly the same.
+    """
     if share >= 1:
         return BASE
-    return _KNOWN if BASE * math.sqrt(share) >= _KNOWN else NARROW
+    return exact_bits if BASE * math.sqrt(share) >= exact_bits else NARROW
 
 
 def evenly(weights: Iterable[Layer], tensors: Iterable[Source], least: int) -> Iterator[Picks]:

@@ -25,8 +25,6 @@ from anybit.quantization.schemes import Scheme
 
 # Far more than any product of two widths.
 _OUTWEIGHED = 2**20
-# Groups of more tensors than this have one width for all of them.
-_MOST_TENSORS = 4
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,18 @@ def read_widths(wanted: Plan) -> dict[Layer, list[int]]:
     return found
 
 
-def parts(wanted: Plan, noises: Noises, costs: Costs, least: int = BASE) -> list[list[Option]]:
-    """What can be chosen, group by group: layers that read one tensor, or share weights, go
-    together. Tensors get `least` bits at least."""
+def parts(
+    wanted: Plan, noises: Noises, costs: Costs, own_widths: int, least: int = BASE
+) -> list[list[Option]]:
+    """Return the options of each group: layers that read one tensor or share weights.
+
+    Args:
+        wanted: The plan at its base widths.
+        noises: The noise of each width.
+        costs: The cost of each width.
+        own_widths: The most tensors of a group that may differ in width.
+        least: The fewest bits of tensors.
+    """
     free, free_activations = varied(wanted)
     if costs.by_bytes:
         free_activations = {}
@@ -101,7 +108,7 @@ def parts(wanted: Plan, noises: Noises, costs: Costs, least: int = BASE) -> list
             for each in sources
             if each in free_activations
         }
-        for widths in _together(sources, wanted, possible):
+        for widths in _together(sources, wanted, possible, own_widths):
             own = sum(noises.activations[each][widths[each]] for each in sources)
             picks = tuple((each, widths[each]) for each in sources if each in free_activations)
             others = {
@@ -146,11 +153,14 @@ def _possible(noises: Mapping[int, float], least: int) -> Iterator[int]:
 
 
 def _together(
-    sources: Sequence[Source], wanted: Plan, possible: Mapping[Source, Sequence[int]]
+    sources: Sequence[Source],
+    wanted: Plan,
+    possible: Mapping[Source, Sequence[int]],
+    own_widths: int,
 ) -> Iterator[dict[Source, int]]:
     """The widths that tensors of one group can have."""
     fixed = {each: wanted.activations[each].bits for each in sources}
-    if len(possible) > _MOST_TENSORS:
+    if len(possible) > own_widths:
         for bits in sorted(set.intersection(*map(set, possible.values()))):
             yield fixed | dict.fromkeys(possible, bits)
         return

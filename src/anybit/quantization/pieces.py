@@ -12,6 +12,7 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.runtime import make_session, run_session
 from anybit.ops.grids import Grid
+from anybit.quantization.config import QuantizeConfig
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.placement import Layer, Weight
 from anybit.quantization.schemes import Scheme, rounding
@@ -28,11 +29,19 @@ class Piece:
         layer: The layer.
         index: The input that is quantized.
         scheme: That of its weights; None leaves them as they are.
+        config: The thresholds of the search.
     """
 
-    def __init__(self, model: ir.Model, layer: Layer, index: int, scheme: Scheme | None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        layer: Layer,
+        index: int,
+        scheme: Scheme | None,
+        config: QuantizeConfig,
+    ) -> None:
         node = layer.node
-        self.scheme = scheme
+        self.scheme, self.config = scheme, config
         self.layer = layer
         self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
         self._fragment = cut(model, [node], [next(each for each in node.outputs if each.name)])
@@ -67,7 +76,7 @@ class Piece:
         key = None if smoothing is None else smoothing.tobytes()
         if key not in self._nearest:
             found = [
-                nearest(array, weight, self.scheme)
+                nearest(array, weight, self.scheme, self.config.weights)
                 for weight, array in zip(self.layer.weights, self.smoothed(smoothing), strict=True)
             ]
             self._nearest = {key: tuple(found)}  # of one smoothing after the other

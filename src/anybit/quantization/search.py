@@ -19,32 +19,19 @@ from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
 from anybit.quantization.choices import Choice
 from anybit.quantization.common import Common
+from anybit.quantization.config import QuantizeConfig
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.factors import Moments
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
 from anybit.quantization.pieces import Piece, Sample, over
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.ranges import (
-    WIDE,
-    WORTH,
-    Candidate,
-    cut_off,
-    least,
-    may_cut,
-    whole,
-    within,
-)
+from anybit.quantization.ranges import Candidate, cut_off, least, may_cut, whole, within
 from anybit.quantization.rescaling import rescaling
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.smoothing import smoothed_range, smoothings
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.weights import Rounded
 from anybit.words.block_formats import BlockFormat
-
-_FRACTIONS = (0.9, 0.8, 0.7, 0.6)
-_MOST_TOLD = 7
-# One of so many samples shows which of so many candidates are worth the others.
-_FEW = 4
 
 
 class Trial:
@@ -56,13 +43,21 @@ class Trial:
         weights: The schemes of the weights of layers; those of others stay as they are.
         common: What is known of constants that several layers read: here they are rounded to
             nearest.
+        config: The thresholds.
     """
 
     def __init__(
-        self, model: ir.Model, source: Source, weights: Mapping[Layer, Scheme], common: Common
+        self,
+        model: ir.Model,
+        source: Source,
+        weights: Mapping[Layer, Scheme],
+        common: Common,
+        config: QuantizeConfig,
     ) -> None:
+        self._config = config
         self._pieces = [
-            Piece(model, layer, index, weights.get(layer)) for layer, index in source.readers
+            Piece(model, layer, index, weights.get(layer), config)
+            for layer, index in source.readers
         ]
         self._source, self._name = source, str(source.value.name)
         self._common = common
@@ -74,7 +69,7 @@ class Trial:
     def candidates(self) -> tuple[Candidate, ...]:
         """What was tried: the first one, which is the whole range, and the best of the others."""
         told = list(self._told.values())
-        best = sorted(told[1:], key=lambda each: each[2])[:_MOST_TOLD]
+        best = sorted(told[1:], key=lambda each: each[2])[: self._config.ranges.reported]
         return tuple(
             Candidate(self._name, *grid.ends, smoothed, error)
             for grid, smoothed, error in (*told[:1], *best)
@@ -101,7 +96,7 @@ class Trial:
         first, many = first or second, many or second
         if scheme is None:
             return self._in_floats(widest, statistics, first, second, many)
-        if isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
+        if isinstance(scheme.kind, BlockFormat) or scheme.bits >= self._config.ranges.wide_bits:
             return self._finished([self._plain(widest, second)], first, second, many)
         decided: list[Choice] = []
 
@@ -113,6 +108,7 @@ class Trial:
             [widest, *self._promising(widest, scheme, statistics, first)],
             lambda each: self._tried(each, first),
             on_others,
+            self._config.ranges.kept_ratio,
         )
         # The whole range is the first that is tried on others.
         simpler = [chosen] if chosen is decided[0] else [chosen, decided[0]]
@@ -131,13 +127,13 @@ class Trial:
         refiner = Refiner(None, None, many)
         found = self._refined([plain], refiner.refined, first, second)
         known = self._smooth and statistics.channels is not None
-        factors = rescaling(self._pieces, refiner) if known and many else None
+        factors = rescaling(self._pieces, refiner, self._config.awq) if known and many else None
         if factors is None:
             return found
         simpler = [self._plain(replace(widest, smoothing=factors), second), plain]
         rescaled = partial(refiner.rescaled, by=factors)
         other = self._refined(simpler, rescaled, first, second)
-        return other if other.error < found.error * WORTH else found
+        return other if other.error < found.error * self._config.ranges.kept_ratio else found
 
     def _promising(
         self, widest: Choice, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
@@ -147,21 +143,26 @@ class Trial:
         Successive halving (Jamieson and Talwalkar, 2016, https://arxiv.org/abs/1502.07943): what is
         bad everywhere need not be tried everywhere. The ranges of few smoothings are cut off.
         """
-        few, more = (_some(samples, share) for share in (_FEW**2, _FEW))
+        ranges, halving = self._config.ranges, self._config.ranges.halving
+        few, more = (_some(samples, share) for share in (halving**2, halving))
         self._tried(widest, few)
         smoothed = [
-            Choice(_grid(scheme, *smoothed_range(scheme.bits, statistics, each)), each)
+            Choice(self._smoothed_grid(scheme, statistics, each), each)
             for each in self._smoothings(statistics)
         ]
         cuts = may_cut(scheme.bits, statistics.per_channel)
-        others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics) if cuts]
-        fractions = _FRACTIONS if cuts else ()
-        for each in self._best(smoothed, few, _FEW):
+        others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics, ranges) if cuts]
+        fractions = ranges.scaled_fractions if cuts else ()
+        for each in self._best(smoothed, few, halving):
             assert each.smoothing is not None, "just given"
-            low, high = smoothed_range(scheme.bits, statistics, each.smoothing)
+            low, high = smoothed_range(scheme.bits, statistics, each.smoothing, self._config)
             parts = (within(fraction, low, high) for fraction in fractions)
             others += [each, *(Choice(_grid(scheme, *part), each.smoothing) for part in parts)]
-        return self._best(self._best(others, few, _FEW), more, 2)
+        return self._best(self._best(others, few, halving), more, 2)
+
+    def _smoothed_grid(self, scheme: Scheme, statistics: Statistics, smoothing: Array) -> Grid:
+        ends = smoothed_range(scheme.bits, statistics, smoothing, self._config)
+        return _grid(scheme, *ends)
 
     def _best(
         self, candidates: Sequence[Choice], samples: Sequence[Sample], share: int
@@ -178,7 +179,7 @@ class Trial:
             return Choice(dynamic_grid(self._source, scheme.kind))
         if not statistics.count:
             return Choice(None)
-        return Choice(_grid(scheme, *whole(scheme.bits, statistics)))
+        return Choice(_grid(scheme, *whole(scheme.bits, statistics, self._config.ranges)))
 
     def _finished(
         self,
@@ -252,7 +253,7 @@ class Trial:
     def _smoothings(self, statistics: Statistics) -> Iterator[Array]:
         if self._smooth and all(piece.weight is not None for piece in self._pieces):
             weights = np.max([piece.reach for piece in self._pieces], axis=0)
-            yield from smoothings(statistics, weights)
+            yield from smoothings(statistics, weights, self._config.scaling)
 
     def _plain(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
         """A candidate that was tried, with weights rounded to nearest."""

@@ -21,6 +21,7 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import make_session, run_session
 from anybit.quantization.branches import anchor, holders_in
 from anybit.quantization.choices import Choice
+from anybit.quantization.config import QuantizeConfig
 from anybit.quantization.copies import on_copies
 from anybit.quantization.decibels import noise_of
 from anybit.quantization.items import Sample
@@ -48,6 +49,7 @@ class Probed:
         choices: The tensors that layers multiply, and what becomes of them.
         samples: What it is run on.
         where: The model's name, for messages.
+        config: The thresholds.
         narrow: What becomes of some of the tensors in fewer bits.
         parts: The parts of the outputs, of which the worst counts.
     """
@@ -56,6 +58,7 @@ class Probed:
     choices: Mapping[Source, Choice]
     samples: Sequence[Sample]
     where: str
+    config: QuantizeConfig
     narrow: Mapping[Source, Choice] = field(default_factory=dict)
     parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
@@ -121,11 +124,12 @@ class Probe:
                 name = str(self._weights[_read(layer, weight)].name)
                 if name in rounded:
                     continue
+                config = self._probed.config.weights
                 if smoothing is None:
-                    values = nearest(array, weight, scheme).values
+                    values = nearest(array, weight, scheme, config).values
                 else:
                     values = nearest(
-                        smoothed_weight(array, weight, smoothing), weight, scheme
+                        smoothed_weight(array, weight, smoothing), weight, scheme, config
                     ).values
                     values = smoothed_weight(values, weight, 1 / smoothing)
                 rounded[name] = values

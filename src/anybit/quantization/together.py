@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from anybit.quantization.choices import Choice
 from anybit.quantization.common import Common, Shared
+from anybit.quantization.config import GptqConfig, QuantizeConfig
 from anybit.quantization.factors import Factors, Moments, factors_of
 from anybit.quantization.gptq import refined_by
 from anybit.quantization.pieces import Piece
@@ -29,11 +30,14 @@ class Together:
     Args:
         model: The float model.
         weights: The schemes of the weights of all layers.
+        config: The thresholds of the search.
     """
 
-    def __init__(self, model: ir.Model, weights: Mapping[Layer, Scheme]) -> None:
+    def __init__(
+        self, model: ir.Model, weights: Mapping[Layer, Scheme], config: QuantizeConfig
+    ) -> None:
         self.common = Common(weights)
-        self._model, self._weights = model, weights
+        self._model, self._weights, self._config = model, weights, config
         self._sums: dict[Shared, list[Moments]] = {}
         self._read: dict[Shared, tuple[Layer, int, Choice]] = {}
 
@@ -60,9 +64,11 @@ class Together:
         while self._sums:
             shared, sums = self._sums.popitem()
             layer, index, choice = self._read[shared]
-            piece = Piece(self._model, layer, index, self._weights[layer])
+            piece = Piece(self._model, layer, index, self._weights[layer], self._config)
             by_start = {part.start: each for part, each in zip(shared.parts, sums, strict=True)}
-            of_all, *_ = refined_by(piece, choice.smoothing, partial(_factors, by_start))
+            of_all, *_ = refined_by(
+                piece, choice.smoothing, partial(_factors, by_start, self._config.gptq)
+            )
             found.update(dict.fromkeys(shared.layers, of_all))
         return found
 
@@ -87,8 +93,8 @@ class Together:
         }
 
 
-def _factors(by_start: Mapping[int, Moments], part: slice) -> Factors:
-    return factors_of(by_start[part.start])
+def _factors(by_start: Mapping[int, Moments], config: GptqConfig, part: slice) -> Factors:
+    return factors_of(by_start[part.start], config)
 
 
 def _errors(choices: Mapping[Source, Choice]) -> dict[Layer, float]:

@@ -6,22 +6,12 @@ from collections.abc import Callable, Sequence
 
 from anybit.errors import ModelError
 from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.config import BudgetConfig
 from anybit.quantization.decibels import LEAST, decibels, noise_of
 from anybit.quantization.knapsack import Option, Picks, cheaper, cheapest, front
 from anybit.quantization.mixing import changed
 from anybit.quantization.plan import Plan
 from anybit.words.budgets import Budget
-
-_ROUNDS = 3
-# How many there are at most until one is quiet enough, and how much quieter the next is expected to
-# be than those that were not.
-_MOST_ROUNDS, _QUIETER = 8, 10**-0.15
-# How many are tried between that one and those that were not, and how far apart they are at least.
-_MOST_BETWEEN, _APART = 5, 10**-0.03
-# How often a part of what was found is tried with fewer bits, and the share that this has to save.
-_MOST_TRIMS, _WORTH = 8, 0.01
-# What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
-_AIM, _NEAR = 10**-0.02, 10**-0.05
 
 
 class Trials:
@@ -75,29 +65,32 @@ class Trials:
         return max(self.noise(option), LEAST) / max(option.noise, LEAST)
 
 
-def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Trials) -> Option:
-    """The cheapest mix that was tried and has no more noise than that.
+def quiet_enough(
+    budget: Budget, options: Sequence[Sequence[Option]], try_it: Trials, config: BudgetConfig
+) -> Option:
+    """Return the cheapest mix that was tried and has no more noise than that.
 
     What is expected is corrected by what is found, until a mix is quiet enough. Then those between
     it and the cheapest that is not are tried, cheapest first: with few samples to judge by more
     bits are not always better. What then can have fewer bits, part by part, gets them.
     """
     assert budget.noise is not None, "asked before"
-    aim, best = _AIM * budget.noise, None
+    aim, best = config.aim * budget.noise, None
     tried: dict[Picks, float] = {}
     loudest = 0.0
-    for number in range(1, _MOST_ROUNDS + 1):
+    for number in range(1, config.most_rounds + 1):
         option = cheapest(options, aim) or front(options)[-1]
         tried[option.picks] = noise = try_it.noise(option)
         if noise > budget.noise:
             loudest = max(loudest, option.noise)
         elif best is None or option.cost < best.cost:
             best = option
-        if best is not None and (loudest or number >= _ROUNDS or noise >= budget.noise * _NEAR):
+        near = noise >= budget.noise * config.near
+        if best is not None and (loudest or number >= config.rounds or near):
             break
-        aim = _AIM * budget.noise / try_it.factor(option)
+        aim = config.aim * budget.noise / try_it.factor(option)
         if best is None:
-            aim = min(aim, _QUIETER * option.noise)
+            aim = min(aim, config.quieter * option.noise)
     if best is None:
         quietest_of_all = front(options)[-1]
         tried[quietest_of_all.picks] = noise = try_it.noise(quietest_of_all)
@@ -109,8 +102,8 @@ def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Tr
             f"{reached:.1f} dB"
         )
     if loudest > best.noise:
-        best = _between(budget.noise, options, loudest, best, try_it)
-    return _trimmed(budget.noise, options, best, try_it)
+        best = _between(budget.noise, options, loudest, best, try_it, config)
+    return _trimmed(budget.noise, options, best, try_it, config)
 
 
 def _between(
@@ -119,10 +112,11 @@ def _between(
     loudest: float,
     best: Option,
     try_it: Trials,
+    config: BudgetConfig,
 ) -> Option:
     """The cheapest of some mixes between one that is too noisy and one that is not."""
     ratio = max(best.noise, LEAST) / loudest
-    count = min(_MOST_BETWEEN, int(math.log(ratio) / math.log(_APART)))
+    count = min(config.between, int(math.log(ratio) / math.log(config.apart)))
     for at in range(1, count + 1):
         option = cheapest(options, loudest * ratio ** (at / (count + 1)))
         if option is None or option.cost >= best.cost:
@@ -135,15 +129,19 @@ def _between(
 
 
 def _trimmed(
-    most: float, options: Sequence[Sequence[Option]], best: Option, try_it: Trials
+    most: float,
+    options: Sequence[Sequence[Option]],
+    best: Option,
+    try_it: Trials,
+    config: BudgetConfig,
 ) -> Option:
     """A mix with less of what turns out not to be needed, part by part.
 
     Luck may help a part through on those that judge; what was not held back has to agree.
     """
     refused: dict[int, float] = {}
-    for _ in range(_MOST_TRIMS):
-        steps = cheaper(options, best, _WORTH * best.cost)
+    for _ in range(config.trims):
+        steps = cheaper(options, best, config.least_saving * best.cost)
         # What was refused once is not tried with more noise.
         new = (each for each in steps if each.option.noise < refused.get(each.part, math.inf))
         step = next(new, None)
@@ -172,10 +170,16 @@ def or_even(
     return min(option, next(filter(keeps, dearest_first), option), key=try_it.noise)
 
 
-def or_cheaper(most: float, option: Option, evenly: Sequence[Option], try_it: Trials) -> Option:
+def or_cheaper(
+    most: float,
+    option: Option,
+    evenly: Sequence[Option],
+    try_it: Trials,
+    config: BudgetConfig,
+) -> Option:
     """The mix, or one width for all layers if that is cheaper and has no more noise than that."""
     dearest_first = sorted(evenly, key=lambda each: -each.cost)
-    for each in [each for each in dearest_first if each.cost < option.cost][:_ROUNDS]:
+    for each in [each for each in dearest_first if each.cost < option.cost][: config.rounds]:
         if try_it.noise(each) > most:
             break
         option = each
